@@ -1,0 +1,1 @@
+"""The core of Wings: names and errors, metadata, storage, ingest and fetch."""

@@ -1,0 +1,270 @@
+"""Every error that Wings raises, as one tree under `WingsError`.
+
+    WingsError
+    ├── InvalidArgument             INVALID_ARGUMENT
+    │   ├── InvalidName             INVALID_NAME
+    │   ├── InvalidTicket           INVALID_TICKET
+    │   ├── InvalidSchema           INVALID_SCHEMA
+    │   ├── SchemaMismatch          SCHEMA_MISMATCH
+    │   ├── PartitionRequired       PARTITION_REQUIRED
+    │   ├── PartitionNotAllowed     PARTITION_NOT_ALLOWED
+    │   ├── PartitionTypeMismatch   PARTITION_TYPE_MISMATCH
+    │   └── InvalidFilter           INVALID_FILTER
+    ├── NotFound
+    │   ├── NamespaceNotFound       NAMESPACE_NOT_FOUND
+    │   ├── TopicNotFound           TOPIC_NOT_FOUND
+    │   ├── GroupNotFound           GROUP_NOT_FOUND
+    │   └── StageNotFound           STAGE_NOT_FOUND
+    ├── Conflict
+    │   ├── AlreadyExists           ALREADY_EXISTS
+    │   ├── NamespaceNotEmpty       NAMESPACE_NOT_EMPTY
+    │   ├── OffsetMismatch          OFFSET_MISMATCH
+    │   ├── OutOfOrderSequence      OUT_OF_ORDER_SEQUENCE
+    │   ├── PublishFenced           PUBLISH_FENCED
+    │   └── InvalidRecordState      INVALID_RECORD_STATE
+    ├── OffsetOutOfRange            OFFSET_OUT_OF_RANGE
+    ├── BatchTooLarge               BATCH_TOO_LARGE
+    ├── Unauthenticated             UNAUTHENTICATED
+    ├── PermissionDenied            PERMISSION_DENIED
+    ├── ResourceExhausted           RESOURCE_EXHAUSTED
+    ├── Unavailable                 UNAVAILABLE
+    ├── StorageCorrupt              STORAGE_CORRUPT
+    └── Internal                    INTERNAL
+
+An error is a message, a stable `code`, and `facts`: what a program needs to act on it (the actual
+offset, the column). Facts travel on the wire beside code and message and read as attributes, so
+`error.next_offset` is the same on the server and in a client.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class WingsError(Exception):
+    """The root of all errors of Wings.
+
+    Args:
+        message: What was wrong, for a person; it names the value and what was expected.
+        facts: JSON values for a program, readable as attributes of the error.
+    """
+
+    code: ClassVar[str] = "INTERNAL"
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = facts
+
+    def __getattr__(self, name: str) -> Any:
+        """Read a fact; called only for names that are not ordinary attributes."""
+        facts: dict[str, Any] = self.__dict__.get("facts", {})
+        if name in facts:
+            return facts[name]
+        raise AttributeError(f"{type(self).__name__} has no fact {name!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle with facts, for errors that cross process borders."""
+        return _rebuild, (type(self), self.message, self.facts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return `{"code", "message", ...facts}`, the form that every wire carries."""
+        return {"code": self.code, "message": self.message, **self.facts}
+
+
+def _rebuild(cls: type[WingsError], message: str, facts: dict[str, Any]) -> WingsError:
+    return cls(message, **facts)
+
+
+class InvalidArgument(WingsError):
+    """A request that can never succeed as it stands."""
+
+    code = "INVALID_ARGUMENT"
+
+
+class InvalidName(InvalidArgument):
+    """A name that is not of the form `tenants/T/namespaces/N/topics/X`, or a bad id in it."""
+
+    code = "INVALID_NAME"
+
+
+class InvalidTicket(InvalidArgument):
+    """A DoGet ticket with an unknown key, a bad value, or one out of range."""
+
+    code = "INVALID_TICKET"
+
+
+class InvalidSchema(InvalidArgument):
+    """A topic schema with an unsupported type, a reserved name, or a bad partition key."""
+
+    code = "INVALID_SCHEMA"
+
+
+class SchemaMismatch(InvalidArgument):
+    """Rows that do not fit the topic's schema; fact `column` names where."""
+
+    code = "SCHEMA_MISMATCH"
+
+
+class PartitionRequired(InvalidArgument):
+    """A partitioned topic was addressed without a partition value."""
+
+    code = "PARTITION_REQUIRED"
+
+
+class PartitionNotAllowed(InvalidArgument):
+    """A topic without a partition key was addressed with a partition value."""
+
+    code = "PARTITION_NOT_ALLOWED"
+
+
+class PartitionTypeMismatch(InvalidArgument):
+    """A partition value that is not of the key column's kind."""
+
+    code = "PARTITION_TYPE_MISMATCH"
+
+
+class InvalidFilter(InvalidArgument):
+    """A filter that is not one boolean scalar expression, or that fails on the data."""
+
+    code = "INVALID_FILTER"
+
+
+class NotFound(WingsError):
+    """Something named in the request does not exist."""
+
+
+class NamespaceNotFound(NotFound):
+    """No such namespace."""
+
+    code = "NAMESPACE_NOT_FOUND"
+
+
+class TopicNotFound(NotFound):
+    """No such topic, or the topic was deleted meanwhile."""
+
+    code = "TOPIC_NOT_FOUND"
+
+
+class GroupNotFound(NotFound):
+    """No such share group."""
+
+    code = "GROUP_NOT_FOUND"
+
+
+class StageNotFound(NotFound):
+    """No such stage: never written, aborted, published, or swept."""
+
+    code = "STAGE_NOT_FOUND"
+
+
+class Conflict(WingsError):
+    """The request contradicts the present state; it may be right in another."""
+
+
+class AlreadyExists(Conflict):
+    """The thing to create is there already."""
+
+    code = "ALREADY_EXISTS"
+
+
+class NamespaceNotEmpty(Conflict):
+    """A namespace that still has topics cannot be deleted."""
+
+    code = "NAMESPACE_NOT_EMPTY"
+
+
+class OffsetMismatch(Conflict):
+    """Compare-and-append failed; fact `next_offset` is the actual one."""
+
+    code = "OFFSET_MISMATCH"
+
+
+class OutOfOrderSequence(Conflict):
+    """A producer's sequence has a gap, or repeats one that is no longer remembered."""
+
+    code = "OUT_OF_ORDER_SEQUENCE"
+
+
+class PublishFenced(Conflict):
+    """A publish by somebody who is no longer the owner."""
+
+    code = "PUBLISH_FENCED"
+
+
+class InvalidRecordState(Conflict):
+    """An acknowledgement of a message that its sender does not hold."""
+
+    code = "INVALID_RECORD_STATE"
+
+
+class OffsetOutOfRange(WingsError):
+    """An offset below the log's start; fact `log_start_offset` is the first kept."""
+
+    code = "OFFSET_OUT_OF_RANGE"
+
+
+class BatchTooLarge(WingsError):
+    """A pushed batch beyond the limit on bytes or partitions."""
+
+    code = "BATCH_TOO_LARGE"
+
+
+class Unauthenticated(WingsError):
+    """The caller did not say who it is."""
+
+    code = "UNAUTHENTICATED"
+
+
+class PermissionDenied(WingsError):
+    """The caller may not do this."""
+
+    code = "PERMISSION_DENIED"
+
+
+class ResourceExhausted(WingsError):
+    """A named bound of the server is reached; try again later."""
+
+    code = "RESOURCE_EXHAUSTED"
+
+
+class Unavailable(WingsError):
+    """The server is stopping, or something it needs is out of reach; try again."""
+
+    code = "UNAVAILABLE"
+
+
+class StorageCorrupt(WingsError):
+    """A page whose checksum fails or that is cut off; facts `folio` and `position` name it."""
+
+    code = "STORAGE_CORRUPT"
+
+
+class Internal(WingsError):
+    """A fault of the server's own, or of the disk under it."""
+
+    code = "INTERNAL"
+
+
+def _concrete(cls: type[WingsError]) -> dict[str, type[WingsError]]:
+    found = {cls.code: cls} if "code" in vars(cls) and cls is not WingsError else {}
+    for child in cls.__subclasses__():
+        found.update(_concrete(child))
+    return found
+
+
+ERRORS_BY_CODE: Mapping[str, type[WingsError]] = _concrete(WingsError)
+
+
+def error_from_json(body: Mapping[str, Any]) -> WingsError:
+    """Rebuild the error that `WingsError.to_json` wrote; an unknown code becomes `Internal`.
+
+    Args:
+        body: An object with `code`, `message` and the facts.
+    """
+    facts = {name: value for name, value in body.items() if name not in {"code", "message"}}
+    code = str(body.get("code", "INTERNAL"))
+    cls = ERRORS_BY_CODE.get(code)
+    message = str(body.get("message", code))
+    if cls is None:
+        return Internal(f"{code}: {message}", **facts)
+    return cls(message, **facts)

@@ -1,0 +1,1 @@
+"""Ingest: from pushed batches to durable, committed pages."""

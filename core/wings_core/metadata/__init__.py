@@ -1,0 +1,1 @@
+"""Metadata: topics by name, and the log's index of offsets."""

@@ -1,0 +1,230 @@
+"""What metadata must do: `Admin` for names and schemas, `OffsetRegistry` for the log.
+
+Every implementation is tried by one behaviour suite (`tests/unit/metadata`). All calls may come
+from any thread. They block for the store's own time only, except `OffsetRegistry.wait`.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from wings_core.model import (
+    CommitBatch,
+    CommitResult,
+    ConsumerOffset,
+    Located,
+    Namespace,
+    PartitionState,
+    Position,
+    Topic,
+    TopicConfig,
+)
+from wings_core.names import NamespaceName, TopicName
+from wings_core.partitions import Partition
+from wings_core.times import Deadline
+
+
+class Admin(Protocol):
+    """Namespaces and topics by name. A tenant comes into being with its first namespace."""
+
+    def create_namespace(self, name: NamespaceName) -> Namespace:
+        """Create a namespace.
+
+        Raises:
+            AlreadyExists: It is there.
+        """
+        ...
+
+    def get_namespace(self, name: NamespaceName) -> Namespace:
+        """Return a namespace.
+
+        Raises:
+            NamespaceNotFound: There is none of this name.
+        """
+        ...
+
+    def delete_namespace(self, name: NamespaceName) -> Namespace:
+        """Delete an empty namespace and return what it was.
+
+        Raises:
+            NamespaceNotFound: There is none of this name.
+            NamespaceNotEmpty: It has topics.
+        """
+        ...
+
+    def list_namespaces(self) -> list[Namespace]:
+        """Return all namespaces, by name."""
+        ...
+
+    def create_topic(
+        self,
+        name: TopicName,
+        schema: pa.Schema,
+        partition_key: str | None = None,
+        config: TopicConfig | None = None,
+        *,
+        if_not_exists: bool = False,
+    ) -> Topic:
+        """Create a topic; its schema must have passed `schemas.check_topic_schema`.
+
+        With `if_not_exists`, a topic of this name with the same schema and partition key is
+        returned as it is.
+
+        Raises:
+            NamespaceNotFound: The namespace does not exist.
+            AlreadyExists: The topic exists (with `if_not_exists`: and differs in schema or key).
+        """
+        ...
+
+    def get_topic(self, name: TopicName) -> Topic:
+        """Return a topic.
+
+        Raises:
+            TopicNotFound: There is none of this name in the namespace.
+            NamespaceNotFound: The namespace does not exist.
+        """
+        ...
+
+    def list_topics(self, namespace: NamespaceName) -> list[Topic]:
+        """Return the topics of a namespace, by name.
+
+        Raises:
+            NamespaceNotFound: The namespace does not exist.
+        """
+        ...
+
+    def alter_topic(self, name: TopicName, config: TopicConfig) -> Topic:
+        """Replace a topic's configuration and return the topic.
+
+        Raises:
+            TopicNotFound: There is none of this name.
+        """
+        ...
+
+    def delete_topic(self, name: TopicName) -> Topic:
+        """Delete a topic with its messages and consumers' offsets, and return what it was.
+
+        It is gone for all readers and writers at once, and its waiters are woken; its pages are
+        given back later, by `OffsetRegistry.purge`.
+
+        Raises:
+            TopicNotFound: There is none of this name.
+        """
+        ...
+
+
+class OffsetRegistry(Protocol):
+    """The log's index: which offsets of which partition lie where."""
+
+    def commit(self, batches: Sequence[CommitBatch]) -> list[CommitResult]:
+        """Assign offsets to the batches of one flush, in order, in one durable transaction.
+
+        Each batch is judged against a state that includes the batches before it, and is accepted
+        or rejected as a whole; a rejected batch rejects the later batches of its stream with the
+        same error. Waiters of the partitions are woken after the transaction is durable.
+
+        A batch's timestamp is raised to the partition's last one where it is earlier. One of a
+        producer more than an hour ahead of the clock is rejected with `InvalidArgument`.
+
+        Args:
+            batches: Their pages are durable in storage.
+
+        Returns:
+            One result for each batch, in order. A batch can be rejected with `TopicNotFound`,
+            `OutOfOrderSequence`, `OffsetMismatch` or `InvalidArgument`.
+
+        Raises:
+            Internal: The transaction failed; none of the batches is committed.
+        """
+        ...
+
+    def locate(
+        self, topic_uuid: str, partition: Partition, offset: int, messages_max: int
+    ) -> Located:
+        """Find the pages that hold the messages from `offset` on; never waits.
+
+        Args:
+            topic_uuid: The topic.
+            partition: One that need not have been written to yet.
+            offset: First message wanted.
+            messages_max: Stop once the pages hold this many messages from `offset` on; at least
+                one. At most `LOCATIONS_MAX` pages are returned in any case.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+            OffsetOutOfRange: `offset` is below the log's start.
+        """
+        ...
+
+    def wait(
+        self, positions: Sequence[Position], deadline: Deadline, wake: threading.Event
+    ) -> None:
+        """Block until any position has a message at or after its offset.
+
+        Also returns when `wake` is set by somebody else, when the deadline passes, and when a
+        topic among them is deleted. It may return early; callers look again with `locate`. The
+        caller clears `wake` before it looks, so that no commit in between is missed.
+
+        Args:
+            positions: Waited for all at once.
+            deadline: The end of the wait.
+            wake: Set by commits to one of the positions, and by whoever wants the wait to end.
+        """
+        ...
+
+    def partition_states(self, topic_uuid: str) -> list[PartitionState]:
+        """Return the partitions written to so far, by value; an unpartitioned topic's one always.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+        """
+        ...
+
+    def partition_state(self, topic_uuid: str, partition: Partition) -> PartitionState:
+        """Return one partition's state; one never written to stands at 0.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+        """
+        ...
+
+    def offset_for_timestamp(self, topic_uuid: str, partition: Partition, timestamp: int) -> int:
+        """Return the offset of the first message at or after a time, else the next offset.
+
+        Args:
+            topic_uuid: The topic.
+            partition: One that need not have been written to yet.
+            timestamp: Microseconds since the epoch.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+        """
+        ...
+
+    def commit_offsets(
+        self, consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
+    ) -> list[ConsumerOffset]:
+        """Remember where a named consumer reads on, all entries in one transaction.
+
+        Raises:
+            TopicNotFound: One of the topics was deleted; nothing is remembered.
+        """
+        ...
+
+    def get_offsets(self, consumer: str, topic_uuid: str | None = None) -> list[ConsumerOffset]:
+        """Return a named consumer's offsets, of one topic or of all, by topic and partition."""
+        ...
+
+    def purge(self, pages_max: int) -> bool:
+        """Forget up to `pages_max` pages of deleted topics; True while there are more."""
+        ...
+
+    def live_folios(self) -> set[str]:
+        """Return the folios that at least one page still refers to."""
+        ...
+
+
+LOCATIONS_MAX = 1_000
+"""The most locations that one `locate` returns."""

@@ -1,0 +1,193 @@
+"""The nouns of the log: topics, pages, locations, and what a commit says of them.
+
+Offsets are per partition, start at 0 and have no gaps. In results `end_offset` is inclusive;
+`next_offset` and `log_end_offset` are exclusive ends.
+"""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field
+
+from wings_core.errors import WingsError
+from wings_core.names import NamespaceName, TopicName
+from wings_core.partitions import Partition
+
+
+class TopicConfig(BaseModel):
+    """What a topic's owner may set, at creation and later."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    batch_bytes_max: int | None = Field(
+        default=None,
+        ge=1,
+        description="Largest batch accepted, in bytes of Arrow buffers; the server's limit applies "
+        "as well. Null: the server's alone.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic. Its UUID tells it from one of the same name before or after it."""
+
+    name: TopicName
+    uuid: str
+    schema: pa.Schema
+    partition_key: str | None
+    config: TopicConfig
+    created_at: int
+    """Microseconds since the epoch."""
+
+    @property
+    def key_type(self) -> pa.DataType | None:
+        """The type of the partition key's column, None for a topic without a key."""
+        return None if self.partition_key is None else self.schema.field(self.partition_key).type
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A namespace and when it came into being (microseconds since the epoch)."""
+
+    name: NamespaceName
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageAddress:
+    """Where a page lies: bytes `[position, position + length)` of a folio or segment file."""
+
+    folio: str
+    position: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPage:
+    """Rows of one partition that are durable and wait for their offsets."""
+
+    partition: Partition
+    rows: int
+    address: PageAddress
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """One committed page: the offsets `[start_offset, end_offset]` and where their rows lie."""
+
+    start_offset: int
+    end_offset: int
+    timestamp: int
+    """Of every row of the page, in microseconds since the epoch."""
+    address: PageAddress
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of the page."""
+        return self.end_offset - self.start_offset + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """What `OffsetRegistry.locate` found at one moment."""
+
+    locations: tuple[Location, ...]
+    """In order of offset, without gaps; the first holds the offset asked for. Empty at the end."""
+    log_start_offset: int
+    log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a partition that a reader waits at."""
+
+    topic_uuid: str
+    partition: Partition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Where a partition stands."""
+
+    partition: Partition
+    log_start_offset: int
+    next_offset: int
+    bytes: int
+    """Stored bytes of all its pages."""
+    last_timestamp: int | None
+    """Microseconds since the epoch; None before the first message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """A producer's number for a batch, which makes it idempotent within a topic."""
+
+    producer_id: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedOffset:
+    """Compare-and-append: commit only if this is the partition's next offset."""
+
+    partition: Partition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitBatch:
+    """One pushed batch, its pages durable, as the registry is asked to commit it.
+
+    Conditions are checked in this order: sequence, then expected offset.
+    """
+
+    stream: int
+    """Batches of one stream share it; a refused batch refuses the later ones of its stream."""
+    topic_uuid: str
+    pages: tuple[StoredPage, ...]
+    """By first row of each partition; none for an empty batch."""
+    sequence: Sequence | None = None
+    expected: ExpectedOffset | None = None
+    timestamp: int | None = None
+    """Given by the producer, in microseconds since the epoch; None: the time of commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRange:
+    """Offsets `[start_offset, end_offset]` that a batch got in one partition."""
+
+    partition: Partition
+    start_offset: int
+    end_offset: int
+    timestamp: int
+    """The timestamp that its rows bear, in microseconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The batch is committed; of a repeat, the ranges of its first commit."""
+
+    committed: tuple[CommittedRange, ...]
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The batch is not committed and never will be."""
+
+    error: WingsError
+
+
+CommitResult = Accepted | Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOffset:
+    """A named consumer's place in a partition: `offset` is the next one to read."""
+
+    topic: TopicName
+    partition: Partition
+    offset: int
+    committed_at: int
+    """Microseconds since the epoch."""

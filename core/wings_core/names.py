@@ -1,0 +1,91 @@
+"""Names of tenants, namespaces and topics.
+
+A topic's full name is `tenants/T/namespaces/N/topics/X`. Wherever a topic is asked for, a bare id
+means that topic in the default namespace (or in a namespace that the request gives).
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from wings_core.errors import InvalidName
+
+ID_PATTERN = r"[a-z][a-z0-9_-]{0,62}"
+_ID = re.compile(ID_PATTERN)
+_NAMESPACE = re.compile(rf"tenants/({ID_PATTERN})/namespaces/({ID_PATTERN})")
+_TOPIC = re.compile(rf"tenants/({ID_PATTERN})/namespaces/({ID_PATTERN})/topics/({ID_PATTERN})")
+
+
+def _shown(text: object) -> str:
+    """Quote what was given, cut to a length that fits an error message."""
+    quoted = repr(text)
+    return quoted if len(quoted) <= 120 else quoted[:117] + "..."
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NamespaceName:
+    """The name of a namespace: `tenants/T/namespaces/N`."""
+
+    tenant: str
+    namespace: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a full namespace name.
+
+        Raises:
+            InvalidName: The text is not `tenants/T/namespaces/N`.
+        """
+        match = _NAMESPACE.fullmatch(text)
+        if match is None:
+            raise InvalidName(
+                f"{_shown(text)} is not a namespace name: expected tenants/T/namespaces/N "
+                f"with ids like {ID_PATTERN}"
+            )
+        return cls(match[1], match[2])
+
+    def topic(self, topic_id: str) -> "TopicName":
+        """Return the name of the topic with this id in this namespace.
+
+        Raises:
+            InvalidName: The id does not match `[a-z][a-z0-9_-]{0,62}`.
+        """
+        if _ID.fullmatch(topic_id) is None:
+            raise InvalidName(f"{_shown(topic_id)} is not a topic id: expected {ID_PATTERN}")
+        return TopicName(self, topic_id)
+
+    def __str__(self) -> str:
+        """Return the full name."""
+        return f"tenants/{self.tenant}/namespaces/{self.namespace}"
+
+
+DEFAULT_NAMESPACE = NamespaceName("default", "default")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicName:
+    """The name of a topic: `tenants/T/namespaces/N/topics/X`."""
+
+    namespace: NamespaceName
+    topic: str
+
+    @classmethod
+    def parse(cls, text: str, namespace: NamespaceName = DEFAULT_NAMESPACE) -> "TopicName":
+        """Parse a full topic name, or a bare id, which is looked for in `namespace`.
+
+        Raises:
+            InvalidName: The text is neither.
+        """
+        match = _TOPIC.fullmatch(text)
+        if match is not None:
+            return cls(NamespaceName(match[1], match[2]), match[3])
+        if "/" in text:
+            raise InvalidName(
+                f"{_shown(text)} is not a topic name: expected tenants/T/namespaces/N/topics/X, "
+                f"or a bare id, with ids like {ID_PATTERN}"
+            )
+        return namespace.topic(text)
+
+    def __str__(self) -> str:
+        """Return the full name."""
+        return f"{self.namespace}/topics/{self.topic}"

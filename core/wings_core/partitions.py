@@ -1,0 +1,131 @@
+"""Partition values: the JSON scalar that names a partition of a topic.
+
+On the wire a partition is a JSON value of the key column's kind. Inside it is that value's
+canonical JSON text (`Partition`): one hashable string that metadata stores, caches are keyed by and
+the column `__partition` shows. A topic without a key has the one partition `null`.
+"""
+
+import base64
+import binascii
+import json
+from typing import NewType
+
+import pyarrow as pa
+
+from wings_core.errors import PartitionNotAllowed, PartitionRequired, PartitionTypeMismatch
+
+Partition = NewType("Partition", str)
+"""The canonical JSON text of a partition value, like `7`, `"JFK"`, `true` or `null`."""
+
+UNPARTITIONED = Partition("null")
+
+JsonScalar = str | int | float | bool | None
+
+VALUE_BYTES_MAX = 64 * 1024
+"""A partition value longer than this, as JSON text in UTF-8, is refused."""
+
+
+def is_partition_key_type(data_type: pa.DataType) -> bool:
+    """Tell whether a column of this type can be a partition key."""
+    return (
+        pa.types.is_integer(data_type)
+        or pa.types.is_string(data_type)
+        or pa.types.is_large_string(data_type)
+        or _is_binary(data_type)
+        or pa.types.is_boolean(data_type)
+    )
+
+
+def partition_of(value: JsonScalar, key_type: pa.DataType | None) -> Partition:
+    """Turn a value from outside into a partition.
+
+    Args:
+        value: A JSON scalar; None stands for an absent value.
+        key_type: The type of the topic's key column, None for a topic without a key.
+
+    Raises:
+        PartitionNotAllowed: A value for a topic without a key.
+        PartitionRequired: No value for a topic with a key.
+        PartitionTypeMismatch: A value that is not of the key's kind; nothing is converted.
+    """
+    if key_type is None:
+        if value is not None:
+            raise PartitionNotAllowed(
+                f"the topic has no partition key, so it takes no partition value; got {value!r:.80}"
+            )
+        return UNPARTITIONED
+    if value is None:
+        raise PartitionRequired(f"the topic is partitioned: give a partition value ({key_type})")
+    problem = _problem(value, key_type)
+    if problem is not None:
+        raise PartitionTypeMismatch(f"partition value {value!r:.80}: {problem}")
+    return _canonical(value)
+
+
+def partition_value(partition: Partition) -> JsonScalar:
+    """Return the JSON scalar that a partition stands for (binary as base64)."""
+    return json.loads(partition)
+
+
+def partition_of_scalar(scalar: pa.Scalar) -> Partition:
+    """Return the partition of a key column's non-null value."""
+    value = scalar.as_py()
+    if isinstance(value, bytes):
+        value = base64.b64encode(value).decode("ascii")
+    return _canonical(value)
+
+
+def partition_sort_key(partition: Partition) -> tuple[bool, int | str | bytes]:
+    """Return a key that sorts the partitions of one topic by value."""
+    value = partition_value(partition)
+    if isinstance(value, (bool, int)):
+        return (True, int(value))
+    return (False, value if isinstance(value, str) else "")
+
+
+def _canonical(value: JsonScalar) -> Partition:
+    return Partition(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def _is_binary(data_type: pa.DataType) -> bool:
+    return (
+        pa.types.is_binary(data_type)
+        or pa.types.is_large_binary(data_type)
+        or pa.types.is_fixed_size_binary(data_type)
+    )
+
+
+def _problem(value: JsonScalar, key_type: pa.DataType) -> str | None:
+    """Say why a value is not of the key's kind, or None where it is."""
+    if pa.types.is_boolean(key_type):
+        return None if isinstance(value, bool) else "expected true or false"
+    if pa.types.is_integer(key_type):
+        if not isinstance(value, int) or isinstance(value, bool):
+            return f"expected an integer ({key_type})"
+        signed = pa.types.is_signed_integer(key_type)
+        bits = key_type.bit_width
+        low, high = (-(1 << bits - 1), 1 << bits - 1) if signed else (0, 1 << bits)
+        return None if low <= value < high else f"out of the range of {key_type}"
+    if not isinstance(value, str):
+        return f"expected a string ({key_type})"
+    if len(value) > VALUE_BYTES_MAX:
+        return f"longer than {VALUE_BYTES_MAX} bytes"
+    if _is_binary(key_type):
+        return _binary_problem(value, key_type)
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return "not valid Unicode"
+    return None
+
+
+def _binary_problem(value: str, key_type: pa.DataType) -> str | None:
+    try:
+        decoded = base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return "expected base64"
+    if base64.b64encode(decoded).decode("ascii") != value:
+        return "expected base64 in its canonical form"
+    if pa.types.is_fixed_size_binary(key_type) and len(decoded) != key_type.byte_width:
+        return f"expected {key_type.byte_width} bytes"
+    return None

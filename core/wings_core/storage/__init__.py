@@ -1,0 +1,1 @@
+"""Storage: the bytes of pages, durable, and rows out of them again."""

@@ -1,0 +1,70 @@
+"""What storage must do: keep the pages of a flush, durable, and hand back their rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from wings_core.model import PageAddress
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPage:
+    """A page ready to be written: `header` and then `body`, `length` bytes with the padding."""
+
+    rows: int
+    header: bytes
+    body: pa.Buffer
+    length: int
+
+
+class FolioStore(Protocol):
+    """Keeps folios: objects that hold the pages of one flush and never change."""
+
+    def write(self, pages: Sequence[EncodedPage]) -> list[PageAddress]:
+        """Write the pages of one flush and return where each lies, once all are durable.
+
+        Called by one thread at a time. After a failure nothing of the flush can be read, and the
+        file whose sync failed is never written to again.
+
+        Raises:
+            ResourceExhausted: The disk is full; room may come back.
+            Internal: The disk failed.
+        """
+        ...
+
+    def read(
+        self,
+        address: PageAddress,
+        topic_uuid: str,
+        schema: pa.Schema,
+        columns: Sequence[int] | None = None,
+    ) -> pa.RecordBatch:
+        """Return a page's rows, or only some of its columns.
+
+        The checksums of the columns asked for are verified on the process's first read of them.
+        The batch refers to the page's bytes without a copy.
+
+        Args:
+            address: From metadata.
+            topic_uuid: The topic that the page must belong to.
+            schema: The topic's schema, whole.
+            columns: Indices into `schema`, in the order wanted; None for all.
+
+        Raises:
+            StorageCorrupt: The page is cut off, damaged, or another topic's; names the page.
+        """
+        ...
+
+    def folios(self) -> set[str]:
+        """Return the folios that are there, but for the one that is being written to."""
+        ...
+
+    def delete(self, folio: str) -> None:
+        """Delete a folio; readers that hold its rows keep them. No error if it is gone."""
+        ...
+
+    def close(self) -> None:
+        """Finish the file being written to. Rows handed out stay readable."""
+        ...

@@ -1,0 +1,87 @@
+"""Times: timestamps of messages, and deadlines of waits.
+
+A timestamp is an int of microseconds since 1970-01-01T00:00:00Z. On the wire it is RFC 3339 in UTC
+with six digits of fraction. A deadline is a point on the monotonic clock, taken once on arrival, so
+a wall clock that is set during a wait does no harm.
+"""
+
+import re
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Self
+
+from wings_core.errors import InvalidArgument
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_RFC3339 = re.compile(
+    r"(\d{4}-\d{2}-\d{2})[Tt ](\d{2}:\d{2}:\d{2})(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
+)
+
+
+def now_us() -> int:
+    """Return the wall clock's time in microseconds since the epoch."""
+    return time.time_ns() // 1000
+
+
+def parse_timestamp(text: str) -> int:
+    """Parse an RFC 3339 time with a zone into microseconds since the epoch.
+
+    Digits beyond microseconds are cut off.
+
+    Raises:
+        InvalidArgument: Not RFC 3339, or without a zone.
+    """
+    match = _RFC3339.fullmatch(text)
+    if match is not None:
+        fraction = (match[3] or ".0")[1:7].ljust(6, "0")
+        zone = "+00:00" if match[4] in "Zz" else match[4]
+        try:
+            moment = datetime.fromisoformat(f"{match[1]}T{match[2]}.{fraction}{zone}")
+            return (moment - _EPOCH) // _MICROSECOND
+        except (ValueError, OverflowError):
+            pass
+    raise InvalidArgument(
+        f"{text[:80]!r} is not a time: expected RFC 3339 with a zone, "
+        "like 2026-11-20T12:00:00.000000Z"
+    )
+
+
+def format_timestamp(timestamp: int) -> str:
+    """Format microseconds since the epoch as RFC 3339: `2026-11-20T12:00:00.000000Z`."""
+    moment = _EPOCH + timedelta(microseconds=timestamp)
+    return moment.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A point on this process's monotonic clock, in seconds; `at` is None for never."""
+
+    at: float | None
+
+    @classmethod
+    def after(cls, seconds: float) -> Self:
+        """Return the deadline that many seconds from now; a negative number is in the past."""
+        return cls(time.monotonic() + seconds)
+
+    @classmethod
+    def at_timestamp(cls, timestamp: int) -> Self:
+        """Return the deadline at a wall clock time, in microseconds since the epoch."""
+        return cls.after((timestamp - now_us()) / 1e6)
+
+    @classmethod
+    def never(cls) -> Self:
+        """Return the deadline that never passes."""
+        return cls(None)
+
+    def remaining(self) -> float | None:
+        """Return the seconds left, at least 0, or None where there is no end."""
+        if self.at is None:
+            return None
+        return max(0.0, self.at - time.monotonic())
+
+    @property
+    def passed(self) -> bool:
+        """Whether the deadline is in the past."""
+        return self.at is not None and time.monotonic() >= self.at
