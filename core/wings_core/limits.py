@@ -1,0 +1,50 @@
+"""The bounds of one process, all of them settings."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MIB = 1024 * 1024
+
+
+class Limits(BaseModel):
+    """Named bounds on what a process runs, keeps and lets wait; beyond them it refuses."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    batch_bytes_max: int = Field(
+        default=64 * MIB, ge=1, description="Largest pushed batch, in bytes of Arrow buffers."
+    )
+    batch_partitions_max: int = Field(
+        default=10_000, ge=1, description="Most partitions that one pushed batch may touch."
+    )
+    wire_rows_max: int = Field(
+        default=65_536, ge=1, description="Most rows of one batch sent to a reader."
+    )
+    wire_bytes_max: int = Field(
+        default=16 * MIB,
+        ge=1,
+        description="Largest batch sent to a reader, in bytes (one row may exceed it).",
+    )
+    http_bytes_max: int = Field(
+        default=32 * MIB,
+        ge=1,
+        description="Largest HTTP answer, in bytes; fewer messages are returned, at least one.",
+    )
+    pending_bytes_max: int = Field(
+        default=256 * MIB,
+        ge=1,
+        description="Bytes received and not yet committed; pushes wait for room.",
+    )
+    flush_bytes_max: int = Field(
+        default=64 * MIB,
+        ge=1,
+        description="Most bytes of one group commit (one batch may exceed it).",
+    )
+    segment_bytes_max: int = Field(
+        default=256 * MIB,
+        ge=1,
+        description="Size at which a segment file is closed and the next begun.",
+    )
+    calls_running_max: int = Field(default=4_096, ge=1, description="Most Flight calls at once.")
+    calls_waiting_max: int = Field(
+        default=16_384, ge=1, description="Most long polls waiting at once."
+    )
