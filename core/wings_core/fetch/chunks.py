@@ -1,0 +1,188 @@
+"""From locations to chunks: read pages, merge small ones, filter, cut to the wire's bounds."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wings_core.errors import StorageCorrupt
+from wings_core.fetch.selection import Selection
+from wings_core.limits import Limits
+from wings_core.model import Location, Topic
+from wings_core.storage.interfaces import FolioStore
+
+SMALL_PAGE_BYTES = 512 * 1024
+"""Pages below this, and below an eighth of the wire's rows, are worth a copy to be merged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows on their way to a reader.
+
+    `start_offset` to `end_offset`, both inclusive, is the range of the log that the chunk covers,
+    rows dropped by a filter included.
+    """
+
+    batch: pa.RecordBatch
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(slots=True)
+class _Run:
+    """Neighbouring pieces of pages that will be one batch."""
+
+    start_offset: int
+    pieces: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch])
+    timestamps: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    rows: int = 0
+    bytes: int = 0
+
+    def add(self, piece: pa.RecordBatch, timestamp: int) -> None:
+        self.pieces.append(piece)
+        self.timestamps.append((timestamp, piece.num_rows))
+        self.rows += piece.num_rows
+        self.bytes += piece.nbytes
+
+
+class ChunkReader:
+    """Turns locations into chunks.
+
+    Args:
+        store: Where the pages lie.
+        limits: The wire's bounds.
+    """
+
+    def __init__(self, store: FolioStore, limits: Limits) -> None:
+        self._store = store
+        self._limits = limits
+
+    def read(
+        self,
+        topic: Topic,
+        locations: Sequence[Location],
+        start_offset: int,
+        stop_offset: int,
+        rows_max: int,
+        selection: Selection,
+    ) -> Iterator[Chunk]:
+        """Read the rows `[start_offset, stop_offset)` as chunks for the wire.
+
+        Small pages are merged into batches of up to `limits.wire_rows_max` rows; large ones are
+        handed on without a copy, cut where they exceed the wire's bounds. With a filter, every
+        range read yields a chunk, also where no row passed (its batch is then empty).
+
+        Args:
+            topic: Whose pages they are.
+            locations: In order, without gaps; together they hold the range.
+            start_offset: First row wanted.
+            stop_offset: One past the last row wanted.
+            rows_max: The most rows delivered, over all chunks, at least 1; the last chunk ends
+                with the last row delivered.
+            selection: Columns and filter.
+
+        Raises:
+            StorageCorrupt: A page is damaged; the rows before it were delivered.
+            InvalidFilter: The filter fails on the data.
+        """
+        if selection.row_filter is None:
+            stop_offset = min(stop_offset, start_offset + rows_max)
+        pieces = self._pieces(topic, locations, start_offset, stop_offset, selection)
+        rows_left = rows_max
+        for run in _merge(pieces, selection, self._limits):
+            chunk = _chunk(run, selection, rows_left)
+            rows_left -= chunk.batch.num_rows
+            yield chunk
+            if rows_left == 0:
+                return
+
+    def _pieces(
+        self,
+        topic: Topic,
+        locations: Sequence[Location],
+        start_offset: int,
+        stop_offset: int,
+        selection: Selection,
+    ) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+        """Read pages one after another: (start offset, timestamp, rows), none above the bounds."""
+        for location in locations:
+            if location.start_offset >= stop_offset:
+                return
+            page = self._read_page(topic, location, selection)
+            begin = max(start_offset, location.start_offset)
+            end = min(stop_offset, location.end_offset + 1)
+            step = _wire_rows(page, self._limits)
+            for offset in range(begin, end, step):
+                rows = page.slice(offset - location.start_offset, min(step, end - offset))
+                yield offset, location.timestamp, rows
+
+    def _read_page(
+        self, topic: Topic, location: Location, selection: Selection
+    ) -> pa.RecordBatch:
+        address = location.address
+        page = self._store.read(address, topic.uuid, topic.schema, selection.stored_columns)
+        if page.num_rows != location.rows:
+            raise StorageCorrupt(
+                f"a page of {topic.name} has {page.num_rows} rows where metadata says "
+                f"{location.rows} (file {address.folio}, position {address.position})",
+                folio=address.folio,
+                position=address.position,
+            )
+        return page
+
+
+def _wire_rows(page: pa.RecordBatch, limits: Limits) -> int:
+    """Return how many rows of a page make at most one batch on the wire."""
+    rows_max = limits.wire_rows_max
+    if page.nbytes > limits.wire_bytes_max:
+        rows_max = min(rows_max, page.num_rows * limits.wire_bytes_max // page.nbytes)
+    return max(1, rows_max)
+
+
+def _merge(
+    pieces: Iterator[tuple[int, int, pa.RecordBatch]], selection: Selection, limits: Limits
+) -> Iterator[_Run]:
+    """Gather small pieces into runs; a large piece is a run of its own."""
+    run: _Run | None = None
+    try:
+        for offset, timestamp, rows in pieces:
+            # A filter costs more per batch than a copy does, so before one all pieces are merged.
+            small = selection.row_filter is not None or (
+                rows.num_rows < limits.wire_rows_max // 8 and rows.nbytes < SMALL_PAGE_BYTES
+            )
+            if run is not None and not (
+                small
+                and run.rows + rows.num_rows <= limits.wire_rows_max
+                and run.bytes + rows.nbytes <= limits.wire_bytes_max
+            ):
+                yield run
+                run = None
+            if run is None:
+                run = _Run(offset)
+            run.add(rows, timestamp)
+            if not small:
+                yield run
+                run = None
+    except StorageCorrupt:
+        # What stands before the damage is whole: it is delivered first.
+        if run is not None:
+            yield run
+        raise
+    if run is not None:
+        yield run
+
+
+def _chunk(run: _Run, selection: Selection, rows_max: int) -> Chunk:
+    """Merge a run's pieces, apply the filter, and end with the last row that may be delivered."""
+    rows = run.pieces[0] if len(run.pieces) == 1 else pa.concat_batches(run.pieces)
+    batch = selection.deliver(rows, run.start_offset, run.timestamps)
+    end_offset = run.start_offset + run.rows - 1
+    mask = selection.filter_mask(rows)
+    if mask is None:
+        return Chunk(batch, run.start_offset, end_offset)
+    if mask.true_count > rows_max:
+        last: int = pc.indices_nonzero(mask)[rows_max - 1].as_py()
+        batch, mask = batch.slice(0, last + 1), mask.slice(0, last + 1)
+        end_offset = run.start_offset + last
+    return Chunk(batch.filter(mask), run.start_offset, end_offset)

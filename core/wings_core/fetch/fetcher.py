@@ -1,0 +1,230 @@
+"""Fetcher: read a partition from an offset on, and wait for more.
+
+    locate ─▶ reserve budget ─▶ read pages ─▶ chunks ─▶ … end of the log ─▶ wait once ─▶ again
+
+One loop serves all kinds of reading: a fetch is bounded by messages and a deadline, a follow by a
+deadline alone, a scan by an end offset and never waits.
+"""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from wings_core.errors import ResourceExhausted, WingsError
+from wings_core.fetch.chunks import Chunk, ChunkReader
+from wings_core.fetch.selection import Selection
+from wings_core.fetch.state import FetchState
+from wings_core.limits import Limits
+from wings_core.metadata.interfaces import OffsetRegistry
+from wings_core.model import Position, Topic
+from wings_core.partitions import Partition
+from wings_core.storage.interfaces import FolioStore
+from wings_core.times import Deadline
+
+LOCATE_ROWS_MAX = 1 << 20
+"""Rows that are looked up in metadata at a time."""
+
+UNLIMITED = 1 << 62
+"""The budget of a follow: more messages than a partition can hold."""
+
+
+@dataclass(slots=True)
+class Cancel:
+    """Lets somebody else end a read: a client that vanished, a server that stops."""
+
+    wake: threading.Event = field(default_factory=threading.Event)
+    """Ends a wait; also set by commits and by a state that has enough."""
+    error: WingsError | None = None
+    """Set once; the reader raises it at its next step."""
+
+    def cancel(self, error: WingsError) -> None:
+        """End the read with this error, at once where it waits."""
+        self.error = error
+        self.wake.set()
+
+    def check(self) -> None:
+        """Raise the error that the read was cancelled with, if it was."""
+        if self.error is not None:
+            raise self.error
+
+
+@dataclass(slots=True)
+class Cursor:
+    """One partition being read; `offset` is where to read on."""
+
+    topic: Topic
+    partition: Partition
+    offset: int
+    selection: Selection
+    log_end_offset: int = 0
+    """As of the last look at the log."""
+    has_rows: bool = True
+    """Whether it counts among the partitions of its state that still have rows."""
+
+
+class Fetcher:
+    """Reads partitions; all methods may be called from any thread.
+
+    Args:
+        store: Where pages lie.
+        registry: Where they are found.
+        limits: Bounds on the wire and on waiting readers.
+    """
+
+    def __init__(self, store: FolioStore, registry: OffsetRegistry, limits: Limits) -> None:
+        self._chunks = ChunkReader(store, limits)
+        self._registry = registry
+        self._limits = limits
+        self._waiting = threading.BoundedSemaphore(limits.calls_waiting_max)
+
+    def fetch(
+        self,
+        topic: Topic,
+        partition: Partition,
+        offset: int,
+        state: FetchState,
+        cancel: Cancel,
+        selection: Selection | None = None,
+    ) -> Iterator[tuple[pa.RecordBatch, int, int]]:
+        """Yield `(batch, start_offset, end_offset)` from `offset` on; see `read`."""
+        cursor = Cursor(topic, partition, offset, selection or Selection.of(topic))
+        for chunk in self.read(cursor, state, cancel):
+            yield chunk.batch, chunk.start_offset, chunk.end_offset
+
+    def read(self, cursor: Cursor, state: FetchState, cancel: Cancel) -> Iterator[Chunk]:
+        """Yield chunks from the cursor on, until the request has enough or its deadline passes.
+
+        What is committed is delivered, up to `state.max_messages`. At the end of the log, where the
+        whole request has fewer than `state.min_messages`, blocks until more is committed, another
+        partition of the request brings enough, `cancel` is set, or the deadline passes. A
+        deadline in the past still delivers what is committed. Nothing is delivered twice.
+
+        The cursor moves with the rows; empty chunks (a filter dropped a whole range) are not
+        yielded. With a filter, reading stops after the deadline once a range was looked at.
+
+        Raises:
+            OffsetOutOfRange: The cursor is below the log's start.
+            TopicNotFound: The topic was deleted, also during the wait.
+            StorageCorrupt: A page is damaged; the rows before it were delivered.
+            InvalidFilter: The filter fails on the data.
+            ResourceExhausted: Too many readers wait already.
+            WingsError: What `cancel` was set with.
+        """
+        state.wake_when_enough(cancel.wake)
+        while True:
+            # Cleared before the look, so that a commit after the look is not missed.
+            cancel.wake.clear()
+            cancel.check()
+            for chunk in self.take(cursor, state):
+                if chunk.batch.num_rows:
+                    yield chunk
+                cancel.check()
+            if state.full or state.enough or state.deadline.passed:
+                return
+            self._wait(cursor, state.deadline, cancel.wake)
+
+    def take(self, cursor: Cursor, state: FetchState) -> Iterator[Chunk]:
+        """Yield what is committed now, within the budget of `state`; never waits for commits.
+
+        Chunks may be empty, where a filter dropped their whole range. Raises as `read`.
+        """
+        while not state.full:
+            before = cursor.offset
+            yield from self.take_slice(cursor, state)
+            if cursor.offset == before or (_filtered(cursor) and state.deadline.passed):
+                return
+
+    def take_slice(self, cursor: Cursor, state: FetchState) -> Iterator[Chunk]:
+        """Yield the chunks of one reservation from the budget: none at the end, or where full.
+
+        Whoever reads several partitions in turn exhausts one slice before it begins the next.
+        """
+        located = self._registry.locate(
+            cursor.topic.uuid,
+            cursor.partition,
+            cursor.offset,
+            min(LOCATE_ROWS_MAX, max(1, state.max_messages - state.delivered)),
+        )
+        cursor.log_end_offset = located.log_end_offset
+        self._count_rows(cursor, state, bool(located.locations))
+        if not located.locations:
+            return
+        stop_offset = located.locations[-1].end_offset + 1
+        reserved = state.reserve(stop_offset - cursor.offset)
+        if reserved == 0:
+            return
+        try:
+            for chunk in self._chunks.read(
+                cursor.topic,
+                located.locations,
+                cursor.offset,
+                stop_offset,
+                reserved,
+                cursor.selection,
+            ):
+                rows = chunk.batch.num_rows
+                cursor.offset = chunk.end_offset + 1
+                state.settle(rows, rows)
+                reserved -= rows
+                yield chunk
+                if _filtered(cursor) and state.deadline.passed:
+                    return
+        finally:
+            state.settle(reserved, 0)
+
+    def scan(self, cursor: Cursor, end_offset: int, cancel: Cancel) -> Iterator[Chunk]:
+        """Yield the rows from the cursor to `end_offset`, exclusive; never waits.
+
+        Args:
+            cursor: Moves with the rows.
+            end_offset: At most the log's end.
+            cancel: Ends the scan.
+
+        Raises: as `read`.
+        """
+        while cursor.offset < end_offset:
+            cancel.check()
+            located = self._registry.locate(
+                cursor.topic.uuid,
+                cursor.partition,
+                cursor.offset,
+                min(LOCATE_ROWS_MAX, end_offset - cursor.offset),
+            )
+            cursor.log_end_offset = located.log_end_offset
+            assert located.locations, "a scan ends at or before the log's end"
+            for chunk in self._chunks.read(
+                cursor.topic,
+                located.locations,
+                cursor.offset,
+                min(end_offset, located.locations[-1].end_offset + 1),
+                UNLIMITED,
+                cursor.selection,
+            ):
+                cursor.offset = chunk.end_offset + 1
+                if chunk.batch.num_rows:
+                    yield chunk
+                cancel.check()
+
+    def _count_rows(self, cursor: Cursor, state: FetchState, has_rows: bool) -> None:
+        if has_rows and not cursor.has_rows:
+            state.join_rows()
+        elif cursor.has_rows and not has_rows:
+            state.leave_rows()
+        cursor.has_rows = has_rows
+
+    def _wait(self, cursor: Cursor, deadline: Deadline, wake: threading.Event) -> None:
+        if not self._waiting.acquire(blocking=False):
+            raise ResourceExhausted(
+                f"{self._limits.calls_waiting_max} readers wait for messages already"
+            )
+        try:
+            position = Position(cursor.topic.uuid, cursor.partition, cursor.offset)
+            self._registry.wait([position], deadline, wake)
+        finally:
+            self._waiting.release()
+
+
+def _filtered(cursor: Cursor) -> bool:
+    return cursor.selection.row_filter is not None

@@ -1,0 +1,99 @@
+"""Selection: which columns and rows a reader wants of a topic."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from wings_core.contracts.tickets import resolve_columns
+from wings_core.fetch.filter import RowFilter
+from wings_core.model import Topic
+
+OFFSET_FIELD = pa.field("__offset", pa.int64(), nullable=False)
+TIMESTAMP_FIELD = pa.field("__timestamp", pa.timestamp("us", tz="UTC"), nullable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Columns, filter and system columns of one read, resolved against a topic's schema."""
+
+    columns: tuple[int, ...]
+    """Indices into the topic's schema of the columns delivered, in the order wanted."""
+    row_filter: RowFilter | None
+    system_columns: bool
+    schema: pa.Schema
+    """Of the batches delivered."""
+    stored_columns: tuple[int, ...] | None
+    """Indices of the columns read from storage: those delivered, then what only the filter needs;
+    None for all, in the topic's order."""
+
+    @classmethod
+    def of(
+        cls,
+        topic: Topic,
+        columns: Sequence[str] | None = None,
+        expression: str | None = None,
+        *,
+        system_columns: bool = False,
+    ) -> "Selection":
+        """Resolve what a reader asked for.
+
+        Args:
+            topic: The topic read from.
+            columns: Names, in the order wanted; None for all.
+            expression: A SQL predicate over the topic's columns.
+            system_columns: Append `__offset` and `__timestamp`.
+
+        Raises:
+            InvalidTicket: An unknown column.
+            InvalidFilter: Not one boolean scalar expression over the topic's columns.
+        """
+        every = tuple(range(len(topic.schema)))
+        wanted = every if columns is None else resolve_columns(topic.schema, columns)
+        row_filter = None if expression is None else RowFilter.compile(expression, topic.schema)
+        fields = [topic.schema.field(index) for index in wanted]
+        if system_columns:
+            fields += [OFFSET_FIELD, TIMESTAMP_FIELD]
+        stored = wanted
+        if row_filter is not None:
+            stored += tuple(index for index in row_filter.columns if index not in wanted)
+        return cls(
+            columns=wanted,
+            row_filter=row_filter,
+            system_columns=system_columns,
+            schema=pa.schema(fields),
+            stored_columns=None if stored == every else stored,
+        )
+
+    def filter_mask(self, rows: pa.RecordBatch) -> pa.BooleanArray | None:
+        """Return which of the rows pass; None where there is no filter.
+
+        Args:
+            rows: A batch of the stored columns.
+
+        Raises:
+            InvalidFilter: The filter fails on this data.
+        """
+        if self.row_filter is None:
+            return None
+        stored = self.stored_columns or tuple(range(rows.num_columns))
+        needed = [stored.index(index) for index in self.row_filter.columns]
+        return self.row_filter.mask(rows.select(needed))
+
+    def deliver(
+        self, rows: pa.RecordBatch, start_offset: int, timestamps: Sequence[tuple[int, int]]
+    ) -> pa.RecordBatch:
+        """Shape stored rows as the reader gets them.
+
+        Args:
+            rows: A batch of the stored columns.
+            start_offset: Of its first row.
+            timestamps: Runs of (timestamp, number of rows) that add up to the batch.
+        """
+        arrays = list(rows.columns[: len(self.columns)])
+        if self.system_columns:
+            arrays.append(pa.arange(start_offset, start_offset + rows.num_rows))
+            runs = [pa.repeat(pa.scalar(value, pa.int64()), count) for value, count in timestamps]
+            values = pa.concat_arrays(runs) if runs else pa.array([], pa.int64())
+            arrays.append(values.cast(TIMESTAMP_FIELD.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)

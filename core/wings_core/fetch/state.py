@@ -1,0 +1,98 @@
+"""FetchState: what all partitions of one fetch share: the deadline, and the budget of messages."""
+
+import threading
+
+from wings_core.times import Deadline
+
+
+class FetchState:
+    """The budget of one request, shared by all its partitions.
+
+    "Enough" and "full" are judged by rows delivered. Rows are reserved before they are read, in
+    slices, so that no partition starves another, and only rows that metadata says are there; what
+    was reserved and not delivered goes back. So the sum over all partitions reaches
+    `max_messages` exactly when that many are there, and never exceeds it.
+
+    Args:
+        deadline: The end of all waiting, however often the wait wakes.
+        min_messages: Enough: once so many are delivered, nobody waits any more.
+        max_messages: Full: never more than this.
+        partitions: How many partitions share the budget.
+    """
+
+    def __init__(
+        self, deadline: Deadline, min_messages: int, max_messages: int, partitions: int = 1
+    ) -> None:
+        assert 1 <= min_messages <= max_messages
+        assert partitions >= 1
+        self.deadline = deadline
+        self.min_messages = min_messages
+        self.max_messages = max_messages
+        self._lock = threading.Condition()
+        self._reserved = 0
+        self._delivered = 0
+        self._with_rows = partitions
+        self._wakes: list[threading.Event] = []
+
+    @property
+    def delivered(self) -> int:
+        """Messages delivered so far, over all partitions."""
+        return self._delivered
+
+    @property
+    def enough(self) -> bool:
+        """Whether `min_messages` are delivered."""
+        return self._delivered >= self.min_messages
+
+    @property
+    def full(self) -> bool:
+        """Whether `max_messages` are delivered."""
+        return self._delivered >= self.max_messages
+
+    def wake_when_enough(self, wake: threading.Event) -> None:
+        """Set this event as soon as the request has enough; at once if it has."""
+        with self._lock:
+            self._wakes.append(wake)
+            if self.enough:
+                wake.set()
+
+    def join_rows(self) -> None:
+        """Say that a partition, at its end before, has rows again."""
+        with self._lock:
+            self._with_rows += 1
+
+    def leave_rows(self) -> None:
+        """Say that a partition has no more rows for now, so its share goes to the others."""
+        with self._lock:
+            self._with_rows -= 1
+
+    def reserve(self, rows: int) -> int:
+        """Reserve up to `rows` of the budget and return how many were granted.
+
+        A slice is at most max(1, remaining / partitions that still have rows). Where all that
+        remains is reserved by others, blocks until they deliver it or give it back, which takes as
+        long as their read of a page. 0 means that the request is full.
+        """
+        assert rows >= 1
+        with self._lock:
+            while True:
+                remaining = self.max_messages - self._delivered - self._reserved
+                if remaining > 0:
+                    share = max(1, remaining // max(1, self._with_rows))
+                    granted = min(rows, share)
+                    self._reserved += granted
+                    return granted
+                if self.full:
+                    return 0
+                self._lock.wait()
+
+    def settle(self, reserved: int, delivered: int) -> None:
+        """Turn a reservation into rows delivered; the rest of it goes back to the budget."""
+        assert 0 <= delivered <= reserved
+        with self._lock:
+            self._reserved -= reserved
+            self._delivered += delivered
+            self._lock.notify_all()
+            if self.enough:
+                for wake in self._wakes:
+                    wake.set()

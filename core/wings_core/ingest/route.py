@@ -1,0 +1,87 @@
+"""Route the rows of a pushed batch to their partitions."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wings_core.errors import BatchTooLarge, InvalidArgument, PartitionRequired
+from wings_core.model import Topic
+from wings_core.partitions import UNPARTITIONED, Partition, partition_of_scalar, partition_value
+
+
+def route(
+    topic: Topic, batch: pa.RecordBatch, partitions_max: int
+) -> list[tuple[Partition, pa.RecordBatch]]:
+    """Split a batch by the topic's key column.
+
+    Rows of one partition keep their order; partitions come in the order of their first rows. A
+    batch of one partition is handed on without a copy.
+
+    Args:
+        topic: The topic; without a key, all rows belong to its one partition.
+        batch: Checked against the topic's schema.
+        partitions_max: Most partitions allowed.
+
+    Returns:
+        A batch, not empty, for each partition; none for an empty batch.
+
+    Raises:
+        PartitionRequired: A null in the key column.
+        BatchTooLarge: More than `partitions_max` partitions.
+    """
+    if batch.num_rows == 0:
+        return []
+    if topic.partition_key is None:
+        return [(UNPARTITIONED, batch)]
+    encoded = _encode_key(topic, batch)
+    keys = [partition_of_scalar(value) for value in encoded.dictionary]
+    if len(keys) == 1:
+        return [(keys[0], batch)]
+    if len(keys) > partitions_max:
+        raise BatchTooLarge(
+            f"the batch touches {len(keys)} partitions, the limit is {partitions_max}",
+            partitions=len(keys),
+            partitions_max=partitions_max,
+        )
+    # The sort is stable, so rows of one partition keep their order, and dictionary codes count up
+    # by first appearance, so partitions do too.
+    codes = encoded.indices
+    grouped = batch.take(pc.array_sort_indices(codes))
+    counts: list[int] = pc.value_counts(codes).field("counts").to_pylist()
+    routed: list[tuple[Partition, pa.RecordBatch]] = []
+    start = 0
+    for key, count in zip(keys, counts, strict=True):
+        routed.append((key, grouped.slice(start, count)))
+        start += count
+    return routed
+
+
+def check_single_partition(topic: Topic, batch: pa.RecordBatch, partition: Partition) -> None:
+    """Check that every row of a batch belongs to the partition that its producer named.
+
+    Raises:
+        PartitionRequired: A null in the key column.
+        InvalidArgument: A row has another key.
+    """
+    if topic.partition_key is None or batch.num_rows == 0:
+        return
+    for value in _encode_key(topic, batch).dictionary:
+        found = partition_of_scalar(value)
+        if found != partition:
+            raise InvalidArgument(
+                f"the push is for partition {partition:.80}, but a row's key in column "
+                f"{topic.partition_key!r} is {found:.80}",
+                column=topic.partition_key,
+                partition=partition_value(partition),
+            )
+
+
+def _encode_key(topic: Topic, batch: pa.RecordBatch) -> pa.DictionaryArray:
+    column = batch.column(topic.schema.get_field_index(str(topic.partition_key)))
+    if column.null_count:
+        row = pc.index(column.is_null(), True).as_py()
+        raise PartitionRequired(
+            f"the partition key {topic.partition_key!r} is null in row {row} of the batch",
+            column=topic.partition_key,
+            row=row,
+        )
+    return column.dictionary_encode()

@@ -1,0 +1,76 @@
+"""The log: metadata, storage, ingest and fetch put together over one data directory."""
+
+from typing import Self
+
+from wings_core.data_directory import DataDirectory
+from wings_core.fetch.fetcher import Fetcher
+from wings_core.ingest.group_commit import GroupCommit
+from wings_core.limits import Limits
+from wings_core.metadata.interfaces import Admin, OffsetRegistry
+from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.model import Topic
+from wings_core.names import TopicName
+from wings_core.reclaim import Reclaimer
+from wings_core.storage.interfaces import FolioStore
+from wings_core.storage.segments import SegmentStore
+
+
+class Log:
+    """All parts of an embedded log, opened and closed together.
+
+    Attributes:
+        admin: Namespaces and topics.
+        registry: The index of offsets.
+        store: The pages.
+        group_commit: The way in.
+        fetcher: The way out.
+        limits: The bounds in force.
+    """
+
+    def __init__(
+        self,
+        admin: Admin,
+        registry: OffsetRegistry,
+        store: FolioStore,
+        limits: Limits,
+    ) -> None:
+        self.admin = admin
+        self.registry = registry
+        self.store = store
+        self.limits = limits
+        self.group_commit = GroupCommit(store, registry, limits)
+        self.fetcher = Fetcher(store, registry, limits)
+        self.reclaimer = Reclaimer(registry, store)
+        self._metadata: SqliteMetadata | None = None
+
+    @classmethod
+    def open(cls, directory: DataDirectory, limits: Limits | None = None) -> Self:
+        """Open the log of a data directory that the caller has locked.
+
+        Raises:
+            Internal: Its metadata cannot be opened.
+        """
+        limits = limits or Limits()
+        metadata = SqliteMetadata(directory.metadata)
+        store = SegmentStore(directory.segments, segment_bytes_max=limits.segment_bytes_max)
+        log = cls(metadata.admin, metadata.registry, store, limits)
+        log._metadata = metadata
+        return log
+
+    def delete_topic(self, name: TopicName) -> Topic:
+        """Delete a topic; its disk space is given back in the background.
+
+        Raises:
+            TopicNotFound: There is none of this name.
+        """
+        topic = self.admin.delete_topic(name)
+        self.reclaimer.wake()
+        return topic
+
+    def close(self) -> None:
+        """Commit what was received, then close every part; readers must have ended."""
+        self.group_commit.close()
+        self.reclaimer.close()
+        self.store.close()
+        if self._metadata is not None:
+            self._metadata.close()
