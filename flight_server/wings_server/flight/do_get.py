@@ -1,0 +1,132 @@
+"""DoGet: from a ticket to a stream of chunks.
+
+    ticket ─▶ topic, partition, selection, cursor ─▶ Fetcher ─▶ (batch, app_metadata)… ─▶ end chunk
+
+The schema goes out before any wait, or the client's `do_get` itself would block and could not be
+cancelled: so `open_get` checks everything that can be checked at once, and the generator waits.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from wings_core.contracts.chunks import EndReason, chunk_metadata, end_metadata
+from wings_core.contracts.tickets import (
+    FetchTicket,
+    FollowTicket,
+    Offset,
+    ScanTicket,
+    TimestampOffset,
+    parse_ticket,
+)
+from wings_core.fetch.chunks import Chunk
+from wings_core.fetch.fetcher import UNLIMITED, Cancel, Cursor, Fetcher
+from wings_core.fetch.selection import Selection
+from wings_core.fetch.state import FetchState
+from wings_core.log import Log
+from wings_core.model import Topic
+from wings_core.names import TopicName
+from wings_core.partitions import Partition, partition_of
+from wings_core.times import Deadline
+from wings_server.flight.boundary import flight_errors
+from wings_server.flight.client_watch import ClientWatch
+
+Ticket = FetchTicket | ScanTicket | FollowTicket
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """A DoGet whose ticket was found good, ready to be streamed."""
+
+    fetcher: Fetcher
+    cursor: Cursor
+    state: FetchState | None
+    """None for a scan."""
+    end_offset: int
+    """Of a scan, exclusive."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of every batch of the stream."""
+        return self.cursor.selection.schema
+
+    def chunks(self, cancel: Cancel) -> Iterator[Chunk]:
+        """Yield the rows; blocks while a fetch or follow waits."""
+        if self.state is None:
+            return self.fetcher.scan(self.cursor, self.end_offset, cancel)
+        return self.fetcher.read(self.cursor, self.state, cancel)
+
+    @property
+    def end_reason(self) -> EndReason:
+        """Why the stream ended, the first that holds."""
+        if self.state is None:
+            return EndReason.END_OFFSET
+        if self.state.full:
+            return EndReason.MAX_MESSAGES
+        if self.state.enough:
+            return EndReason.MIN_MESSAGES
+        return EndReason.DEADLINE
+
+
+def open_get(log: Log, raw_ticket: bytes) -> Get:
+    """Parse a ticket and resolve it against the log.
+
+    Raises:
+        InvalidTicket: And the other errors of the ticket's contract.
+        TopicNotFound: No such topic.
+        OffsetOutOfRange: The offset is below the log's start.
+    """
+    ticket = parse_ticket(raw_ticket)
+    deadline = ticket.deadline_from_now() if not isinstance(ticket, ScanTicket) else None
+    topic = log.admin.get_topic(TopicName.parse(ticket.topic))
+    partition = partition_of(ticket.partition, topic.key_type)
+    selection = Selection.of(
+        topic, ticket.columns, ticket.filter, system_columns=ticket.system_columns
+    )
+    offset = resolve_offset(log, topic, partition, ticket.offset)
+    # Tells at once of an offset below the log's start, and what is committed at arrival.
+    located = log.registry.locate(topic.uuid, partition, offset, 1)
+    cursor = Cursor(topic, partition, offset, selection, located.log_end_offset)
+    if isinstance(ticket, ScanTicket):
+        end_offset = located.log_end_offset
+        if ticket.end_offset is not None:
+            end_offset = min(end_offset, ticket.end_offset)
+        return Get(log.fetcher, cursor, None, end_offset)
+    assert deadline is not None
+    return Get(log.fetcher, cursor, _state(ticket, deadline), 0)
+
+
+def _state(ticket: FetchTicket | FollowTicket, deadline: Deadline) -> FetchState:
+    if isinstance(ticket, FetchTicket):
+        return FetchState(deadline, ticket.min_messages, ticket.max_messages)
+    return FetchState(deadline, UNLIMITED, UNLIMITED)
+
+
+def resolve_offset(log: Log, topic: Topic, partition: Partition, offset: Offset) -> int:
+    """Turn `"earliest"`, `"latest"` or a time into an offset; an int stays as it is."""
+    if isinstance(offset, int):
+        return offset
+    if isinstance(offset, TimestampOffset):
+        return log.registry.offset_for_timestamp(topic.uuid, partition, offset.timestamp_us)
+    state = log.registry.partition_state(topic.uuid, partition)
+    return state.log_start_offset if offset == "earliest" else state.next_offset
+
+
+def stream(
+    get: Get, context: flight.ServerCallContext, watch: ClientWatch
+) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+    """Yield what goes on the wire: each chunk with its range, then the empty end chunk."""
+    cancel = Cancel()
+    with flight_errors("do_get"), watch.watched(context, cancel):
+        for chunk in get.chunks(cancel):
+            yield chunk.batch, chunk_metadata(chunk.start_offset, chunk.end_offset)
+        # A scan that begins at or past its end, and a wait in vain, end where they began.
+        end = end_metadata(get.end_reason, get.cursor.offset, get.cursor.log_end_offset)
+        yield empty_batch(get.schema), end
+
+
+def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch of no rows."""
+    return pa.RecordBatch.from_pylist([], schema)

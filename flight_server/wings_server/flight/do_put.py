@@ -1,0 +1,203 @@
+"""DoPut: from a stream of batches to commits, and an answer for each, in order.
+
+    handler's thread: read ─▶ prepare ─▶ group commit          (reading never waits for a commit)
+    acks' thread:     take the oldest ─▶ wait for its outcome ─▶ write its PutResult
+
+Two traps of pyarrow's server shape this (both measured): an error raised while another thread reads
+the stream aborts the process, so the handler's thread reads; and `writer.write` blocks when a
+client leaves about 26,000 answers unread, so neither the reader nor the flusher writes.
+"""
+
+import queue
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import structlog
+
+from wings_core.batches import check_stream_schema
+from wings_core.contracts.put import (
+    BatchMetadata,
+    PutCommand,
+    parse_batch_metadata,
+    parse_put_command,
+    put_path,
+    result_to_json,
+)
+from wings_core.errors import InvalidArgument, Unavailable, WingsError
+from wings_core.ingest.group_commit import PushStream
+from wings_core.ingest.prepare import PushOptions, prepare
+from wings_core.log import Log
+from wings_core.model import Accepted, Sequence
+from wings_core.names import TopicName
+from wings_core.partitions import Partition, partition_of
+
+_logger = structlog.get_logger("wings.flight")
+
+ANSWERS_WAITING_MAX = 100_000
+"""Answers of one stream that wait to be written; a client that reads none is read no further."""
+
+
+def parse_descriptor(descriptor: flight.FlightDescriptor) -> PutCommand:
+    """Return the command of a descriptor, a path or JSON.
+
+    Raises:
+        InvalidArgument: Neither, or an unknown key or bad value in it.
+    """
+    if descriptor.descriptor_type == flight.DescriptorType.PATH:
+        return put_path(descriptor.path)
+    if descriptor.descriptor_type == flight.DescriptorType.CMD:
+        return parse_put_command(descriptor.command)
+    raise InvalidArgument("the descriptor is neither a path [topic] nor a JSON command")
+
+
+class Put:
+    """One DoPut call.
+
+    Args:
+        log: Where the batches go.
+        command: From the descriptor.
+
+    Raises:
+        TopicNotFound: And the other refusals before any batch.
+    """
+
+    def __init__(self, log: Log, command: PutCommand) -> None:
+        self._log = log
+        self._topic = log.admin.get_topic(TopicName.parse(command.topic))
+        self._partition: Partition | None = None
+        if command.partition is not None or self._topic.partition_key is None:
+            self._partition = partition_of(command.partition, self._topic.key_type)
+        self._command = command
+        self._next_sequence = command.sequence
+        self._batches = 0
+        self._stream = PushStream()
+
+    def run(
+        self,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+        stopping: threading.Event,
+    ) -> None:
+        """Read, commit and answer until the client finishes; blocks for as long as that takes.
+
+        Every batch that was read is committed or refused when this returns, also where the client
+        is gone.
+
+        Raises:
+            WingsError: What a batch was refused with, once the client sends again or finishes.
+        """
+        answers = Answers(writer)
+        try:
+            for chunk in _read(reader):
+                if self._stream.refused is not None:
+                    break
+                self._accept(reader.schema, chunk, answers, stopping)
+        finally:
+            answers.finish()
+        self._refuse_unsent(reader.schema)
+        if self._stream.refused is not None:
+            raise self._stream.refused
+
+    def _accept(
+        self,
+        schema: pa.Schema,
+        chunk: flight.FlightStreamChunk,
+        answers: "Answers",
+        stopping: threading.Event,
+    ) -> None:
+        """Take the next batch: hand it to the group commit, or refuse it and all after it."""
+        index = self._batches
+        self._batches += 1
+        try:
+            if stopping.is_set():
+                raise Unavailable("the server is stopping")
+            if chunk.data is None:
+                raise InvalidArgument("a message without a batch")
+            check_stream_schema(self._topic.schema, schema)
+            metadata = parse_batch_metadata(chunk.app_metadata)
+            options = self._options(metadata, first=index == 0)
+            prepared = prepare(self._topic, chunk.data, options, self._log.limits)
+            answers.add(index, self._log.group_commit.submit(self._stream, prepared))
+        except WingsError as error:
+            refused: Future[Accepted] = Future()
+            refused.set_exception(error)
+            # Batches before this one may still fail in their flush; what they fail with comes first.
+            answers.add(index, refused)
+            answers.finish()
+            self._stream.refused = self._stream.refused or error
+
+    def _options(self, metadata: BatchMetadata, *, first: bool) -> PushOptions:
+        """Join what the descriptor and the batch's own metadata say."""
+        command = self._command
+        sequence = self._next_sequence if metadata.sequence is None else metadata.sequence
+        if metadata.sequence is not None and command.producer_id is None:
+            raise InvalidArgument("sequence without producer_id")
+        expected = metadata.expected_offset
+        if expected is None and first:
+            expected = command.expected_offset
+        timestamp = metadata.timestamp_us
+        if timestamp is None:
+            timestamp = command.timestamp_us
+        number = None
+        if sequence is not None:
+            assert command.producer_id is not None
+            self._next_sequence = sequence + 1
+            number = Sequence(command.producer_id, sequence)
+        return PushOptions(self._partition, number, expected, timestamp)
+
+    def _refuse_unsent(self, schema: pa.Schema) -> None:
+        """Tell a client that opened a stream of a wrong schema, even if it never sent a batch."""
+        if self._batches == 0:
+            check_stream_schema(self._topic.schema, schema)
+
+
+class Answers:
+    """Writes one PutResult for each batch, in order, on a thread of its own.
+
+    After a refusal nothing more is written; after a client is gone neither, but the outcomes are
+    still waited for.
+    """
+
+    def __init__(self, writer: flight.FlightMetadataWriter) -> None:
+        self._writer = writer
+        self._queue: queue.Queue[tuple[int, Future[Accepted]] | None] = queue.Queue(
+            ANSWERS_WAITING_MAX
+        )
+        self._thread = threading.Thread(target=self._run, name="wings-answers", daemon=True)
+        self._thread.start()
+
+    def add(self, index: int, outcome: Future[Accepted]) -> None:
+        """Answer batch `index` once its outcome is known."""
+        self._queue.put((index, outcome))
+
+    def finish(self) -> None:
+        """Wait until every answer is written; nothing may be added after. Can be called again."""
+        if self._thread.is_alive():
+            self._queue.put(None)
+            self._thread.join()
+
+    def _run(self) -> None:
+        silent = False
+        while (item := self._queue.get()) is not None:
+            index, outcome = item
+            error = outcome.exception()
+            if silent:
+                continue
+            result = error if isinstance(error, WingsError) else outcome.result()
+            try:
+                self._writer.write(result_to_json(index, result))
+            except (pa.ArrowException, OSError) as gone:
+                _logger.info("a producer left before its answers", reason=str(gone)[:200])
+                silent = True
+            silent = silent or error is not None
+
+
+def _read(reader: flight.MetadataRecordBatchReader) -> Iterator[flight.FlightStreamChunk]:
+    while True:
+        try:
+            yield reader.read_chunk()
+        except StopIteration:
+            return

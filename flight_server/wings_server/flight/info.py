@@ -1,0 +1,136 @@
+"""GetFlightInfo, GetSchema and ListFlights: what can be read, and by which tickets."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from wings_core.contracts.info import InfoCommand, parse_criteria, parse_info_command
+from wings_core.contracts.tickets import ScanTicket
+from wings_core.errors import InvalidArgument, OffsetOutOfRange
+from wings_core.fetch.selection import Selection
+from wings_core.log import Log
+from wings_core.model import PartitionState, Topic
+from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
+from wings_core.partitions import partition_of, partition_value
+from wings_server.flight.do_get import resolve_offset
+
+
+def parse_info_descriptor(descriptor: flight.FlightDescriptor) -> InfoCommand:
+    """Return the command of a descriptor, a path `[topic]` or JSON.
+
+    Raises:
+        InvalidArgument: Neither, or an unknown key or bad value in it.
+    """
+    if descriptor.descriptor_type == flight.DescriptorType.CMD:
+        return parse_info_command(descriptor.command)
+    if descriptor.descriptor_type == flight.DescriptorType.PATH and len(descriptor.path) == 1:
+        return InfoCommand(topic=descriptor.path[0].decode("utf-8", "replace"))
+    raise InvalidArgument("the descriptor is neither a path [topic] nor a JSON command")
+
+
+def get_schema(log: Log, descriptor: flight.FlightDescriptor) -> pa.Schema:
+    """Return the schema of the batches that a read of this descriptor gives."""
+    command = parse_info_descriptor(descriptor)
+    topic = log.admin.get_topic(TopicName.parse(command.topic))
+    return _selection(topic, command).schema
+
+
+def get_info(log: Log, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+    """Return endpoints that together read what the command names, and its size.
+
+    There is one endpoint for each partition, or with `splits: n` min(n, rows) of near-equal ranges.
+    Ranges are fixed now, so all endpoints of one answer read one state of the log.
+
+    Raises:
+        TopicNotFound: And the other errors of tickets.
+    """
+    command = parse_info_descriptor(descriptor)
+    topic = log.admin.get_topic(TopicName.parse(command.topic))
+    return _info(log, topic, command, descriptor)
+
+
+def list_flights(log: Log, raw_criteria: bytes) -> Iterator[flight.FlightInfo]:
+    """Yield the topics of one namespace, or of all, by name.
+
+    Raises:
+        NamespaceNotFound: The criteria name one that does not exist.
+    """
+    criteria = parse_criteria(raw_criteria)
+    if criteria.namespace is not None:
+        names = [NamespaceName.parse(criteria.namespace)]
+        log.admin.get_namespace(names[0])
+    else:
+        names = [namespace.name for namespace in log.admin.list_namespaces()]
+    for name in names:
+        for topic in log.admin.list_topics(name):
+            descriptor = flight.FlightDescriptor.for_path(str(topic.name))
+            yield _info(log, topic, InfoCommand(topic=str(topic.name)), descriptor)
+
+
+def _selection(topic: Topic, command: InfoCommand) -> Selection:
+    return Selection.of(
+        topic, command.columns, command.filter, system_columns=command.system_columns
+    )
+
+
+def _info(
+    log: Log, topic: Topic, command: InfoCommand, descriptor: flight.FlightDescriptor
+) -> flight.FlightInfo:
+    selection = _selection(topic, command)
+    endpoints: list[flight.FlightEndpoint] = []
+    records = 0
+    size = 0
+    for state in _states(log, topic, command):
+        start, end = _range(log, topic, command, state)
+        rows = end - start
+        records += rows
+        kept = state.next_offset - state.log_start_offset
+        size += state.bytes * rows // kept if kept else 0
+        for first, last in _split(start, end, command.splits or 1):
+            ticket = ScanTicket(
+                kind="scan",
+                topic=str(topic.name),
+                partition=partition_value(state.partition),
+                offset=first,
+                end_offset=last,
+                columns=command.columns,
+                filter=command.filter,
+                system_columns=command.system_columns,
+            )
+            endpoints.append(flight.FlightEndpoint(ticket.to_bytes(), []))
+    if selection.row_filter is not None:
+        records = -1
+    return flight.FlightInfo(selection.schema, descriptor, endpoints, records, size)
+
+
+def _states(log: Log, topic: Topic, command: InfoCommand) -> list[PartitionState]:
+    if command.partition is None:
+        return log.registry.partition_states(topic.uuid)
+    partition = partition_of(command.partition, topic.key_type)
+    return [log.registry.partition_state(topic.uuid, partition)]
+
+
+def _range(
+    log: Log, topic: Topic, command: InfoCommand, state: PartitionState
+) -> tuple[int, int]:
+    """Return the range `[start, end)` that the command reads of a partition."""
+    start = resolve_offset(log, topic, state.partition, command.offset)
+    if start < state.log_start_offset:
+        raise OffsetOutOfRange(
+            f"offset {start} of partition {state.partition:.80} is below the log's start "
+            f"{state.log_start_offset}",
+            log_start_offset=state.log_start_offset,
+            partition=partition_value(state.partition),
+        )
+    end = state.next_offset
+    if command.end_offset is not None:
+        end = min(end, command.end_offset)
+    return start, max(start, end)
+
+
+def _split(start: int, end: int, splits: int) -> Iterator[tuple[int, int]]:
+    """Cut a range into min(splits, rows) near-equal ones; an empty range stays one."""
+    count = max(1, min(splits, end - start))
+    for index in range(count):
+        yield start + (end - start) * index // count, start + (end - start) * (index + 1) // count

@@ -1,0 +1,125 @@
+"""The Flight service: every handler parses, calls one plain function, and translates.
+
+pyarrow runs each call in a thread of its own, on C++ threads. `serve()` is never called: Python's
+signal handlers would run only after the calls in flight end.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from wings_core.errors import Unavailable
+from wings_core.log import Log
+from wings_server.flight.actions import ACTIONS, run_action
+from wings_server.flight.boundary import flight_errors
+from wings_server.flight.client_watch import ClientWatch
+from wings_server.flight.do_get import Get, open_get, stream
+from wings_server.flight.do_put import Put, parse_descriptor
+from wings_server.flight.info import get_info, get_schema, list_flights
+from wings_server.flight.running import Running
+
+SHUTDOWN_SECONDS_MAX = 1.0
+"""pyarrow's `shutdown` blocks while any stream is open; it is waited for no longer than this."""
+
+
+class FlightService(flight.FlightServerBase):
+    """Serves a log over Arrow Flight, from its construction on.
+
+    Args:
+        log: What is served; closed by its owner after `stop`.
+        host: Where to listen.
+        port: 0 picks a free one; `self.port` tells which.
+    """
+
+    def __init__(self, log: Log, host: str, port: int) -> None:
+        self._log = log
+        self._watch = ClientWatch()
+        self._stopping = threading.Event()
+        self._running = Running(log.limits.calls_running_max)
+        shown = f"[{host}]" if ":" in host else host
+        super().__init__(f"grpc://{shown}:{port}")
+
+    def do_get(
+        self, context: flight.ServerCallContext, ticket: flight.Ticket
+    ) -> flight.FlightDataStream:
+        """Answer a ticket."""
+        with flight_errors("do_get"), self._call():
+            get = open_get(self._log, ticket.ticket)
+            return flight.GeneratorStream(get.schema, self._stream(get, context))
+
+    def do_put(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
+        """Commit a stream of batches."""
+        with flight_errors("do_put"), self._call():
+            Put(self._log, parse_descriptor(descriptor)).run(reader, writer, self._stopping)
+
+    def get_flight_info(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.FlightInfo:
+        """Return the tickets that read a topic."""
+        with flight_errors("get_flight_info"), self._call():
+            return get_info(self._log, descriptor)
+
+    def get_schema(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.SchemaResult:
+        """Return a topic's schema."""
+        with flight_errors("get_schema"), self._call():
+            return flight.SchemaResult(get_schema(self._log, descriptor))
+
+    def list_flights(
+        self, context: flight.ServerCallContext, criteria: bytes
+    ) -> Iterator[flight.FlightInfo]:
+        """Return the topics."""
+        with flight_errors("list_flights"), self._call():
+            return iter(list(list_flights(self._log, criteria)))
+
+    def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
+        """Return the actions and what they do."""
+        return [(name, action.description) for name, action in ACTIONS.items()]
+
+    def do_action(
+        self, context: flight.ServerCallContext, action: flight.Action
+    ) -> Iterator[bytes]:
+        """Run an action."""
+        with flight_errors("do_action"), self._call():
+            body = action.body.to_pybytes() if action.body is not None else b""
+            return iter([run_action(self._log, action.type, body)])
+
+    def stop(self, drain_seconds: float) -> None:
+        """Stop serving; blocks up to `drain_seconds`, and a little for the transport.
+
+        New calls and batches are refused with UNAVAILABLE, waiting polls end with it, and calls
+        that are under way are waited for. What was received is committed and acknowledged, or
+        refused. A stream that is open and idle does not hold up the stop.
+        """
+        self._stopping.set()
+        self._watch.stop(Unavailable("the server is stopping"))
+        self._running.drain(drain_seconds, lambda: self._log.group_commit.pending_bytes == 0)
+        # Joined with a bound: an open, idle DoPut stream would hold it for ever (measured).
+        closing = threading.Thread(target=self.shutdown, name="wings-shutdown", daemon=True)
+        closing.start()
+        closing.join(SHUTDOWN_SECONDS_MAX)
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        if self._stopping.is_set():
+            raise Unavailable("the server is stopping")
+        with self._running.one():
+            yield
+
+    def _stream(
+        self, get: Get, context: flight.ServerCallContext
+    ) -> Iterator[tuple[pa.RecordBatch, Any]]:
+        # Counted here, as the stream outlives the handler.
+        with flight_errors("do_get"), self._running.one():
+            yield from stream(get, context, self._watch)
