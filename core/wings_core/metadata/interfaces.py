@@ -5,7 +5,8 @@ from any thread. They block for the store's own time only, except `OffsetRegistr
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import pyarrow as pa
@@ -99,7 +100,8 @@ class Admin(Protocol):
         """Replace a topic's configuration and return the topic.
 
         Raises:
-            TopicNotFound: There is none of this name.
+            TopicNotFound: There is none of this name in the namespace.
+            NamespaceNotFound: The namespace does not exist.
         """
         ...
 
@@ -110,7 +112,8 @@ class Admin(Protocol):
         given back later, by `OffsetRegistry.purge`.
 
         Raises:
-            TopicNotFound: There is none of this name.
+            TopicNotFound: There is none of this name in the namespace.
+            NamespaceNotFound: The namespace does not exist.
         """
         ...
 
@@ -137,6 +140,8 @@ class OffsetRegistry(Protocol):
 
         Raises:
             Internal: The transaction failed; none of the batches is committed.
+            ResourceExhausted: The same, because the disk is full.
+            Unavailable: The same, because the store could not be reached in time.
         """
         ...
 
@@ -171,6 +176,29 @@ class OffsetRegistry(Protocol):
             positions: Waited for all at once.
             deadline: The end of the wait.
             wake: Set by commits to one of the positions, and by whoever wants the wait to end.
+
+        Raises:
+            ResourceExhausted: Too many wait already.
+        """
+        ...
+
+    def watch(
+        self, positions: Sequence[Position], callback: Callable[[], None]
+    ) -> AbstractContextManager[None]:
+        """Call back when any position has a message at or after its offset, and hold no thread.
+
+        During the `with` block, `callback` is called after each commit that brings such a message,
+        once however many of the positions it wrote to, and when a topic among them is deleted; and
+        at once, on entering, where there is one already or a topic is gone. It is called from the
+        committing thread, so it must be quick and must not raise; one call may still be under way
+        when the block has ended.
+
+        Args:
+            positions: Watched all at once.
+            callback: Only says that it is worth looking again with `locate`.
+
+        Raises:
+            ResourceExhausted: Too many wait already.
         """
         ...
 
@@ -208,8 +236,12 @@ class OffsetRegistry(Protocol):
     ) -> list[ConsumerOffset]:
         """Remember where a named consumer reads on, all entries in one transaction.
 
+        Returns:
+            What is remembered now, in the order given.
+
         Raises:
             TopicNotFound: One of the topics was deleted; nothing is remembered.
+            InvalidArgument: An offset that no log can have; nothing is remembered.
         """
         ...
 
@@ -218,11 +250,33 @@ class OffsetRegistry(Protocol):
         ...
 
     def purge(self, pages_max: int) -> bool:
-        """Forget up to `pages_max` pages of deleted topics; True while there are more."""
+        """Forget up to `pages_max` pages of deleted topics, and else what is out of date.
+
+        Returns:
+            True while there is more to forget.
+        """
         ...
 
     def live_folios(self) -> set[str]:
         """Return the folios that at least one page still refers to."""
+        ...
+
+
+class Metadata(Protocol):
+    """One store of metadata: both interfaces, opened and closed together."""
+
+    @property
+    def admin(self) -> Admin:
+        """Namespaces and topics."""
+        ...
+
+    @property
+    def registry(self) -> OffsetRegistry:
+        """The log's index."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the store; later calls raise `Unavailable`."""
         ...
 
 
