@@ -1,0 +1,50 @@
+"""The baseline: a bare pyarrow Flight server that streams from memory and discards what it gets."""
+
+import json
+import threading
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+
+class BareServer(flight.FlightServerBase):
+    """Keeps one table per name, all in memory, and serves the same batches again and again."""
+
+    def __init__(self) -> None:
+        super().__init__("grpc://127.0.0.1:0")
+        self._tables: dict[str, pa.Table] = {}
+
+    def do_get(
+        self, context: flight.ServerCallContext, ticket: flight.Ticket
+    ) -> flight.FlightDataStream:
+        """Stream a table's batches as they are."""
+        return flight.RecordBatchStream(self._tables[ticket.ticket.decode()])
+
+    def do_put(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
+        """Keep a batch `times` over under a name, or answer each batch and forget it."""
+        command = json.loads(descriptor.command)
+        while True:
+            try:
+                batch = reader.read_chunk().data
+            except StopIteration:
+                return
+            if "keep" in command:
+                self._tables[command["keep"]] = pa.Table.from_batches([batch] * command["times"])
+            writer.write(b"{}")
+
+
+def main() -> None:
+    """Serve until terminated; the first line on standard output is the port."""
+    server = BareServer()
+    print(server.port, flush=True)  # noqa: T201 - told to the parent process
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""What all benchmarks share: runs in turn, ratios, a table and a JSON file.
+
+A figure is never compared with one of another day or machine: each run measures the baseline and
+Wings right after each other, the ratio is taken of that run, and the median of the runs' ratios is
+what must hold.
+"""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.flight as flight
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure: Wings against its baseline."""
+
+    name: str
+    unit: str
+    wings: float
+    """Median of the runs."""
+    baseline: float
+    """Median of the runs."""
+    ratio: float
+    """Median of the runs' ratios, Wings / baseline."""
+    spread: float
+    """Largest less smallest ratio of the runs."""
+    runs: int
+    hold: str
+    """What must hold of the ratio (or of the value itself), for a person."""
+    holds: bool
+
+
+def compare(
+    name: str,
+    unit: str,
+    hold: float,
+    wings: Callable[[], float],
+    baseline: Callable[[], float],
+    *,
+    runs: int = 5,
+    more_is_better: bool = True,
+) -> Row:
+    """Measure both in turn, `runs` times after one run that does not count.
+
+    Args:
+        name: Of the figure.
+        unit: Of both values.
+        hold: The bound on the median ratio: at least, or at most where less is better.
+        wings: Returns one measured value.
+        baseline: Returns one measured value.
+        runs: How often.
+        more_is_better: Rates, not times.
+    """
+    baseline(), wings()
+    pairs = [(baseline(), wings()) for _ in range(runs)]
+    ratios = [ours / theirs for theirs, ours in pairs]
+    ratio = statistics.median(ratios)
+    return Row(
+        name=name,
+        unit=unit,
+        wings=statistics.median(ours for _, ours in pairs),
+        baseline=statistics.median(theirs for theirs, _ in pairs),
+        ratio=ratio,
+        spread=max(ratios) - min(ratios),
+        runs=runs,
+        hold=f"≥ {hold:g}" if more_is_better else f"≤ {hold:g}",
+        holds=ratio >= hold if more_is_better else ratio <= hold,
+    )
+
+
+def at_most(name: str, unit: str, bound: float, values: list[float]) -> Row:
+    """Hold a value itself against a bound, where the design gives no baseline."""
+    median = statistics.median(values)
+    return Row(
+        name=name,
+        unit=unit,
+        wings=median,
+        baseline=bound,
+        ratio=median / bound,
+        spread=(max(values) - min(values)) / bound,
+        runs=len(values),
+        hold=f"≤ {bound:g} {unit}",
+        holds=median <= bound,
+    )
+
+
+def median_seconds(call: Callable[[], object], times: int) -> float:
+    """Return the median time of a call, in seconds."""
+    measured: list[float] = []
+    for _ in range(times):
+        started = time.perf_counter()
+        call()
+        measured.append(time.perf_counter() - started)
+    return statistics.median(measured)
+
+
+@contextmanager
+def bare_server() -> Iterator[flight.FlightClient]:
+    """Run the bare Flight server in a process of its own and connect to it."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.bare_server"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None
+        with flight.connect(f"grpc://127.0.0.1:{int(child.stdout.readline())}") as client:
+            yield client
+    finally:
+        child.terminate()
+        child.wait(timeout=10)
+
+
+def narrow(rows: int) -> pa.RecordBatch:
+    """Return a batch of four int64 columns: 32 bytes a row, so 32,768 rows are 1 MiB."""
+    return pa.record_batch({name: pa.arange(0, rows) for name in ("a", "b", "c", "d")})
+
+
+def wide(rows: int) -> pa.RecordBatch:
+    """Return a batch of 100 int64 columns: 800 bytes a row."""
+    return pa.record_batch({f"c{index}": pa.arange(0, rows) for index in range(100)})
+
+
+def ticket(**keys: object) -> flight.Ticket:
+    """Return a JSON ticket."""
+    return flight.Ticket(json.dumps(keys).encode())
+
+
+def act(client: flight.FlightClient, action: str, **body: object) -> object:
+    """Call an action of Wings."""
+    results = client.do_action(flight.Action(action, json.dumps(body).encode()))
+    return json.loads(next(iter(results)).body.to_pybytes())
+
+
+def create_topic(client: flight.FlightClient, topic: str, schema: pa.Schema) -> None:
+    """Create an unpartitioned topic."""
+    fields = [{"name": field.name, "type": str(field.type)} for field in schema]
+    act(client, "create-topic", topic=topic, schema={"fields": fields})
+
+
+def push(client: flight.FlightClient, topic: str, batch: pa.RecordBatch, times: int) -> list[str]:
+    """Push a batch `times` times on one stream, pipelined; return the commits' timestamps."""
+    writer, answers = client.do_put(flight.FlightDescriptor.for_path(topic), batch.schema)
+    timestamps: list[str] = []
+    unread = 0
+    for _ in range(times):
+        writer.write_batch(batch)
+        unread += 1
+        if unread > 1_000:  # The server's answers must not pile up unread.
+            timestamps += _answers(answers, 1)
+            unread -= 1
+    writer.done_writing()
+    timestamps += _answers(answers, unread)
+    writer.close()
+    return timestamps
+
+
+def _answers(answers: flight.FlightMetadataReader, count: int) -> list[str]:
+    bodies = [json.loads(answers.read().to_pybytes()) for _ in range(count)]
+    return [committed["timestamp"] for body in bodies for committed in body["committed"]]
+
+
+def drain(client: flight.FlightClient, wanted: flight.Ticket) -> int:
+    """Read a stream to its end, chunk by chunk; return the rows."""
+    rows = 0
+    reader = client.do_get(wanted)
+    while True:
+        try:
+            rows += reader.read_chunk().data.num_rows
+        except StopIteration:
+            return rows
+
+
+def status_kib(pid: int, field: str) -> int:
+    """Return a figure of /proc/PID/status, in KiB (or a bare number)."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1])
+    raise KeyError(field)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time that a process has used, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def report(rows: list[Row], path: Path) -> None:
+    """Print the table and write the JSON."""
+    table = Table(title="Wings against its baselines, in one run")
+    for column in ("figure", "wings", "baseline", "unit", "ratio", "spread", "runs", "hold", ""):
+        table.add_column(column, justify="left" if column in {"figure", "unit"} else "right")
+    for row in rows:
+        table.add_row(
+            row.name,
+            f"{row.wings:,.4g}",
+            f"{row.baseline:,.4g}",
+            row.unit,
+            f"{row.ratio:.2f}",
+            f"{row.spread:.2f}",
+            str(row.runs),
+            row.hold,
+            "holds" if row.holds else "MISSED",
+        )
+    Console(width=140 if not sys.stdout.isatty() else None).print(table)
+    machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "pyarrow": pa.__version__}
+    body = {"machine": machine, "rows": [asdict(row) for row in rows]}
+    path.write_text(json.dumps(body, indent=2) + "\n")

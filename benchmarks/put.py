@@ -1,0 +1,166 @@
+"""Durable pushes: throughput of large batches, and the time to the acknowledgement of a small one."""
+
+import os
+import sqlite3
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from benchmarks.harness import (
+    Row,
+    bare_server,
+    compare,
+    create_topic,
+    narrow,
+    push,
+    wide,
+)
+from wings_server.testing import server_process
+
+BATCHES = 300
+SMALL_PUSHES = 1_000
+
+
+def run() -> Iterator[Row]:
+    """Measure throughput and acknowledgements."""
+    with bare_server() as bare, server_process() as server, server.client() as client:
+        for name, batch in (("narrow", narrow(32_768)), ("wide", wide(1_310))):
+            create_topic(client, name, batch.schema)
+            yield _throughput(bare, client, name, batch, clients=1)
+        yield _throughput(bare, client, "narrow", narrow(32_768), clients=8)
+        create_topic(client, "small", narrow(10).schema)
+        yield _acknowledgement(bare, client)
+
+
+def _throughput(
+    bare: flight.FlightClient,
+    client: flight.FlightClient,
+    topic: str,
+    batch: pa.RecordBatch,
+    clients: int,
+) -> Row:
+    syncs = BATCHES
+
+    def wings() -> float:
+        nonlocal syncs
+        seconds, timestamps = _push_all(client, topic, batch, clients)
+        # The batches of one flush share its timestamp, so this counts the syncs.
+        syncs = len(timestamps)
+        return batch.nbytes * BATCHES / seconds / 1e6
+
+    def baseline() -> float:
+        """The slower of a bare DoPut and the disk's own write with the same number of syncs."""
+        started = time.perf_counter()
+        workers = [
+            threading.Thread(target=_push_bare, args=(bare, batch, BATCHES // clients))
+            for _ in range(clients)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        put = time.perf_counter() - started
+        return batch.nbytes * BATCHES / max(put, _disk_seconds(batch.nbytes, syncs)) / 1e6
+
+    shown = f"{len(batch.schema)} columns, {clients} client{'s' if clients > 1 else ''}"
+    return compare(f"durable push, 1 MiB batches, {shown}", "MB/s", 0.8, wings, baseline)
+
+
+def _push_all(
+    client: flight.FlightClient, topic: str, batch: pa.RecordBatch, clients: int
+) -> tuple[float, set[str]]:
+    timestamps: list[str] = []
+
+    def one() -> None:
+        timestamps.extend(push(client, topic, batch, BATCHES // clients))
+
+    workers = [threading.Thread(target=one) for _ in range(clients)]
+    started = time.perf_counter()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return time.perf_counter() - started, set(timestamps)
+
+
+def _push_bare(bare: flight.FlightClient, batch: pa.RecordBatch, times: int) -> None:
+    writer, answers = bare.do_put(flight.FlightDescriptor.for_command("{}"), batch.schema)
+    for _ in range(times):
+        writer.write_batch(batch)
+    writer.done_writing()
+    for _ in range(times):
+        answers.read()
+    writer.close()
+
+
+def _disk_seconds(batch_bytes: int, syncs: int) -> float:
+    """Write the same bytes to a file, with as many syncs, evenly spread."""
+    data = os.urandom(batch_bytes)
+    with tempfile.TemporaryDirectory() as directory:
+        file = os.open(Path(directory) / "file", os.O_WRONLY | os.O_CREAT)
+        started = time.perf_counter()
+        for index in range(BATCHES):
+            os.write(file, data)
+            if (index + 1) * syncs // BATCHES > index * syncs // BATCHES:
+                os.fdatasync(file)
+        seconds = time.perf_counter() - started
+        os.close(file)
+    return seconds
+
+
+def _acknowledgement(bare: flight.FlightClient, client: flight.FlightClient) -> Row:
+    batch = narrow(10)
+    return compare(
+        "ack of a small durable push, p50",
+        "ms",
+        1.5,
+        lambda: _round_trip(client, flight.FlightDescriptor.for_path("small"), batch),
+        lambda: _round_trip(bare, flight.FlightDescriptor.for_command("{}"), batch) + _disk_ms(),
+        more_is_better=False,
+    )
+
+
+def _round_trip(
+    client: flight.FlightClient, descriptor: flight.FlightDescriptor, batch: pa.RecordBatch
+) -> float:
+    """Return the median time from a batch written to its answer on an open stream, in ms."""
+    writer, answers = client.do_put(descriptor, batch.schema)
+    measured: list[float] = []
+    for _ in range(SMALL_PUSHES):
+        started = time.perf_counter()
+        writer.write_batch(batch)
+        answers.read()
+        measured.append(time.perf_counter() - started)
+    writer.close()
+    return statistics.median(measured) * 1e3
+
+
+def _disk_ms() -> float:
+    """Return the median of one small write with fdatasync, plus one SQLite commit, in ms."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = os.open(Path(directory) / "file", os.O_WRONLY | os.O_CREAT)
+        database = sqlite3.connect(Path(directory) / "database", isolation_level=None)
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        database.execute("CREATE TABLE page (number INTEGER PRIMARY KEY, place TEXT)")
+        syncs: list[float] = []
+        commits: list[float] = []
+        for number in range(SMALL_PUSHES):
+            started = time.perf_counter()
+            os.write(file, bytes(1_024))
+            os.fdatasync(file)
+            written = time.perf_counter()
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("INSERT INTO page VALUES (?, ?)", (number, "x" * 60))
+            database.execute("COMMIT")
+            commits.append(time.perf_counter() - written)
+            syncs.append(written - started)
+        database.close()
+        os.close(file)
+    return (statistics.median(syncs) + statistics.median(commits)) * 1e3

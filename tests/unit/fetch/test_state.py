@@ -1,0 +1,128 @@
+"""The budget that all partitions of one fetch share."""
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wings_core.fetch.state import FetchState
+from wings_core.times import Deadline
+
+
+def state(min_messages: int = 1, max_messages: int = 10, partitions: int = 1) -> FetchState:
+    return FetchState(Deadline.after(60), min_messages, max_messages, partitions)
+
+
+def test_a_single_partition_may_reserve_all() -> None:
+    assert state(max_messages=10).reserve(100) == 10
+
+
+def test_no_more_is_reserved_than_rows_are_there() -> None:
+    assert state(max_messages=10).reserve(3) == 3
+
+
+def test_a_slice_is_the_share_of_a_partition_that_has_rows() -> None:
+    shared = state(max_messages=10, partitions=3)
+    assert shared.reserve(100) == 3
+    shared.leave_rows()
+    shared.leave_rows()
+    assert shared.reserve(100) == 7
+
+
+def test_a_slice_is_at_least_one_row() -> None:
+    assert state(max_messages=2, partitions=5).reserve(100) == 1
+
+
+def test_what_was_not_delivered_goes_back() -> None:
+    shared = state(max_messages=10)
+    granted = shared.reserve(10)
+    shared.settle(granted, 4)
+    assert shared.delivered == 4
+    assert shared.reserve(10) == 6
+
+
+def test_a_full_request_grants_nothing() -> None:
+    shared = state(max_messages=2)
+    shared.settle(shared.reserve(2), 2)
+    assert shared.full
+    assert shared.reserve(1) == 0
+
+
+def test_reserving_waits_for_a_reservation_that_may_come_back() -> None:
+    shared = state(max_messages=2, partitions=1)
+    first = shared.reserve(2)
+    granted: list[int] = []
+    second = threading.Thread(target=lambda: granted.append(shared.reserve(2)))
+    second.start()
+    shared.settle(first, 1)
+    second.join(timeout=10)
+    assert granted == [1]
+
+
+def test_enough_wakes_every_waiter_once_min_messages_are_delivered() -> None:
+    shared = state(min_messages=3, max_messages=10)
+    wake = threading.Event()
+    shared.wake_when_enough(wake)
+    shared.settle(shared.reserve(2), 2)
+    assert not wake.is_set()
+    shared.settle(shared.reserve(1), 1)
+    assert wake.is_set()
+    late = threading.Event()
+    shared.wake_when_enough(late)
+    assert late.is_set()
+
+
+@pytest.mark.parametrize("rows", [0, -1])
+def test_reserving_nothing_is_a_mistake_of_ours(rows: int) -> None:
+    with pytest.raises(AssertionError):
+        state().reserve(rows)
+
+
+@given(
+    available=st.lists(st.integers(0, 50), min_size=1, max_size=6),
+    max_messages=st.integers(1, 120),
+    data=st.data(),
+)
+def test_the_sum_reaches_the_maximum_exactly_when_the_rows_are_there(
+    available: list[int], max_messages: int, data: st.DataObject
+) -> None:
+    shared = state(max_messages=max_messages, partitions=len(available))
+    left = list(available)
+    gone: set[int] = set()
+    while not shared.full and len(gone) < len(left):
+        index = data.draw(st.sampled_from([i for i in range(len(left)) if i not in gone]))
+        if left[index] == 0:
+            gone.add(index)
+            shared.leave_rows()
+            continue
+        granted = shared.reserve(left[index])
+        delivered = data.draw(st.integers(0, granted))
+        dropped = data.draw(st.integers(0, granted - delivered))  # By a filter.
+        left[index] -= max(1, delivered + dropped)
+        left[index] = max(0, left[index])
+        shared.settle(granted, delivered)
+        assert shared.delivered <= max_messages
+    assert shared.full or all(rows == 0 for rows in left)
+
+
+@given(st.integers(1, 5), st.integers(1, 60), st.integers(0, 40))
+def test_concurrent_partitions_never_exceed_the_maximum(
+    partitions: int, max_messages: int, rows_each: int
+) -> None:
+    shared = state(max_messages=max_messages, partitions=partitions)
+
+    def read() -> None:
+        left = rows_each
+        while left and not shared.full:
+            granted = shared.reserve(left)
+            shared.settle(granted, granted)
+            left -= granted
+        shared.leave_rows()
+
+    threads = [threading.Thread(target=read) for _ in range(partitions)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=10)
+    assert shared.delivered == min(max_messages, partitions * rows_each)
