@@ -1,0 +1,68 @@
+"""What the store asks of the operating system when it writes, so that tests can make it fail."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+
+class Files(Protocol):
+    """The calls that make folios durable; each may raise OSError."""
+
+    def create(self, path: Path) -> int:
+        """Create a file that must not exist and return its descriptor, to read and write."""
+        ...
+
+    def write(self, descriptor: int, buffers: Sequence[memoryview], position: int) -> int:
+        """Write buffers one after the other and return how many bytes were written, maybe fewer.
+
+        Args:
+            descriptor: From `create`.
+            buffers: At most `BUFFERS_MAX`.
+            position: Where in the file the first byte goes.
+        """
+        ...
+
+    def sync(self, descriptor: int) -> None:
+        """Return once the file's bytes and length are durable."""
+        ...
+
+    def sync_directory(self, path: Path) -> None:
+        """Return once the directory's entries are durable."""
+        ...
+
+    def truncate(self, descriptor: int, length: int) -> None:
+        """Cut a file off, or extend it with a hole."""
+        ...
+
+
+BUFFERS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
+"""Most buffers in one `Files.write`: the kernel takes no more."""
+
+
+class SystemFiles:
+    """The operating system's own calls."""
+
+    def create(self, path: Path) -> int:
+        """See `Files.create`."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+
+    def write(self, descriptor: int, buffers: Sequence[memoryview], position: int) -> int:
+        """See `Files.write`."""
+        return os.pwritev(descriptor, buffers, position)
+
+    def sync(self, descriptor: int) -> None:
+        """See `Files.sync`."""
+        os.fdatasync(descriptor)
+
+    def sync_directory(self, path: Path) -> None:
+        """See `Files.sync_directory`."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def truncate(self, descriptor: int, length: int) -> None:
+        """See `Files.truncate`."""
+        os.ftruncate(descriptor, length)

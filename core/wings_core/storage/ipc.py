@@ -1,0 +1,170 @@
+"""Where each column lies in an encapsulated Arrow IPC RecordBatch message.
+
+pyarrow writes and reads these messages but does not say which bytes belong to which column, which
+a checksum per column needs. So this reads the few fields of the flatbuffer metadata that tell:
+`Message.header`, `Message.bodyLength`, `RecordBatch.length` and `RecordBatch.buffers`. A message is
+
+    ff ff ff ff │ int32: length of the metadata │ metadata, padded to 8 bytes │ body
+
+and the buffers of the columns lie in the body one after the other, a column's own before its
+children's (https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format,
+https://flatbuffers.dev/internals/). Nothing here trusts its input: whatever the bytes are, the
+result is a layout inside the message's bounds or `StorageCorrupt`.
+"""
+
+import struct
+from typing import NamedTuple, cast
+
+import pyarrow as pa
+
+from wings_core.errors import InvalidSchema, StorageCorrupt
+
+_PREFIX = struct.Struct("<Ii")
+_CONTINUATION = 0xFFFFFFFF
+_U16 = struct.Struct("<H")
+_U32 = struct.Struct("<I")
+_I32 = struct.Struct("<i")
+_I64 = struct.Struct("<q")
+
+_VTABLE_START = 4
+"""A vtable begins with its length and its table's; then each field's place in the table."""
+
+# Of Arrow's Message.fbs: version, header_type, header, bodyLength; length, nodes, buffers.
+_MESSAGE_FIELDS = 4
+_RECORD_BATCH_FIELDS = 3
+_RECORD_BATCH = 3
+"""The member of the union MessageHeader for record batches."""
+
+
+class MessageLayout(NamedTuple):
+    """The parts of a message; positions count from the message's first byte."""
+
+    rows: int
+    column_starts: tuple[int, ...]
+    """Where each column's bytes begin, and last the message's end: column `i` takes
+    `[column_starts[i], column_starts[i + 1])`, padding included. The first is the body's start."""
+
+
+def first_buffers(schema: pa.Schema) -> tuple[int, ...]:
+    """Return the index of each column's first buffer in a message, and last the buffers' number.
+
+    Raises:
+        InvalidSchema: A column's type cannot be stored (a dictionary, for one, takes more
+            messages than one).
+    """
+    indices = [0]
+    for data_type in schema.types:
+        indices.append(indices[-1] + _buffers_of(data_type))
+    return tuple(indices)
+
+
+def metadata_end(message: memoryview) -> int:
+    """Return the length of a message's prefix and metadata: where its body begins.
+
+    Raises:
+        StorageCorrupt: The message does not begin as one, or is shorter than its metadata.
+    """
+    if len(message) < _PREFIX.size:
+        raise StorageCorrupt("the message is cut off")
+    continuation, length = _PREFIX.unpack_from(message)
+    if continuation != _CONTINUATION or not 0 < length <= len(message) - _PREFIX.size:
+        raise StorageCorrupt("the message does not begin as an Arrow IPC message")
+    return _PREFIX.size + length
+
+
+def read_layout(message: memoryview, first_buffers: tuple[int, ...]) -> MessageLayout:
+    """Read where the columns of a message lie.
+
+    Args:
+        message: The whole message and nothing after it.
+        first_buffers: What `first_buffers` says of the schema.
+
+    Raises:
+        StorageCorrupt: The bytes are not a record batch of this many buffers, or its buffers do
+            not follow one another inside the body.
+    """
+    body = metadata_end(message)
+    body_length = len(message) - body
+    try:
+        rows, offsets = _parse(message[_PREFIX.size : body], first_buffers[-1], body_length)
+    except (struct.error, IndexError):
+        raise StorageCorrupt("the message's metadata points outside itself") from None
+    # One past the last buffer, for the columns that have none there: they take no bytes.
+    offsets.append(body_length)
+    if offsets[0] != 0:
+        raise StorageCorrupt("the body does not begin with the first column")
+    return MessageLayout(rows, tuple([body + offsets[first] for first in first_buffers]))
+
+
+def _parse(metadata: memoryview, buffers: int, body_length: int) -> tuple[int, list[int]]:
+    """Return the number of rows and where each buffer begins in the body.
+
+    struct refuses to read past the end of the metadata; positions never become negative.
+    """
+    (root,) = _U32.unpack_from(metadata)
+    _, header_type, header, length = _find_fields(metadata, root, _MESSAGE_FIELDS)
+    if not header or header_type == 0 or metadata[header_type] != _RECORD_BATCH:
+        raise StorageCorrupt("the message is not a record batch")
+    if (_I64.unpack_from(metadata, length)[0] if length else 0) != body_length:
+        raise StorageCorrupt(f"the message does not say that its body has {body_length} bytes")
+    batch = header + _U32.unpack_from(metadata, header)[0]
+    length, _, vector = _find_fields(metadata, batch, _RECORD_BATCH_FIELDS)
+    rows: int = _I64.unpack_from(metadata, length)[0] if length else 0
+    if rows < 0 or not vector:
+        raise StorageCorrupt("the message lacks its rows or its buffers")
+    vector += _U32.unpack_from(metadata, vector)[0]
+    if _U32.unpack_from(metadata, vector)[0] != buffers:
+        raise StorageCorrupt(f"the message does not have the {buffers} buffers of its schema")
+    numbers = struct.unpack_from(f"<{2 * buffers}q", metadata, vector + _U32.size)
+    offsets, lengths = list(numbers[::2]), numbers[1::2]
+    for offset, length, end in zip(offsets, lengths, [*offsets[1:], body_length], strict=True):
+        if not 0 <= length <= end - offset:
+            raise StorageCorrupt("the message's buffers do not follow one another in its body")
+    return rows, offsets
+
+
+def _find_fields(metadata: memoryview, table: int, count: int) -> list[int]:
+    """Return where the first fields of a flatbuffer table lie, 0 for one that is not there."""
+    vtable = table - _I32.unpack_from(metadata, table)[0]
+    if vtable < 0:
+        raise StorageCorrupt("the message's metadata points outside itself")
+    there = min(count, (_U16.unpack_from(metadata, vtable)[0] - _VTABLE_START) // _U16.size)
+    entries = struct.unpack_from(f"<{max(0, there)}H", metadata, vtable + _VTABLE_START)
+    found = [table + entry if entry else 0 for entry in entries]
+    return found + [0] * (count - len(found))
+
+
+def _buffers_of(data_type: pa.DataType) -> int:
+    """Return the number of buffers of a type, its children's included."""
+    buffers = _OWN_BUFFERS.get(data_type.id)
+    if buffers is None:
+        raise InvalidSchema(f"a column of type {data_type} cannot be stored")
+    for index in range(data_type.num_fields):
+        child = cast("pa.Field[pa.DataType]", data_type.field(index))  # pyright: ignore[reportUnknownMemberType]
+        buffers += _buffers_of(child.type)
+    return buffers
+
+
+_FIXED_WIDTH = (
+    pa.bool_(),
+    *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+    *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+    *(pa.float16(), pa.float32(), pa.float64()),
+    *(pa.decimal32(9), pa.decimal64(18), pa.decimal128(38), pa.decimal256(76)),
+    *(pa.date32(), pa.date64(), pa.time32("s"), pa.time64("us"), pa.timestamp("us")),
+    *(pa.duration("us"), pa.month_day_nano_interval(), pa.binary(1)),
+)
+_LISTS = (pa.list_(pa.null()), pa.large_list(pa.null()), pa.map_(pa.int8(), pa.null()))
+
+# Validity counts as a buffer, except for nulls and unions, which have none.
+_OWN_BUFFERS: dict[int, int] = {
+    pa.null().id: 0,
+    **{data_type.id: 2 for data_type in _FIXED_WIDTH},
+    **{data_type.id: 3 for data_type in (pa.string(), pa.large_string())},
+    **{data_type.id: 3 for data_type in (pa.binary(), pa.large_binary())},
+    **{data_type.id: 2 for data_type in _LISTS},
+    pa.list_(pa.null(), 1).id: 1,
+    pa.struct([]).id: 1,
+    pa.sparse_union([]).id: 1,
+    pa.dense_union([]).id: 2,
+}

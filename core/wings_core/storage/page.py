@@ -1,0 +1,228 @@
+"""A page: the rows of one partition in one flush, framed so that damage is found.
+
+A page is a header and a bare Arrow IPC RecordBatch message, padded with zeros to 64 bytes. Its
+schema is not repeated: the topic has it. Numbers are little-endian:
+
+    offset  bytes
+         0      4  magic, "WgPg"
+         4      2  format version, 1
+         6      2  flags, none so far
+         8      4  length of the header: 64 + 8 n
+        12      4  number of columns, n
+        16      8  length of the message
+        24      8  number of rows
+        32     16  the topic's UUID
+        48      8  checksum of the message's metadata: all of it before the body
+        56    8 n  checksum of each column: its range of the body, padding between buffers included
+    56 + 8 n    8  checksum of the header: all of it before this
+
+Checksums are xxh3_64 (https://xxhash.com). Header, metadata and columns cover every byte up to the
+padding at the end, which is compared with zeros; so a change of any byte is found when the whole
+page is verified, and one in a column's bytes when that column is.
+"""
+
+import struct
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import pyarrow as pa
+import xxhash
+
+from wings_core.errors import StorageCorrupt
+from wings_core.storage.interfaces import EncodedPage
+from wings_core.storage.ipc import first_buffers, metadata_end, read_layout
+from wings_core.storage.lru import Lru
+
+PAGE_ALIGNMENT = 64
+"""Pages begin and end at multiples of this many bytes."""
+
+SCHEMAS_REMEMBERED_MAX = 1_024
+"""Topics whose schema's buffers are not counted anew for each page."""
+
+_MAGIC = b"WgPg"
+_VERSION = 1
+_START = struct.Struct("<4sHHIIQQ16sQ")
+_CHECKSUM_BYTES = 8
+_checksum = xxhash.xxh3_64_intdigest
+
+_first_buffers: Lru[str, tuple[pa.Schema, tuple[int, ...]]] = Lru(SCHEMAS_REMEMBERED_MAX)
+
+
+def encode_page(batch: pa.RecordBatch, topic_uuid: str) -> EncodedPage:
+    """Frame rows as a page, copying them once; of a slice only its own rows.
+
+    Args:
+        batch: Rows of one partition, with the topic's columns and types.
+        topic_uuid: The topic, as the text of a UUID.
+
+    Raises:
+        InvalidSchema: A column's type cannot be stored.
+    """
+    body = batch.serialize()
+    message = memoryview(body)
+    layout = read_layout(message, _first_buffers_of(topic_uuid, batch.schema))
+    starts = layout.column_starts
+    columns = len(starts) - 1
+    header_length = _header_length(columns)
+    start = _START.pack(
+        _MAGIC,
+        _VERSION,
+        0,
+        header_length,
+        columns,
+        len(message),
+        batch.num_rows,
+        _uuid_bytes(topic_uuid),
+        _checksum(message[: starts[0]]),
+    )
+    checksums = [_checksum(message[begin:end]) for begin, end in pairwise(starts)]
+    unsigned = start + struct.pack(f"<{columns}Q", *checksums)
+    header = unsigned + _checksum(unsigned).to_bytes(_CHECKSUM_BYTES, "little")
+    return EncodedPage(batch.num_rows, header, body, _padded(header_length + len(message)))
+
+
+def decode_page(
+    page: pa.Buffer, topic_uuid: str, schema: pa.Schema, columns: Sequence[int] | None = None
+) -> pa.RecordBatch:
+    """Verify a page and return its rows, or some of its columns, without a copy.
+
+    Args:
+        page: The whole page with its padding.
+        topic_uuid: The topic that the page must belong to.
+        schema: The topic's schema, whole.
+        columns: Indices into `schema`, in the order wanted; only these are verified. None for all.
+
+    Raises:
+        StorageCorrupt: The page is damaged, or another topic's.
+    """
+    verify_page(page, topic_uuid, schema, parts_of(schema, columns))
+    return read_page(page, topic_uuid, schema, columns)
+
+
+def parts_of(schema: pa.Schema, columns: Sequence[int] | None) -> int:
+    """Return the parts of a page that reading some columns needs, as a bit mask.
+
+    Bit 0 stands for header, metadata and padding, bit `i + 1` for column `i`.
+    """
+    if columns is None:
+        return (2 << len(schema)) - 1
+    parts = 1
+    for column in columns:
+        parts |= 2 << column
+    return parts
+
+
+def verify_page(page: pa.Buffer, topic_uuid: str, schema: pa.Schema, parts: int) -> None:
+    """Verify header, metadata and padding of a page, and the columns among `parts`.
+
+    Args:
+        page: The whole page with its padding.
+        topic_uuid: The topic that the page must belong to.
+        schema: The topic's schema, whole.
+        parts: A bit mask as of `parts_of`.
+
+    Raises:
+        StorageCorrupt: Something does not hold; the message says what.
+    """
+    data = memoryview(page)
+    header = _read_header(data, topic_uuid)
+    if header.columns != len(schema):
+        raise StorageCorrupt(f"it has {header.columns} columns, its topic has {len(schema)}")
+    signed = header.length - _CHECKSUM_BYTES
+    checksums = struct.unpack_from(f"<{header.columns + 1}Q", data, _START.size)
+    if _checksum(data[:signed]) != checksums[-1]:
+        raise StorageCorrupt("the checksum of its header does not match")
+    end = header.length + header.message_length
+    if any(data[end:]):
+        raise StorageCorrupt("its padding is not zero")
+    # Only metadata whose checksum matches is parsed, here and by pyarrow.
+    message = data[header.length : end]
+    if _checksum(message[: metadata_end(message)]) != header.metadata_checksum:
+        raise StorageCorrupt("the checksum of its metadata does not match")
+    layout = read_layout(message, _first_buffers_of(topic_uuid, schema))
+    if layout.rows != header.rows:
+        raise StorageCorrupt(f"its header says {header.rows} rows, its metadata {layout.rows}")
+    starts = layout.column_starts
+    for column in range(header.columns):
+        if not parts & 2 << column:
+            continue
+        if _checksum(message[starts[column] : starts[column + 1]]) != checksums[column]:
+            name = schema.names[column]
+            raise StorageCorrupt(f"the checksum of column {name!r:.80} does not match")
+
+
+def read_page(
+    page: pa.Buffer, topic_uuid: str, schema: pa.Schema, columns: Sequence[int] | None = None
+) -> pa.RecordBatch:
+    """Return the rows of a page, or some columns, that have been verified before.
+
+    Args:
+        page: The whole page with its padding.
+        topic_uuid: The topic that the page must belong to.
+        schema: The topic's schema, whole.
+        columns: Indices into `schema`, in the order wanted; None for all.
+
+    Raises:
+        StorageCorrupt: The page is another topic's, or its rows do not fit the schema.
+    """
+    header = _read_header(page, topic_uuid)
+    try:
+        message = page.slice(header.length, header.message_length)
+        batch = pa.ipc.read_record_batch(message, schema)
+    except (pa.ArrowException, OSError) as error:
+        raise StorageCorrupt(f"its rows cannot be read: {error}") from error
+    if columns is None:
+        return batch
+    # Decoding all of 100 columns and picking 10 (28 µs) is as fast as building only these.
+    return batch.select(columns)  # pyright: ignore[reportUnknownMemberType]
+
+
+class _Header(NamedTuple):
+    """The start of a header; its lengths lie inside the page, all else is as it was found."""
+
+    length: int
+    columns: int
+    message_length: int
+    rows: int
+    metadata_checksum: int
+
+
+def _read_header(page: pa.Buffer | memoryview, topic_uuid: str) -> _Header:
+    """Read the start of a header, without its checksum."""
+    if len(page) < _START.size:
+        raise StorageCorrupt("it is shorter than a header")
+    (magic, version, flags, length, columns, message_length, rows, uuid, metadata_checksum) = (
+        _START.unpack_from(page)
+    )
+    if magic != _MAGIC:
+        raise StorageCorrupt("it does not begin as a page")
+    if version != _VERSION or flags != 0:
+        raise StorageCorrupt(f"it is of version {version} with flags {flags:#x}, expected 1 and 0")
+    if length != _header_length(columns) or _padded(length + message_length) != len(page):
+        raise StorageCorrupt(f"its lengths do not add up to its {len(page)} bytes")
+    if uuid != _uuid_bytes(topic_uuid):
+        raise StorageCorrupt(f"it belongs to topic {uuid.hex()}, not to {topic_uuid}")
+    return _Header(length, columns, message_length, rows, metadata_checksum)
+
+
+def _header_length(columns: int) -> int:
+    return _START.size + (columns + 1) * _CHECKSUM_BYTES
+
+
+def _padded(length: int) -> int:
+    return -(-length // PAGE_ALIGNMENT) * PAGE_ALIGNMENT
+
+
+def _uuid_bytes(topic_uuid: str) -> bytes:
+    return bytes.fromhex(topic_uuid.replace("-", ""))
+
+
+def _first_buffers_of(topic_uuid: str, schema: pa.Schema) -> tuple[int, ...]:
+    """Return `first_buffers`, remembered per topic: counting takes 50 µs for 100 columns."""
+    remembered = _first_buffers.get(topic_uuid)
+    if remembered is not None and remembered[0].equals(schema):
+        return remembered[1]
+    counted = first_buffers(schema)
+    _first_buffers.put(topic_uuid, (schema, counted))
+    return counted

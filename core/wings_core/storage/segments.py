@@ -1,0 +1,244 @@
+"""Folios on a local disk: one flush after the other, appended to segment files.
+
+A segment is written by the process that created it and by no other, and never again once a write or
+a sync of it has failed: after a failed sync the kernel may show bytes that are not on the disk. Its
+length is always that of what was written.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from wings_core.errors import Internal, ResourceExhausted, StorageCorrupt, WingsError
+from wings_core.model import PageAddress
+from wings_core.storage.files import BUFFERS_MAX, Files, SystemFiles
+from wings_core.storage.interfaces import EncodedPage
+from wings_core.storage.lru import Lru
+from wings_core.storage.mapping import SEGMENT_NAME, SegmentMaps
+from wings_core.storage.page import PAGE_ALIGNMENT, parts_of, read_page, verify_page
+
+OPEN_SEGMENTS_MAX = 128
+"""Segments whose maps are kept, at one file descriptor each."""
+
+VERIFIED_PAGES_MAX = 65_536
+"""Pages of which it is remembered what was verified; the others are verified again (~20 MB)."""
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_ZEROS = memoryview(bytes(PAGE_ALIGNMENT))
+
+
+class SegmentStore:
+    """A `FolioStore` of segment files in one directory; reads are safe from many threads.
+
+    The directory need not exist before the first write, and reading never writes to it.
+
+    Args:
+        directory: Holds the segments; belongs to one process that writes.
+        segment_bytes_max: A segment is finished when the next flush would make it longer. A flush
+            larger than this has a segment for itself.
+        open_segments_max: Most segments kept mapped for reading.
+        files: The system calls that writing takes.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        segment_bytes_max: int,
+        open_segments_max: int = OPEN_SEGMENTS_MAX,
+        files: Files | None = None,
+    ) -> None:
+        self._directory = directory
+        self._segment_bytes_max = segment_bytes_max
+        self._files = files or SystemFiles()
+        self._maps = SegmentMaps(directory, open_segments_max)
+        self._verified: Lru[tuple[str, int], int] = Lru(VERIFIED_PAGES_MAX)
+        self._active: _Segment | None = None
+        self._writing: str | None = None
+
+    def write(self, pages: Sequence[EncodedPage]) -> list[PageAddress]:
+        """See `FolioStore.write`."""
+        length = sum(page.length for page in pages)
+        if length == 0:
+            return []
+        segment = self._segment_for(length)
+        start = segment.length
+        try:
+            segment.append(pages)
+        except BaseException as error:
+            self._abandon(segment)
+            if isinstance(error, OSError):
+                raise _error_of("write to", segment.name, error) from error
+            raise
+        addresses: list[PageAddress] = []
+        for page in pages:
+            addresses.append(PageAddress(segment.name, start, page.length))
+            start += page.length
+        return addresses
+
+    def read(
+        self,
+        address: PageAddress,
+        topic_uuid: str,
+        schema: pa.Schema,
+        columns: Sequence[int] | None = None,
+    ) -> pa.RecordBatch:
+        """See `FolioStore.read`."""
+        key = (address.folio, address.position)
+        parts = parts_of(schema, columns)
+        try:
+            page = self._maps.page(address)
+            verified = self._verified.get(key) or 0
+            missing = parts & ~verified
+            if missing:
+                verify_page(page, topic_uuid, schema, missing)
+                self._verified.put(key, verified | parts)
+            return read_page(page, topic_uuid, schema, columns)
+        except StorageCorrupt as error:
+            raise StorageCorrupt(
+                f"page at byte {address.position} of {address.folio}: {error.message}",
+                folio=address.folio,
+                position=address.position,
+            ) from error
+
+    def folios(self) -> set[str]:
+        """See `FolioStore.folios`.
+
+        A folio that is not among them when they are asked for is not committed to any more, so
+        whoever deletes the ones without references asks for these first and for references then.
+        """
+        try:
+            names = {path.name for path in self._directory.iterdir()}
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise _error_of("list", str(self._directory), error) from error
+        # In this order: a segment is being written to before its file is there.
+        writing = self._writing
+        return {name for name in names if name != writing and SEGMENT_NAME.fullmatch(name)}
+
+    def delete(self, folio: str) -> None:
+        """See `FolioStore.delete`.
+
+        Raises:
+            Internal: The folio is being written to, or the disk failed.
+        """
+        if SEGMENT_NAME.fullmatch(folio) is None or folio == self._writing:
+            raise Internal(f"{folio!r:.80} is not a segment that can be deleted")
+        try:
+            # Not synced: a name that comes back after a crash is found and deleted again.
+            (self._directory / folio).unlink(missing_ok=True)
+        except OSError as error:
+            raise _error_of("delete", folio, error) from error
+        finally:
+            self._maps.discard(folio)
+
+    def close(self) -> None:
+        """See `FolioStore.close`."""
+        self._finish()
+        self._maps.clear()
+
+    def _segment_for(self, length: int) -> "_Segment":
+        """Return the segment that takes the next flush, beginning one if need be."""
+        active = self._active
+        if active is not None and active.length + length <= self._segment_bytes_max:
+            return active
+        self._finish()
+        name = f"{time.time_ns():016x}-{secrets.token_hex(4)}.segment"
+        self._writing = name
+        try:
+            segment = self._begin(name)
+        except OSError as error:
+            self._writing = None
+            raise _error_of("create", name, error) from error
+        self._maps.add(name, segment.descriptor, max(self._segment_bytes_max, length), self._files)
+        self._active = segment
+        return segment
+
+    def _begin(self, name: str) -> "_Segment":
+        if not self._directory.is_dir():
+            self._directory.mkdir(parents=True)
+            self._files.sync_directory(self._directory.parent)
+        path = self._directory / name
+        segment = _Segment(name, self._files.create(path), self._files)
+        try:
+            self._files.sync_directory(self._directory)
+        except BaseException:
+            segment.close()
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+        return segment
+
+    def _finish(self) -> None:
+        """Stop writing to the active segment; everything in it is durable."""
+        active, self._active, self._writing = self._active, None, None
+        if active is not None:
+            active.close()
+
+    def _abandon(self, segment: "_Segment") -> None:
+        """Stop writing to a segment that failed, and give back what the last flush took."""
+        with contextlib.suppress(OSError):
+            if segment.length == 0:
+                self._maps.discard(segment.name)
+                (self._directory / segment.name).unlink()
+            else:
+                self._files.truncate(segment.descriptor, segment.length)
+        self._finish()
+
+
+class _Segment:
+    """A segment file being written to; `length` is that of its durable flushes."""
+
+    def __init__(self, name: str, descriptor: int, files: Files) -> None:
+        self.name = name
+        self.descriptor = descriptor
+        self.length = 0
+        self._files = files
+
+    def append(self, pages: Sequence[EncodedPage]) -> None:
+        """Append pages and return once they are durable; OSError if they are not."""
+        buffers: list[memoryview] = []
+        for page in pages:
+            buffers.append(memoryview(page.header))
+            buffers.append(memoryview(page.body))
+            padding = page.length - len(page.header) - page.body.size
+            if padding:
+                buffers.append(_ZEROS[:padding])
+        end = self._write(buffers)
+        self._files.sync(self.descriptor)
+        self.length = end
+
+    def close(self) -> None:
+        """Close the file; nothing is lost by a failure, as every flush was synced."""
+        with contextlib.suppress(OSError):
+            os.close(self.descriptor)
+
+    def _write(self, buffers: list[memoryview]) -> int:
+        """Write all of the buffers, however little each call takes, and return where they end."""
+        position, first = self.length, 0
+        while first < len(buffers):
+            some = buffers[first : first + BUFFERS_MAX]
+            written = self._files.write(self.descriptor, some, position)
+            if written <= 0:
+                raise OSError(errno.EIO, "nothing was written")
+            position += written
+            while first < len(buffers) and written >= len(buffers[first]):
+                written -= len(buffers[first])
+                first += 1
+            if written:
+                buffers[first] = buffers[first][written:]
+        return position
+
+
+def _error_of(operation: str, what: str, error: OSError) -> WingsError:
+    reason = error.strerror or str(error)
+    if error.errno in _NO_ROOM:
+        return ResourceExhausted(f"the disk is full: could not {operation} {what}: {reason}")
+    return Internal(f"could not {operation} {what}: {reason}")
