@@ -1,0 +1,251 @@
+"""Judge: accept or reject the batches of one flush, whatever store they are committed to.
+
+The judge reads what is stored through `StoredState` and keeps what the flush would change beside
+it, so each batch is judged against the batches before it. All conditions of a batch are checked
+before the first of its changes is made: a batch is never half accepted. Nothing is written here;
+the store applies the changes of all accepted batches in one transaction.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from wings_core.errors import (
+    InvalidArgument,
+    OffsetMismatch,
+    OutOfOrderSequence,
+    TopicNotFound,
+    WingsError,
+)
+from wings_core.model import (
+    Accepted,
+    CommitBatch,
+    CommitResult,
+    CommittedRange,
+    ExpectedOffset,
+    PageAddress,
+    Rejected,
+    Sequence,
+    StoredPage,
+)
+from wings_core.partitions import Partition, partition_value
+
+RESULTS_KEPT_MAX = 64
+"""A producer's repeat is answered with its first result while it is among its last this many."""
+
+RESULTS_KEPT_US = 7 * 24 * 3600 * 1_000_000
+"""And not older than this, in microseconds."""
+
+TIMESTAMP_AHEAD_US_MAX = 3600 * 1_000_000
+"""A producer's timestamp may be this far ahead of the clock, in microseconds."""
+
+ID_BYTES_MAX = 256
+"""The longest producer id and the longest consumer's name, in UTF-8."""
+
+
+def check_id(what: str, text: str) -> None:
+    """Make sure that a producer's id or a consumer's name can be stored.
+
+    Raises:
+        InvalidArgument: It is not Unicode (JSON can carry half a surrogate pair), or too long.
+    """
+    try:
+        size = len(text.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{what} {text[:80]!a} is not valid Unicode") from None
+    if size > ID_BYTES_MAX:
+        raise InvalidArgument(f"{what} has {size} bytes, at most {ID_BYTES_MAX} are allowed")
+
+
+@dataclass(slots=True)
+class PartitionDraft:
+    """A partition as it will be after the batches judged so far."""
+
+    topic_id: int
+    partition: Partition
+    partition_id: int | None = None
+    """None until the store gives it one."""
+    next_offset: int = 0
+    bytes: int = 0
+    last_timestamp: int | None = None
+    stored_next_offset: int = 0
+
+    @property
+    def changed(self) -> bool:
+        """Whether the flush wrote to it."""
+        return self.next_offset != self.stored_next_offset
+
+
+@dataclass(slots=True)
+class ProducerDraft:
+    """A producer's sequences in a topic as they will be after the batches judged so far."""
+
+    next_sequence: int = 0
+    results: dict[int, tuple[CommittedRange, ...]] = field(
+        default_factory=dict[int, tuple[CommittedRange, ...]]
+    )
+    """Of this flush alone, by sequence."""
+
+
+@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
+class PageDraft:
+    """A page to be indexed; its rows got the offsets `[start_offset, end_offset]`."""
+
+    partition: PartitionDraft
+    start_offset: int
+    end_offset: int
+    timestamp: int
+    address: PageAddress
+
+
+class StoredState(Protocol):
+    """What is stored, read within the transaction that will change it."""
+
+    def topic_id(self, topic_uuid: str) -> int | None:
+        """Return the store's id of a topic, None if there is none or it was deleted."""
+        ...
+
+    def partition(self, topic_id: int, partition: Partition) -> PartitionDraft:
+        """Return a partition as it is, also one never written to."""
+        ...
+
+    def next_sequence(self, topic_id: int, producer_id: str) -> int:
+        """Return the sequence that a producer uses next, 0 for one that is not known."""
+        ...
+
+    def result(
+        self, topic_id: int, producer_id: str, sequence: int, committed_after: int
+    ) -> tuple[CommittedRange, ...] | None:
+        """Return what a batch got that was committed after a time, None if not remembered."""
+        ...
+
+
+class Judge:
+    """Judges the batches of one flush, in order.
+
+    Attributes:
+        partitions: Those looked at, by topic id and partition.
+        producers: Those looked at, by topic id and producer id.
+        pages: Of the accepted batches, in order.
+
+    Args:
+        stored: What is stored.
+        now: The time of the commit, in microseconds since the epoch.
+    """
+
+    def __init__(self, stored: StoredState, now: int) -> None:
+        self.partitions: dict[tuple[int, Partition], PartitionDraft] = {}
+        self.producers: dict[tuple[int, str], ProducerDraft] = {}
+        self.pages: list[PageDraft] = []
+        self._stored = stored
+        self._now = now
+        self._topic_ids: dict[str, int | None] = {}
+        self._failed_streams: dict[int, WingsError] = {}
+
+    def judge(self, batch: CommitBatch) -> CommitResult:
+        """Accept or reject the next batch of the flush."""
+        error = self._failed_streams.get(batch.stream)
+        if error is not None:
+            return Rejected(error)
+        try:
+            return self._accept(batch)
+        except WingsError as refusal:
+            # Kept for long, and raised by others: not with the frames it was raised from.
+            error = refusal.with_traceback(None)
+        self._failed_streams[batch.stream] = error
+        return Rejected(error)
+
+    def _accept(self, batch: CommitBatch) -> Accepted:
+        topic_id = self._topic_id(batch.topic_uuid)
+        if batch.sequence is not None:
+            check_id("producer_id", batch.sequence.producer_id)
+            first = self._replayed(topic_id, batch.sequence)
+            if first is not None:
+                return Accepted(first, replayed=True)
+        if batch.expected is not None:
+            self._check_expected(topic_id, batch.expected)
+        if batch.timestamp is not None and batch.timestamp > self._now + TIMESTAMP_AHEAD_US_MAX:
+            ahead = (batch.timestamp - self._now) // 1_000_000
+            raise InvalidArgument(
+                f"the timestamp is {ahead} s ahead of the server's clock, at most "
+                f"{TIMESTAMP_AHEAD_US_MAX // 1_000_000} s are allowed"
+            )
+        # Nothing can refuse the batch from here on.
+        timestamp = self._now if batch.timestamp is None else batch.timestamp
+        committed = tuple(self._append(topic_id, page, timestamp) for page in batch.pages)
+        if batch.sequence is not None:
+            producer = self._producer(topic_id, batch.sequence.producer_id)
+            producer.next_sequence += 1
+            producer.results[batch.sequence.sequence] = committed
+        return Accepted(committed)
+
+    def _topic_id(self, topic_uuid: str) -> int:
+        if topic_uuid not in self._topic_ids:
+            self._topic_ids[topic_uuid] = self._stored.topic_id(topic_uuid)
+        topic_id = self._topic_ids[topic_uuid]
+        if topic_id is None:
+            raise TopicNotFound("the topic was deleted")
+        return topic_id
+
+    def _replayed(self, topic_id: int, sequence: Sequence) -> tuple[CommittedRange, ...] | None:
+        """Return the first result of a repeat, None for the sequence that is next.
+
+        Raises:
+            OutOfOrderSequence: A gap, or a repeat of what is no longer remembered.
+        """
+        producer = self._producer(topic_id, sequence.producer_id)
+        number, expected = sequence.sequence, producer.next_sequence
+        if number == expected:
+            return None
+        if 0 <= number < expected and expected - number <= RESULTS_KEPT_MAX:
+            first = producer.results.get(number)
+            if first is None:
+                first = self._stored.result(
+                    topic_id, sequence.producer_id, number, self._now - RESULTS_KEPT_US
+                )
+            if first is not None:
+                return first
+        problem = "leaves a gap" if number > expected else "repeats one no longer remembered"
+        raise OutOfOrderSequence(
+            f"sequence {number} of producer {sequence.producer_id!r:.80} {problem}: "
+            f"the next is {expected}",
+            expected_sequence=expected,
+            sequence=number,
+        )
+
+    def _check_expected(self, topic_id: int, expected: ExpectedOffset) -> None:
+        actual = self._partition(topic_id, expected.partition).next_offset
+        if actual != expected.offset:
+            raise OffsetMismatch(
+                f"the next offset of partition {expected.partition:.80} is {actual}, "
+                f"not {expected.offset}",
+                next_offset=actual,
+                partition=partition_value(expected.partition),
+            )
+
+    def _append(self, topic_id: int, page: StoredPage, timestamp: int) -> CommittedRange:
+        assert page.rows > 0, "a page has at least one row"
+        draft = self._partition(topic_id, page.partition)
+        if draft.last_timestamp is not None:
+            timestamp = max(timestamp, draft.last_timestamp)
+        start_offset = draft.next_offset
+        end_offset = start_offset + page.rows - 1
+        draft.next_offset = end_offset + 1
+        draft.bytes += page.address.length
+        draft.last_timestamp = timestamp
+        self.pages.append(PageDraft(draft, start_offset, end_offset, timestamp, page.address))
+        return CommittedRange(page.partition, start_offset, end_offset, timestamp)
+
+    def _partition(self, topic_id: int, partition: Partition) -> PartitionDraft:
+        key = (topic_id, partition)
+        draft = self.partitions.get(key)
+        if draft is None:
+            draft = self.partitions[key] = self._stored.partition(topic_id, partition)
+        return draft
+
+    def _producer(self, topic_id: int, producer_id: str) -> ProducerDraft:
+        key = (topic_id, producer_id)
+        draft = self.producers.get(key)
+        if draft is None:
+            next_sequence = self._stored.next_sequence(topic_id, producer_id)
+            draft = self.producers[key] = ProducerDraft(next_sequence)
+        return draft

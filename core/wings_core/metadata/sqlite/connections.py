@@ -1,0 +1,146 @@
+"""The connections to one SQLite database: one that writes and a few that read.
+
+Thousands of threads call in. They wait for a connection in the order in which they came, and no
+longer than a named bound. A reader sees what was committed when its statement began, and neither
+waits for the writer nor holds it up.
+"""
+
+import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from wings_core.errors import Internal
+from wings_core.metadata.sqlite.faults import discard, translated
+from wings_core.metadata.sqlite.pool import FairPool
+from wings_core.metadata.sqlite.writer import FOREIGN_LOCK_SECONDS_MAX, Writer
+
+WRITER_WAIT_SECONDS_MAX = 30.0
+"""How long a call waits for the writer before it is refused with `Unavailable`."""
+
+READER_WAIT_SECONDS_MAX = 30.0
+"""How long a call waits for a reader before it is refused with `Unavailable`."""
+
+READERS_MAX = 4
+"""Connections that read; each is opened at its first use."""
+
+READER_CACHE_KIB = 4 * 1024
+"""Pages of the database that each reader keeps in memory."""
+
+
+class _Reader:
+    """A connection that reads, or the place for one."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self) -> None:
+        self.connection: sqlite3.Connection | None = None
+
+
+class Connections:
+    """Lends the connections to one database.
+
+    Args:
+        path: The database; created by the first write, unless `read_only`.
+        read_only: Never write. A database that no process has open is then read without any
+            trace; beside a running server only SQLite's index of its log is shared.
+        connection_type: The class of the connections, for tests that inject faults.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        read_only: bool = False,
+        connection_type: type[sqlite3.Connection] = sqlite3.Connection,
+    ) -> None:
+        self._read_only = read_only
+        self._connection_type = connection_type
+        self._reader_uri = f"{path.absolute().as_uri()}?mode=ro"
+        if read_only and not path.with_name(f"{path.name}-wal").exists():
+            # Nobody has it open: SQLite need not create the files that processes share.
+            self._reader_uri += "&immutable=1"
+        self._writers = FairPool(
+            "the writer of metadata", [Writer(path, connection_type)], WRITER_WAIT_SECONDS_MAX
+        )
+        self._readers = FairPool(
+            "a reader of metadata",
+            [_Reader() for _ in range(READERS_MAX)],
+            READER_WAIT_SECONDS_MAX,
+        )
+
+    @contextmanager
+    def exclusive(self) -> Generator[Writer]:
+        """Keep all others from writing during the block, which may run transactions.
+
+        Raises:
+            Unavailable: The writer did not come free in time, or closed.
+            Internal: Opened for reading only.
+        """
+        if self._read_only:
+            raise Internal("metadata was opened for reading only")
+        writer = self._writers.take()
+        try:
+            yield writer
+        finally:
+            self._writers.give_back(writer)
+
+    @contextmanager
+    def writing(self) -> Generator[sqlite3.Connection]:
+        """Run the block in one durable transaction; see `Writer.transaction`.
+
+        Raises:
+            Unavailable: The writer did not come free in time, or closed.
+        """
+        with self.exclusive() as writer, writer.transaction() as connection:
+            yield connection
+
+    @contextmanager
+    def reading(self, *, snapshot: bool = False) -> Generator[sqlite3.Connection]:
+        """Borrow a connection that reads; cursors must be closed or run to their end.
+
+        Args:
+            snapshot: All statements of the block see the state at its first, else each its own.
+
+        Raises:
+            Unavailable: None came free in time, or closed.
+            Internal: SQLite failed.
+        """
+        reader = self._readers.take()
+        try:
+            if reader.connection is None:
+                reader.connection = self._open_reader()
+            if snapshot:
+                reader.connection.execute("BEGIN")
+            yield reader.connection
+            if snapshot:
+                reader.connection.execute("COMMIT")
+        except BaseException as error:
+            if snapshot or isinstance(error, sqlite3.Error):
+                # Whatever its state: the next borrower opens another.
+                discard(reader.connection)
+                reader.connection = None
+            if isinstance(error, sqlite3.Error):
+                raise translated(error) from error
+            raise
+        finally:
+            self._readers.give_back(reader)
+
+    def close(self) -> None:
+        """Close all connections, waiting for those in use for the usual time."""
+        for reader in self._readers.close():
+            discard(reader.connection)
+        for writer in self._writers.close():
+            writer.close()
+
+    def _open_reader(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self._reader_uri,
+            uri=True,
+            timeout=FOREIGN_LOCK_SECONDS_MAX,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=self._connection_type,
+        )
+        connection.execute(f"PRAGMA cache_size=-{READER_CACHE_KIB}")
+        return connection

@@ -1,0 +1,28 @@
+"""SQLite's errors as ours."""
+
+import logging
+import sqlite3
+
+from wings_core.errors import Internal, ResourceExhausted, Unavailable, WingsError
+
+_logger = logging.getLogger(__name__)
+
+
+def translated(error: sqlite3.Error) -> WingsError:
+    """Return our error for one of SQLite."""
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    # The low byte is the kind, the rest says where it happened.
+    if code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
+        return ResourceExhausted(f"metadata has no room on its disk: {error}")
+    if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return Unavailable(f"another process has metadata locked: {error}")
+    return Internal(f"metadata failed: {error}")
+
+
+def discard(connection: sqlite3.Connection | None) -> None:
+    """Close a connection whatever its state; closing ends its transaction."""
+    try:
+        if connection is not None:
+            connection.close()
+    except sqlite3.Error:
+        _logger.exception("a connection to metadata could not be closed")

@@ -1,0 +1,156 @@
+"""Looking into the log's index: pages by offset, offsets by time, where partitions stand."""
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+
+from wings_core.errors import OffsetOutOfRange, TopicNotFound
+from wings_core.metadata.interfaces import LOCATIONS_MAX
+from wings_core.metadata.sqlite.topics import require_topic_id
+from wings_core.model import Located, Location, PageAddress, PartitionState, Position
+from wings_core.partitions import UNPARTITIONED, Partition, partition_sort_key
+
+OFFSET_MAX = (1 << 63) - 1
+"""The largest integer that SQLite stores; offsets asked for may be any integers."""
+
+_LOCATE = """
+SELECT partitions.log_start_offset, partitions.next_offset,
+    pages.start_offset, pages.end_offset, pages.timestamp,
+    folios.name, pages.position, pages.length
+FROM topics
+LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = ?
+LEFT JOIN pages ON pages.partition_id = partitions.id AND pages.end_offset >= ?
+LEFT JOIN folios ON folios.id = pages.folio_id
+WHERE topics.uuid = ? AND topics.deleted_at IS NULL
+ORDER BY pages.end_offset
+LIMIT ?
+"""
+"""One statement, so that topic, partition and pages are seen at one moment."""
+
+_NEXT_OFFSET = """
+SELECT partitions.next_offset
+FROM topics
+LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = ?
+WHERE topics.uuid = ? AND topics.deleted_at IS NULL
+"""
+
+
+def locate(
+    connection: sqlite3.Connection,
+    topic_uuid: str,
+    partition: Partition,
+    offset: int,
+    messages_max: int,
+) -> Located:
+    """Find the pages that hold the messages from `offset` on; see `OffsetRegistry.locate`."""
+    arguments = (partition, min(offset, OFFSET_MAX), topic_uuid, LOCATIONS_MAX)
+    # Closed before its end: an open cursor would keep its connection at this moment's state.
+    with closing(connection.execute(_LOCATE, arguments)) as rows:
+        row = next(rows, None)
+        if row is None:
+            raise TopicNotFound("the topic was deleted")
+        log_start_offset: int = row[0] or 0
+        log_end_offset: int = row[1] or 0
+        if offset < log_start_offset:
+            raise OffsetOutOfRange(
+                f"offset {offset} is below the log's start, {log_start_offset}",
+                log_start_offset=log_start_offset,
+            )
+        locations: list[Location] = []
+        stop_offset = offset + max(1, messages_max)
+        while row is not None and row[2] is not None:
+            _, _, start_offset, end_offset, timestamp, folio, position, length = row
+            address = PageAddress(folio, position, length)
+            locations.append(Location(start_offset, end_offset, timestamp, address))
+            if end_offset + 1 >= stop_offset:
+                break
+            row = next(rows, None)
+    return Located(tuple(locations), log_start_offset, log_end_offset)
+
+
+def any_has_data(connection: sqlite3.Connection, positions: Sequence[Position]) -> bool:
+    """Tell whether a position has a message at or after its offset, or its topic is gone."""
+    for position in positions:
+        row: tuple[int | None] | None = connection.execute(
+            _NEXT_OFFSET, (position.partition, position.topic_uuid)
+        ).fetchone()
+        if row is None or (row[0] or 0) > position.offset:
+            return True
+    return False
+
+
+def partition_states(connection: sqlite3.Connection, topic_uuid: str) -> list[PartitionState]:
+    """Return the partitions of a topic; see `OffsetRegistry.partition_states`."""
+    rows = connection.execute(
+        "SELECT topics.partition_key IS NULL, partitions.value, partitions.log_start_offset, "
+        "partitions.next_offset, partitions.bytes, partitions.last_timestamp "
+        "FROM topics LEFT JOIN partitions ON partitions.topic_id = topics.id "
+        "WHERE topics.uuid = ? AND topics.deleted_at IS NULL",
+        (topic_uuid,),
+    ).fetchall()
+    if not rows:
+        raise TopicNotFound("the topic was deleted")
+    states = [PartitionState(*row[1:]) for row in rows if row[1] is not None]
+    if not states and rows[0][0]:
+        return [_empty(UNPARTITIONED)]
+    return sorted(states, key=lambda state: partition_sort_key(state.partition))
+
+
+def partition_state(
+    connection: sqlite3.Connection, topic_uuid: str, partition: Partition
+) -> PartitionState:
+    """Return where a partition stands; see `OffsetRegistry.partition_state`."""
+    row = connection.execute(
+        "SELECT partitions.value, partitions.log_start_offset, partitions.next_offset, "
+        "partitions.bytes, partitions.last_timestamp "
+        "FROM topics "
+        "LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = ? "
+        "WHERE topics.uuid = ? AND topics.deleted_at IS NULL",
+        (partition, topic_uuid),
+    ).fetchone()
+    if row is None:
+        raise TopicNotFound("the topic was deleted")
+    return _empty(partition) if row[0] is None else PartitionState(*row)
+
+
+def offset_for_timestamp(
+    connection: sqlite3.Connection, topic_uuid: str, partition: Partition, timestamp: int
+) -> int:
+    """Return the first offset at or after a time; see `OffsetRegistry.offset_for_timestamp`.
+
+    Timestamps never decrease along a partition, so the first page that is late enough is found by
+    halving the range of offsets: at most 64 look-ups, and no index by time to keep.
+
+    Args:
+        connection: In a transaction, so that all look-ups see the same log.
+        topic_uuid: The topic.
+        partition: One that need not have been written to yet.
+        timestamp: Microseconds since the epoch.
+    """
+    topic_id = require_topic_id(connection, topic_uuid)
+    row: tuple[int, int, int, int] | None = connection.execute(
+        "SELECT id, log_start_offset, next_offset, last_timestamp FROM partitions "
+        "WHERE topic_id = ? AND value = ?",
+        (topic_id, partition),
+    ).fetchone()
+    if row is None:
+        return 0
+    partition_id, low, high, last_timestamp = row
+    if timestamp > last_timestamp:
+        return high
+    # Messages before `low` are too early, those from `high` on are late enough.
+    while low < high:
+        start_offset, end_offset, page_timestamp = connection.execute(
+            "SELECT start_offset, end_offset, timestamp FROM pages "
+            "WHERE partition_id = ? AND end_offset >= ? ORDER BY end_offset LIMIT 1",
+            (partition_id, (low + high) // 2),
+        ).fetchone()
+        if page_timestamp < timestamp:
+            low = end_offset + 1
+        else:
+            high = start_offset
+    return low
+
+
+def _empty(partition: Partition) -> PartitionState:
+    return PartitionState(partition, 0, 0, 0, None)

@@ -1,0 +1,187 @@
+"""The tables of the embedded metadata, as numbered migrations.
+
+A migration that was released is never changed; another is added. Each runs in a transaction of its
+own, together with the row that says so, so an interrupted start finishes at the next one.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+
+from wings_core.errors import Internal
+from wings_core.metadata.sqlite.connections import Connections
+
+_INITIAL = (
+    """
+    -- A tenant is there while one of its namespaces is.
+    CREATE TABLE namespaces (
+        id INTEGER PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        name TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        UNIQUE (tenant, name)
+    ) STRICT
+    """,
+    """
+    -- A deleted topic has no namespace any more, which frees its name, and stays until its pages
+    -- are purged. An id is never used again.
+    CREATE TABLE topics (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        uuid TEXT NOT NULL UNIQUE,
+        namespace_id INTEGER,
+        name TEXT NOT NULL,
+        schema BLOB NOT NULL, -- An Arrow IPC schema message.
+        partition_key TEXT,
+        config TEXT NOT NULL, -- JSON of TopicConfig.
+        created_at INTEGER NOT NULL,
+        deleted_at INTEGER,
+        UNIQUE (namespace_id, name),
+        CHECK ((namespace_id IS NULL) = (deleted_at IS NOT NULL))
+    ) STRICT
+    """,
+    """
+    CREATE INDEX topics_deleted ON topics (deleted_at) WHERE deleted_at IS NOT NULL
+    """,
+    """
+    CREATE TABLE partitions (
+        id INTEGER PRIMARY KEY,
+        topic_id INTEGER NOT NULL,
+        value TEXT NOT NULL, -- Canonical JSON.
+        log_start_offset INTEGER NOT NULL,
+        next_offset INTEGER NOT NULL,
+        bytes INTEGER NOT NULL,
+        last_timestamp INTEGER NOT NULL,
+        UNIQUE (topic_id, value)
+    ) STRICT
+    """,
+    """
+    -- Keyed by the inclusive end: the page that holds an offset is the first whose end is not
+    -- below it, so finding it and reading on is one walk along the tree, as quick in a long log
+    -- as in a short one.
+    CREATE TABLE pages (
+        partition_id INTEGER NOT NULL,
+        end_offset INTEGER NOT NULL,
+        start_offset INTEGER NOT NULL,
+        timestamp INTEGER NOT NULL,
+        folio_id INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        length INTEGER NOT NULL,
+        PRIMARY KEY (partition_id, end_offset)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    -- Only folios that pages refer to, with their number.
+    CREATE TABLE folios (
+        id INTEGER PRIMARY KEY,
+        name TEXT NOT NULL UNIQUE,
+        pages INTEGER NOT NULL
+    ) STRICT
+    """,
+    """
+    -- Kept as long as the topic.
+    CREATE TABLE producers (
+        topic_id INTEGER NOT NULL,
+        producer_id TEXT NOT NULL,
+        next_sequence INTEGER NOT NULL,
+        PRIMARY KEY (topic_id, producer_id)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    -- The last results of a producer, as a ring: a result takes the place of the one that many
+    -- sequences before it.
+    CREATE TABLE producer_results (
+        topic_id INTEGER NOT NULL,
+        producer_id TEXT NOT NULL,
+        slot INTEGER NOT NULL,
+        sequence INTEGER NOT NULL,
+        committed TEXT NOT NULL, -- JSON of the committed ranges.
+        committed_at INTEGER NOT NULL,
+        PRIMARY KEY (topic_id, producer_id, slot)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE INDEX producer_results_by_age ON producer_results (committed_at)
+    """,
+    """
+    CREATE TABLE consumer_offsets (
+        consumer TEXT NOT NULL,
+        topic_id INTEGER NOT NULL,
+        partition TEXT NOT NULL,
+        offset INTEGER NOT NULL,
+        committed_at INTEGER NOT NULL,
+        PRIMARY KEY (consumer, topic_id, partition)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE INDEX consumer_offsets_by_topic ON consumer_offsets (topic_id)
+    """,
+    """
+    -- Written after a commit that failed; see connections.py.
+    CREATE TABLE fences (id INTEGER PRIMARY KEY, mark INTEGER NOT NULL) STRICT
+    """,
+    """
+    INSERT INTO namespaces (tenant, name, created_at) VALUES ('default', 'default', :now)
+    """,
+)
+
+MIGRATIONS: Sequence[Sequence[str]] = (_INITIAL,)
+"""Each brings the database from the version before it (its index) to the next; `:now` is bound."""
+
+
+def migrate(connections: Connections, clock: Callable[[], int]) -> None:
+    """Bring the database to the version of this code, creating its tables at first.
+
+    Raises:
+        Internal: It is newer than this code, or not a database of Wings.
+    """
+    with connections.exclusive() as writer:
+        with writer.transaction() as connection:
+            version = _version(connection)
+            if version == 0:
+                connection.execute(
+                    "CREATE TABLE IF NOT EXISTS migrations "
+                    "(version INTEGER PRIMARY KEY, applied_at INTEGER NOT NULL) STRICT"
+                )
+        _refuse_newer(version)
+        for number, statements in enumerate(MIGRATIONS[version:], version + 1):
+            with writer.transaction() as connection:
+                now = clock()
+                for statement in statements:
+                    connection.execute(statement, {"now": now} if ":now" in statement else ())
+                connection.execute("INSERT INTO migrations VALUES (?, ?)", (number, now))
+
+
+def check_version(connections: Connections) -> None:
+    """Make sure that a database opened for reading only is of this code's version.
+
+    Raises:
+        Internal: It is newer or older, or not a database of Wings.
+    """
+    with connections.reading() as connection:
+        version = _version(connection)
+    _refuse_newer(version)
+    if version < len(MIGRATIONS):
+        raise Internal(
+            f"the metadata is of version {version}, this code reads {len(MIGRATIONS)}: "
+            "start the server once, which brings it up to date"
+        )
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    tables = {
+        name
+        for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+    }
+    if tables and "migrations" not in tables:
+        raise Internal("the file is an SQLite database, but not metadata of Wings")
+    if not tables:
+        return 0
+    ((version,),) = connection.execute("SELECT coalesce(max(version), 0) FROM migrations")
+    return version
+
+
+def _refuse_newer(version: int) -> None:
+    if version > len(MIGRATIONS):
+        raise Internal(
+            f"the metadata is of version {version}, newer than {len(MIGRATIONS)}, which this code "
+            "knows: it was written by a later Wings and needs one to be read"
+        )

@@ -1,0 +1,90 @@
+"""Forgetting in small steps what nobody can ask for any more."""
+
+import sqlite3
+from collections import Counter
+
+from wings_core.metadata.judge import RESULTS_KEPT_US
+
+
+def purge(connection: sqlite3.Connection, rows_max: int, now: int) -> bool:
+    """Delete up to `rows_max` rows of deleted topics, then of producers' results out of date.
+
+    Args:
+        connection: In a transaction.
+        rows_max: Bounds the time that the transaction takes.
+        now: Microseconds since the epoch.
+
+    Returns:
+        True while there may be more.
+    """
+    left = rows_max
+    while left > 0:
+        row: tuple[int] | None = connection.execute(
+            "SELECT id FROM topics WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT 1"
+        ).fetchone()
+        if row is None:
+            break
+        left = _purge_topic(connection, row[0], left)
+    left -= connection.execute(
+        "DELETE FROM producer_results WHERE (topic_id, producer_id, slot) IN "
+        "(SELECT topic_id, producer_id, slot FROM producer_results "
+        "WHERE committed_at <= ? LIMIT ?)",
+        (now - RESULTS_KEPT_US, max(0, left)),
+    ).rowcount
+    return left <= 0
+
+
+def _purge_topic(connection: sqlite3.Connection, topic_id: int, left: int) -> int:
+    """Delete rows of a deleted topic, last its own; return how many more may be deleted."""
+    while left > 0:
+        row: tuple[int] | None = connection.execute(
+            "SELECT id FROM partitions WHERE topic_id = ? LIMIT 1", (topic_id,)
+        ).fetchone()
+        if row is None:
+            break
+        left -= _purge_pages(connection, row[0], left)
+        if left > 0:
+            connection.execute("DELETE FROM partitions WHERE id = ?", row)
+            left -= 1
+    for table, key in (
+        ("producer_results", "topic_id, producer_id, slot"),
+        ("producers", "topic_id, producer_id"),
+        ("consumer_offsets", "consumer, topic_id, partition"),
+    ):
+        left -= connection.execute(
+            f"DELETE FROM {table} WHERE ({key}) IN "
+            f"(SELECT {key} FROM {table} WHERE topic_id = ? LIMIT ?)",
+            (topic_id, max(0, left)),
+        ).rowcount
+    if left > 0:
+        connection.execute("DELETE FROM topics WHERE id = ?", (topic_id,))
+        left -= 1
+    return left
+
+
+def _purge_pages(connection: sqlite3.Connection, partition_id: int, pages_max: int) -> int:
+    """Delete a partition's first pages and count them off their folios; return how many."""
+    pages = connection.execute(
+        "SELECT partition_id, end_offset, folio_id FROM pages "
+        "WHERE partition_id = ? ORDER BY end_offset LIMIT ?",
+        (partition_id, pages_max),
+    ).fetchall()
+    if pages:
+        connection.execute(
+            "DELETE FROM pages WHERE partition_id = ? AND end_offset <= ?",
+            (partition_id, pages[-1][1]),
+        )
+    folios = Counter(folio_id for _, _, folio_id in pages)
+    connection.executemany(
+        "UPDATE folios SET pages = pages - ? WHERE id = ?",
+        [(count, folio_id) for folio_id, count in folios.items()],
+    )
+    connection.executemany(
+        "DELETE FROM folios WHERE id = ? AND pages = 0", [(folio_id,) for folio_id in folios]
+    )
+    return len(pages)
+
+
+def live_folios(connection: sqlite3.Connection) -> set[str]:
+    """Return the folios that a page refers to; see `OffsetRegistry.live_folios`."""
+    return {name for (name,) in connection.execute("SELECT name FROM folios")}

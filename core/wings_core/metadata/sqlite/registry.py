@@ -1,0 +1,106 @@
+"""The log's index in SQLite: each method is one transaction, done by the module of its verb."""
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+
+from wings_core.metadata.interfaces import OffsetRegistry
+from wings_core.metadata.sqlite import commit, consumers, locate, purge
+from wings_core.metadata.sqlite.connections import Connections
+from wings_core.metadata.waiters import Waiters, wait_for_any
+from wings_core.model import (
+    CommitBatch,
+    CommitResult,
+    ConsumerOffset,
+    Located,
+    PartitionState,
+    Position,
+    Topic,
+)
+from wings_core.partitions import Partition
+from wings_core.times import Deadline
+
+
+class SqliteRegistry(OffsetRegistry):
+    """See `OffsetRegistry`.
+
+    Args:
+        connections: To the database.
+        waiters: Woken by commits.
+        clock: Microseconds since the epoch.
+    """
+
+    def __init__(
+        self, connections: Connections, waiters: Waiters, clock: Callable[[], int]
+    ) -> None:
+        self._connections = connections
+        self._waiters = waiters
+        self._clock = clock
+
+    def commit(self, batches: Sequence[CommitBatch]) -> list[CommitResult]:
+        """Assign offsets to the batches of a flush; see `OffsetRegistry.commit`."""
+        with self._connections.writing() as connection:
+            results, ends = commit.commit_batches(connection, batches, self._clock())
+        self._waiters.notify(ends)
+        return results
+
+    def locate(
+        self, topic_uuid: str, partition: Partition, offset: int, messages_max: int
+    ) -> Located:
+        """Find the pages from an offset on; see `OffsetRegistry.locate`."""
+        with self._connections.reading() as connection:
+            return locate.locate(connection, topic_uuid, partition, offset, messages_max)
+
+    def wait(
+        self, positions: Sequence[Position], deadline: Deadline, wake: threading.Event
+    ) -> None:
+        """Block until a position has data; see `OffsetRegistry.wait`."""
+        wait_for_any(self, positions, deadline, wake)
+
+    @contextmanager
+    def watch(self, positions: Sequence[Position], callback: Callable[[], None]) -> Generator[None]:
+        """Call back when a position has data; see `OffsetRegistry.watch`."""
+        with self._waiters.registered(positions, callback):
+            # Looked at after registering: a commit in between is seen, one later calls back.
+            with self._connections.reading() as connection:
+                has_data = locate.any_has_data(connection, positions)
+            if has_data:
+                callback()
+            yield
+
+    def partition_states(self, topic_uuid: str) -> list[PartitionState]:
+        """Return where a topic's partitions stand; see `OffsetRegistry.partition_states`."""
+        with self._connections.reading() as connection:
+            return locate.partition_states(connection, topic_uuid)
+
+    def partition_state(self, topic_uuid: str, partition: Partition) -> PartitionState:
+        """Return where a partition stands; see `OffsetRegistry.partition_state`."""
+        with self._connections.reading() as connection:
+            return locate.partition_state(connection, topic_uuid, partition)
+
+    def offset_for_timestamp(self, topic_uuid: str, partition: Partition, timestamp: int) -> int:
+        """Return the first offset at or after a time; see `OffsetRegistry`."""
+        with self._connections.reading(snapshot=True) as connection:
+            return locate.offset_for_timestamp(connection, topic_uuid, partition, timestamp)
+
+    def commit_offsets(
+        self, consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
+    ) -> list[ConsumerOffset]:
+        """Remember where a consumer reads on; see `OffsetRegistry.commit_offsets`."""
+        with self._connections.writing() as connection:
+            return consumers.commit_offsets(connection, consumer, offsets, self._clock())
+
+    def get_offsets(self, consumer: str, topic_uuid: str | None = None) -> list[ConsumerOffset]:
+        """Return where a consumer reads on; see `OffsetRegistry.get_offsets`."""
+        with self._connections.reading() as connection:
+            return consumers.get_offsets(connection, consumer, topic_uuid)
+
+    def purge(self, pages_max: int) -> bool:
+        """Forget deleted topics step by step; see `OffsetRegistry.purge`."""
+        with self._connections.writing() as connection:
+            return purge.purge(connection, pages_max, self._clock())
+
+    def live_folios(self) -> set[str]:
+        """Return the folios that a page refers to; see `OffsetRegistry.live_folios`."""
+        with self._connections.reading() as connection:
+            return purge.live_folios(connection)

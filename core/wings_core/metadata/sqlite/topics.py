@@ -1,0 +1,136 @@
+"""Topics as rows, and those looked up lately."""
+
+import sqlite3
+import threading
+
+import pyarrow as pa
+
+from wings_core.errors import NamespaceNotFound, TopicNotFound
+from wings_core.model import Topic, TopicConfig
+from wings_core.names import NamespaceName, TopicName
+
+TOPICS_CACHED_MAX = 4_096
+"""How many topics a process remembers by name; then the one remembered longest is dropped."""
+
+
+class TopicCache:
+    """Topics by name, since every request looks its topic up.
+
+    Only ever as new as the store: a topic read before a change and remembered after it is told by
+    the generation and not kept.
+
+    The registry looks topics up by UUID within its own statements, where a topic's deletion and its
+    pages are seen at one moment, so they are not cached by it.
+
+    Args:
+        topics_max: How many to remember; 0 where another process may change them.
+    """
+
+    def __init__(self, topics_max: int) -> None:
+        self._topics_max = topics_max
+        self._lock = threading.Lock()
+        self._topics: dict[TopicName, Topic] = {}
+        self._generation = 0
+
+    @property
+    def generation(self) -> int:
+        """A number to take before a topic is read from the store."""
+        return self._generation
+
+    def get(self, name: TopicName) -> Topic | None:
+        """Return a topic if it is remembered."""
+        return self._topics.get(name)
+
+    def remember(self, topic: Topic, generation: int) -> None:
+        """Keep a topic, unless something changed since `generation` was taken."""
+        with self._lock:
+            if generation != self._generation or self._topics_max == 0:
+                return
+            if len(self._topics) >= self._topics_max:
+                del self._topics[next(iter(self._topics))]
+            self._topics[topic.name] = topic
+
+    def forget(self, name: TopicName) -> None:
+        """Drop a topic that was changed; call it when the change is committed."""
+        with self._lock:
+            self._generation += 1
+            self._topics.pop(name, None)
+
+
+TopicRow = tuple[str, str, bytes, str | None, str, int]
+
+_SELECT = "SELECT uuid, name, schema, partition_key, config, created_at FROM topics"
+
+
+def find_namespace(connection: sqlite3.Connection, name: NamespaceName) -> tuple[int, int]:
+    """Return the id of a namespace and when it was created.
+
+    Raises:
+        NamespaceNotFound: There is none of this name.
+    """
+    row: tuple[int, int] | None = connection.execute(
+        "SELECT id, created_at FROM namespaces WHERE tenant = ? AND name = ?",
+        (name.tenant, name.namespace),
+    ).fetchone()
+    if row is None:
+        raise NamespaceNotFound(f"there is no namespace {name}")
+    return row
+
+
+def find_topic(connection: sqlite3.Connection, name: TopicName) -> Topic:
+    """Return a topic.
+
+    Raises:
+        NamespaceNotFound: Its namespace does not exist.
+        TopicNotFound: There is none of this name in it.
+    """
+    namespace_id, _ = find_namespace(connection, name.namespace)
+    row: TopicRow | None = connection.execute(
+        f"{_SELECT} WHERE namespace_id = ? AND name = ?", (namespace_id, name.topic)
+    ).fetchone()
+    if row is None:
+        raise TopicNotFound(f"there is no topic {name}")
+    return _topic(name.namespace, row)
+
+
+def find_topics(connection: sqlite3.Connection, namespace: NamespaceName) -> list[Topic]:
+    """Return the topics of a namespace, by name.
+
+    Raises:
+        NamespaceNotFound: It does not exist.
+    """
+    namespace_id, _ = find_namespace(connection, namespace)
+    rows = connection.execute(f"{_SELECT} WHERE namespace_id = ? ORDER BY name", (namespace_id,))
+    return [_topic(namespace, row) for row in rows]
+
+
+def find_topic_id(connection: sqlite3.Connection, topic_uuid: str) -> int | None:
+    """Return the id of a topic, None if there is none or it was deleted."""
+    row: tuple[int] | None = connection.execute(
+        "SELECT id FROM topics WHERE uuid = ? AND deleted_at IS NULL", (topic_uuid,)
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def require_topic_id(connection: sqlite3.Connection, topic_uuid: str) -> int:
+    """Return the id of a topic.
+
+    Raises:
+        TopicNotFound: It was deleted.
+    """
+    topic_id = find_topic_id(connection, topic_uuid)
+    if topic_id is None:
+        raise TopicNotFound("the topic was deleted")
+    return topic_id
+
+
+def _topic(namespace: NamespaceName, row: TopicRow) -> Topic:
+    uuid, name, schema, partition_key, config, created_at = row
+    return Topic(
+        name=TopicName(namespace, name),
+        uuid=uuid,
+        schema=pa.ipc.read_schema(pa.py_buffer(schema)),
+        partition_key=partition_key,
+        config=TopicConfig.model_validate_json(config),
+        created_at=created_at,
+    )

@@ -1,0 +1,135 @@
+"""Waiters: who wants to hear of commits to which partitions.
+
+A commit looks only at the waiters of the partitions it wrote to, so thousands that are idle cost
+the wake-up of one nothing. Nothing is remembered here: a waiter registers first and looks at the
+log second, so whatever is committed after the look is heard of, and whatever was before is seen.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from wings_core.errors import ResourceExhausted
+from wings_core.metadata.interfaces import OffsetRegistry
+from wings_core.model import Position
+from wings_core.partitions import Partition
+from wings_core.times import Deadline
+
+WATCHES_MAX = 65_536
+"""How many watches a process keeps at once; further ones are refused."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, frozen=True, slots=True)
+class _Watch:
+    """One waiter, told apart by identity."""
+
+    callback: Callable[[], None]
+
+    def call(self) -> None:
+        try:
+            self.callback()
+        except Exception:
+            # The commit is durable and the other waiters must hear of it.
+            _logger.exception("a waiter's callback failed")
+
+
+class Waiters:
+    """The waiters of one process, by topic and partition.
+
+    The lock here is a leaf: nothing is called while it is held.
+
+    Args:
+        watches_max: How many may wait at once.
+    """
+
+    def __init__(self, watches_max: int = WATCHES_MAX) -> None:
+        self._lock = threading.Lock()
+        self._watches_max = watches_max
+        self._watches = 0
+        self._topics: dict[str, dict[Partition, dict[_Watch, int]]] = {}
+        """The offset that each waits at."""
+
+    @contextmanager
+    def registered(
+        self, positions: Sequence[Position], callback: Callable[[], None]
+    ) -> Generator[None]:
+        """Call `callback` on commits to the positions during the block, once for each commit.
+
+        One call may still be under way on another thread when the block has ended.
+
+        Raises:
+            ResourceExhausted: Too many wait already.
+        """
+        watch = _Watch(callback)
+        self._register(watch, positions)
+        try:
+            yield
+        finally:
+            self._unregister(watch, positions)
+
+    def notify(self, ends: Mapping[tuple[str, Partition], int]) -> None:
+        """Wake whoever waits for what was committed; call it once that is durable.
+
+        Args:
+            ends: The next offset of each topic (by UUID) and partition that was written to.
+        """
+        woken: dict[_Watch, None] = {}
+        with self._lock:
+            if self._watches:
+                for (topic_uuid, partition), next_offset in ends.items():
+                    watches = self._topics.get(topic_uuid, {}).get(partition, {})
+                    for watch, offset in watches.items():
+                        if offset < next_offset:
+                            woken[watch] = None
+        _call(woken)
+
+    def notify_deleted(self, topic_uuid: str) -> None:
+        """Wake whoever waits for a partition of a topic; call it once the topic is gone."""
+        with self._lock:
+            partitions = self._topics.get(topic_uuid, {}).values()
+            woken = {watch: None for watches in partitions for watch in watches}
+        _call(woken)
+
+    def _register(self, watch: _Watch, positions: Sequence[Position]) -> None:
+        with self._lock:
+            if self._watches >= self._watches_max:
+                raise ResourceExhausted(f"{self._watches_max} wait for messages already")
+            self._watches += 1
+            for position in positions:
+                partitions = self._topics.setdefault(position.topic_uuid, {})
+                watches = partitions.setdefault(position.partition, {})
+                watches[watch] = min(position.offset, watches.get(watch, position.offset))
+
+    def _unregister(self, watch: _Watch, positions: Sequence[Position]) -> None:
+        with self._lock:
+            self._watches -= 1
+            for position in positions:
+                partitions = self._topics.get(position.topic_uuid, {})
+                watches = partitions.get(position.partition, {})
+                watches.pop(watch, None)  # Gone already where a position is named twice.
+                if not watches:
+                    partitions.pop(position.partition, None)
+                if not partitions:
+                    self._topics.pop(position.topic_uuid, None)
+
+
+def wait_for_any(
+    registry: OffsetRegistry,
+    positions: Sequence[Position],
+    deadline: Deadline,
+    wake: threading.Event,
+) -> None:
+    """Wait as `OffsetRegistry.wait` does, by way of `OffsetRegistry.watch`."""
+    with registry.watch(positions, wake.set):
+        remaining = deadline.remaining()
+        # A deadline in the year 9999 is more than a wait can express.
+        wake.wait(None if remaining is None else min(remaining, threading.TIMEOUT_MAX))
+
+
+def _call(watches: Iterable[_Watch]) -> None:
+    for watch in watches:
+        watch.call()
