@@ -1,0 +1,6 @@
+"""Lets `python -m wings_client.cli` stand for the `wings` command."""
+
+from wings_client.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""The root of the `wings` command."""
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from wings_client.cli.plugins import PluginGroup
+
+app = typer.Typer(
+    cls=PluginGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"wings {version('wings-flight')}")
+        raise typer.Exit
+
+
+@app.callback(
+    help=(
+        "A durable message log served over Arrow Flight.\n\n"
+        "Producers push Arrow batches to a topic; consumers fetch them by partition and offset, "
+        "and wait for more with a long poll.\n\n"
+        "Start a server on ./wings-data:\n\n"
+        "    [bold]wings serve[/bold]\n\n"
+        "Every command explains itself: [bold]wings COMMAND --help[/bold]. "
+        "Exit status: 0 done, 1 refused or failed, 2 bad arguments, 130 interrupted."
+    ),
+    epilog="Any Arrow Flight client can talk to the server; this command is only one of them.",
+)
+def root(
+    *,
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command; all of them act on their own."""

@@ -1,0 +1,81 @@
+"""Commands of other layers, found by the entry-point group `wings.commands`.
+
+A command is a plain function or a `typer.Typer`. It is imported only when it is called or listed,
+so `wings fetch` never pays for the server's imports. One that cannot be imported is named on
+standard error and leaves the others alone.
+"""
+
+import sys
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+GROUP = "wings.commands"
+
+_EXTRAS = {"wings_server": "server", "wings_spark": "spark"}
+"""The extra of the distribution that brings what a layer of ours imports."""
+
+
+class PluginGroup(TyperGroup):
+    """A command group that adds the commands of the entry-point group to its own."""
+
+    # The types of a context and of a command are private to typer, hence `Any`.
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands, the plugins' among them, in order."""
+        return sorted({*super().list_commands(ctx), *_found()})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, or None where there is none or it cannot be loaded."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        entry_point = _found().get(cmd_name)
+        if entry_point is None:
+            return None
+        try:
+            command = _load(entry_point)
+        except Exception as error:  # noqa: BLE001 - a plugin may fail in any way.
+            sys.stderr.write(f"wings: {_explain(entry_point, error)}\n")
+            return None
+        self.add_command(command, cmd_name)
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the arguments call; a broken plugin ends here with status 1."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and name in _found():
+            raise typer.Exit(1)
+        return super().resolve_command(ctx, args)
+
+
+def _found() -> dict[str, EntryPoint]:
+    """Return the plugins by name; of two with one name the first found, as pip allows both."""
+    found: dict[str, EntryPoint] = {}
+    for entry_point in entry_points(group=GROUP):
+        found.setdefault(entry_point.name, entry_point)
+    return found
+
+
+def _load(entry_point: EntryPoint) -> Any:
+    target = entry_point.load()
+    if not isinstance(target, typer.Typer):
+        if not callable(target):
+            raise TypeError("it is neither a function nor a typer.Typer")
+        app = typer.Typer(add_completion=False)
+        app.command(entry_point.name)(target)
+        target = app
+    command = typer.main.get_command(target)
+    command.name = entry_point.name
+    return command
+
+
+def _explain(entry_point: EntryPoint, error: Exception) -> str:
+    cause = " ".join(f"{type(error).__name__}: {error}".split())
+    text = f"the command {entry_point.name!r} ({entry_point.value}) cannot be loaded: {cause}"
+    extra = _EXTRAS.get(entry_point.module.partition(".")[0])
+    if isinstance(error, ModuleNotFoundError) and extra is not None:
+        text += f"; pip install 'wings-flight[{extra}]'"
+    return text
