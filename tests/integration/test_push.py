@@ -1,0 +1,473 @@
+"""DoPut, by a plain Flight client: atomic, idempotent, in order, and refused with a reason."""
+
+import json
+import threading
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from flight_calls import (
+    Stream,
+    act,
+    code_of,
+    create_topic,
+    error_of,
+    get,
+    numbers,
+    push,
+    put_stream,
+)
+
+from wings_server.testing import RunningServer
+
+
+@pytest.fixture
+def topic(client: flight.FlightClient, new_topic_id: str) -> str:
+    create_topic(client, new_topic_id, ["n: int64"])
+    return new_topic_id
+
+
+@pytest.fixture
+def keyed(client: flight.FlightClient, new_topic_id: str) -> str:
+    create_topic(client, new_topic_id, ["n: int64", "key: string"], "key")
+    return new_topic_id
+
+
+KEYED = pa.schema([("n", pa.int64()), ("key", pa.string())])
+
+
+def keyed_rows(*rows: tuple[int, str | None]) -> pa.RecordBatch:
+    arrays = [pa.array([n for n, _ in rows], pa.int64()), pa.array([k for _, k in rows])]
+    return pa.RecordBatch.from_arrays([arrays[0], arrays[1].cast(pa.string())], schema=KEYED)
+
+
+def committed(answer: dict[str, Any]) -> list[tuple[Any, int, int]]:
+    return [
+        (part["partition"], part["start_offset"], part["end_offset"])
+        for part in answer["committed"]
+    ]
+
+
+def assert_refused(stream: Stream, batch: pa.RecordBatch, code: str, **metadata: Any) -> Any:
+    """Push a batch that is refused: its answer says why, and the stream ends with the same."""
+    answer = stream.push(batch, **metadata)
+    assert answer["error"]["code"] == code, answer
+    with pytest.raises(flight.FlightError) as caught:
+        stream.close()
+    assert code_of(caught.value) == code
+    assert error_of(caught.value) == answer["error"]
+    return answer
+
+
+def test_batches_are_answered_in_order_with_their_offsets(
+    client: flight.FlightClient, topic: str
+) -> None:
+    answers = push(client, topic, numbers(1, 2), numbers(3))
+    assert [answer["batch"] for answer in answers] == [0, 1]
+    assert [committed(answer) for answer in answers] == [[(None, 0, 1)], [(None, 2, 2)]]
+    assert answers[0]["committed"][0]["timestamp"].endswith("Z")
+
+
+def test_reading_does_not_wait_for_commits(client: flight.FlightClient, topic: str) -> None:
+    with put_stream(client, numbers(0).schema, topic) as stream:
+        for n in range(500):
+            stream.send(numbers(n))
+        answers = [stream.answer() for _ in range(500)]
+    assert [committed(answer)[0][1] for answer in answers if answer] == list(range(500))
+
+
+def test_rows_are_routed_by_key_and_answered_by_first_row(
+    client: flight.FlightClient, keyed: str
+) -> None:
+    (answer,) = push(client, keyed, keyed_rows((1, "b"), (2, "a"), (3, "b")))
+    assert committed(answer) == [("b", 0, 1), ("a", 0, 0)]
+    assert get(client, topic=keyed, partition="b", offset=0).column("n") == [1, 3]
+
+
+def test_an_empty_batch_commits_nothing(client: flight.FlightClient, topic: str) -> None:
+    answers = push(client, topic, numbers(), numbers(4))
+    assert [committed(answer) for answer in answers] == [[], [(None, 0, 0)]]
+
+
+def test_a_full_topic_name_is_the_same_topic(client: flight.FlightClient, topic: str) -> None:
+    push(client, f"tenants/default/namespaces/default/topics/{topic}", numbers(1))
+    assert get(client, topic=topic, offset=0).column("n") == [1]
+
+
+def test_a_command_may_name_the_partition(client: flight.FlightClient, keyed: str) -> None:
+    (answer,) = push(client, keyed, keyed_rows((1, "a"), (2, "a")), partition="a")
+    assert committed(answer) == [("a", 0, 1)]
+
+
+def test_a_row_of_another_key_than_the_partition_named_is_refused(
+    client: flight.FlightClient, keyed: str
+) -> None:
+    stream = Stream(client, KEYED, keyed, partition="a")
+    assert_refused(stream, keyed_rows((1, "a"), (2, "b")), "INVALID_ARGUMENT")
+    assert act(client, "partition-states", topic=keyed) == []
+
+
+def test_a_batch_refused_between_two_good_ones(client: flight.FlightClient, topic: str) -> None:
+    stream = Stream(client, numbers(0).schema, topic)
+    stream.send(numbers(1))
+    stream.send(numbers(2), expected_offset=99)
+    stream.send(numbers(3))
+    first, second = stream.answer(), stream.answer()
+    assert first is not None
+    assert second is not None
+    assert committed(first) == [(None, 0, 0)]
+    assert second["error"]["code"] == "OFFSET_MISMATCH"
+    assert second["error"]["next_offset"] == 1
+    with pytest.raises(flight.FlightError) as caught:
+        while stream.answer() is not None:
+            pass
+    assert code_of(caught.value) == "OFFSET_MISMATCH"
+    push(client, topic, numbers(4))
+    assert get(client, topic=topic, offset=0).column("n") == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("schema", "named"),
+    [
+        (pa.schema([("m", pa.int64())]), "n"),
+        (pa.schema([("n", pa.int32())]), "n"),
+        (pa.schema([("n", pa.int64()), ("x", pa.int64())]), "x"),
+        (pa.schema([("n", pa.dictionary(pa.int32(), pa.int64()))]), "n"),
+    ],
+)
+def test_a_stream_of_another_schema_is_the_refusal_of_its_first_batch(
+    client: flight.FlightClient, topic: str, schema: pa.Schema, named: str
+) -> None:
+    stream = Stream(client, schema, topic)
+    empty = [pa.array([], field.type) for field in schema]
+    answer = assert_refused(
+        stream, pa.RecordBatch.from_arrays(empty, schema=schema), "SCHEMA_MISMATCH"
+    )
+    assert answer["batch"] == 0
+    assert named in answer["error"]["message"]
+
+
+def test_metadata_and_nullability_flags_of_a_schema_do_not_matter(
+    client: flight.FlightClient, topic: str
+) -> None:
+    schema = pa.schema([pa.field("n", pa.int64(), False, {"k": "v"})], metadata={"a": "b"})
+    push(client, topic, pa.RecordBatch.from_arrays([pa.array([1])], schema=schema))
+    assert get(client, topic=topic, offset=0).column("n") == [1]
+
+
+def test_a_null_where_none_may_be_names_the_column(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["n: int64", "s: string not null"])
+    schema = pa.schema([("n", pa.int64()), ("s", pa.string())])
+    rows = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([None], pa.string())], schema=schema)
+    answer = assert_refused(Stream(client, schema, new_topic_id), rows, "SCHEMA_MISMATCH")
+    assert answer["error"]["column"] == "s"
+
+
+def test_invalid_utf8_is_refused(client: flight.FlightClient, new_topic_id: str) -> None:
+    create_topic(client, new_topic_id, ["s: string"])
+    rows = pa.record_batch({"s": pa.array([b"\xff"], pa.binary()).view(pa.string())})
+    stream = Stream(client, rows.schema, new_topic_id)
+    assert_refused(stream, rows, "SCHEMA_MISMATCH")
+
+
+def test_a_null_key_is_refused(client: flight.FlightClient, keyed: str) -> None:
+    stream = Stream(client, KEYED, keyed)
+    assert_refused(stream, keyed_rows((1, "a"), (2, None)), "PARTITION_REQUIRED")
+
+
+def test_a_batch_too_large_is_refused(client: flight.FlightClient, new_topic_id: str) -> None:
+    schema = {"fields": [{"name": "n", "type": "int64"}]}
+    act(client, "create-topic", topic=new_topic_id, schema=schema, config={"batch_bytes_max": 64})
+    stream = Stream(client, numbers(0).schema, new_topic_id)
+    assert_refused(stream, numbers(*range(9)), "BATCH_TOO_LARGE")
+    push(client, new_topic_id, numbers(*range(8)))
+
+
+def test_more_than_ten_thousand_partitions_are_too_many(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["n: int64"], "n")
+    stream = Stream(client, numbers(0).schema, new_topic_id)
+    assert_refused(stream, numbers(*range(10_001)), "BATCH_TOO_LARGE")
+    (answer,) = push(client, new_topic_id, numbers(*range(10_000)))
+    assert len(answer["committed"]) == 10_000
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (b"{", "INVALID_ARGUMENT"),
+        (b"[]", "INVALID_ARGUMENT"),
+        ({}, "INVALID_ARGUMENT"),
+        ({"topic": "known", "surprise": 1}, "INVALID_ARGUMENT"),
+        ({"topic": "nobody"}, "TOPIC_NOT_FOUND"),
+        ({"topic": "No"}, "INVALID_NAME"),
+        ({"topic": "known", "partition": 1}, "PARTITION_NOT_ALLOWED"),
+        ({"topic": "known", "sequence": 0}, "INVALID_ARGUMENT"),
+        ({"topic": "known", "producer_id": "p"}, "INVALID_ARGUMENT"),
+        ({"topic": "known", "producer_id": "p", "sequence": -1}, "INVALID_ARGUMENT"),
+        ({"topic": "known", "expected_offset": "0"}, "INVALID_ARGUMENT"),
+        ({"topic": "known", "timestamp": "now"}, "INVALID_ARGUMENT"),
+    ],
+)
+def test_a_bad_descriptor_fails_the_call_without_an_answer(
+    client: flight.FlightClient, known: None, command: Any, code: str
+) -> None:
+    raw = command if isinstance(command, bytes) else json.dumps(command).encode()
+    schema = numbers(0).schema
+    writer, answers = client.do_put(flight.FlightDescriptor.for_command(raw), schema)
+    with pytest.raises(flight.FlightError) as caught:
+        # A stream that the server has ended shows in whatever the client does next.
+        writer.done_writing()
+        assert answers.read() is None
+        writer.close()
+    assert code_of(caught.value) == code
+
+
+@pytest.fixture
+def known(client: flight.FlightClient) -> None:
+    schema = {"fields": [{"name": "n", "type": "int64"}]}
+    act(client, "create-topic", topic="known", schema=schema, if_not_exists=True)
+
+
+@pytest.mark.parametrize("path", [[b"a", b"b"], [], [b"\xff"]])
+def test_a_path_of_other_than_one_name_is_refused(
+    client: flight.FlightClient, path: list[bytes]
+) -> None:
+    descriptor = flight.FlightDescriptor.for_path(*path)
+    writer, _ = client.do_put(descriptor, numbers(0).schema)
+    with pytest.raises(flight.FlightError) as caught:
+        writer.close()
+    assert code_of(caught.value) in {"INVALID_ARGUMENT", "INVALID_NAME"}
+
+
+@pytest.mark.parametrize(
+    "metadata", [b"{", b"[]", b'{"surprise": 1}', b'{"sequence": 0}', b'{"expected_offset": -1}']
+)
+def test_bad_batch_metadata_refuses_the_batch(
+    client: flight.FlightClient, topic: str, metadata: bytes
+) -> None:
+    stream = Stream(client, numbers(0).schema, topic)
+    stream.writer.write_with_metadata(numbers(1), metadata)
+    answer = stream.answer()
+    assert answer is not None
+    assert answer["error"]["code"] == "INVALID_ARGUMENT"
+    with pytest.raises(flight.FlightError):
+        stream.close()
+
+
+def test_a_message_without_a_batch_is_refused(client: flight.FlightClient, topic: str) -> None:
+    stream = Stream(client, numbers(0).schema, topic)
+    assert "committed" in stream.push(numbers(1))
+    stream.writer.write_metadata(b"{}")
+    answer = stream.answer()
+    assert answer is not None
+    assert (answer["batch"], answer["error"]["code"]) == (1, "INVALID_ARGUMENT")
+    with pytest.raises(flight.FlightError):
+        stream.close()
+
+
+def test_a_repeated_sequence_is_answered_with_the_first_result(
+    client: flight.FlightClient, topic: str
+) -> None:
+    first = push(client, topic, numbers(1), numbers(2), producer_id="p", sequence=0)
+    again = push(client, topic, numbers(1), numbers(2), producer_id="p", sequence=0)
+    assert again == first
+    (third,) = push(client, topic, numbers(3), producer_id="p", sequence=2)
+    assert committed(third) == [(None, 2, 2)]
+    assert get(client, topic=topic, offset=0).column("n") == [1, 2, 3]
+
+
+def test_a_gap_in_the_sequence_is_refused(client: flight.FlightClient, topic: str) -> None:
+    stream = Stream(client, numbers(0).schema, topic, producer_id="p", sequence=1)
+    assert_refused(stream, numbers(1), "OUT_OF_ORDER_SEQUENCE")
+
+
+def test_a_refused_batch_does_not_use_up_its_sequence_and_an_empty_one_does(
+    client: flight.FlightClient, topic: str
+) -> None:
+    stream = Stream(client, numbers(0).schema, topic, producer_id="p", sequence=0)
+    assert_refused(stream, numbers(1), "OFFSET_MISMATCH", expected_offset=5)
+    push(client, topic, numbers(), numbers(1), producer_id="p", sequence=0)
+    (third,) = push(client, topic, numbers(2), producer_id="p", sequence=2)
+    assert committed(third) == [(None, 1, 1)]
+
+
+def test_sequences_are_kept_for_each_producer_and_topic(
+    client: flight.FlightClient, topic: str
+) -> None:
+    push(client, topic, numbers(1), producer_id="p", sequence=0)
+    push(client, topic, numbers(2), producer_id="q", sequence=0)
+    assert get(client, topic=topic, offset=0).column("n") == [1, 2]
+
+
+def test_only_the_last_64_results_are_remembered(client: flight.FlightClient, topic: str) -> None:
+    answers = push(client, topic, *(numbers(n) for n in range(70)), producer_id="p", sequence=0)
+    (again,) = push(client, topic, numbers(6), producer_id="p", sequence=6)
+    assert again["committed"] == answers[6]["committed"]
+    stream = Stream(client, numbers(0).schema, topic, producer_id="p", sequence=5)
+    assert_refused(stream, numbers(5), "OUT_OF_ORDER_SEQUENCE")
+
+
+def test_a_sequence_may_come_with_the_batch(client: flight.FlightClient, topic: str) -> None:
+    with put_stream(client, numbers(0).schema, topic, producer_id="p", sequence=0) as stream:
+        stream.push(numbers(1))
+        repeated = stream.push(numbers(1), sequence=0)
+        assert committed(repeated) == [(None, 0, 0)]
+        assert committed(stream.push(numbers(2))) == [(None, 1, 1)]
+
+
+def test_compare_and_append(client: flight.FlightClient, topic: str) -> None:
+    push(client, topic, numbers(1), expected_offset=0)
+    stream = Stream(client, numbers(0).schema, topic, expected_offset=0)
+    answer = assert_refused(stream, numbers(2), "OFFSET_MISMATCH")
+    assert answer["error"]["next_offset"] == 1
+    push(client, topic, numbers(2), numbers(3), expected_offset=1)
+    assert get(client, topic=topic, offset=0).column("n") == [1, 2, 3]
+
+
+def test_a_repeat_is_recognised_before_the_expected_offset_is_checked(
+    client: flight.FlightClient, topic: str
+) -> None:
+    command = {"producer_id": "p", "sequence": 0, "expected_offset": 0}
+    first = push(client, topic, numbers(1), **command)
+    assert push(client, topic, numbers(1), **command) == first
+
+
+def test_compare_and_append_is_for_one_partition(client: flight.FlightClient, keyed: str) -> None:
+    stream = Stream(client, KEYED, keyed, expected_offset=0)
+    assert_refused(stream, keyed_rows((1, "a"), (2, "b")), "INVALID_ARGUMENT")
+    push(client, keyed, keyed_rows((1, "a")), expected_offset=0)
+
+
+def test_one_of_many_who_compare_and_append_wins(
+    client: flight.FlightClient, server: RunningServer, topic: str
+) -> None:
+    outcomes: list[str] = []
+
+    def race(n: int) -> None:
+        with server.client() as own:
+            stream = Stream(own, numbers(0).schema, topic, expected_offset=0)
+            answer = stream.push(numbers(n))
+            outcomes.append("lost" if "error" in answer else "won")
+            if "error" in answer:
+                with pytest.raises(flight.FlightError):
+                    stream.close()
+            else:
+                stream.close()
+
+    racers = [threading.Thread(target=race, args=(n,)) for n in range(8)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert sorted(outcomes) == ["lost"] * 7 + ["won"]
+    assert get(client, topic=topic, offset=0).table.num_rows == 1
+
+
+def test_timestamps_never_decrease_and_the_answer_says_which_was_used(
+    client: flight.FlightClient, topic: str
+) -> None:
+    def used(timestamp: str) -> str:
+        return push(client, topic, numbers(1), timestamp=timestamp)[0]["committed"][0]["timestamp"]
+
+    assert used("2026-01-02T00:00:00+01:00") == "2026-01-01T23:00:00.000000Z"
+    assert used("2026-01-01T00:00:00Z") == "2026-01-01T23:00:00.000000Z"
+    assert used("2026-01-03T00:00:00.1234567Z") == "2026-01-03T00:00:00.123456Z"
+
+
+def test_a_timestamp_far_ahead_is_refused(client: flight.FlightClient, topic: str) -> None:
+    stream = Stream(client, numbers(0).schema, topic, timestamp="2999-01-01T00:00:00Z")
+    assert_refused(stream, numbers(1), "INVALID_ARGUMENT")
+
+
+def test_concurrent_producers_read_back_their_own_rows_at_their_own_offsets(
+    client: flight.FlightClient, server: RunningServer, keyed: str
+) -> None:
+    found: list[tuple[int, Any, int]] = []
+
+    def produce(producer: int) -> None:
+        with server.client() as own, put_stream(own, KEYED, keyed) as stream:
+            for n in range(40):
+                value = producer * 1_000 + n
+                for partition, start, end in committed(
+                    stream.push(keyed_rows((value, "even" if n % 2 == 0 else "odd")))
+                ):
+                    assert start == end
+                    found.append((value, partition, start))
+
+    producers = [threading.Thread(target=produce, args=(p,)) for p in range(8)]
+    for producer in producers:
+        producer.start()
+    for producer in producers:
+        producer.join()
+    assert len(found) == 320
+    for partition in ("even", "odd"):
+        rows = get(client, kind="scan", topic=keyed, partition=partition).column("n")
+        ours = {offset: value for value, where, offset in found if where == partition}
+        assert rows == [ours[offset] for offset in range(160)]
+
+
+def test_a_client_that_leaves_in_mid_put_loses_nothing_that_was_acknowledged(
+    server: RunningServer, client: flight.FlightClient, topic: str
+) -> None:
+    leaving = server.client()
+    stream = Stream(leaving, numbers(0).schema, topic)
+    assert committed(stream.push(numbers(1))) == [(None, 0, 0)]
+    stream.send(numbers(2))
+    leaving.close()
+    del stream
+    server.wait_for_calls(0)
+    rows = get(client, kind="scan", topic=topic).column("n")
+    assert rows in ([1], [1, 2])
+    push(client, topic, numbers(3))
+    assert get(client, kind="scan", topic=topic).column("n") == [*rows, 3]
+
+
+def test_answers_left_unread_do_not_hold_up_the_commits(
+    client: flight.FlightClient, topic: str
+) -> None:
+    batches = 40_000  # More answers than gRPC takes before the writer blocks.
+    stream = Stream(client, numbers(0).schema, topic)
+    one = numbers(1)
+    for _ in range(batches):
+        stream.send(one)
+    stream.writer.done_writing()
+    states = act(client, "partition-states", topic=topic)
+    while states[0]["next_offset"] < batches:
+        states = act(client, "partition-states", topic=topic)
+    assert stream.answer() is not None
+    stream.close()
+
+
+def test_every_supported_kind_of_column_comes_back_as_it_went(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    rows = pa.record_batch(
+        {
+            "u8": pa.array([1, None], pa.uint8()),
+            "f16": pa.array([1.5, None], pa.float16()),
+            "text": pa.array(["ä", None], pa.large_string()),
+            "raw": pa.array([b"ab", None], pa.binary(2)),
+            "dec": pa.array([1, None], pa.decimal128(10, 2)),
+            "when": pa.array([1, None], pa.timestamp("ns", tz="Europe/Zurich")),
+            "day": pa.array([1, None], pa.date32()),
+            "span": pa.array([1, None], pa.duration("ms")),
+            "list": pa.array([[1, None], None], pa.list_(pa.int16())),
+            "pair": pa.array([[1, 2], None], pa.list_(pa.int16(), 2)),
+            "struct": pa.array([{"a": 1, "b": ["x"]}, None],
+                               pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])),
+            "map": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())),
+            "null": pa.array([None, None], pa.null()),
+            "bool": pa.array([True, None]),
+        }
+    )
+    fields = [f"{field.name}: {field.type}" for field in rows.schema]
+    create_topic(client, new_topic_id, fields)
+    push(client, new_topic_id, rows)
+    back = get(client, topic=new_topic_id, offset=0).table
+    assert back.schema.equals(rows.schema)
+    assert back.equals(pa.Table.from_batches([rows]))
