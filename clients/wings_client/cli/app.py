@@ -36,9 +36,11 @@ def _print_version(wanted: bool) -> None:
 )
 def root(
     *,
-    show_version: Annotated[
+    version_wanted: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Take the options that stand before a command; all of them act on their own."""

@@ -75,7 +75,9 @@ def _load(entry_point: EntryPoint) -> Any:
 def _explain(entry_point: EntryPoint, error: Exception) -> str:
     cause = " ".join(f"{type(error).__name__}: {error}".split())
     text = f"the command {entry_point.name!r} ({entry_point.value}) cannot be loaded: {cause}"
-    extra = _EXTRAS.get(entry_point.module.partition(".")[0])
-    if isinstance(error, ModuleNotFoundError) and extra is not None:
+    layer = entry_point.module.partition(".")[0]
+    extra = _EXTRAS.get(layer)
+    missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else layer
+    if extra is not None and missing.partition(".")[0] != layer:
         text += f"; pip install 'wings-flight[{extra}]'"
     return text

@@ -1,0 +1,211 @@
+"""The data directory of an embedded server: its layout, and the lock that keeps it to one.
+
+    DIRECTORY/
+      FORMAT            the version of this layout, written last when the directory is made
+      LOCK              held with flock by the server that has it open; holds its process id
+      metadata.sqlite   names and the index of offsets
+      segments/         the pages
+
+The lock goes with the process, however it ends, so a stale LOCK file never bars a start.
+"""
+
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from wings_core.errors import InvalidArgument, Unavailable
+
+FORMAT_VERSION = 1
+"""The layout that this version of Wings writes, and the newest that it reads."""
+
+NAMES_SHOWN_MAX = 3
+"""How many entries of a foreign directory an error names."""
+
+_FORMAT = "FORMAT"
+_FORMAT_NEW = "FORMAT.new"
+_LOCK = "LOCK"
+_FORMAT_TEXT = re.compile(r"wings data directory, format (\d{1,9})\n", re.ASCII)
+
+_NOT_OURS_BUT_HARMLESS = {"lost+found"}
+"""A volume mounted as the data directory begins with this entry."""
+
+
+class DataDirectory:
+    """A data directory, opened by `open` or `open_read_only`; a context manager that closes it.
+
+    Attributes:
+        path: The directory, absolute.
+        metadata: The file of the metadata store.
+        segments: The directory of the segment files.
+    """
+
+    def __init__(self, path: Path, lock: int | None) -> None:
+        self.path = path
+        self.metadata = path / "metadata.sqlite"
+        self.segments = path / "segments"
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: Path | str) -> Self:
+        """Open a directory for writing, and make it where it is missing or empty.
+
+        Directories are made with mode 0700 and are durable when this returns. Never waits for the
+        lock.
+
+        Raises:
+            Unavailable: Another server has the directory open (fact `pid`, if it is known), or the
+                file system refuses.
+            InvalidArgument: It is something else, or of a format that this version cannot read.
+        """
+        path = Path(path).absolute()
+        with _file_system_errors(path):
+            _make_directory(path)
+            # Looked at before the lock is made as well, so that nothing is put into a directory
+            # that is something else.
+            _read_format(path)
+            lock = _take_lock(path)
+            try:
+                if _read_format(path) is None:
+                    _write_format(path)
+                directory = cls(path, lock)
+                _make_directory(directory.segments)
+            except BaseException:
+                os.close(lock)
+                raise
+        return directory
+
+    @classmethod
+    def open_read_only(cls, path: Path | str) -> Self:
+        """Open a directory to read it; takes no lock, so a server may be writing to it meanwhile.
+
+        Raises:
+            InvalidArgument: There is no such directory, it is something else, or it is of a format
+                that this version cannot read.
+            Unavailable: The file system refuses.
+        """
+        path = Path(path).absolute()
+        with _file_system_errors(path):
+            if not path.exists():
+                raise InvalidArgument(f"{path} does not exist")
+            if _read_format(path) is None:
+                raise InvalidArgument(f"{path} is not a data directory of Wings: it is empty")
+        return cls(path, None)
+
+    @property
+    def locked(self) -> bool:
+        """Whether this object holds the directory's lock."""
+        return self._lock is not None
+
+    def close(self) -> None:
+        """Give the lock back; does nothing the second time."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        """Return the directory."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the directory."""
+        self.close()
+
+
+@contextmanager
+def _file_system_errors(path: Path) -> Generator[None]:
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError):
+        raise InvalidArgument(f"{path} is not a directory") from None
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be used: {error.strerror or error}") from error
+
+
+def _make_directory(path: Path) -> None:
+    """Make a directory and its parents durable; an existing one is left as it is."""
+    if path.is_dir():
+        return
+    _make_directory(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+    _sync(path.parent)
+
+
+def _read_format(path: Path) -> int | None:
+    """Return the directory's format, or None where it is empty or its making was cut short.
+
+    Raises:
+        InvalidArgument: It is something else, or too new.
+    """
+    try:
+        text = (path / _FORMAT).read_bytes().decode("utf-8", "replace")
+    except FileNotFoundError:
+        _check_unused(path)
+        return None
+    match = _FORMAT_TEXT.fullmatch(text)
+    if match is None:
+        raise InvalidArgument(
+            f"{path} is not a data directory of Wings: its {_FORMAT} file says {text[:40]!r}"
+        )
+    found = int(match[1])
+    if not 1 <= found <= FORMAT_VERSION:
+        raise InvalidArgument(
+            f"{path} has format {found}, and this version of Wings reads up to {FORMAT_VERSION}",
+            format=found,
+        )
+    return found
+
+
+def _check_unused(path: Path) -> None:
+    ours = {_FORMAT_NEW, _LOCK} | _NOT_OURS_BUT_HARMLESS
+    found = sorted({entry.name for entry in path.iterdir()} - ours)
+    if found:
+        shown = ", ".join(found[:NAMES_SHOWN_MAX])
+        more = f" and {len(found) - NAMES_SHOWN_MAX} more" if len(found) > NAMES_SHOWN_MAX else ""
+        raise InvalidArgument(
+            f"{path} is not a data directory of Wings, and not empty: it holds {shown}{more}"
+        )
+
+
+def _write_format(path: Path) -> None:
+    """Mark the directory as ours, atomically, so that a crash leaves it unmarked or whole."""
+    new = path / _FORMAT_NEW
+    with new.open("w", encoding="utf-8") as file:
+        file.write(f"wings data directory, format {FORMAT_VERSION}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path / _FORMAT)
+    _sync(path)
+
+
+def _take_lock(path: Path) -> int:
+    descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        os.close(descriptor)
+        if error.errno not in {errno.EAGAIN, errno.EACCES}:
+            raise
+        raise _held(path, holder) from None
+    return descriptor
+
+
+def _held(path: Path, holder: str) -> Unavailable:
+    if holder.isdigit():
+        return Unavailable(f"{path} is in use by another server, process {holder}", pid=int(holder))
+    return Unavailable(f"{path} is in use by another server")
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

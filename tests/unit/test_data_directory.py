@@ -1,0 +1,137 @@
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wings_core.data_directory import FORMAT_VERSION, DataDirectory
+from wings_core.errors import InvalidArgument, Unavailable
+
+HOLD = """
+import sys
+from wings_core.data_directory import DataDirectory
+with DataDirectory.open(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_opening_makes_a_private_directory_with_its_layout(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "data"
+    with DataDirectory.open(path) as directory:
+        assert directory.locked
+        assert directory.path == path
+        assert directory.metadata == path / "metadata.sqlite"
+        assert directory.segments.is_dir()
+        assert {entry.name for entry in path.iterdir()} == {"FORMAT", "LOCK", "segments"}
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+        assert stat.S_IMODE(directory.segments.stat().st_mode) == 0o700
+    assert not directory.locked
+
+
+def test_a_closed_directory_opens_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        with DataDirectory.open(tmp_path) as directory:
+            assert directory.locked
+
+
+def test_closing_twice_does_nothing(tmp_path: Path) -> None:
+    directory = DataDirectory.open(tmp_path)
+    directory.close()
+    directory.close()
+    with DataDirectory.open(tmp_path) as again:
+        directory.close()
+        with pytest.raises(Unavailable):
+            DataDirectory.open(tmp_path)
+        assert again.locked
+
+
+def test_a_directory_that_another_process_holds_is_refused_until_that_ends(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            with pytest.raises(Unavailable) as caught:
+                DataDirectory.open(tmp_path)
+            assert str(caught.value) == (
+                f"{tmp_path} is in use by another server, process {holder.pid}"
+            )
+            assert caught.value.pid == holder.pid
+            with DataDirectory.open_read_only(tmp_path) as directory:
+                assert not directory.locked
+        finally:
+            holder.kill()
+            holder.wait()
+    with DataDirectory.open(tmp_path) as directory:
+        assert (tmp_path / "LOCK").read_text() == f"{os.getpid()}\n"
+
+
+def test_a_directory_that_is_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    for name in ("b", "a", "d", "c"):
+        (tmp_path / name).touch()
+    for opener in (DataDirectory.open, DataDirectory.open_read_only):
+        with pytest.raises(InvalidArgument, match="it holds a, b, c and 1 more"):
+            opener(tmp_path)
+    assert {entry.name for entry in tmp_path.iterdir()} == {"a", "b", "c", "d"}
+
+
+def test_a_fresh_volume_is_taken_for_empty(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    with DataDirectory.open(tmp_path) as directory:
+        assert directory.segments.is_dir()
+
+
+@pytest.mark.parametrize("left", [["LOCK"], ["LOCK", "FORMAT.new"]])
+def test_a_making_that_was_cut_short_is_finished(tmp_path: Path, left: list[str]) -> None:
+    for name in left:
+        (tmp_path / name).touch()
+    with DataDirectory.open(tmp_path) as directory:
+        assert directory.segments.is_dir()
+    with DataDirectory.open_read_only(tmp_path) as directory:
+        assert directory.path == tmp_path
+
+
+def test_a_newer_format_is_refused_by_its_number(tmp_path: Path) -> None:
+    newer = FORMAT_VERSION + 1
+    DataDirectory.open(tmp_path).close()
+    (tmp_path / "FORMAT").write_text(f"wings data directory, format {newer}\n")
+    for opener in (DataDirectory.open, DataDirectory.open_read_only):
+        with pytest.raises(InvalidArgument, match=f"has format {newer}, .* up to") as caught:
+            opener(tmp_path)
+        assert caught.value.format == newer
+
+
+def test_a_foreign_format_file_is_quoted(tmp_path: Path) -> None:
+    (tmp_path / "FORMAT").write_bytes(b"RIFF\xff")
+    with pytest.raises(InvalidArgument, match="its FORMAT file says 'RIFF"):
+        DataDirectory.open(tmp_path)
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for opener in (DataDirectory.open, DataDirectory.open_read_only):
+        with pytest.raises(InvalidArgument, match="is not a directory"):
+            opener(file)
+    with pytest.raises(InvalidArgument, match="is not a directory"):
+        DataDirectory.open(file / "below")
+
+
+def test_reading_what_is_not_there_is_refused_and_makes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="does not exist"):
+        DataDirectory.open_read_only(tmp_path / "none")
+    with pytest.raises(InvalidArgument, match="it is empty"):
+        DataDirectory.open_read_only(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_that_the_file_system_refuses_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="File name too long"):
+        DataDirectory.open(tmp_path / ("x" * 300))
