@@ -13,6 +13,7 @@ result is a layout inside the message's bounds or `StorageCorrupt`.
 """
 
 import struct
+from itertools import pairwise
 from typing import NamedTuple, cast
 
 import pyarrow as pa
@@ -89,15 +90,11 @@ def read_layout(message: memoryview, first_buffers: tuple[int, ...]) -> MessageL
         rows, offsets = _parse(message[_PREFIX.size : body], first_buffers[-1], body_length)
     except (struct.error, IndexError):
         raise StorageCorrupt("the message's metadata points outside itself") from None
-    # One past the last buffer, for the columns that have none there: they take no bytes.
-    offsets.append(body_length)
-    if offsets[0] != 0:
-        raise StorageCorrupt("the body does not begin with the first column")
     return MessageLayout(rows, tuple([body + offsets[first] for first in first_buffers]))
 
 
 def _parse(metadata: memoryview, buffers: int, body_length: int) -> tuple[int, list[int]]:
-    """Return the number of rows and where each buffer begins in the body.
+    """Return the number of rows, and where each buffer begins in the body and the last ends.
 
     struct refuses to read past the end of the metadata; positions never become negative.
     """
@@ -116,10 +113,13 @@ def _parse(metadata: memoryview, buffers: int, body_length: int) -> tuple[int, l
     if _U32.unpack_from(metadata, vector)[0] != buffers:
         raise StorageCorrupt(f"the message does not have the {buffers} buffers of its schema")
     numbers = struct.unpack_from(f"<{2 * buffers}q", metadata, vector + _U32.size)
-    offsets, lengths = list(numbers[::2]), numbers[1::2]
-    for offset, length, end in zip(offsets, lengths, [*offsets[1:], body_length], strict=True):
+    # One past the last buffer, for the columns that have none there: they take no bytes.
+    offsets, lengths = [*numbers[::2], body_length], numbers[1::2]
+    for length, (offset, end) in zip(lengths, pairwise(offsets), strict=True):
         if not 0 <= length <= end - offset:
             raise StorageCorrupt("the message's buffers do not follow one another in its body")
+    if offsets[0] != 0:
+        raise StorageCorrupt("the body does not begin with the first column")
     return rows, offsets
 
 
@@ -156,7 +156,7 @@ _FIXED_WIDTH = (
 )
 _LISTS = (pa.list_(pa.null()), pa.large_list(pa.null()), pa.map_(pa.int8(), pa.null()))
 
-# Validity counts as a buffer, except for nulls and unions, which have none.
+# Validity counts as a buffer; a column of nulls has none.
 _OWN_BUFFERS: dict[int, int] = {
     pa.null().id: 0,
     **{data_type.id: 2 for data_type in _FIXED_WIDTH},
@@ -165,6 +165,4 @@ _OWN_BUFFERS: dict[int, int] = {
     **{data_type.id: 2 for data_type in _LISTS},
     pa.list_(pa.null(), 1).id: 1,
     pa.struct([]).id: 1,
-    pa.sparse_union([]).id: 1,
-    pa.dense_union([]).id: 2,
 }
