@@ -1,0 +1,201 @@
+"""Every setting of the server, as one model, and where its values come from.
+
+By priority: flags of the command line, environment variables (`WINGS_FLIGHT`, nested ones as
+`WINGS_LIMITS__BATCH_BYTES_MAX`), a TOML file, defaults.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from wings_core.errors import InvalidArgument
+from wings_core.limits import Limits
+
+ENVIRONMENT_PREFIX = "WINGS_"
+ENVIRONMENT_DELIMITER = "__"
+
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):(\d{1,5})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a listener listens. Port 0 stands for a free one, chosen when it begins to listen."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse `HOST:PORT`; an IPv6 address stands in brackets, `[::1]:7777`.
+
+        Raises:
+            ValueError: It is of another form, or the port is above 65535.
+        """
+        match = _ADDRESS.fullmatch(text)
+        if match is None or int(match[2]) > 65_535:
+            raise ValueError(
+                f"{text!r} is not an address: expected HOST:PORT with a port up to 65535, "
+                "an IPv6 host in brackets"
+            )
+        return cls(match[1].strip("[]"), int(match[2]))
+
+    def __str__(self) -> str:
+        """Return `HOST:PORT`, an IPv6 host in brackets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def _parse_address(value: Any) -> Any:
+    return Address.parse(value) if isinstance(value, str) else value
+
+
+# NoDecode: the environment holds it as HOST:PORT, not as the JSON of a dataclass.
+AddressSetting = Annotated[Address, NoDecode, BeforeValidator(_parse_address), PlainSerializer(str)]
+
+
+class Settings(BaseSettings):
+    """The settings of one server. The constructor reads neither environment nor files: `load` does.
+
+    Environment variables of the prefix that name no setting are left to other programs of Wings.
+    """
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_nested_delimiter=ENVIRONMENT_DELIMITER,
+    )
+
+    data_dir: Path = Field(
+        default=Path("wings-data"), description="Directory of messages and metadata."
+    )
+    flight: AddressSetting = Field(
+        default=Address("127.0.0.1", 7777), description="Where Arrow Flight is served."
+    )
+    http: AddressSetting = Field(
+        default=Address("127.0.0.1", 7780), description="Where HTTP is served."
+    )
+    drain_seconds: float = Field(
+        default=10.0, ge=0, le=3600, description="Longest wait for calls under way when stopping."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least severe entries of the log."
+    )
+    log_format: Literal["console", "json"] | None = Field(
+        default=None,
+        description="Form of the log; none given: console on a terminal, else json.",
+    )
+    limits: Limits = Field(default=Limits(), description="Bounds on what the server takes on.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take values from the constructor's arguments alone."""
+        return (init_settings,)
+
+
+def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """Gather the settings from all sources.
+
+    Args:
+        config: A TOML file whose keys are the settings' names.
+        flags: Values by setting's name; None stands for a flag that was not given.
+
+    Raises:
+        InvalidArgument: A value is wrong or a key unknown; the message names each and its source.
+    """
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    file = {} if config is None else _read_toml(config)
+    try:
+        environment = EnvSettingsSource(Settings)()
+    except SettingsError as error:
+        raise InvalidArgument(f"bad environment: {error}") from None
+    try:
+        return Settings(**_merge(_merge(file, environment), given))
+    except ValidationError as error:
+        problems = [
+            f"{_source(problem['loc'], given, environment, config)}: {_reason(problem)}"
+            for problem in error.errors(include_url=False, include_context=False)
+        ]
+        raise InvalidArgument("bad settings: " + "; ".join(problems)) from None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{path} is not TOML: {error}") from None
+
+
+def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay one tree of values over another; the upper one wins, key by key."""
+    merged = dict(low)
+    for key, value in high.items():
+        below = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            value = _merge(cast("Mapping[str, Any]", below), cast("Mapping[str, Any]", value))
+        merged[key] = value
+    return merged
+
+
+def _source(
+    location: tuple[int | str, ...],
+    flags: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    config: Path | None,
+) -> str:
+    """Name a setting as it is written in the source that its value came from."""
+    names = [str(name) for name in location]
+    if names[0] in flags:
+        return "--" + names[0].replace("_", "-")
+    if not _holds(environment, names):
+        return f"{config}: {'.'.join(names)}"
+    # A nested value has a variable of its own, or is in the JSON of one that stands for all.
+    variables = {name.upper() for name in os.environ}
+    for end in range(len(names), 1, -1):
+        variable = _variable(names[:end])
+        if variable in variables:
+            return variable
+    return ".".join([_variable(names[:1]), *names[1:]])
+
+
+def _variable(names: Sequence[str]) -> str:
+    return (ENVIRONMENT_PREFIX + ENVIRONMENT_DELIMITER.join(names)).upper()
+
+
+def _holds(tree: Any, names: Sequence[str]) -> bool:
+    for name in names:
+        if not isinstance(tree, Mapping) or name not in tree:
+            return False
+        tree = cast("Mapping[str, Any]", tree)[name]
+    return True
+
+
+def _reason(problem: Mapping[str, Any]) -> str:
+    if problem["type"] == "extra_forbidden":
+        return "there is no such setting"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
