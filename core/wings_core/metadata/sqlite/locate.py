@@ -43,7 +43,9 @@ def locate(
     messages_max: int,
 ) -> Located:
     """Find the pages that hold the messages from `offset` on; see `OffsetRegistry.locate`."""
-    arguments = (partition, min(offset, OFFSET_MAX), topic_uuid, LOCATIONS_MAX)
+    # Below the log's start is one place, whatever its distance.
+    stored_offset = max(-1, min(offset, OFFSET_MAX))
+    arguments = (partition, stored_offset, topic_uuid, LOCATIONS_MAX)
     # Closed before its end: an open cursor would keep its connection at this moment's state.
     with closing(connection.execute(_LOCATE, arguments)) as rows:
         row = next(rows, None)

@@ -1,0 +1,154 @@
+"""Metadata under test: every implementation, with a clock that a test sets."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry
+from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.model import (
+    Accepted,
+    CommitBatch,
+    CommittedRange,
+    ExpectedOffset,
+    PageAddress,
+    Rejected,
+    Sequence,
+    StoredPage,
+    Topic,
+)
+from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.partitions import UNPARTITIONED, Partition
+
+SECOND = 1_000_000
+HOUR = 3600 * SECOND
+DAY = 24 * HOUR
+NOON = 1_800_000_000 * SECOND
+"""When the clock of a test starts, in microseconds since the epoch."""
+
+SCHEMA = pa.schema([pa.field("key", pa.string()), pa.field("n", pa.int64())])
+A, B, C = Partition('"a"'), Partition('"b"'), Partition('"c"')
+
+
+@dataclass(slots=True)
+class Clock:
+    """Stands until a test moves it."""
+
+    time: int = NOON
+
+    def __call__(self) -> int:
+        return self.time
+
+
+@dataclass(slots=True)
+class MetadataUnderTest:
+    """One implementation, opened on a store of its own."""
+
+    open: Callable[[Clock], Metadata]
+    """Opens the same store each time."""
+    clock: Clock = field(default_factory=Clock)
+    opened: Metadata = field(init=False)
+    topics_created: int = 0
+
+    def __post_init__(self) -> None:
+        self.opened = self.open(self.clock)
+
+    @property
+    def admin(self) -> Admin:
+        return self.opened.admin
+
+    @property
+    def registry(self) -> OffsetRegistry:
+        return self.opened.registry
+
+    def reopen(self) -> None:
+        """Close the store and open it again, as a restart does."""
+        self.opened.close()
+        self.opened = self.open(self.clock)
+
+    def create_topic(self, partition_key: str | None = None) -> Topic:
+        """Create a topic of a name of its own."""
+        self.topics_created += 1
+        name = DEFAULT_NAMESPACE.topic(f"topic-{self.topics_created}")
+        return self.admin.create_topic(name, SCHEMA, partition_key)
+
+    def push(
+        self,
+        topic: Topic,
+        rows: int = 1,
+        partition: Partition = UNPARTITIONED,
+        *,
+        timestamp: int | None = None,
+    ) -> CommittedRange:
+        """Commit a batch of one page."""
+        batch = batch_of(topic, {partition: rows}, timestamp=timestamp)
+        (committed,) = accepted(self.registry.commit([batch])[0])
+        return committed
+
+
+def batch_of(
+    topic: Topic,
+    rows: dict[Partition, int],
+    *,
+    stream: int = 0,
+    sequence: tuple[str, int] | None = None,
+    expected: tuple[Partition, int] | None = None,
+    timestamp: int | None = None,
+    folio: str = "folio-1",
+) -> CommitBatch:
+    """Return a batch with a page of so many rows for each partition."""
+    return CommitBatch(
+        stream=stream,
+        topic_uuid=topic.uuid,
+        pages=tuple(
+            StoredPage(partition, count, PageAddress(folio, position=index * 100, length=100))
+            for index, (partition, count) in enumerate(rows.items())
+        ),
+        sequence=None if sequence is None else Sequence(*sequence),
+        expected=None if expected is None else ExpectedOffset(*expected),
+        timestamp=timestamp,
+    )
+
+
+def accepted(result: Accepted | Rejected) -> tuple[CommittedRange, ...]:
+    """Return what an accepted batch got; raise the error of a rejected one."""
+    if isinstance(result, Rejected):
+        raise result.error
+    return result.committed
+
+
+def offsets_of(
+    registry: OffsetRegistry, topic: Topic, partition: Partition = UNPARTITIONED, offset: int = 0
+) -> list[tuple[int, int]]:
+    """Return start and inclusive end of each page from an offset to the end of the log."""
+    pages: list[tuple[int, int]] = []
+    while located := registry.locate(topic.uuid, partition, offset, 1_000).locations:
+        pages += [(location.start_offset, location.end_offset) for location in located]
+        offset = pages[-1][1] + 1
+    return pages
+
+
+@contextmanager
+def open_sqlite(directory: Path) -> Generator[MetadataUnderTest]:
+    def open_metadata(clock: Clock) -> Metadata:
+        return SqliteMetadata(directory / "metadata.db", clock=clock)
+
+    metadata = MetadataUnderTest(open_metadata)
+    try:
+        yield metadata
+    finally:
+        metadata.opened.close()
+
+
+IMPLEMENTATIONS = {"sqlite": open_sqlite}
+"""What the behaviour suite runs over: how to open each in a directory of the test."""
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def metadata(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[MetadataUnderTest]:
+    with IMPLEMENTATIONS[request.param](tmp_path) as under_test:
+        yield under_test

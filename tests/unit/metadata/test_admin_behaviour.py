@@ -1,0 +1,235 @@
+"""What every `Admin` does."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+from fix_metadata import NOON, SCHEMA, SECOND, MetadataUnderTest
+
+from wings_core.errors import (
+    AlreadyExists,
+    NamespaceNotEmpty,
+    NamespaceNotFound,
+    TopicNotFound,
+    WingsError,
+)
+from wings_core.model import Namespace, Topic, TopicConfig
+from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
+
+ORDERS = DEFAULT_NAMESPACE.topic("orders")
+ELSEWHERE = NamespaceName("acme", "elsewhere")
+CONFIG = TopicConfig(batch_bytes_max=1_000)
+
+
+def test_the_default_namespace_is_there_from_the_first_start(metadata: MetadataUnderTest) -> None:
+    assert metadata.admin.list_namespaces() == [Namespace(DEFAULT_NAMESPACE, NOON)]
+
+
+def test_a_namespace_deleted_stays_deleted_after_a_restart(metadata: MetadataUnderTest) -> None:
+    metadata.admin.delete_namespace(DEFAULT_NAMESPACE)
+    metadata.reopen()
+    assert metadata.admin.list_namespaces() == []
+
+
+def test_a_created_namespace_can_be_read_back(metadata: MetadataUnderTest) -> None:
+    metadata.clock.time = NOON + SECOND
+    created = metadata.admin.create_namespace(ELSEWHERE)
+    assert created == Namespace(ELSEWHERE, NOON + SECOND)
+    metadata.clock.time = NOON + 2 * SECOND
+    assert metadata.admin.get_namespace(ELSEWHERE) == created
+    metadata.reopen()
+    assert metadata.admin.get_namespace(ELSEWHERE) == created
+
+
+def test_a_namespace_is_created_once(metadata: MetadataUnderTest) -> None:
+    metadata.admin.create_namespace(ELSEWHERE)
+    with pytest.raises(AlreadyExists):
+        metadata.admin.create_namespace(ELSEWHERE)
+
+
+def test_namespaces_of_the_same_id_in_two_tenants_are_two(metadata: MetadataUnderTest) -> None:
+    other = NamespaceName("other", ELSEWHERE.namespace)
+    metadata.admin.create_namespace(ELSEWHERE)
+    metadata.admin.create_namespace(other)
+    metadata.admin.create_topic(other.topic("orders"), SCHEMA)
+    assert metadata.admin.list_topics(ELSEWHERE) == []
+
+
+def test_namespaces_are_listed_by_name(metadata: MetadataUnderTest) -> None:
+    names = [NamespaceName("b", "a"), NamespaceName("a", "b"), NamespaceName("a", "a")]
+    for name in names:
+        metadata.admin.create_namespace(name)
+    listed = [namespace.name for namespace in metadata.admin.list_namespaces()]
+    assert listed == sorted([*names, DEFAULT_NAMESPACE])
+
+
+def test_deleting_an_empty_namespace_returns_what_it_was(metadata: MetadataUnderTest) -> None:
+    created = metadata.admin.create_namespace(ELSEWHERE)
+    assert metadata.admin.delete_namespace(ELSEWHERE) == created
+    with pytest.raises(NamespaceNotFound):
+        metadata.admin.get_namespace(ELSEWHERE)
+
+
+def test_a_namespace_with_a_topic_cannot_be_deleted(metadata: MetadataUnderTest) -> None:
+    topic = metadata.admin.create_topic(ORDERS, SCHEMA)
+    with pytest.raises(NamespaceNotEmpty):
+        metadata.admin.delete_namespace(DEFAULT_NAMESPACE)
+    assert metadata.admin.get_topic(ORDERS) == topic
+
+
+def test_a_namespace_is_empty_once_its_topics_are_deleted(metadata: MetadataUnderTest) -> None:
+    topic = metadata.admin.create_topic(ORDERS, SCHEMA)
+    metadata.push(topic)
+    metadata.admin.delete_topic(ORDERS)
+    metadata.admin.delete_namespace(DEFAULT_NAMESPACE)
+    metadata.admin.create_namespace(DEFAULT_NAMESPACE)
+    assert metadata.admin.list_topics(DEFAULT_NAMESPACE) == []
+
+
+def test_nothing_is_found_in_a_namespace_that_is_not_there(metadata: MetadataUnderTest) -> None:
+    admin, name = metadata.admin, ELSEWHERE.topic("orders")
+    with pytest.raises(NamespaceNotFound):
+        admin.get_namespace(ELSEWHERE)
+    with pytest.raises(NamespaceNotFound):
+        admin.delete_namespace(ELSEWHERE)
+    with pytest.raises(NamespaceNotFound):
+        admin.list_topics(ELSEWHERE)
+    with pytest.raises(NamespaceNotFound):
+        admin.create_topic(name, SCHEMA)
+    with pytest.raises(NamespaceNotFound):
+        admin.get_topic(name)
+    with pytest.raises(NamespaceNotFound):
+        admin.alter_topic(name, CONFIG)
+    with pytest.raises(NamespaceNotFound):
+        admin.delete_topic(name)
+
+
+def test_a_topic_that_is_not_there_is_not_found(metadata: MetadataUnderTest) -> None:
+    with pytest.raises(TopicNotFound):
+        metadata.admin.get_topic(ORDERS)
+    with pytest.raises(TopicNotFound):
+        metadata.admin.alter_topic(ORDERS, CONFIG)
+    with pytest.raises(TopicNotFound):
+        metadata.admin.delete_topic(ORDERS)
+
+
+def test_a_created_topic_can_be_read_back(metadata: MetadataUnderTest) -> None:
+    schema = pa.schema(
+        [
+            pa.field("Key, with spaces", pa.large_string(), nullable=False),
+            pa.field("price", pa.decimal128(10, 2)),
+            pa.field("at", pa.timestamp("us", tz="UTC")),
+            pa.field("tags", pa.map_(pa.string(), pa.list_(pa.int64()))),
+            pa.field("where", pa.struct([pa.field("é", pa.float64(), nullable=False)])),
+        ]
+    )
+    created = metadata.admin.create_topic(ORDERS, schema, "Key, with spaces", CONFIG)
+    assert created == Topic(ORDERS, created.uuid, schema, "Key, with spaces", CONFIG, NOON)
+    metadata.clock.time += SECOND
+    assert metadata.admin.get_topic(ORDERS) == created
+    assert metadata.admin.list_topics(DEFAULT_NAMESPACE) == [created]
+    metadata.reopen()
+    assert metadata.admin.get_topic(ORDERS) == created
+
+
+def test_a_topic_without_a_key_or_configuration_has_the_defaults(
+    metadata: MetadataUnderTest,
+) -> None:
+    metadata.admin.create_topic(ORDERS, SCHEMA)
+    topic = metadata.admin.get_topic(ORDERS)
+    assert (topic.partition_key, topic.config) == (None, TopicConfig())
+
+
+def test_a_topic_is_created_once(metadata: MetadataUnderTest) -> None:
+    topic = metadata.admin.create_topic(ORDERS, SCHEMA)
+    with pytest.raises(AlreadyExists):
+        metadata.admin.create_topic(ORDERS, SCHEMA)
+    assert metadata.admin.get_topic(ORDERS) == topic
+
+
+def test_if_not_exists_returns_the_same_topic_as_it_is(metadata: MetadataUnderTest) -> None:
+    topic = metadata.admin.create_topic(ORDERS, SCHEMA, "key", CONFIG, if_not_exists=True)
+    noted = pa.schema(SCHEMA, metadata={"writer": "x"})
+    again = metadata.admin.create_topic(ORDERS, noted, "key", TopicConfig(), if_not_exists=True)
+    assert again == topic
+
+
+@pytest.mark.parametrize(
+    ("schema", "key"),
+    [
+        (SCHEMA, "n"),
+        (SCHEMA, None),
+        (pa.schema([*SCHEMA, pa.field("more", pa.int8())]), "key"),
+        (pa.schema([SCHEMA.field("key"), pa.field("n", pa.int64(), nullable=False)]), "key"),
+    ],
+)
+def test_if_not_exists_refuses_another_schema_or_key(
+    metadata: MetadataUnderTest, schema: pa.Schema, key: str | None
+) -> None:
+    metadata.admin.create_topic(ORDERS, SCHEMA, "key")
+    with pytest.raises(AlreadyExists):
+        metadata.admin.create_topic(ORDERS, schema, key, if_not_exists=True)
+
+
+def test_of_many_who_create_a_topic_at_once_one_succeeds(metadata: MetadataUnderTest) -> None:
+    def create(_: int) -> Topic | WingsError:
+        try:
+            return metadata.admin.create_topic(ORDERS, SCHEMA)
+        except AlreadyExists as error:
+            return error
+
+    with ThreadPoolExecutor(8) as threads:
+        results = list(threads.map(create, range(8)))
+    (created,) = [result for result in results if isinstance(result, Topic)]
+    assert metadata.admin.get_topic(ORDERS) == created
+
+
+def test_topics_are_listed_by_name(metadata: MetadataUnderTest) -> None:
+    metadata.admin.create_namespace(ELSEWHERE)
+    metadata.admin.create_topic(ELSEWHERE.topic("m"), SCHEMA)
+    names = [DEFAULT_NAMESPACE.topic(topic_id) for topic_id in ("b", "a-2", "a", "a2")]
+    for name in names:
+        metadata.admin.create_topic(name, SCHEMA)
+    listed = [topic.name for topic in metadata.admin.list_topics(DEFAULT_NAMESPACE)]
+    assert listed == sorted(names)
+
+
+def test_altering_a_topic_replaces_its_configuration_alone(metadata: MetadataUnderTest) -> None:
+    topic = metadata.admin.create_topic(ORDERS, SCHEMA, "key")
+    assert metadata.admin.get_topic(ORDERS) == topic
+    altered = metadata.admin.alter_topic(ORDERS, CONFIG)
+    assert altered == Topic(ORDERS, topic.uuid, SCHEMA, "key", CONFIG, topic.created_at)
+    assert metadata.admin.get_topic(ORDERS) == altered
+    metadata.reopen()
+    assert metadata.admin.get_topic(ORDERS) == altered
+
+
+def test_deleting_a_topic_returns_what_it_was(metadata: MetadataUnderTest) -> None:
+    topic = metadata.admin.create_topic(ORDERS, SCHEMA, "key", CONFIG)
+    assert metadata.admin.get_topic(ORDERS) == topic
+    assert metadata.admin.delete_topic(ORDERS) == topic
+    assert metadata.admin.list_topics(DEFAULT_NAMESPACE) == []
+    with pytest.raises(TopicNotFound):
+        metadata.admin.get_topic(ORDERS)
+    metadata.reopen()
+    with pytest.raises(TopicNotFound):
+        metadata.admin.get_topic(ORDERS)
+
+
+def test_a_topic_deleted_and_created_again_is_another_one(metadata: MetadataUnderTest) -> None:
+    first = metadata.admin.create_topic(ORDERS, SCHEMA)
+    metadata.push(first, rows=3)
+    metadata.admin.delete_topic(ORDERS)
+    second = metadata.admin.create_topic(ORDERS, SCHEMA)
+    assert second.uuid != first.uuid
+    assert metadata.push(second).start_offset == 0
+
+
+def test_a_closed_store_says_so(metadata: MetadataUnderTest) -> None:
+    metadata.opened.close()
+    with pytest.raises(WingsError) as caught:
+        metadata.admin.get_topic(ORDERS)
+    assert caught.value.code == "UNAVAILABLE"
+    with pytest.raises(WingsError) as caught:
+        metadata.admin.create_topic(ORDERS, SCHEMA)
+    assert caught.value.code == "UNAVAILABLE"
