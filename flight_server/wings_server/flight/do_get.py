@@ -33,8 +33,6 @@ from wings_core.times import Deadline
 from wings_server.flight.boundary import flight_errors
 from wings_server.flight.client_watch import ClientWatch
 
-Ticket = FetchTicket | ScanTicket | FollowTicket
-
 
 @dataclass(frozen=True, slots=True)
 class Get:

@@ -97,7 +97,8 @@ class Put:
                 self._accept(reader.schema, chunk, answers, stopping)
         finally:
             answers.finish()
-        self._refuse_unsent(reader.schema)
+        if self._batches == 0:
+            self._check_unsent(reader.schema)
         if self._stream.refused is not None:
             raise self._stream.refused
 
@@ -133,8 +134,10 @@ class Put:
         """Join what the descriptor and the batch's own metadata say."""
         command = self._command
         sequence = self._next_sequence if metadata.sequence is None else metadata.sequence
-        if metadata.sequence is not None and command.producer_id is None:
-            raise InvalidArgument("sequence without producer_id")
+        if sequence is not None and command.producer_id is None:
+            raise InvalidArgument("key 'sequence' needs key 'producer_id' in the descriptor")
+        if sequence is None and command.producer_id is not None:
+            raise InvalidArgument("key 'producer_id' needs key 'sequence', there or with the batch")
         expected = metadata.expected_offset
         if expected is None and first:
             expected = command.expected_offset
@@ -148,10 +151,10 @@ class Put:
             number = Sequence(command.producer_id, sequence)
         return PushOptions(self._partition, number, expected, timestamp)
 
-    def _refuse_unsent(self, schema: pa.Schema) -> None:
-        """Tell a client that opened a stream of a wrong schema, even if it never sent a batch."""
-        if self._batches == 0:
-            check_stream_schema(self._topic.schema, schema)
+    def _check_unsent(self, schema: pa.Schema) -> None:
+        """Tell a client that finishes without a batch of what would have refused the first one."""
+        check_stream_schema(self._topic.schema, schema)
+        self._options(BatchMetadata(), first=True)
 
 
 class Answers:

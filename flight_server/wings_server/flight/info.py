@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from wings_core.contracts.info import InfoCommand, parse_criteria, parse_info_command
+from wings_core.contracts.info import InfoCommand, info_path, parse_criteria, parse_info_command
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import InvalidArgument, OffsetOutOfRange
 from wings_core.fetch.selection import Selection
 from wings_core.log import Log
 from wings_core.model import PartitionState, Topic
-from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
+from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import partition_of, partition_value
 from wings_server.flight.do_get import resolve_offset
 
@@ -24,8 +24,8 @@ def parse_info_descriptor(descriptor: flight.FlightDescriptor) -> InfoCommand:
     """
     if descriptor.descriptor_type == flight.DescriptorType.CMD:
         return parse_info_command(descriptor.command)
-    if descriptor.descriptor_type == flight.DescriptorType.PATH and len(descriptor.path) == 1:
-        return InfoCommand(topic=descriptor.path[0].decode("utf-8", "replace"))
+    if descriptor.descriptor_type == flight.DescriptorType.PATH:
+        return info_path(descriptor.path)
     raise InvalidArgument("the descriptor is neither a path [topic] nor a JSON command")
 
 
@@ -87,9 +87,8 @@ def _info(
         records += rows
         kept = state.next_offset - state.log_start_offset
         size += state.bytes * rows // kept if kept else 0
-        for first, last in _split(start, end, command.splits or 1):
+        for first, last in _split(start, end, command.splits):
             ticket = ScanTicket(
-                kind="scan",
                 topic=str(topic.name),
                 partition=partition_value(state.partition),
                 offset=first,
@@ -111,9 +110,7 @@ def _states(log: Log, topic: Topic, command: InfoCommand) -> list[PartitionState
     return [log.registry.partition_state(topic.uuid, partition)]
 
 
-def _range(
-    log: Log, topic: Topic, command: InfoCommand, state: PartitionState
-) -> tuple[int, int]:
+def _range(log: Log, topic: Topic, command: InfoCommand, state: PartitionState) -> tuple[int, int]:
     """Return the range `[start, end)` that the command reads of a partition."""
     start = resolve_offset(log, topic, state.partition, command.offset)
     if start < state.log_start_offset:

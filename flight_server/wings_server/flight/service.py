@@ -4,6 +4,7 @@ pyarrow runs each call in a thread of its own, on C++ threads. `serve()` is neve
 signal handlers would run only after the calls in flight end.
 """
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from wings_core.errors import Unavailable
+from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.log import Log
-from wings_server.flight.actions import ACTIONS, run_action
+from wings_server.actions import ACTIONS
 from wings_server.flight.boundary import flight_errors
 from wings_server.flight.client_watch import ClientWatch
 from wings_server.flight.do_get import Get, open_get, stream
@@ -92,8 +93,11 @@ class FlightService(flight.FlightServerBase):
     ) -> Iterator[bytes]:
         """Run an action."""
         with flight_errors("do_action"), self._call():
-            body = action.body.to_pybytes() if action.body is not None else b""
-            return iter([run_action(self._log, action.type, body)])
+            found = ACTIONS.get(action.type)
+            if found is None:
+                raise InvalidArgument(f"there is no action {action.type!r:.80}")
+            answer = found.run_json(self._log, action.body.to_pybytes())
+            return iter([json.dumps(answer, ensure_ascii=False).encode("utf-8")])
 
     def stop(self, drain_seconds: float) -> None:
         """Stop serving; blocks up to `drain_seconds`, and a little for the transport.

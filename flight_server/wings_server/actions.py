@@ -1,0 +1,160 @@
+"""The actions on a log: one table for Flight's DoAction and for the HTTP endpoints.
+
+Each action is a body model and one plain function from the log and a body to a JSON answer.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from wings_core.contracts.actions import (
+    ActionBody,
+    AlterTopic,
+    CommitOffsets,
+    CreateTopic,
+    GetOffsets,
+    ListNamespaces,
+    ListTopics,
+    NamespaceBody,
+    OffsetForTimestamp,
+    TopicBody,
+    describe_namespace,
+    describe_offsets,
+    describe_partition_states,
+    describe_topic,
+)
+from wings_core.log import Log
+from wings_core.model import Topic
+from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
+from wings_core.partitions import partition_of
+
+Body = TypeVar("Body", bound=ActionBody)
+Json = dict[str, Any] | list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Action(Generic[Body]):
+    """An action: what it takes, what it does, and a sentence for whoever lists the actions."""
+
+    body: type[Body]
+    run: Callable[[Log, Body], Json]
+    description: str
+
+    def run_json(self, log: Log, raw: bytes) -> Json:
+        """Parse a body and run the action.
+
+        Raises:
+            InvalidArgument: The body is not what the action takes.
+            WingsError: What the action raises.
+        """
+        return self.run(log, self.body.parse_body(raw))
+
+
+def create_topic(log: Log, body: CreateTopic) -> Json:
+    """Create a topic and return its description."""
+    topic = log.admin.create_topic(
+        TopicName.parse(body.topic),
+        body.arrow_schema(),
+        body.partition_key,
+        body.config,
+        if_not_exists=body.if_not_exists,
+    )
+    return describe_topic(topic)
+
+
+def describe(log: Log, body: TopicBody) -> Json:
+    """Return a topic's description."""
+    return describe_topic(_topic(log, body.topic))
+
+
+def alter_topic(log: Log, body: AlterTopic) -> Json:
+    """Replace a topic's configuration and return its description."""
+    return describe_topic(log.admin.alter_topic(TopicName.parse(body.topic), body.config))
+
+
+def delete_topic(log: Log, body: TopicBody) -> Json:
+    """Delete a topic and return what its description was."""
+    return describe_topic(log.delete_topic(TopicName.parse(body.topic)))
+
+
+def list_topics(log: Log, body: ListTopics) -> Json:
+    """Return the descriptions of a namespace's topics, by name."""
+    namespace = DEFAULT_NAMESPACE
+    if body.namespace is not None:
+        namespace = NamespaceName.parse(body.namespace)
+    return [describe_topic(topic) for topic in log.admin.list_topics(namespace)]
+
+
+def create_namespace(log: Log, body: NamespaceBody) -> Json:
+    """Create a namespace."""
+    return describe_namespace(log.admin.create_namespace(NamespaceName.parse(body.namespace)))
+
+
+def delete_namespace(log: Log, body: NamespaceBody) -> Json:
+    """Delete an empty namespace and return what it was."""
+    return describe_namespace(log.admin.delete_namespace(NamespaceName.parse(body.namespace)))
+
+
+def list_namespaces(log: Log, body: ListNamespaces) -> Json:
+    """Return all namespaces, by name."""
+    del body
+    return [describe_namespace(namespace) for namespace in log.admin.list_namespaces()]
+
+
+def partition_states(log: Log, body: TopicBody) -> Json:
+    """Return where each partition of a topic stands, by value."""
+    topic = _topic(log, body.topic)
+    return describe_partition_states(log.registry.partition_states(topic.uuid))
+
+
+def offset_for_timestamp(log: Log, body: OffsetForTimestamp) -> Json:
+    """Return the offset of the first message at or after a time, else the next offset."""
+    topic = _topic(log, body.topic)
+    partition = partition_of(body.partition, topic.key_type)
+    offset = log.registry.offset_for_timestamp(topic.uuid, partition, body.timestamp_us)
+    return {"offset": offset}
+
+
+def commit_offsets(log: Log, body: CommitOffsets) -> Json:
+    """Remember where a named consumer reads on, all entries or none."""
+    offsets = [
+        (topic := _topic(log, entry.topic), partition_of(entry.partition, topic.key_type),
+         entry.offset)
+        for entry in body.offsets
+    ]  # fmt: skip
+    log.registry.commit_offsets(body.consumer, offsets)
+    return body.to_json()
+
+
+def get_offsets(log: Log, body: GetOffsets) -> Json:
+    """Return where a named consumer reads on."""
+    uuid = None if body.topic is None else _topic(log, body.topic).uuid
+    return describe_offsets(log.registry.get_offsets(body.consumer, uuid))
+
+
+def _topic(log: Log, name: str) -> Topic:
+    return log.admin.get_topic(TopicName.parse(name))
+
+
+ACTIONS: dict[str, Action[Any]] = {
+    "create-topic": Action(CreateTopic, create_topic, "Create a topic with an Arrow schema."),
+    "describe-topic": Action(TopicBody, describe, "Describe a topic."),
+    "alter-topic": Action(AlterTopic, alter_topic, "Replace a topic's configuration."),
+    "delete-topic": Action(TopicBody, delete_topic, "Delete a topic and its messages."),
+    "list-topics": Action(
+        ListTopics, list_topics, "Describe the topics of a namespace; default/default if absent."
+    ),
+    "create-namespace": Action(NamespaceBody, create_namespace, "Create a namespace."),
+    "delete-namespace": Action(NamespaceBody, delete_namespace, "Delete an empty namespace."),
+    "list-namespaces": Action(ListNamespaces, list_namespaces, "List the namespaces."),
+    "partition-states": Action(
+        TopicBody, partition_states, "Tell where the partitions of a topic begin and end."
+    ),
+    "offset-for-timestamp": Action(
+        OffsetForTimestamp, offset_for_timestamp, "Find the first message at or after a time."
+    ),
+    "commit-offsets": Action(
+        CommitOffsets, commit_offsets, "Remember where a named consumer reads on."
+    ),
+    "get-offsets": Action(GetOffsets, get_offsets, "Tell where a named consumer reads on."),
+}
