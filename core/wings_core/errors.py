@@ -36,6 +36,8 @@ offset, the column). Facts travel on the wire beside code and message and read a
 `error.next_offset` is the same on the server and in a client.
 """
 
+# ruff: noqa: N818 - classes are named after their codes, which are part of the contract.
+
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -50,7 +52,7 @@ class WingsError(Exception):
 
     code: ClassVar[str] = "INTERNAL"
 
-    def __init__(self, message: str, **facts: Any) -> None:
+    def __init__(self, message: str, /, **facts: Any) -> None:
         super().__init__(message)
         self.message = message
         self.facts = facts

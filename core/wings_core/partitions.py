@@ -8,7 +8,7 @@ the column `__partition` shows. A topic without a key has the one partition `nul
 import base64
 import binascii
 import json
-from typing import NewType
+from typing import Any, NewType
 
 import pyarrow as pa
 
@@ -36,17 +36,18 @@ def is_partition_key_type(data_type: pa.DataType) -> bool:
     )
 
 
-def partition_of(value: JsonScalar, key_type: pa.DataType | None) -> Partition:
+def partition_of(value: object, key_type: pa.DataType | None) -> Partition:
     """Turn a value from outside into a partition.
 
     Args:
-        value: A JSON scalar; None stands for an absent value.
+        value: Any JSON value; None stands for an absent one.
         key_type: The type of the topic's key column, None for a topic without a key.
 
     Raises:
         PartitionNotAllowed: A value for a topic without a key.
         PartitionRequired: No value for a topic with a key.
-        PartitionTypeMismatch: A value that is not of the key's kind; nothing is converted.
+        PartitionTypeMismatch: A value that is not of the key's kind (an object, a list or a number
+            with a fraction never is); nothing is converted.
     """
     if key_type is None:
         if value is not None:
@@ -59,6 +60,11 @@ def partition_of(value: JsonScalar, key_type: pa.DataType | None) -> Partition:
     problem = _problem(value, key_type)
     if problem is not None:
         raise PartitionTypeMismatch(f"partition value {value!r:.80}: {problem}")
+    return _bounded(_canonical(value))
+
+
+def partition_of_value(value: JsonScalar) -> Partition:
+    """Return the partition of a value that is known to be one, like one in an answer."""
     return _canonical(value)
 
 
@@ -67,12 +73,16 @@ def partition_value(partition: Partition) -> JsonScalar:
     return json.loads(partition)
 
 
-def partition_of_scalar(scalar: pa.Scalar) -> Partition:
-    """Return the partition of a key column's non-null value."""
+def partition_of_scalar(scalar: "pa.Scalar[Any]") -> Partition:
+    """Return the partition of a key column's non-null value.
+
+    Raises:
+        PartitionTypeMismatch: The value is too long to name a partition.
+    """
     value = scalar.as_py()
     if isinstance(value, bytes):
         value = base64.b64encode(value).decode("ascii")
-    return _canonical(value)
+    return _bounded(_canonical(value))
 
 
 def partition_sort_key(partition: Partition) -> tuple[bool, int | str | bytes]:
@@ -83,8 +93,17 @@ def partition_sort_key(partition: Partition) -> tuple[bool, int | str | bytes]:
     return (False, value if isinstance(value, str) else "")
 
 
-def _canonical(value: JsonScalar) -> Partition:
+def _canonical(value: object) -> Partition:
     return Partition(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def _bounded(partition: Partition) -> Partition:
+    # Most are far shorter than the bound, and need not be encoded to see it.
+    if len(partition) * 4 > VALUE_BYTES_MAX and len(partition.encode()) > VALUE_BYTES_MAX:
+        raise PartitionTypeMismatch(
+            f"partition value {partition:.40}…: longer than {VALUE_BYTES_MAX} bytes as JSON"
+        )
+    return partition
 
 
 def _is_binary(data_type: pa.DataType) -> bool:
@@ -95,7 +114,7 @@ def _is_binary(data_type: pa.DataType) -> bool:
     )
 
 
-def _problem(value: JsonScalar, key_type: pa.DataType) -> str | None:
+def _problem(value: object, key_type: pa.DataType) -> str | None:
     """Say why a value is not of the key's kind, or None where it is."""
     if pa.types.is_boolean(key_type):
         return None if isinstance(value, bool) else "expected true or false"
@@ -108,8 +127,6 @@ def _problem(value: JsonScalar, key_type: pa.DataType) -> str | None:
         return None if low <= value < high else f"out of the range of {key_type}"
     if not isinstance(value, str):
         return f"expected a string ({key_type})"
-    if len(value) > VALUE_BYTES_MAX:
-        return f"longer than {VALUE_BYTES_MAX} bytes"
     if _is_binary(key_type):
         return _binary_problem(value, key_type)
     try:

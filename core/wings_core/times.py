@@ -20,6 +20,14 @@ _RFC3339 = re.compile(
 )
 
 
+TIMESTAMP_MIN = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
+TIMESTAMP_MAX = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+"""RFC 3339 has the years 0001 to 9999, also after conversion to UTC."""
+
+WAIT_SECONDS_MAX = 10 * 366 * 86_400.0
+"""A deadline further away counts as this far; the system's waits refuse very long ones."""
+
+
 def now_us() -> int:
     """Return the wall clock's time in microseconds since the epoch."""
     return time.time_ns() // 1000
@@ -39,7 +47,9 @@ def parse_timestamp(text: str) -> int:
         zone = "+00:00" if match[4] in "Zz" else match[4]
         try:
             moment = datetime.fromisoformat(f"{match[1]}T{match[2]}.{fraction}{zone}")
-            return (moment - _EPOCH) // _MICROSECOND
+            timestamp = (moment - _EPOCH) // _MICROSECOND
+            if TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
+                return timestamp
         except (ValueError, OverflowError):
             pass
     raise InvalidArgument(
@@ -63,7 +73,7 @@ class Deadline:
     @classmethod
     def after(cls, seconds: float) -> Self:
         """Return the deadline that many seconds from now; a negative number is in the past."""
-        return cls(time.monotonic() + seconds)
+        return cls(time.monotonic() + min(seconds, WAIT_SECONDS_MAX))
 
     @classmethod
     def at_timestamp(cls, timestamp: int) -> Self:

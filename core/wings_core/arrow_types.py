@@ -1,0 +1,75 @@
+"""Arrow types as trees: what lies inside a nested type, and how to build one of the same kind.
+
+Walks over types go through here, so that the kinds of nesting that Wings knows stand in one place.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    # pyarrow's own classes cannot be subscripted at run time.
+    ArrowField = pa.Field[Any]
+    ArrowArray = pa.Array[Any]
+
+
+def fields_of(schema: pa.Schema) -> "list[ArrowField]":
+    """Return the columns of a schema."""
+    return [cast("ArrowField", field) for field in cast("Any", schema)]
+
+
+def is_list(data_type: pa.DataType) -> bool:
+    """Tell whether a type is a list of one of the three kinds: list, large, fixed size."""
+    return (
+        pa.types.is_list(data_type)
+        or pa.types.is_large_list(data_type)
+        or pa.types.is_fixed_size_list(data_type)
+    )
+
+
+def is_supported_nesting(data_type: pa.DataType) -> bool:
+    """Tell whether a type is nested in a way that topics may be: list, struct or map."""
+    return is_list(data_type) or pa.types.is_struct(data_type) or pa.types.is_map(data_type)
+
+
+def children(data_type: pa.DataType) -> "list[ArrowField]":
+    """Return the fields inside a type: a list's item, a struct's fields, a map's key and value.
+
+    Empty for every other type.
+
+    Raises:
+        UnicodeDecodeError: Never here, but by the `name` of a field from a hostile schema.
+    """
+    nested = cast("Any", data_type)
+    if pa.types.is_map(data_type):
+        return [nested.key_field, nested.item_field]
+    if is_supported_nesting(data_type):
+        return [nested.field(index) for index in range(data_type.num_fields)]
+    return []
+
+
+def shape(data_type: pa.DataType) -> tuple[int, ...]:
+    """Return what a nested type is besides its kind and its children's types."""
+    nested = cast("Any", data_type)
+    if pa.types.is_fixed_size_list(data_type):
+        return (int(nested.list_size),)
+    if pa.types.is_map(data_type):
+        return (int(nested.keys_sorted),)
+    return (data_type.num_fields,)
+
+
+def with_children(data_type: pa.DataType, fields: "Sequence[ArrowField]") -> pa.DataType:
+    """Return a type of the same kind and shape around other fields; a flat type as it is."""
+    build = cast("Any", pa)
+    if pa.types.is_struct(data_type):
+        return build.struct(list(fields))
+    if pa.types.is_map(data_type):
+        return build.map_(fields[0], fields[1], bool(shape(data_type)[0]))
+    if pa.types.is_fixed_size_list(data_type):
+        return build.list_(fields[0], shape(data_type)[0])
+    if pa.types.is_large_list(data_type):
+        return build.large_list(fields[0])
+    if pa.types.is_list(data_type):
+        return build.list_(fields[0])
+    return data_type

@@ -1,0 +1,200 @@
+"""Batches that come in: do they fit their topic, and are they sound?"""
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from wings_core.arrow_types import children, fields_of, shape
+from wings_core.errors import SchemaMismatch
+from wings_core.type_names import type_name
+
+if TYPE_CHECKING:
+    from wings_core.arrow_types import ArrowArray, ArrowField
+
+_IN_COLUMN = re.compile(r"In column (\d+): (?:Invalid: )?")
+
+_TYPE_SHOWN_MAX = 200
+"""Characters of a type in an error; a nested one can be long."""
+
+
+def check_stream_schema(topic_schema: pa.Schema, schema: pa.Schema) -> None:
+    """Check that a stream's columns are the topic's: names, order and types.
+
+    Metadata and nullability are ignored, also nested, as are the names of list items and of a
+    map's key and value; whether a batch has nulls where none may be is `check_batch`'s.
+
+    Raises:
+        SchemaMismatch: Names the first column that differs, is missing or is not the topic's, in
+            the facts `column`, `expected` and `actual` (types; None where there is no such column).
+    """
+    if topic_schema.equals(schema):
+        return
+    try:
+        names = schema.names
+    except UnicodeDecodeError:
+        raise SchemaMismatch("the name of a column is not UTF-8") from None
+    for index, expected in enumerate(fields_of(topic_schema)):
+        name = expected.name
+        if index >= len(names) or names[index] != name:
+            raise _different_names(topic_schema, schema, names, index)
+        actual = _type_of(schema, index)
+        if not _is_same_type(expected.type, actual):
+            raise _mismatch(
+                f"column {name!r:.80} is of type {_shown(actual)}, the topic's is of type "
+                f"{_shown(expected.type)}",
+                name,
+                expected.type,
+                actual,
+            )
+    if len(names) > len(topic_schema):
+        raise _extra(schema, len(topic_schema))
+
+
+def check_batch(topic_schema: pa.Schema, batch: pa.RecordBatch) -> None:
+    """Check a batch's data in full, and that it has no nulls where the topic allows none.
+
+    A null in a struct's field counts only where the struct itself is not null, one in a list or
+    map only where a row's list or map holds it. Reads every buffer once.
+
+    Args:
+        topic_schema: The topic's.
+        batch: Its schema has passed `check_stream_schema`; its buffers may hold anything.
+
+    Raises:
+        SchemaMismatch: Fact `column` names the column, with dots down to a nested field.
+    """
+    try:
+        batch.validate(full=True)
+    except (pa.ArrowException, ValueError) as error:
+        raise _invalid(topic_schema, str(error)) from None
+    columns = cast("list[ArrowArray]", batch.columns)
+    for field, column in zip(fields_of(topic_schema), columns, strict=True):
+        _check_nulls(field, column, field.name, 0)
+
+
+def _different_names(
+    topic_schema: pa.Schema, schema: pa.Schema, names: list[str], index: int
+) -> SchemaMismatch:
+    """Say what is wrong at a position where the topic has another column, or the stream none."""
+    name = topic_schema.names[index]
+    expected = _type_of(topic_schema, index)
+    if name not in names:
+        return _mismatch(f"column {name!r:.80} is missing", name, expected, None)
+    if names[index] not in topic_schema.names:
+        return _extra(schema, index)
+    return _mismatch(
+        f"column {index} is {names[index]!r:.80}, the topic's is {name!r:.80}: columns must come "
+        "in the topic's order, each once",
+        name,
+        expected,
+        _type_of(schema, index),
+    )
+
+
+def _extra(schema: pa.Schema, index: int) -> SchemaMismatch:
+    name = schema.names[index]
+    message = f"column {name!r:.80} is not a column of the topic"
+    return _mismatch(message, name, None, _type_of(schema, index))
+
+
+def _mismatch(
+    message: str, column: str, expected: pa.DataType | None, actual: pa.DataType | None
+) -> SchemaMismatch:
+    return SchemaMismatch(
+        message,
+        column=column,
+        expected=None if expected is None else _shown(expected),
+        actual=None if actual is None else _shown(actual),
+    )
+
+
+def _type_of(schema: pa.Schema, index: int) -> pa.DataType:
+    return schema.types[index]
+
+
+def _shown(data_type: pa.DataType) -> str:
+    try:
+        return type_name(data_type)[:_TYPE_SHOWN_MAX]
+    except UnicodeDecodeError:
+        return "a type with a field whose name is not UTF-8"
+
+
+def _is_same_type(expected: pa.DataType, actual: pa.DataType) -> bool:
+    """Compare types but for nullability and metadata; goes as deep as the expected one."""
+    if expected.equals(actual):
+        return True
+    fields = children(expected)
+    if not fields or expected.id != actual.id or shape(expected) != shape(actual):
+        return False
+    named = pa.types.is_struct(expected)
+    try:
+        return all(
+            (field.name == other.name or not named) and _is_same_type(field.type, other.type)
+            for field, other in zip(fields, children(actual), strict=True)
+        )
+    except UnicodeDecodeError:
+        return False
+
+
+def _invalid(topic_schema: pa.Schema, problem: str) -> SchemaMismatch:
+    match = _IN_COLUMN.match(problem)
+    if match is None or int(match[1]) >= len(topic_schema):
+        return SchemaMismatch(f"the batch is not valid Arrow data: {problem:.300}")
+    name = topic_schema.names[int(match[1])]
+    return SchemaMismatch(
+        f"column {name!r:.80} is not valid Arrow data: {problem[match.end() :]:.300}", column=name
+    )
+
+
+def _check_nulls(field: "ArrowField", array: "ArrowArray", path: str, allowed: int) -> None:
+    """Refuse nulls in `array` where `field`, or a field nested in it, may not be null.
+
+    Args:
+        field: The topic's.
+        array: Its rows; null also where an enclosing struct is null.
+        path: The field's name, with dots from the column down.
+        allowed: How many of the nulls are an enclosing struct's.
+    """
+    if not field.nullable and array.null_count > allowed:
+        nulls = array.null_count - allowed
+        raise SchemaMismatch(
+            f"column {path!r:.80} may not be null, and the batch has {nulls} null"
+            f"{'s' if nulls > 1 else ''} in it",
+            column=path,
+            nulls=nulls,
+        )
+    if _has_required(field.type):
+        for child, values, child_allowed in _inside(field.type, array):
+            _check_nulls(child, values, f"{path}.{child.name}", child_allowed)
+
+
+def _inside(
+    data_type: pa.DataType, array: "ArrowArray"
+) -> "Iterator[tuple[ArrowField, ArrowArray, int]]":
+    """Yield what a nested array holds: field, values, and nulls that are the array's own.
+
+    `flatten` of a struct makes its fields null where it is; that of a list leaves out what lies
+    under a null. Both respect slices, which `keys` and `items` of a map do not.
+    """
+    fields = children(data_type)
+    nested = cast("Any", array)
+    if pa.types.is_struct(data_type):
+        for field, values in zip(fields, nested.flatten(), strict=True):
+            yield field, values, array.null_count
+    elif pa.types.is_map(data_type):
+        entries = nested.cast(pa.list_(nested.type.field(0))).flatten()
+        for field, values in zip(fields, entries.flatten(), strict=True):
+            yield field, values, 0
+    else:
+        yield fields[0], nested.flatten(), 0
+
+
+def _has_required(data_type: pa.DataType) -> bool:
+    """Tell whether a field somewhere inside a type may not be null; a map's keys never may."""
+    fields = children(data_type)
+    if pa.types.is_map(data_type):
+        key, value = fields
+        return not value.nullable or _has_required(key.type) or _has_required(value.type)
+    return any(not field.nullable or _has_required(field.type) for field in fields)

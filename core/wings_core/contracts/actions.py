@@ -1,0 +1,210 @@
+"""DoAction: the body of each action, and the JSON of their answers."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, Self
+
+import pyarrow as pa
+from pydantic import Field, JsonValue, model_validator
+
+from wings_core.contracts.messages import (
+    Identifier,
+    Message,
+    OffsetNumber,
+    Timestamp,
+    problem_of,
+    to_bytes,
+)
+from wings_core.errors import InvalidArgument
+from wings_core.model import ConsumerOffset, Namespace, PartitionState, Topic, TopicConfig
+from wings_core.partitions import partition_value
+from wings_core.schemas import (
+    FIELDS_MAX,
+    FieldSpec,
+    check_topic_schema,
+    schema_from_fields,
+    schema_from_ipc,
+    schema_to_fields,
+    schema_to_ipc,
+)
+from wings_core.times import format_timestamp, parse_timestamp
+
+OFFSETS_MAX = 10_000
+"""The most entries of one `commit-offsets`."""
+
+
+class ActionBody(Message):
+    """The JSON object that an action takes."""
+
+    @classmethod
+    def parse_body(cls, raw: "bytes | pa.Buffer | None") -> Self:
+        """Parse the body of an action; an empty one counts as `{}`.
+
+        Raises:
+            InvalidArgument: The message names the key and the problem.
+        """
+        return cls.parse(to_bytes(raw) or b"{}", InvalidArgument, "action body")
+
+
+class SchemaSpec(Message):
+    """A schema as JSON."""
+
+    fields: Annotated[tuple[FieldSpec, ...], Field(strict=False, max_length=FIELDS_MAX)]
+
+
+class CreateTopic(ActionBody):
+    """The body of `create-topic`."""
+
+    nullable_keys: ClassVar[frozenset[str]] = frozenset({"partition_key"})
+
+    topic: str
+    fields: Annotated[SchemaSpec | None, Field(alias="schema")] = None
+    """The columns as JSON; or else `schema_ipc`."""
+    schema_ipc: str | None = None
+    """Base64 of the schema as an Arrow IPC message."""
+    partition_key: str | None = None
+    config: TopicConfig = TopicConfig()
+    if_not_exists: bool = False
+
+    @model_validator(mode="after")
+    def _check_one_schema(self) -> Self:
+        if (self.fields is None) == (self.schema_ipc is None):
+            raise problem_of("give exactly one of the keys 'schema' and 'schema_ipc'")
+        return self
+
+    def arrow_schema(self) -> pa.Schema:
+        """Return the schema, checked with the partition key, without metadata.
+
+        Raises:
+            InvalidSchema: A topic may not have it.
+        """
+        if self.schema_ipc is not None:
+            schema = schema_from_ipc(self.schema_ipc)
+        else:
+            assert self.fields is not None
+            schema = schema_from_fields(self.fields.fields)
+        check_topic_schema(schema, self.partition_key)
+        return schema
+
+
+class TopicBody(ActionBody):
+    """The body of `describe-topic`, `delete-topic` and `partition-states`."""
+
+    topic: str
+
+
+class AlterTopic(ActionBody):
+    """The body of `alter-topic`."""
+
+    topic: str
+    config: TopicConfig
+
+
+class ListTopics(ActionBody):
+    """The body of `list-topics`."""
+
+    namespace: str | None = None
+    """A full name; None where absent."""
+
+
+class NamespaceBody(ActionBody):
+    """The body of `create-namespace` and `delete-namespace`."""
+
+    namespace: str
+    """A full name."""
+
+
+class ListNamespaces(ActionBody):
+    """The body of `list-namespaces`: an empty object."""
+
+
+class OffsetForTimestamp(ActionBody):
+    """The body of `offset-for-timestamp`."""
+
+    topic: str
+    partition: JsonValue = None
+    timestamp: Timestamp
+
+    @property
+    def timestamp_us(self) -> int:
+        """In microseconds since the epoch."""
+        return parse_timestamp(self.timestamp)
+
+
+class OffsetEntry(Message):
+    """Where a consumer reads on in one partition."""
+
+    topic: str
+    partition: JsonValue = None
+    offset: OffsetNumber
+    """The next one to read."""
+
+
+class CommitOffsets(ActionBody):
+    """The body of `commit-offsets`, and its answer."""
+
+    consumer: Identifier
+    offsets: Annotated[tuple[OffsetEntry, ...], Field(strict=False, max_length=OFFSETS_MAX)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answer: what was asked for, as it was asked."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+class GetOffsets(ActionBody):
+    """The body of `get-offsets`."""
+
+    consumer: Identifier
+    topic: str | None = None
+    """None: of all topics."""
+
+
+def describe_topic(topic: Topic) -> dict[str, Any]:
+    """Return a topic's description."""
+    return {
+        "topic": str(topic.name),
+        "uuid": topic.uuid,
+        "schema": {"fields": [spec.model_dump() for spec in schema_to_fields(topic.schema)]},
+        "schema_ipc": schema_to_ipc(topic.schema),
+        "partition_key": topic.partition_key,
+        "config": topic.config.model_dump(mode="json"),
+        "created_at": format_timestamp(topic.created_at),
+    }
+
+
+def describe_namespace(namespace: Namespace) -> dict[str, Any]:
+    """Return a namespace's description."""
+    return {
+        "namespace": str(namespace.name),
+        "created_at": format_timestamp(namespace.created_at),
+    }
+
+
+def describe_partition_states(states: Iterable[PartitionState]) -> list[dict[str, Any]]:
+    """Return the answer to `partition-states`, in the order given."""
+    return [
+        {
+            "partition": partition_value(state.partition),
+            "log_start_offset": state.log_start_offset,
+            "next_offset": state.next_offset,
+            "bytes": state.bytes,
+            "last_timestamp": None
+            if state.last_timestamp is None
+            else format_timestamp(state.last_timestamp),
+        }
+        for state in states
+    ]
+
+
+def describe_offsets(offsets: Iterable[ConsumerOffset]) -> dict[str, Any]:
+    """Return the answer to `get-offsets`, in the order given."""
+    return {
+        "offsets": [
+            {
+                "topic": str(entry.topic),
+                "partition": partition_value(entry.partition),
+                "offset": entry.offset,
+                "committed_at": format_timestamp(entry.committed_at),
+            }
+            for entry in offsets
+        ]
+    }

@@ -1,0 +1,61 @@
+"""The app_metadata of DoGet chunks: what range each covers, and why the stream ended."""
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pyarrow as pa
+
+from wings_core.contracts.messages import to_bytes
+
+
+class EndReason(StrEnum):
+    """Why a stream ended: the first of these that holds."""
+
+    MAX_MESSAGES = "max_messages"
+    END_OFFSET = "end_offset"
+    MIN_MESSAGES = "min_messages"
+    DEADLINE = "deadline"
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRange:
+    """The offsets `[start_offset, end_offset]` of the log that a chunk covers.
+
+    Rows that a filter dropped are in the range and not in the chunk.
+    """
+
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkEnd:
+    """The end of a stream; its chunk is empty."""
+
+    end: EndReason
+    next_offset: int
+    """Where to read on."""
+    log_end_offset: int
+    """The next offset to be assigned, as of the last look at the log."""
+
+
+def chunk_metadata(start_offset: int, end_offset: int) -> bytes:
+    """Return the metadata of a chunk of rows; both offsets inclusive."""
+    # Formatted by hand: this runs once for each chunk, and holds nothing but numbers.
+    return b'{"start_offset": %d, "end_offset": %d}' % (start_offset, end_offset)
+
+
+def end_metadata(end: EndReason, next_offset: int, log_end_offset: int) -> bytes:
+    """Return the metadata of the last chunk."""
+    return (
+        f'{{"end": "{end}", "next_offset": {next_offset}, "log_end_offset": {log_end_offset}}}'
+    ).encode("ascii")
+
+
+def parse_chunk_metadata(raw: "bytes | pa.Buffer") -> ChunkRange | ChunkEnd:
+    """Read the metadata of a chunk, or of the last one, as a server wrote it."""
+    found = json.loads(to_bytes(raw))
+    if "end" in found:
+        return ChunkEnd(EndReason(found["end"]), found["next_offset"], found["log_end_offset"])
+    return ChunkRange(found["start_offset"], found["end_offset"])

@@ -1,0 +1,70 @@
+"""GetFlightInfo commands and ListFlights criteria."""
+
+from collections.abc import Sequence
+from typing import Annotated, Self
+
+import pyarrow as pa
+from pydantic import Field, JsonValue, model_validator
+
+from wings_core.contracts.messages import Message, OffsetNumber, to_bytes
+from wings_core.contracts.put import topic_of_path
+from wings_core.contracts.tickets import Columns, Offset, check_range
+from wings_core.errors import InvalidArgument
+
+SPLITS_MAX = 10_000
+"""The most ranges that a partition may be cut into."""
+
+
+class InfoCommand(Message):
+    """What a reader wants `scan` tickets for; the keys mean what they mean in a ticket."""
+
+    topic: str
+    partition: JsonValue = None
+    """None: every partition."""
+    offset: Offset = "earliest"
+    end_offset: OffsetNumber | None = None
+    splits: Annotated[int, Field(ge=1, le=SPLITS_MAX)] = 1
+    """Cut each partition into min(splits, rows) near-equal ranges."""
+    columns: Columns | None = None
+    filter: str | None = None
+    system_columns: bool = False
+
+    @model_validator(mode="after")
+    def _check_range(self) -> Self:
+        check_range(self.offset, self.end_offset)
+        return self
+
+
+class Criteria(Message):
+    """Which topics ListFlights lists."""
+
+    namespace: str | None = None
+    """A full name; None: every namespace."""
+
+
+def parse_info_command(raw: bytes) -> InfoCommand:
+    """Parse the command of a descriptor.
+
+    Raises:
+        InvalidArgument: The message names the key and the problem.
+    """
+    return InfoCommand.parse(raw, InvalidArgument, "info command")
+
+
+def info_path(path: Sequence[bytes | str]) -> InfoCommand:
+    """Return the command that a path descriptor `[topic]` stands for.
+
+    Raises:
+        InvalidArgument: Not exactly one element, or not UTF-8.
+    """
+    return InfoCommand(topic=topic_of_path(path))
+
+
+def parse_criteria(raw: "bytes | pa.Buffer | None") -> Criteria:
+    """Parse the criteria of ListFlights; empty ones name every topic.
+
+    Raises:
+        InvalidArgument: The message names the key and the problem.
+    """
+    found = to_bytes(raw)
+    return Criteria.parse(found, InvalidArgument, "criteria") if found else Criteria()

@@ -1,0 +1,242 @@
+"""Messages: JSON from outside as frozen models, and one clear sentence where it is wrong.
+
+JSON is taken strictly: UTF-8, an object, no key twice, no NaN or infinity, nothing converted. A
+null is a bad value, except where a model says that null means something.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Self, cast
+
+import pyarrow as pa
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from wings_core.errors import InvalidArgument, WingsError
+from wings_core.times import parse_timestamp
+
+MESSAGE_BYTES_MAX = 512
+"""Bytes of an error's message, in UTF-8; longer ones do not survive the transport."""
+
+JSON_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes of one JSON object from outside."""
+
+INT64_MAX = (1 << 63) - 1
+
+_INPUT_SHOWN_MAX = 60
+
+_OWN = "wings"
+"""The type of errors that validators of ours raise; their messages are whole."""
+
+_SENTENCES: Mapping[str, str] = {
+    "bool_type": "must be true or false",
+    "dict_type": "must be an object",
+    "finite_number": "must be a finite number",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "int_from_float": "must be an integer",
+    "int_type": "must be an integer",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be {expected}",
+    "model_type": "must be an object",
+    "string_too_long": "must be at most {max_length} characters long",
+    "string_too_short": "must not be empty",
+    "string_type": "must be a string",
+    "too_long": "must have at most {max_length} entries",
+    "too_short": "must not be empty",
+    "tuple_type": "must be a list",
+}
+"""What pydantic's errors are called here, by their type; others keep pydantic's words."""
+
+
+class Message(BaseModel):
+    """A JSON object on the wire; every kind of message derives from it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    nullable_keys: ClassVar[frozenset[str]] = frozenset({"partition"})
+    """Keys whose null means something: of `partition`, the one of a topic without a key."""
+
+    @classmethod
+    def parse(cls, raw: bytes, error: type[InvalidArgument], what: str) -> Self:
+        """Parse a message.
+
+        Args:
+            raw: JSON in UTF-8.
+            error: What to raise.
+            what: What the message is, for errors: "ticket".
+
+        Raises:
+            InvalidArgument: Of class `error`; the message names the key and the problem.
+        """
+        return cls.parse_object(load_object(raw, error, what), raw, error, what)
+
+    @classmethod
+    def parse_object(
+        cls, found: Mapping[str, Any], raw: bytes, error: type[InvalidArgument], what: str
+    ) -> Self:
+        """Parse a message whose JSON was loaded already, by `load_object`; as `parse`."""
+        for key, value in found.items():
+            if value is None and key not in cls.nullable_keys and _names_field(cls, key):
+                raise error(shortened(f"{what}: key {key!r} must not be null"))
+        try:
+            # From the bytes again: pydantic is stricter with JSON than with Python's objects.
+            return cls.model_validate_json(raw)
+        except ValidationError as problem:
+            raise error(shortened(f"{what}: {sentence(problem)}")) from None
+
+    def to_bytes(self) -> bytes:
+        """Return the message as JSON, from which `parse` makes an equal one."""
+        return dump(self.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+
+
+def load_object(raw: bytes, error: type[InvalidArgument], what: str) -> dict[str, Any]:
+    """Load a JSON object strictly.
+
+    Raises:
+        InvalidArgument: Of class `error`: not UTF-8, not JSON, too long, not an object, a key
+            twice, NaN or an infinity.
+    """
+    if len(raw) > JSON_BYTES_MAX:
+        raise error(f"{what}: longer than {JSON_BYTES_MAX} bytes")
+    try:
+        # Decoded here, as `json` would take UTF-16 and UTF-32 as well.
+        found = _DECODER.decode(raw.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise error(f"{what}: not UTF-8") from None
+    except RecursionError:
+        raise error(f"{what}: nested too deeply") from None
+    except ValueError as problem:
+        raise error(shortened(f"{what}: not valid JSON: {problem}")) from None
+    if not isinstance(found, dict):
+        raise error(f"{what}: must be a JSON object")
+    return cast("dict[str, Any]", found)
+
+
+def dump(value: object) -> bytes:
+    """Return a value as JSON in UTF-8."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
+
+
+def to_bytes(raw: "bytes | pa.Buffer | None") -> bytes:
+    """Return the bytes that Flight handed on in one form or another; none are empty."""
+    if raw is None:
+        return b""
+    return raw.to_pybytes() if isinstance(raw, pa.Buffer) else bytes(raw)
+
+
+def sentence(problem: ValidationError) -> str:
+    """Say in one sentence what is wrong first: `key 'min_messages': must be at least 1; got 0`."""
+    details = problem.errors(include_url=False)[0]
+    if details["type"] == "json_invalid":
+        return f"not valid JSON: {details.get('ctx', {}).get('error', details['msg'])}"
+    key = _key(details["loc"])
+    if details["type"] == "missing":
+        return f"key {key!r} is required"
+    if details["type"] == "extra_forbidden":
+        return f"unknown key {key!r:.80}"
+    if details["type"] == _OWN:
+        return f"key {key!r:.80}: {details['msg']}" if key else details["msg"]
+    return f"key {key!r:.80}: {_what_is_wrong(details)}; got {shown(details['input'])}"
+
+
+def shortened(text: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
+    """Return the text, cut to a number of bytes in UTF-8."""
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= bytes_max:
+        return encoded.decode("utf-8")
+    return encoded[: bytes_max - 3].decode("utf-8", "ignore") + "..."
+
+
+def shown(value: object) -> str:
+    """Return a value from outside as JSON, cut to what fits an error."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        text = type(value).__name__
+    return text if len(text) <= _INPUT_SHOWN_MAX else text[: _INPUT_SHOWN_MAX - 3] + "..."
+
+
+def problem_of(message: str) -> PydanticCustomError:
+    """Return an error for validators to raise; the message is taken as it is."""
+    return PydanticCustomError(_OWN, "{message}", {"message": message})
+
+
+def accepted_by(check: Callable[[str], object]) -> Callable[[str], str]:
+    """Return a validator of strings that one of the core's parsers must accept."""
+
+    def validate(text: str) -> str:
+        try:
+            check(text)
+        except WingsError as error:
+            raise problem_of(error.message) from None
+        return text
+
+    return validate
+
+
+def check_distinct(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Validate that a list has no string twice and none that is empty."""
+    if "" in values:
+        raise problem_of("must not hold an empty string")
+    if len(set(values)) < len(values):
+        twice = next(value for value in values if values.count(value) > 1)
+        raise problem_of(f"holds {twice!r:.80} twice")
+    return values
+
+
+Timestamp = Annotated[str, AfterValidator(accepted_by(parse_timestamp))]
+"""A time as text: RFC 3339 with a zone."""
+
+OffsetNumber = Annotated[int, Field(ge=0, le=INT64_MAX)]
+
+Identifier = Annotated[str, Field(min_length=1, max_length=255)]
+"""What a producer or consumer calls itself."""
+
+
+def _names_field(model: type[BaseModel], key: str) -> bool:
+    return any(key == (field.alias or name) for name, field in model.model_fields.items())
+
+
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"key {key!r:.80} is there twice")
+        found[key] = value
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"{text:.40} is too large")
+    return number
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
+)
+
+
+def _key(location: tuple[int | str, ...]) -> str:
+    """Return a path like `offsets[0].topic`."""
+    path = ""
+    for step in location:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        else:
+            path += f".{step}" if path else step
+    return path
+
+
+def _what_is_wrong(details: ErrorDetails) -> str:
+    template = _SENTENCES.get(details["type"])
+    if template is None:
+        return details["msg"].replace("Input should be", "must be")
+    return template.format(**details.get("ctx", {}))

@@ -1,0 +1,155 @@
+"""DoPut: descriptors, the metadata of batches, and the results that answer them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pyarrow as pa
+from pydantic import JsonValue, model_validator
+
+from wings_core.contracts.messages import (
+    Identifier,
+    Message,
+    OffsetNumber,
+    Timestamp,
+    problem_of,
+    to_bytes,
+)
+from wings_core.errors import InvalidArgument, WingsError, error_from_json
+from wings_core.model import Accepted, CommittedRange, Rejected
+from wings_core.partitions import partition_of_value, partition_value
+from wings_core.times import format_timestamp, parse_timestamp
+
+
+class _BatchValues(Message):
+    """What may be said of a stream's first batch by its descriptor, or of any with the batch."""
+
+    sequence: OffsetNumber | None = None
+    """The producer's number for the batch."""
+    expected_offset: OffsetNumber | None = None
+    """Commit only if this is the partition's next offset."""
+    timestamp: Timestamp | None = None
+    """None: the time of commit."""
+
+    @property
+    def timestamp_us(self) -> int | None:
+        """In microseconds since the epoch."""
+        return None if self.timestamp is None else parse_timestamp(self.timestamp)
+
+
+class PutCommand(_BatchValues):
+    """The JSON command that opens a DoPut stream.
+
+    A `producer_id` needs a sequence too, here or with every batch; that is for whoever joins the
+    two to check.
+    """
+
+    topic: str
+    """A full name or a bare id."""
+    partition: JsonValue = None
+    """Of all rows; None: by the key column."""
+    producer_id: Identifier | None = None
+
+    @model_validator(mode="after")
+    def _check_producer(self) -> Self:
+        if self.sequence is not None and self.producer_id is None:
+            raise problem_of("key 'sequence' needs key 'producer_id'")
+        return self
+
+
+class BatchMetadata(_BatchValues):
+    """The app_metadata of one pushed batch; it comes before what the descriptor said."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """The answer to batch number `batch` (from 0) of a stream."""
+
+    batch: int
+    result: Accepted | Rejected
+
+
+def parse_put_command(raw: bytes) -> PutCommand:
+    """Parse the command of a descriptor.
+
+    Raises:
+        InvalidArgument: The message names the key and the problem.
+    """
+    return PutCommand.parse(raw, InvalidArgument, "put command")
+
+
+def put_path(path: Sequence[bytes | str]) -> PutCommand:
+    """Return the command that a path descriptor `[topic]` stands for.
+
+    Raises:
+        InvalidArgument: Not exactly one element, or not UTF-8.
+    """
+    return PutCommand(topic=topic_of_path(path))
+
+
+def topic_of_path(path: Sequence[bytes | str]) -> str:
+    """Return the topic that a path descriptor names, not yet parsed.
+
+    Raises:
+        InvalidArgument: Not exactly one element, or not UTF-8.
+    """
+    if len(path) != 1:
+        raise InvalidArgument(f"a path descriptor is [topic]; got {len(path)} elements")
+    try:
+        return path[0] if isinstance(path[0], str) else path[0].decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidArgument("the path descriptor's topic is not UTF-8") from None
+
+
+def parse_batch_metadata(raw: "bytes | pa.Buffer | None") -> BatchMetadata:
+    """Parse the app_metadata of a pushed batch; without any, nothing is said of it.
+
+    Raises:
+        InvalidArgument: The message names the key and the problem.
+    """
+    found = to_bytes(raw)
+    if not found:
+        return _NOTHING_SAID
+    return BatchMetadata.parse(found, InvalidArgument, "batch metadata")
+
+
+_NOTHING_SAID = BatchMetadata()
+
+
+def result_to_json(batch: int, result: Accepted | Rejected | WingsError) -> bytes:
+    """Return the PutResult of a batch: what it got, or why it was refused."""
+    answer: dict[str, Any] = {"batch": batch}
+    if isinstance(result, Accepted):
+        answer["committed"] = [_range_to_json(committed) for committed in result.committed]
+    else:
+        error = result.error if isinstance(result, Rejected) else result
+        answer["error"] = error.to_json()
+    return json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def result_from_json(raw: "bytes | pa.Buffer") -> PutResult:
+    """Read a PutResult that a server wrote with `result_to_json`."""
+    answer = json.loads(to_bytes(raw))
+    if "error" in answer:
+        return PutResult(answer["batch"], Rejected(error_from_json(answer["error"])))
+    ranges = tuple(_range_from_json(found) for found in answer["committed"])
+    return PutResult(answer["batch"], Accepted(ranges))
+
+
+def _range_to_json(committed: CommittedRange) -> dict[str, Any]:
+    return {
+        "partition": partition_value(committed.partition),
+        "start_offset": committed.start_offset,
+        "end_offset": committed.end_offset,
+        "timestamp": format_timestamp(committed.timestamp),
+    }
+
+
+def _range_from_json(found: dict[str, Any]) -> CommittedRange:
+    return CommittedRange(
+        partition=partition_of_value(found["partition"]),
+        start_offset=found["start_offset"],
+        end_offset=found["end_offset"],
+        timestamp=parse_timestamp(found["timestamp"]),
+    )

@@ -1,0 +1,231 @@
+"""DoGet tickets: what a reader may ask for.
+
+There is one model for each kind; a key of another kind is refused. `topic` and `partition` are
+checked against the log, by whoever opens the read, and keep their own error codes.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
+
+import pyarrow as pa
+from pydantic import (
+    AfterValidator,
+    Field,
+    JsonValue,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+
+from wings_core.contracts.messages import (
+    INT64_MAX,
+    Message,
+    OffsetNumber,
+    Timestamp,
+    check_distinct,
+    dump,
+    load_object,
+    problem_of,
+    shortened,
+    shown,
+)
+from wings_core.errors import InvalidTicket
+from wings_core.schemas import FIELDS_MAX
+from wings_core.times import Deadline, parse_timestamp
+
+MESSAGES_MAX = 100_000
+"""The most messages that one fetch may ask for."""
+
+TIMEOUT_MS_MAX = 300_000
+"""The longest `timeout_ms`."""
+
+FETCH_TIMEOUT_SECONDS = 0.5
+"""How long a fetch that names no end waits."""
+
+
+class TimestampOffset(Message):
+    """The first message at or after a time, or the end of the log where there is none."""
+
+    timestamp: Timestamp
+
+    @property
+    def timestamp_us(self) -> int:
+        """In microseconds since the epoch."""
+        return parse_timestamp(self.timestamp)
+
+
+def _one_sentence(value: object, handler: ValidatorFunctionWrapHandler) -> object:
+    """Say in one sentence what is wrong, where pydantic would tell of each alternative."""
+    if isinstance(value, dict):
+        return TimestampOffset.model_validate(value)
+    try:
+        return handler(value)
+    except ValidationError:
+        expected = f"an integer from 0 to {INT64_MAX}"
+        if not isinstance(value, int) or isinstance(value, bool):
+            expected = 'an integer, "earliest", "latest" or {"timestamp": a time}'
+        raise problem_of(f"must be {expected}; got {shown(value)}") from None
+
+
+Offset = Annotated[
+    OffsetNumber | Literal["earliest", "latest"] | TimestampOffset, WrapValidator(_one_sentence)
+]
+"""Where to begin: a number, an end of the log, or a time."""
+
+Columns = Annotated[
+    tuple[str, ...],
+    Field(strict=False, min_length=1, max_length=FIELDS_MAX),
+    AfterValidator(check_distinct),
+]
+"""Names of columns, in the order wanted."""
+
+
+class _Read(Message):
+    """What all tickets that read a partition have in common."""
+
+    topic: str
+    """A full name or a bare id."""
+    partition: JsonValue = None
+    """The partition value; None for a topic without a key."""
+    columns: Columns | None = None
+    """The columns wanted; None for all."""
+    filter: str | None = None
+    """A SQL predicate over the topic's columns."""
+    system_columns: bool = False
+    """Append `__offset` and `__timestamp`."""
+
+    def to_bytes(self) -> bytes:
+        """Return the ticket, from which `parse_ticket` makes an equal one."""
+        found = self.model_dump(mode="json", exclude_defaults=True)
+        return dump({"kind": type(self).model_fields["kind"].default, **found})
+
+
+class _Waiting(_Read):
+    """A ticket that may wait, until a time or for a time."""
+
+    deadline: Timestamp | None = None
+    timeout_ms: Annotated[int, Field(gt=1, le=TIMEOUT_MS_MAX)] | None = None
+
+    @model_validator(mode="after")
+    def _check_one_end(self) -> Self:
+        if self.deadline is not None and self.timeout_ms is not None:
+            raise problem_of("keys 'deadline' and 'timeout_ms' exclude each other")
+        return self
+
+    def deadline_from_now(self) -> Deadline:
+        """Return when waiting ends, `timeout_ms` counted from now: call it once, on arrival."""
+        if self.deadline is not None:
+            return Deadline.at_timestamp(parse_timestamp(self.deadline))
+        if self.timeout_ms is not None:
+            return Deadline.after(self.timeout_ms / 1000)
+        return self._default_deadline()
+
+    def _default_deadline(self) -> Deadline:
+        raise NotImplementedError
+
+
+class FetchTicket(_Waiting):
+    """Read from an offset, and wait for messages where there are fewer than asked for."""
+
+    kind: Literal["fetch"] = "fetch"
+    offset: Offset
+    min_messages: Annotated[int, Field(ge=1, le=MESSAGES_MAX)] = 1
+    max_messages: Annotated[int, Field(ge=1, le=MESSAGES_MAX)] = 10_000
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> Self:
+        if self.min_messages > self.max_messages:
+            raise problem_of(
+                f"key 'min_messages': must be at most max_messages ({self.max_messages}); "
+                f"got {self.min_messages}"
+            )
+        return self
+
+    def _default_deadline(self) -> Deadline:
+        return Deadline.after(FETCH_TIMEOUT_SECONDS)
+
+
+class FollowTicket(_Waiting):
+    """Read from an offset and go on as messages are committed."""
+
+    kind: Literal["follow"] = "follow"
+    offset: Offset = "earliest"
+
+    def _default_deadline(self) -> Deadline:
+        return Deadline.never()
+
+
+class ScanTicket(_Read):
+    """Read the range `[offset, end_offset)` of what is committed; never waits."""
+
+    kind: Literal["scan"] = "scan"
+    offset: Offset = "earliest"
+    end_offset: OffsetNumber | None = None
+
+    @model_validator(mode="after")
+    def _check_range(self) -> Self:
+        check_range(self.offset, self.end_offset)
+        return self
+
+
+Ticket = FetchTicket | ScanTicket | FollowTicket
+
+_KINDS: dict[str, type[Ticket]] = {
+    "fetch": FetchTicket,
+    "scan": ScanTicket,
+    "follow": FollowTicket,
+}
+"""The models by `kind`; a kind of read is added here."""
+
+
+def parse_ticket(raw: bytes) -> Ticket:
+    """Parse a ticket.
+
+    Args:
+        raw: JSON in UTF-8.
+
+    Raises:
+        InvalidTicket: The message names the key and the problem.
+    """
+    found = load_object(raw, InvalidTicket, "ticket")
+    kind = found.get("kind", "fetch")
+    model = _KINDS.get(kind) if isinstance(kind, str) else None
+    if model is None:
+        known = ", ".join(_KINDS)
+        raise InvalidTicket(
+            shortened(f"ticket: key 'kind': must be one of {known}; got {shown(kind)}")
+        )
+    _check_keys(found, kind, model)
+    return model.parse_object(found, raw, InvalidTicket, "ticket")
+
+
+def resolve_columns(schema: pa.Schema, columns: Sequence[str]) -> tuple[int, ...]:
+    """Return the indices of columns in a topic's schema, in the order asked for.
+
+    Raises:
+        InvalidTicket: The topic has no such column.
+    """
+    indices = tuple(schema.get_field_index(name) for name in columns)
+    for name, index in zip(columns, indices, strict=True):
+        if index < 0:
+            raise InvalidTicket(
+                shortened(f"key 'columns': the topic has no column {name!r:.80}"), column=name
+            )
+    return indices
+
+
+def check_range(offset: object, end_offset: int | None) -> None:
+    """Validate that a range of numbers does not end before it begins."""
+    if end_offset is not None and isinstance(offset, int) and end_offset < offset:
+        raise problem_of(f"key 'end_offset': must be at least offset ({offset}); got {end_offset}")
+
+
+def _check_keys(found: dict[str, Any], kind: str, model: type[Ticket]) -> None:
+    """Tell a key of another kind from one that no kind has."""
+    for key in found:
+        if key in model.model_fields:
+            continue
+        if any(key in other.model_fields for other in _KINDS.values()):
+            raise InvalidTicket(f"ticket: key {key!r} does not belong to kind {kind!r}")
+        raise InvalidTicket(shortened(f"ticket: unknown key {key!r:.80}"))
