@@ -214,6 +214,10 @@ def report(rows: list[Row], path: Path) -> None:
             "holds" if row.holds else "MISSED",
         )
     Console(width=140 if not sys.stdout.isatty() else None).print(table)
-    machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "pyarrow": pa.__version__}
+    machine = {
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "pyarrow": pa.__version__,
+    }
     body = {"machine": machine, "rows": [asdict(row) for row in rows]}
     path.write_text(json.dumps(body, indent=2) + "\n")

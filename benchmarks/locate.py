@@ -5,14 +5,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.flight as flight
+from wings_server.testing import server_process
 
-from benchmarks.harness import Row, compare, create_topic, drain, median_seconds, narrow, push, ticket
+from benchmarks.harness import (
+    Row,
+    compare,
+    create_topic,
+    drain,
+    median_seconds,
+    narrow,
+    push,
+    ticket,
+)
 from wings_core.data_directory import DataDirectory
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import CommitBatch, PageAddress, StoredPage
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
-from wings_server.testing import server_process
 
 FETCHES = 500
 

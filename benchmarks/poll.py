@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Iterator
 
-import pyarrow as pa
 import pyarrow.flight as flight
+from wings_server.testing import ServerProcess, server_process
 
 from benchmarks.harness import (
     Row,
@@ -22,7 +22,6 @@ from benchmarks.harness import (
     status_kib,
     ticket,
 )
-from wings_server.testing import ServerProcess, server_process
 
 POLLS = 2_000
 WAKES = 200

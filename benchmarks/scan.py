@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pyarrow.flight as flight
+from wings_server.testing import server_process
 
 from benchmarks.harness import (
     Row,
@@ -18,7 +19,6 @@ from benchmarks.harness import (
     ticket,
     wide,
 )
-from wings_server.testing import server_process
 
 MIB = 1 << 20
 
@@ -82,9 +82,7 @@ def _catch_up(
     )
 
 
-def _rate(
-    client: flight.FlightClient, wanted: flight.Ticket, clients: int
-) -> Callable[[], float]:
+def _rate(client: flight.FlightClient, wanted: flight.Ticket, clients: int) -> Callable[[], float]:
     """Return a measure of the rows per second, in millions, that all clients read together."""
 
     def measure() -> float:

@@ -27,9 +27,7 @@ def create_topic(
     for field in fields:
         name, kind = field.split(": ", 1)
         nullable = not kind.endswith(" not null")
-        parsed.append(
-            {"name": name, "type": kind.removesuffix(" not null"), "nullable": nullable}
-        )
+        parsed.append({"name": name, "type": kind.removesuffix(" not null"), "nullable": nullable})
     body: Json = {"topic": topic, "schema": {"fields": parsed}}
     if partition_key is not None:
         body["partition_key"] = partition_key

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from flight_calls import act, create_topic, get
-
 from wings_server.testing import ServerProcess, server_process
 
 SCHEMA = pa.schema(
@@ -148,8 +147,12 @@ def check(server: ServerProcess, producers: list[Producer]) -> set[tuple[int, in
             offsets = answer.column("__offset")
             assert offsets == list(range(state["next_offset"])), "offsets have a gap"
             at = list(
-                zip(answer.column("producer"), answer.column("sequence"), answer.column("row"),
-                    strict=True)
+                zip(
+                    answer.column("producer"),
+                    answer.column("sequence"),
+                    answer.column("row"),
+                    strict=True,
+                )
             )
             assert len(set(at)) == len(at), "a row twice"
             rows.update((producer, sequence) for producer, sequence, _ in at)
@@ -159,9 +162,7 @@ def check(server: ServerProcess, producers: list[Producer]) -> set[tuple[int, in
     return set(rows)
 
 
-def check_acknowledged(
-    producers: list[Producer], key: str, at: list[tuple[int, int, int]]
-) -> None:
+def check_acknowledged(producers: list[Producer], key: str, at: list[tuple[int, int, int]]) -> None:
     """Everything acknowledged in a partition is at its offsets, in its order."""
     for producer in producers:
         for sequence, committed in enumerate(producer.acknowledged):

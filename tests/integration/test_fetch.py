@@ -21,7 +21,6 @@ from flight_calls import (
     read_answer,
     ticket_of,
 )
-
 from wings_server.testing import RunningServer
 
 pytestmark = pytest.mark.usefixtures("server")
@@ -224,8 +223,14 @@ def test_the_whole_wait_stays_within_the_deadline_under_a_trickle_of_writes(
     writer.start()
     try:
         started = time.monotonic()
-        answer = get(client, topic=topic, offset=0, min_messages=100_000, max_messages=100_000,
-                     timeout_ms=600)
+        answer = get(
+            client,
+            topic=topic,
+            offset=0,
+            min_messages=100_000,
+            max_messages=100_000,
+            timeout_ms=600,
+        )
         took = time.monotonic() - started
     finally:
         stop.set()
@@ -359,7 +364,12 @@ def test_a_filter_may_read_columns_that_are_not_delivered(
 ) -> None:
     push(client, keyed, keyed_rows(a=[1, 2, 3]))
     answer = get(
-        client, topic=keyed, partition="a", offset=0, columns=["key"], filter="n = 2",
+        client,
+        topic=keyed,
+        partition="a",
+        offset=0,
+        columns=["key"],
+        filter="n = 2",
         system_columns=True,
     )
     assert answer.table.select(["key", "__offset"]).to_pylist() == [{"key": "a", "__offset": 1}]
@@ -379,9 +389,7 @@ def test_each_partition_has_offsets_of_its_own(client: flight.FlightClient, keye
     assert get(client, topic=keyed, partition="b", offset=0).column("n") == [3]
 
 
-def test_an_offset_below_the_start_names_the_start(
-    client: flight.FlightClient, topic: str
-) -> None:
+def test_an_offset_below_the_start_names_the_start(client: flight.FlightClient, topic: str) -> None:
     # Nothing moves a log's start yet; a negative offset is no offset at all.
     with pytest.raises(flight.FlightServerError) as caught:
         get(client, topic=topic, offset=-1)
@@ -411,8 +419,10 @@ def test_an_offset_below_the_start_names_the_start(
         ({"topic": "t", "offset": 0, "min_messages": 5, "max_messages": 4}, "INVALID_TICKET"),
         ({"topic": "t", "offset": 0, "timeout_ms": 1}, "INVALID_TICKET"),
         ({"topic": "t", "offset": 0, "timeout_ms": 300_001}, "INVALID_TICKET"),
-        ({"topic": "t", "offset": 0, "timeout_ms": 5, "deadline": "2026-01-01T00:00:00Z"},
-         "INVALID_TICKET"),
+        (
+            {"topic": "t", "offset": 0, "timeout_ms": 5, "deadline": "2026-01-01T00:00:00Z"},
+            "INVALID_TICKET",
+        ),
         ({"topic": "t", "offset": 0, "deadline": "2026-01-01"}, "INVALID_TICKET"),
         ({"topic": "t", "offset": 0, "columns": []}, "INVALID_TICKET"),
         ({"topic": "t", "offset": 0, "columns": ["nope"]}, "INVALID_TICKET"),
@@ -435,8 +445,10 @@ def test_an_offset_below_the_start_names_the_start(
         ({"topic": "t", "offset": 0, "filter": "n + 1"}, "INVALID_FILTER"),
         ({"topic": "t", "offset": 0, "filter": ""}, "INVALID_FILTER"),
         ({"topic": "t", "offset": 0, "filter": "n = 1) OR (1 = 1"}, "INVALID_FILTER"),
-        ({"topic": "t", "offset": 0, "filter": "exists(from read_text('/etc/passwd'))"},
-         "INVALID_FILTER"),
+        (
+            {"topic": "t", "offset": 0, "filter": "exists(from read_text('/etc/passwd'))"},
+            "INVALID_FILTER",
+        ),
     ],
 )
 def test_a_bad_ticket_is_refused_with_its_code(
@@ -468,9 +480,7 @@ def test_a_filter_that_fails_on_the_data_is_an_error(
     assert code_of(caught.value) == "INVALID_FILTER"
 
 
-def test_a_client_that_leaves_in_mid_poll_frees_its_call(
-    server: RunningServer, topic: str
-) -> None:
+def test_a_client_that_leaves_in_mid_poll_frees_its_call(server: RunningServer, topic: str) -> None:
     with server.client() as leaving:
         reader = leaving.do_get(ticket_of(topic=topic, offset=0, timeout_ms=60_000))
         server.wait_for_calls(1)

@@ -18,7 +18,6 @@ from flight_calls import (
     push,
     put_stream,
 )
-
 from wings_server.testing import RunningServer
 
 
@@ -458,8 +457,10 @@ def test_every_supported_kind_of_column_comes_back_as_it_went(
             "span": pa.array([1, None], pa.duration("ms")),
             "list": pa.array([[1, None], None], pa.list_(pa.int16())),
             "pair": pa.array([[1, 2], None], pa.list_(pa.int16(), 2)),
-            "struct": pa.array([{"a": 1, "b": ["x"]}, None],
-                               pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])),
+            "struct": pa.array(
+                [{"a": 1, "b": ["x"]}, None],
+                pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))]),
+            ),
             "map": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())),
             "null": pa.array([None, None], pa.null()),
             "bool": pa.array([True, None]),

@@ -117,9 +117,7 @@ class ChunkReader:
                 rows = page.slice(offset - location.start_offset, min(step, end - offset))
                 yield offset, location.timestamp, rows
 
-    def _read_page(
-        self, topic: Topic, location: Location, selection: Selection
-    ) -> pa.RecordBatch:
+    def _read_page(self, topic: Topic, location: Location, selection: Selection) -> pa.RecordBatch:
         address = location.address
         page = self._store.read(address, topic.uuid, topic.schema, selection.stored_columns)
         if page.num_rows != location.rows:
