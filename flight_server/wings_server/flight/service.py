@@ -99,6 +99,11 @@ class FlightService(flight.FlightServerBase):
             answer = found.run_json(self._log, action.body.to_pybytes())
             return iter([json.dumps(answer, ensure_ascii=False).encode("utf-8")])
 
+    @property
+    def calls_running(self) -> int:
+        """How many calls are under way, waiting polls among them."""
+        return self._running.calls
+
     def stop(self, drain_seconds: float) -> None:
         """Stop serving; blocks up to `drain_seconds`, and a little for the transport.
 

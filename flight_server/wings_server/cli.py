@@ -1,0 +1,153 @@
+"""The commands that the server adds to `wings`: `serve` and `check`."""
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from wings_core.check import CheckReport, check_log
+from wings_core.data_directory import DataDirectory
+from wings_core.errors import WingsError
+from wings_core.limits import Limits
+from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.storage.segments import SegmentStore
+from wings_server import process
+from wings_server.settings import load
+
+FOLIOS_SHOWN_MAX = 10
+"""Files without a reference that the report of a check names."""
+
+
+def serve(
+    *,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Directory of messages and metadata; made if missing. [./wings-data]"),
+    ] = None,
+    flight: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where Arrow Flight is served; port 0 picks a free one. [127.0.0.1:7777]",
+        ),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where HTTP is served; port 0 picks a free one. [127.0.0.1:7780]",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml", envvar="WINGS_CONFIG", help="File of settings, by their names."
+        ),
+    ] = None,
+    drain_seconds: Annotated[
+        float | None,
+        typer.Option(help="Longest wait for calls under way when stopping. [10]"),
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option(help="debug, info, warning or error. [info]")
+    ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(help="console or json. [console on a terminal, else json]"),
+    ] = None,
+) -> None:
+    """Serve a data directory over Arrow Flight and HTTP until SIGTERM or Ctrl-C.
+
+    When it serves, it prints one line on standard output with the real ports; logs go to standard
+    error. It stops by itself: what was received is committed and acknowledged, or refused.
+
+    Every flag may also be set in the environment (WINGS_FLIGHT=0.0.0.0:7777), limits there and in
+    the file alone (WINGS_LIMITS__BATCH_BYTES_MAX, or a table named limits). Flags win over the
+    environment, and that over the file.
+    """
+    flags = {
+        "data_dir": data_dir,
+        "flight": flight,
+        "http": http,
+        "drain_seconds": drain_seconds,
+        "log_level": log_level,
+        "log_format": log_format,
+    }
+    process.run(load(config, flags))
+
+
+def check(
+    data_dir: Annotated[Path, typer.Argument(help="The data directory of a server.")],
+) -> None:
+    """Read every message of a data directory and tell what is wrong with it.
+
+    Writes nothing. Run it on a server's directory while that is stopped; beside a running one it
+    may take a topic that is deleted meanwhile for damaged.
+
+    Exit status: 0 all is right, 1 problems were found, 2 it could not be checked.
+    """
+    try:
+        report = _check(data_dir)
+    except WingsError as error:
+        sys.stderr.write(f"wings: {error.message}\n")
+        raise typer.Exit(2) from None
+    typer.echo("\n".join(_report_lines(data_dir, report)))
+    raise typer.Exit(0 if report.ok else 1)
+
+
+def _check(data_dir: Path) -> CheckReport:
+    with (
+        DataDirectory.open_read_only(data_dir) as directory,
+        SqliteMetadata(directory.metadata, read_only=True) as metadata,
+        _progress() as progress,
+    ):
+        store = SegmentStore(directory.segments, segment_bytes_max=Limits().segment_bytes_max)
+        try:
+            return check_log(metadata, store, progress)
+        finally:
+            store.close()
+
+
+@contextmanager
+def _progress() -> Generator[Callable[[int], None]]:
+    """Show a count of pages on standard error, where that is a terminal."""
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("checking pages"),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda pages: progress.update(task, completed=pages)
+
+
+def _report_lines(data_dir: Path, report: CheckReport) -> Generator[str]:
+    yield (
+        f"{data_dir}: {_count(report.topics, 'topic')}, {_count(report.partitions, 'partition')}, "
+        f"{_count(report.pages, 'page')}, {_count(report.rows, 'row')}, "
+        f"{_count(report.bytes, 'byte')}"
+    )
+    for problem in report.problems:
+        yield f"problem: {problem}"
+    hidden = report.problems_total - len(report.problems)
+    if hidden:
+        yield f"and {_count(hidden, 'further problem')}"
+    folios = report.unreferenced_folios
+    if folios:
+        shown = ", ".join(folios[:FOLIOS_SHOWN_MAX])
+        more = ", …" if len(folios) > FOLIOS_SHOWN_MAX else ""
+        yield f"{_count(len(folios), 'file')} not in use, for a server to delete: {shown}{more}"
+    yield "all right" if report.ok else f"{_count(report.problems_total, 'problem')} found"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,1 @@
+"""Arrow Flight: the service and its handlers, thin over the core."""

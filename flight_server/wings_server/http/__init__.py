@@ -1,0 +1,1 @@
+"""HTTP: the JSON adapter over the core, and the listener that serves it."""

@@ -1,0 +1,51 @@
+"""The HTTP application: routes only; each parses, calls one plain function, and translates."""
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Literal
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from wings_core.errors import Unavailable
+from wings_server.http import errors
+
+
+class Status(BaseModel):
+    """That all is well."""
+
+    status: Literal["ok"] = "ok"
+
+
+def create_app(ready: Callable[[], bool]) -> FastAPI:
+    """Build the application.
+
+    Args:
+        ready: Whether the server takes requests; false from the moment that it begins to stop.
+    """
+    app = FastAPI(
+        title="Wings",
+        version=version("wings-flight"),
+        summary="A durable message log served over Arrow Flight, and in part over HTTP.",
+        # Their pages load scripts from the network; the document itself is at /openapi.json.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    errors.install(app)
+
+    # Handlers are coroutines so that none takes a thread.
+
+    @app.get("/healthz", tags=["health"])
+    async def healthz() -> Status:  # pyright: ignore[reportUnusedFunction]
+        """Tell that the process is alive, also while it drains."""
+        return Status()
+
+    @app.get("/readyz", tags=["health"], responses={503: {"model": errors.ErrorBody}})
+    async def readyz() -> Status:  # pyright: ignore[reportUnusedFunction]
+        """Tell whether the server takes requests; 503 while it starts or drains."""
+        if not ready():
+            raise Unavailable("the server is starting or stopping")
+        return Status()
+
+    return app

@@ -1,0 +1,97 @@
+"""The one place where errors become HTTP answers: `{"message", "code"}`, and nothing else."""
+
+from http import HTTPStatus
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from wings_core.errors import (
+    BatchTooLarge,
+    Conflict,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    OffsetOutOfRange,
+    PermissionDenied,
+    ResourceExhausted,
+    Unauthenticated,
+    Unavailable,
+    WingsError,
+)
+
+_logger = structlog.get_logger("wings.http")
+
+_STATUS: dict[type[WingsError], HTTPStatus] = {
+    InvalidArgument: HTTPStatus.BAD_REQUEST,
+    Unauthenticated: HTTPStatus.UNAUTHORIZED,
+    PermissionDenied: HTTPStatus.FORBIDDEN,
+    NotFound: HTTPStatus.NOT_FOUND,
+    Conflict: HTTPStatus.CONFLICT,
+    BatchTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    OffsetOutOfRange: HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+    ResourceExhausted: HTTPStatus.TOO_MANY_REQUESTS,
+    Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+"""By class, subclasses included; every other error is a 500."""
+
+
+class ErrorBody(BaseModel):
+    """What every error answers."""
+
+    message: str = Field(description="What was wrong, for a person.")
+    code: str = Field(description="A stable code, for a program.")
+
+
+def status_of(error: WingsError) -> HTTPStatus:
+    """Return the HTTP status that stands for an error."""
+    found = (_STATUS[cls] for cls in type(error).__mro__ if cls in _STATUS)
+    return next(found, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def install(app: FastAPI) -> None:
+    """Make an application answer every error in the documented form."""
+    app.add_exception_handler(WingsError, _wings_error)
+    app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(RequestValidationError, _bad_request)
+    app.add_exception_handler(Exception, _fault)
+
+
+def _answer(status: int, code: str, message: str) -> JSONResponse:
+    return JSONResponse({"message": message, "code": code}, status)
+
+
+async def _wings_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, WingsError)
+    status = status_of(error)
+    if status is HTTPStatus.INTERNAL_SERVER_ERROR:
+        _logger.error("request failed", path=request.url.path, **error.to_json())
+    return _answer(status, error.code, error.message)
+
+
+async def _http_exception(request: Request, error: Exception) -> JSONResponse:
+    """Answer what the framework refuses: an unknown path, a method that a path does not have."""
+    assert isinstance(error, HTTPException)
+    status = HTTPStatus(error.status_code)
+    code = InvalidArgument.code if status is HTTPStatus.BAD_REQUEST else status.name
+    answer = _answer(status, code, f"{request.method} {request.url.path}: {error.detail}")
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _bad_request(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    problems = [
+        f"{'.'.join(str(name) for name in problem['loc'])}: {problem['msg']}"
+        for problem in error.errors()
+    ]
+    return _answer(HTTPStatus.BAD_REQUEST, InvalidArgument.code, "; ".join(problems))
+
+
+async def _fault(request: Request, error: Exception) -> JSONResponse:
+    # The framework raises the error again for the server's own log, so it is not logged here.
+    summary = f"internal error in {request.method} {request.url.path}: {type(error).__name__}"
+    return _answer(HTTPStatus.INTERNAL_SERVER_ERROR, Internal.code, summary)

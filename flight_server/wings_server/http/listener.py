@@ -1,0 +1,111 @@
+"""The HTTP listener: uvicorn in a thread of its own, on a socket that is bound beforehand."""
+
+import asyncio
+import socket
+import threading
+
+import uvicorn
+from fastapi import FastAPI
+
+from wings_core.errors import Unavailable
+from wings_server.settings import Address
+
+BACKLOG = 2048
+"""Connections that the kernel holds until they are accepted."""
+
+REQUESTS_SECONDS_MAX = 2
+"""How long a stop waits for requests under way before it ends them."""
+
+START_SECONDS_MAX = 30
+"""How long a start waits for the event loop, on a machine that is very busy."""
+
+STOP_SECONDS_MAX = 5
+"""How long a stop waits for the thread; its work is bounded by less."""
+
+
+def bind(address: Address) -> socket.socket:
+    """Bind a TCP socket, for listening; port 0 gets a free one.
+
+    Raises:
+        Unavailable: The port is in use, or the host is not one of this machine; it is named.
+    """
+    try:
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise Unavailable(f"cannot listen on {address}: {error.strerror or error}") from None
+    family, kind, protocol, _, where = found[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        # So that a restart need not wait for the old connections' TIME_WAIT to pass.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(where)
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise Unavailable(f"cannot listen on {address}: {error.strerror or error}") from None
+    return bound
+
+
+class HttpListener:
+    """Serves an application from its construction on, until `stop`.
+
+    Args:
+        app: What is served.
+        address: Where; port 0 picks a free one.
+
+    Attributes:
+        address: Where it listens, with the real port.
+
+    Raises:
+        Unavailable: The address cannot be listened on.
+    """
+
+    def __init__(self, app: FastAPI, address: Address) -> None:
+        self._socket = bind(address)
+        self.address = Address(address.host, self._socket.getsockname()[1])
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=REQUESTS_SECONDS_MAX,
+        )
+        self._server = _Server(config)
+        # A daemon, so that a request that never ends cannot keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name="wings-http", daemon=True)
+        self._thread.start()
+        self._server.settled.wait(START_SECONDS_MAX)
+        if not self._server.started:
+            self._socket.close()
+            raise Unavailable(f"HTTP on {self.address} did not start")
+
+    def stop(self) -> None:
+        """Stop listening and end the requests under way; blocks up to `STOP_SECONDS_MAX`."""
+        self._server.should_exit = True
+        self._thread.join(STOP_SECONDS_MAX)
+        self._socket.close()
+
+    def _run(self) -> None:
+        # uvicorn touches signal handlers on the main thread only, and this is not it.
+        try:
+            asyncio.run(self._server.serve(sockets=[self._socket]))
+        finally:
+            self._server.settled.set()
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that tells when its start has come to an end, good or bad."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.settled = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.settled.set()

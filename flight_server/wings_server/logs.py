@@ -1,0 +1,78 @@
+"""Structured logs on standard error: the server's own and those of the libraries it runs on.
+
+All of it goes through the standard library's root logger: loggers of structlog, `logging.getLogger`
+of the core (which knows nothing of structlog), and uvicorn's. What was given as `extra` or as
+keyword arguments becomes keys of the entry.
+"""
+
+import logging
+import os
+import sys
+from typing import Literal, TextIO
+
+import structlog
+from structlog.typing import Processor
+
+_SHARED: tuple[Processor, ...] = (
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+)
+
+
+def route_to_logging() -> None:
+    """Hand the entries of structlog's loggers to the standard library's, as its records.
+
+    Where entries go is then for the program to say; a test sees them in its captured log.
+    """
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            *_SHARED,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+
+
+def configure(
+    level: str, form: Literal["console", "json"] | None = None, stream: TextIO | None = None
+) -> None:
+    """Set up the logs of this process; called again, it replaces what it set up.
+
+    Args:
+        level: The least severe entries written: `debug`, `info`, `warning` or `error`.
+        form: `json` is one object a line. None: `console` where the stream is a terminal.
+        stream: Where entries go; standard error if None.
+    """
+    output = sys.stderr if stream is None else stream
+    route_to_logging()
+    handler = logging.StreamHandler(output)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*_SHARED, structlog.stdlib.ExtraAdder()],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_renderers(form, output),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+
+
+def _renderers(form: Literal["console", "json"] | None, stream: TextIO) -> list[Processor]:
+    terminal = stream.isatty()
+    if form == "console" or (form is None and terminal):
+        # https://no-color.org
+        return [structlog.dev.ConsoleRenderer(colors=terminal and not os.environ.get("NO_COLOR"))]
+    return [
+        structlog.processors.format_exc_info,
+        structlog.processors.UnicodeDecoder(),
+        structlog.processors.JSONRenderer(default=str),
+    ]

@@ -1,0 +1,162 @@
+"""The server as a whole: its parts started in order and stopped in order, and its process."""
+
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+from contextlib import ExitStack, closing, suppress
+from typing import NoReturn
+
+import structlog
+
+from wings_core.data_directory import DataDirectory
+from wings_core.errors import Unavailable
+from wings_core.log import Log
+from wings_server import logs
+from wings_server.flight.service import FlightService
+from wings_server.http.app import create_app
+from wings_server.http.listener import HttpListener, bind
+from wings_server.settings import Address, Settings
+
+STOP_SECONDS_MAX = 10.0
+"""How long a stop may take beyond the drain, disk included, before the process is ended."""
+
+_logger = structlog.get_logger("wings.server")
+
+
+class Server:
+    """A server over one data directory; `start`, then `stop`, once each.
+
+    Attributes:
+        settings: What it was built with.
+        log: The log that it serves, from `start` on.
+        flight: Where Flight is served, with the real port, from `start` on.
+        http: Where HTTP is served, with the real port, from `start` on.
+        service: The Flight service, from `start` on.
+    """
+
+    log: Log
+    service: FlightService
+    flight: Address
+    http: Address
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._ready = False
+        self._stop = ExitStack()
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are taken: from the end of `start` to the beginning of `stop`."""
+        return self._ready
+
+    def start(self) -> None:
+        """Open the data directory and serve it; returns when both listeners take connections.
+
+        Where a part fails, those before it are stopped again.
+
+        Raises:
+            Unavailable: The data directory or a port is in use, or cannot be used.
+            InvalidArgument: The directory is something else.
+        """
+        settings = self.settings
+        # Every part pushes how it is stopped; unwound backwards, that is the order of a drain.
+        with ExitStack() as started:
+            directory = started.enter_context(DataDirectory.open(settings.data_dir))
+            self.log = started.enter_context(closing(Log.open(directory, settings.limits)))
+            # Started before Flight so that it is stopped after it, and tells of the drain.
+            listener = HttpListener(create_app(lambda: self._ready), settings.http)
+            started.callback(listener.stop)
+            self.service = _serve_flight(self.log, settings.flight)
+            started.callback(self.service.stop, settings.drain_seconds)
+            self.http = listener.address
+            self.flight = Address(settings.flight.host, self.service.port)
+            self._stop = started.pop_all()
+        self._ready = True
+
+    def stop(self) -> None:
+        """Drain and stop; blocks for the drain's bound and a little more, or not at all again.
+
+        First `/readyz` turns to 503. Then Flight refuses new calls, ends waiting polls with
+        UNAVAILABLE, and waits for what was received to be committed and acknowledged. Then HTTP
+        stops, and the log is closed and its directory unlocked.
+        """
+        self._ready = False
+        self._stop.close()
+
+
+def _serve_flight(log: Log, address: Address) -> FlightService:
+    # gRPC does not tell why a start fails, so the address is tried beforehand.
+    bind(address).close()
+    try:
+        return FlightService(log, address.host, address.port)
+    except Exception as error:
+        raise Unavailable(f"cannot serve Flight on {address}: {error}") from error
+
+
+def run(settings: Settings) -> NoReturn:
+    """Serve until SIGTERM or SIGINT, then drain, and end the process with status 0.
+
+    Prints one line on standard output when it serves. A second signal ends the process at once;
+    what was acknowledged is safe then as well.
+
+    Raises:
+        WingsError: It could not start.
+    """
+    logs.configure(settings.log_level, settings.log_format)
+    # A handler may only do what is safe at any point of the main thread: putting into a
+    # SimpleQueue is, setting an Event is not.
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    seen: list[int] = []
+
+    def on_signal(number: int, _frame: object) -> None:
+        seen.append(number)
+        if len(seen) > 1:
+            os._exit(128 + number)
+        signals.put(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+
+    server = Server(settings)
+    server.start()
+    with suppress(OSError):  # Nobody may be reading, and the server serves all the same.
+        sys.stdout.write(f"wings ready flight=grpc://{server.flight} http=http://{server.http}\n")
+        sys.stdout.flush()
+    _logger.info(
+        "serving",
+        data_dir=str(settings.data_dir),
+        flight=str(server.flight),
+        http=str(server.http),
+    )
+
+    _logger.info("stopping", signal=signal.Signals(signals.get()).name)
+    _end_in(settings.drain_seconds + STOP_SECONDS_MAX)
+    server.stop()
+    _logger.info("stopped")
+    _exit(0)
+
+
+def _end_in(seconds: float) -> None:
+    """End the process after so long, whatever it is waiting for."""
+
+    def end() -> None:
+        _logger.error("the stop took too long; ending the process", seconds=seconds)
+        _exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+
+
+def _exit(status: int) -> NoReturn:
+    """End the process without waiting for its other threads.
+
+    pyarrow's Flight server cannot be shut down while a client keeps a DoPut stream open and idle
+    (measured): its thread would keep the interpreter from ending. The log is closed by now.
+    """
+    logging.shutdown()
+    os._exit(status)

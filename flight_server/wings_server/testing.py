@@ -1,0 +1,273 @@
+"""A real Wings server for tests, in this process or as a child of it, always on free ports.
+
+with running_server() as server:
+    client = server.client()
+    client.do_action(...)
+"""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
+
+import pyarrow.flight as flight
+import structlog
+
+from wings_core.limits import Limits
+from wings_server import logs
+from wings_server.process import Server
+from wings_server.settings import Address, Settings
+
+READY_SECONDS = 30.0
+"""How long a child may take to say that it serves."""
+
+STOP_SECONDS = 30.0
+"""How long a child may take to end once it is told to."""
+
+CALLS_SECONDS = 20.0
+"""How long `wait_for_calls` waits."""
+
+STDERR_CHARACTERS_MAX = 20_000
+"""How much of a child's standard error an error shows, from its end."""
+
+_ANY_PORT = Address("127.0.0.1", 0)
+
+
+class _Addresses:
+    """Where a server listens, and Flight clients of it that are closed with it."""
+
+    def __init__(self, flight_url: str, http_url: str) -> None:
+        self.flight = flight_url
+        self.http = http_url
+        self._clients = ExitStack()
+
+    def client(self) -> flight.FlightClient:
+        """Return a new Flight client of the server; it is closed at the end of the `with`."""
+        return self._clients.enter_context(flight.FlightClient(self.flight))
+
+    def close_clients(self) -> None:
+        """Close the clients handed out so far."""
+        self._clients.close()
+
+
+class RunningServer(_Addresses):
+    """A server in this process.
+
+    Attributes:
+        flight: Its address for Flight clients, `grpc://127.0.0.1:PORT`.
+        http: Its address for HTTP clients, `http://127.0.0.1:PORT`.
+        data_dir: Its data directory.
+        server: The server itself, for what is not on the wire, such as `server.log`.
+    """
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(f"grpc://{server.flight}", f"http://{server.http}")
+        self.server = server
+        self.data_dir = server.settings.data_dir
+
+    def wait_for_calls(self, calls: int) -> None:
+        """Wait until exactly so many Flight calls are under way.
+
+        Raises:
+            TimeoutError: It did not come to that within `CALLS_SECONDS`.
+        """
+        end = time.monotonic() + CALLS_SECONDS
+        while self.server.service.calls_running != calls:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{self.server.service.calls_running} calls are under way, not {calls}")
+            time.sleep(0.002)
+
+    def stop(self) -> None:
+        """Drain and stop the server now; the end of the `with` then finds it stopped."""
+        self.server.stop()
+
+
+@contextmanager
+def running_server(
+    data_dir: Path | None = None, *, limits: Limits | None = None, drain_seconds: float = 10.0
+) -> Generator[RunningServer]:
+    """Run a server in this process, on free ports, for as long as the `with` lasts.
+
+    Args:
+        data_dir: Kept afterwards, so that another server can take it up. None: a temporary
+            directory that is removed at the end.
+        limits: The bounds in force.
+        drain_seconds: Longest wait for calls under way at the stop.
+    """
+    if not structlog.is_configured():
+        logs.route_to_logging()  # Unconfigured, structlog prints on standard output.
+    with _directory(data_dir) as path:
+        settings = Settings(
+            data_dir=path,
+            flight=_ANY_PORT,
+            http=_ANY_PORT,
+            drain_seconds=drain_seconds,
+            limits=limits or Limits(),
+        )
+        server = Server(settings)
+        server.start()
+        running = RunningServer(server)
+        try:
+            yield running
+        finally:
+            running.close_clients()
+            server.stop()
+
+
+class ServerProcess(_Addresses):
+    """A server in a child process, started by the real command.
+
+    Attributes:
+        flight: Its address for Flight clients.
+        http: Its address for HTTP clients.
+        data_dir: Its data directory.
+        pid: The process's id.
+    """
+
+    def __init__(self, child: "_Child", data_dir: Path) -> None:
+        flight_url, http_url = child.ready()
+        super().__init__(flight_url, http_url)
+        self._child = child
+        self.data_dir = data_dir
+        self.pid = child.process.pid
+
+    def kill(self) -> None:
+        """End the process by SIGKILL, as a crash would, and wait until it is gone."""
+        self._child.process.kill()
+        self._child.process.wait()
+
+    def terminate(self) -> int:
+        """Ask the process to drain and stop, wait until it is gone, and return its exit status."""
+        return self.signal(signal.SIGTERM)
+
+    def signal(self, number: signal.Signals) -> int:
+        """Send a signal that ends the process, wait until it is gone, return its exit status."""
+        self._child.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait until the process is gone, and return its exit status.
+
+        Raises:
+            TimeoutError: It was not gone within `STOP_SECONDS`.
+        """
+        return self._child.wait()
+
+    @property
+    def stderr(self) -> str:
+        """The end of what the process wrote on standard error so far."""
+        return self._child.stderr
+
+
+@contextmanager
+def server_process(
+    data_dir: Path | None = None,
+    *,
+    flags: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    ready_seconds: float = READY_SECONDS,
+) -> Generator[ServerProcess]:
+    """Run `wings serve` as a child process, on free ports, for as long as the `with` lasts.
+
+    At the end the child is killed if it still runs; `terminate` before that tries its drain.
+
+    Args:
+        data_dir: Kept afterwards. None: a temporary directory that is removed at the end.
+        flags: Further flags of the command; they win over the ports chosen here.
+        environment: Variables added to those of this process.
+        ready_seconds: How long the child may take to say that it serves.
+
+    Raises:
+        RuntimeError: The child ended, or was not ready in time; shows its standard error.
+    """
+    with _directory(data_dir) as path:
+        command = [sys.executable, "-m", "wings_client.cli", "serve", "--data-dir", str(path)]
+        command += ["--flight", str(_ANY_PORT), "--http", str(_ANY_PORT), *flags]
+        child = _Child(command, {**os.environ, **(environment or {})}, ready_seconds)
+        running = None
+        try:
+            running = ServerProcess(child, path)
+            yield running
+        finally:
+            if running is not None:
+                running.close_clients()
+            child.end()
+
+
+class _Child:
+    """The process of a server, its ready line, and the end of its standard error."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], ready_seconds: float
+    ) -> None:
+        self._ready_seconds = ready_seconds
+        self._log = tempfile.NamedTemporaryFile(prefix="wings-")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self._stdout: IO[str] = self.process.stdout
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        # A thread, as reading a pipe has no time-out; it ends with the line or with the child.
+        self._reader = threading.Thread(
+            target=lambda: self._lines.put(self._stdout.readline()), daemon=True
+        )
+        self._reader.start()
+
+    @property
+    def stderr(self) -> str:
+        text = Path(self._log.name).read_text(encoding="utf-8", errors="replace")
+        return text[-STDERR_CHARACTERS_MAX:]
+
+    def ready(self) -> tuple[str, str]:
+        """Wait for the ready line and return the two addresses in it."""
+        try:
+            line = self._lines.get(timeout=self._ready_seconds)
+        except queue.Empty:
+            raise RuntimeError(
+                f"the server was not ready in {self._ready_seconds} s:\n{self.stderr}"
+            ) from None
+        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        if not line.startswith("wings ready ") or not {"flight", "http"} <= words.keys():
+            self.process.wait(self._ready_seconds)
+            raise RuntimeError(
+                f"the server ended with status {self.process.returncode}:\n{line}{self.stderr}"
+            )
+        return words["flight"], words["http"]
+
+    def wait(self) -> int:
+        try:
+            return self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(
+                f"the server did not end in {STOP_SECONDS} s:\n{self.stderr}"
+            ) from None
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        self._stdout.close()
+        self._log.close()
+
+
+@contextmanager
+def _directory(data_dir: Path | None) -> Generator[Path]:
+    if data_dir is not None:
+        yield data_dir
+        return
+    with tempfile.TemporaryDirectory(prefix="wings-") as temporary:
+        yield Path(temporary) / "data"
