@@ -2,5 +2,6 @@
 
 pytest_plugins = (
     "fix_metadata",
+    "fix_server",
     "fix_storage",
 )

@@ -1,0 +1,31 @@
+"""Real servers: one for all tests of a module, and a client and a topic of its own for each."""
+
+from collections.abc import Iterator
+from itertools import count
+
+import pyarrow.flight as flight
+import pytest
+
+from wings_server.testing import RunningServer, running_server
+
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """A server on a temporary directory, shared by the tests of a module."""
+    with running_server() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[flight.FlightClient]:
+    """A new Flight client of the module's server."""
+    with flight.FlightClient(server.flight) as connected:
+        yield connected
+
+
+@pytest.fixture
+def new_topic_id() -> str:
+    """An id that no other topic of this run has; the topic is for the test to create."""
+    return f"topic-{next(_numbers)}"
