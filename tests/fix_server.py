@@ -2,24 +2,29 @@
 
 from collections.abc import Iterator
 from itertools import count
+from typing import TYPE_CHECKING
 
 import pyarrow.flight as flight
 import pytest
 
-from wings_server.testing import RunningServer, running_server
+if TYPE_CHECKING:
+    from wings_server.testing import RunningServer
 
 _numbers = count()
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
+def server() -> "Iterator[RunningServer]":
     """A server on a temporary directory, shared by the tests of a module."""
+    # Imported when it is first asked for: tests of one module of the core need no server.
+    from wings_server.testing import running_server
+
     with running_server() as running:
         yield running
 
 
 @pytest.fixture
-def client(server: RunningServer) -> Iterator[flight.FlightClient]:
+def client(server: "RunningServer") -> Iterator[flight.FlightClient]:
     """A new Flight client of the module's server."""
     with flight.FlightClient(server.flight) as connected:
         yield connected
