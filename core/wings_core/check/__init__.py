@@ -1,0 +1,6 @@
+"""The offline check: every page of a log against metadata."""
+
+from wings_core.check.log import check_log
+from wings_core.check.report import PROBLEMS_MAX, CheckReport, Problem
+
+__all__ = ["PROBLEMS_MAX", "CheckReport", "Problem", "check_log"]

@@ -1,0 +1,190 @@
+"""Check a log at rest: every page against metadata, and metadata against itself."""
+
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import pyarrow as pa
+
+from wings_core.batches import check_batch
+from wings_core.check.extents import Extents
+from wings_core.check.report import PROBLEMS_MAX, CheckReport, Problem, page_problem
+from wings_core.check.walk import Walk
+from wings_core.errors import StorageCorrupt, TopicNotFound, WingsError
+from wings_core.metadata.interfaces import Metadata
+from wings_core.model import Location, PartitionState, Topic
+from wings_core.names import NamespaceName
+from wings_core.partitions import partition_of_scalar
+from wings_core.schemas import check_topic_schema
+from wings_core.storage.interfaces import FolioStore
+
+_FAULTS = (
+    *(WingsError, pa.ArrowException, OSError),
+    *(ValueError, TypeError, LookupError, ArithmeticError),
+)
+"""What damaged pages and damaged metadata may raise: in the latter, any value may be anything."""
+
+
+def check_log(
+    metadata: Metadata, store: FolioStore, progress: Callable[[int], None] | None = None
+) -> CheckReport:
+    """Read every page of a log and compare it with what metadata says of it.
+
+    Of each partition, offsets must have no gaps from the log's start to the next offset, and
+    timestamps must never decrease. Of each page, all checksums must match, its rows must be as many
+    as its offsets, valid for the topic's schema and of its partition's key, and its place in its
+    file its own. Damage of any kind is reported, never raised.
+
+    Blocks for as long as reading the whole log takes, and keeps 40 bytes a page. Nothing is
+    written. A server that deletes topics meanwhile may make their pages look damaged.
+
+    Args:
+        metadata: May be open for reading only.
+        store: Where the pages are.
+        progress: Called after each page with the number of pages done.
+    """
+    return _Check(metadata, store, progress).run()
+
+
+class _Check:
+    """One run, and what it has found so far."""
+
+    def __init__(
+        self, metadata: Metadata, store: FolioStore, progress: Callable[[int], None] | None
+    ) -> None:
+        self._admin = metadata.admin
+        self._registry = metadata.registry
+        self._store = store
+        self._progress = progress
+        self._problems: list[Problem] = []
+        self._problems_total = 0
+        self._topics = self._partitions = self._pages = self._rows = self._bytes = 0
+        self._extents = Extents()
+
+    def run(self) -> CheckReport:
+        for namespace in self._namespaces():
+            for topic in self._topics_of(namespace):
+                self._topics += 1
+                self._check_topic(topic)
+        for problem in self._extents.overlaps():
+            self._report(problem)
+        unreferenced = self._unreferenced()
+        return CheckReport(
+            topics=self._topics,
+            partitions=self._partitions,
+            pages=self._pages,
+            rows=self._rows,
+            bytes=self._bytes,
+            problems=tuple(self._problems),
+            problems_total=self._problems_total,
+            unreferenced_folios=tuple(sorted(unreferenced)),
+        )
+
+    def _report(self, problem: Problem) -> None:
+        self._problems_total += 1
+        if len(self._problems) < PROBLEMS_MAX:
+            self._problems.append(problem)
+
+    def _namespaces(self) -> list[NamespaceName]:
+        try:
+            return [namespace.name for namespace in self._admin.list_namespaces()]
+        except _FAULTS as error:
+            self._report(Problem(f"the namespaces cannot be listed: {_reason(error)}"))
+            return []
+
+    def _topics_of(self, namespace: NamespaceName) -> list[Topic]:
+        try:
+            return self._admin.list_topics(namespace)
+        except _FAULTS as error:
+            message = f"the topics cannot be listed: {_reason(error)}"
+            self._report(Problem(message, topic=str(namespace)))
+            return []
+
+    def _check_topic(self, topic: Topic) -> None:
+        try:
+            check_topic_schema(topic.schema, topic.partition_key)
+        except _FAULTS as error:
+            self._report(Problem(_reason(error), topic=str(topic.name)))
+        try:
+            states = self._registry.partition_states(topic.uuid)
+        except TopicNotFound:
+            return  # Deleted since it was listed.
+        except _FAULTS as error:
+            message = f"the partitions cannot be listed: {_reason(error)}"
+            self._report(Problem(message, topic=str(topic.name)))
+            return
+        for state in states:
+            self._partitions += 1
+            self._check_partition(topic, state)
+
+    def _check_partition(self, topic: Topic, state: PartitionState) -> None:
+        walk = Walk(topic, state)
+        try:
+            for location in self._locations(topic, state):
+                for problem in walk.step(location):
+                    self._report(problem)
+                self._check_page(topic, state, location)
+        except _FAULTS as error:
+            message = f"the pages from offset {walk.next_offset} on cannot be found: "
+            self._report(walk.problem(message + _reason(error)))
+            return
+        for problem in walk.finish():
+            self._report(problem)
+
+    def _locations(self, topic: Topic, state: PartitionState) -> Iterator[Location]:
+        """Yield the partition's pages as metadata has them, in steps of one `locate` each."""
+        offset, end = state.log_start_offset, state.next_offset
+        while offset < end:
+            located = self._registry.locate(topic.uuid, state.partition, offset, end - offset)
+            # A server may have appended since the state was read.
+            pages = [page for page in located.locations if page.start_offset < end]
+            yield from pages
+            if not pages or pages[-1].end_offset < offset:
+                return
+            offset = pages[-1].end_offset + 1
+
+    def _check_page(self, topic: Topic, state: PartitionState, location: Location) -> None:
+        self._extents.add(topic, state, location)
+        self._pages += 1
+        self._bytes += location.address.length
+        try:
+            batch = self._store.read(location.address, topic.uuid, topic.schema)
+            self._rows += batch.num_rows
+            message = _problem_of(batch, topic, state, location)
+        except _FAULTS as error:
+            message = _reason(error)
+        if message is not None:
+            self._report(page_problem(message, topic, state, location))
+        if self._progress is not None:
+            self._progress(self._pages)
+
+    def _unreferenced(self) -> set[str]:
+        try:
+            # References are asked for last: a file listed here is not committed to later.
+            folios = self._store.folios()
+            return folios - self._registry.live_folios() - self._extents.folios()
+        except _FAULTS as error:
+            self._report(Problem(f"the files cannot be compared: {_reason(error)}"))
+            return set()
+
+
+def _problem_of(
+    batch: pa.RecordBatch, topic: Topic, state: PartitionState, location: Location
+) -> str | None:
+    """Say what is wrong with the rows of a page, or None."""
+    if batch.num_rows != location.rows:
+        return f"it has {batch.num_rows} rows, and offsets for {location.rows}"
+    check_batch(topic.schema, batch)
+    if topic.partition_key is not None:
+        keys = cast("pa.Array[pa.Scalar[pa.DataType]]", batch.column(topic.partition_key))
+        for value in keys.unique():
+            partition = partition_of_scalar(value)
+            if partition != state.partition:
+                return f"it has rows of partition {partition:.80}"
+    return None
+
+
+def _reason(error: BaseException) -> str:
+    """Return an error's message, without the place where the problem says it already."""
+    if isinstance(error, StorageCorrupt) and isinstance(error.__cause__, StorageCorrupt):
+        error = error.__cause__
+    return error.message if isinstance(error, WingsError) else str(error)

@@ -1,0 +1,68 @@
+"""A partition's pages in their order: offsets, timestamps and bytes."""
+
+from collections.abc import Iterator
+
+from wings_core.check.report import Problem, page_problem
+from wings_core.model import Location, PartitionState, Topic
+
+
+class Walk:
+    """Follows a partition page by page: are offsets, timestamps and bytes what they should be?"""
+
+    def __init__(self, topic: Topic, state: PartitionState) -> None:
+        self._topic = topic
+        self._state = state
+        self.next_offset = state.log_start_offset
+        """Where the next page must begin."""
+        self._last_timestamp: int | None = None
+        self._bytes = 0
+
+    def step(self, location: Location) -> Iterator[Problem]:
+        """Yield what is wrong with the next page's place in the log."""
+
+        def wrong(message: str) -> Problem:
+            return page_problem(message, self._topic, self._state, location)
+
+        expected, start, end = self.next_offset, location.start_offset, location.end_offset
+        first = self._last_timestamp is None
+        if start > expected:
+            yield self.problem("these offsets are in no page", expected, start - 1)
+        elif start < expected and not (first and end >= expected):
+            yield wrong(f"its offsets repeat those before {expected}")
+        if end < start:
+            yield wrong("its last offset is before its first")
+        if end >= self._state.next_offset:
+            yield wrong(f"its offsets reach past the log's end, {self._state.next_offset}")
+        if self._last_timestamp is not None and location.timestamp < self._last_timestamp:
+            yield wrong(
+                f"its timestamp {location.timestamp} is before {self._last_timestamp}, "
+                "that of the page before"
+            )
+        self._last_timestamp = location.timestamp
+        self._bytes += location.address.length
+        self.next_offset = max(expected, end + 1)
+
+    def finish(self) -> Iterator[Problem]:
+        """Yield what is wrong with the partition as a whole, after its last page."""
+        state = self._state
+        if not 0 <= state.log_start_offset <= state.next_offset:
+            yield self.problem(
+                f"the log cannot start at {state.log_start_offset} and end at {state.next_offset}"
+            )
+        if self.next_offset < state.next_offset:
+            yield self.problem(
+                "these offsets are in no page", self.next_offset, state.next_offset - 1
+            )
+        if self._bytes != state.bytes:
+            yield self.problem(f"the pages have {self._bytes} bytes, not {state.bytes}")
+        if self._last_timestamp is not None and self._last_timestamp != state.last_timestamp:
+            yield self.problem(
+                f"the last timestamp is {self._last_timestamp}, not {state.last_timestamp}"
+            )
+
+    def problem(
+        self, message: str, start_offset: int | None = None, end_offset: int | None = None
+    ) -> Problem:
+        """Return a problem of this partition."""
+        topic, partition = str(self._topic.name), self._state.partition
+        return Problem(message, topic, partition, start_offset, end_offset)

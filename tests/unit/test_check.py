@@ -1,0 +1,504 @@
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
+# (pyarrow's stubs are partial)
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from wings_core.check import PROBLEMS_MAX, CheckReport, Problem, check_log
+from wings_core.errors import Internal, WingsError
+from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.model import (
+    Accepted,
+    CommitBatch,
+    Located,
+    Location,
+    PageAddress,
+    PartitionState,
+    StoredPage,
+    Topic,
+)
+from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.storage.page import encode_page
+from wings_core.storage.segments import SegmentStore
+
+SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("n", pa.int64()),
+        pa.field("text", pa.string()),
+    ]
+)
+A, B = Partition('"a"'), Partition('"b"')
+ROWS = 10
+
+
+def _batch(key: str, first: int, rows: int = ROWS) -> pa.RecordBatch:
+    numbers = range(first, first + rows)
+    return pa.record_batch(
+        [pa.array([key] * rows), pa.array(numbers), pa.array([f"row {n}" for n in numbers])],
+        schema=SCHEMA,
+    )
+
+
+@dataclass
+class Log:
+    """A log at rest, written without the server, so that anything can be wrong with it."""
+
+    directory: Path
+    metadata: SqliteMetadata = field(init=False)
+    store: SegmentStore = field(init=False)
+    addresses: list[PageAddress] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.metadata = SqliteMetadata(self.directory / "metadata.sqlite")
+        self.store = SegmentStore(self.directory / "segments", segment_bytes_max=1 << 20)
+
+    def create_topic(self, name: str, partition_key: str | None = None) -> Topic:
+        return self.metadata.admin.create_topic(
+            DEFAULT_NAMESPACE.topic(name), SCHEMA, partition_key
+        )
+
+    def push(
+        self,
+        topic: Topic,
+        batch: pa.RecordBatch,
+        partition: Partition = UNPARTITIONED,
+        *,
+        claimed_rows: int | None = None,
+    ) -> PageAddress:
+        """Commit a page, perhaps with another number of rows than it has."""
+        (address,) = self.store.write([encode_page(batch, topic.uuid)])
+        page = StoredPage(partition, claimed_rows or batch.num_rows, address)
+        (result,) = self.metadata.registry.commit([CommitBatch(0, topic.uuid, (page,))])
+        assert isinstance(result, Accepted)
+        self.addresses.append(address)
+        return address
+
+    def check(self) -> CheckReport:
+        """Check as another process would, which only reads."""
+        self.store.close()
+        store = SegmentStore(self.directory / "segments", segment_bytes_max=1)
+        return check_log(self.metadata, store)
+
+    def damage(self, address: PageAddress, at: int) -> None:
+        """Change a byte of a page, counted from its end if negative."""
+        path = self.directory / "segments" / address.folio
+        position = address.position + at % address.length
+        data = bytearray(path.read_bytes())
+        data[position] ^= 0x20
+        path.write_bytes(data)
+
+    def close(self) -> None:
+        self.store.close()
+        self.metadata.close()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    opened = Log(tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def topic(log: Log) -> Topic:
+    """Return a topic of four pages of ten rows in one segment."""
+    created = log.create_topic("plain")
+    for first in range(0, 4 * ROWS, ROWS):
+        log.push(created, _batch("x", first))
+    return created
+
+
+Edit = Callable[[list[Location]], list[Location]]
+EditLocations = Callable[[Edit], None]
+
+
+@pytest.fixture
+def edit_locations(log: Log, monkeypatch: pytest.MonkeyPatch) -> EditLocations:
+    """Return a function that makes metadata tell of other pages than were committed."""
+    registry = log.metadata.registry
+    real = registry.locate
+
+    def apply(edit: Edit) -> None:
+        def locate(uuid: str, partition: Partition, offset: int, messages_max: int) -> Located:
+            located = real(uuid, partition, 0, 1_000_000)
+            edited = [page for page in edit(list(located.locations)) if page.end_offset >= offset]
+            return replace(located, locations=tuple(edited))
+
+        monkeypatch.setattr(registry, "locate", locate)
+
+    return apply
+
+
+def _only(report: CheckReport) -> Problem:
+    assert report.problems_total == len(report.problems) == 1, report.problems
+    return report.problems[0]
+
+
+def _of_page(address: PageAddress, start: int, end: int, message: str) -> Problem:
+    topic, partition = "tenants/default/namespaces/default/topics/plain", "null"
+    return Problem(message, topic, partition, start, end, address.folio, address.position)
+
+
+def test_an_empty_log_is_sound(log: Log) -> None:
+    log.create_topic("plain")
+    report = log.check()
+    assert report == CheckReport(1, 1, 0, 0, 0, (), 0, ())
+    assert report.ok
+
+
+def test_a_sound_log_is_counted_and_nothing_is_written(log: Log, topic: Topic) -> None:
+    keyed = log.create_topic("keyed", "key")
+    log.push(keyed, _batch("a", 0), A)
+    log.push(keyed, _batch("b", 0), B)
+    log.push(keyed, _batch("a", 10), A)
+    before = {path: path.stat().st_mtime_ns for path in (log.directory / "segments").iterdir()}
+    report = log.check()
+    size = sum(address.length for address in log.addresses)
+    assert report == CheckReport(2, 3, 7, 70, size, (), 0, ())
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_progress_tells_of_every_page(log: Log, topic: Topic) -> None:
+    done: list[int] = []
+    check_log(log.metadata, log.store, done.append)
+    assert done == [1, 2, 3, 4]
+
+
+def test_more_pages_than_one_look_into_metadata_returns_are_all_checked(log: Log) -> None:
+    created = log.create_topic("long")
+    addresses = log.store.write([encode_page(_batch("x", 0, 1), created.uuid)] * 2_500)
+    pages = [StoredPage(UNPARTITIONED, 1, address) for address in addresses]
+    log.metadata.registry.commit([CommitBatch(0, created.uuid, (page,)) for page in pages])
+    report = log.check()
+    assert report.pages == report.rows == 2_500
+    assert report.ok
+
+
+@pytest.mark.parametrize("at", [0, 40, 60, 100, 300, -100])
+def test_a_changed_byte_names_the_page_and_the_others_are_checked(
+    log: Log, topic: Topic, at: int
+) -> None:
+    log.damage(log.addresses[1], at)
+    report = log.check()
+    problem = _only(report)
+    assert problem == _of_page(log.addresses[1], 10, 19, problem.message)
+    assert log.addresses[1].folio not in problem.message
+    assert report.rows == 30
+
+
+def test_a_truncated_segment_names_the_pages_that_are_gone(log: Log, topic: Topic) -> None:
+    log.store.close()
+    third = log.addresses[2]
+    os.truncate(log.directory / "segments" / third.folio, third.position + 100)
+    report = log.check()
+    assert [problem.start_offset for problem in report.problems] == [20, 30]
+    assert all("should end at byte" in problem.message for problem in report.problems)
+
+
+def test_a_missing_segment_is_named(log: Log, topic: Topic) -> None:
+    log.store.close()
+    (log.directory / "segments" / log.addresses[0].folio).unlink()
+    report = log.check()
+    assert {problem.folio for problem in report.problems} == {log.addresses[0].folio}
+    assert {problem.message for problem in report.problems} == {"its segment is missing"}
+
+
+def test_no_segments_at_all_is_no_crash(log: Log, topic: Topic) -> None:
+    log.store.close()
+    for path in (log.directory / "segments").iterdir():
+        path.unlink()
+    (log.directory / "segments").rmdir()
+    assert log.check().problems_total == 4
+
+
+def test_another_number_of_rows_than_of_offsets_is_found(log: Log) -> None:
+    created = log.create_topic("plain")
+    address = log.push(created, _batch("x", 0), claimed_rows=11)
+    message = "it has 10 rows, and offsets for 11"
+    assert _only(log.check()) == _of_page(address, 0, 10, message)
+
+
+def test_rows_of_another_partition_are_found(log: Log) -> None:
+    keyed = log.create_topic("keyed", "key")
+    log.push(keyed, _batch("a", 0), A)
+    log.push(keyed, _batch("a", 10), B)
+    problem = _only(log.check())
+    assert (problem.partition, problem.message) == ('"b"', 'it has rows of partition "a"')
+
+
+def test_rows_that_are_not_valid_are_found(log: Log) -> None:
+    created = log.create_topic("plain")
+    good = _batch("x", 0, 2)
+    offsets = pa.array([0, 7, 3], pa.int32()).buffers()[1]
+    bad_text = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"text")])
+    columns = [good.column(0), good.column(1), bad_text]
+    address = log.push(created, pa.record_batch(columns, schema=SCHEMA))
+    problem = _only(log.check())
+    assert problem == _of_page(address, 0, 1, problem.message)
+    assert "'text'" in problem.message
+
+
+def test_a_null_where_none_may_be_is_found(log: Log) -> None:
+    created = log.create_topic("plain")
+    good = _batch("x", 0, 2)
+    columns = [pa.array(["x", None]), good.column(1), good.column(2)]
+    address = log.push(created, pa.record_batch(columns, names=SCHEMA.names))
+    problem = _only(log.check())
+    assert problem == _of_page(address, 0, 1, problem.message)
+    assert "'key' may not be null" in problem.message
+
+
+def test_a_page_of_another_topic_is_found(log: Log, topic: Topic) -> None:
+    other = log.create_topic("other")
+    (address,) = log.store.write([encode_page(_batch("x", 0), topic.uuid)])
+    page = StoredPage(UNPARTITIONED, ROWS, address)
+    log.metadata.registry.commit([CommitBatch(0, other.uuid, (page,))])
+    problem = _only(log.check())
+    assert problem.topic == str(other.name)
+    assert "belongs to topic" in problem.message
+
+
+def test_a_page_that_two_offsets_share_is_found(log: Log, topic: Topic) -> None:
+    page = StoredPage(UNPARTITIONED, ROWS, log.addresses[1])
+    log.metadata.registry.commit([CommitBatch(0, topic.uuid, (page,))])
+    problem = _only(log.check())
+    assert problem == _of_page(log.addresses[1], 40, 49, problem.message)
+    assert "overlaps the page at byte" in problem.message
+    assert "offsets 10 to 19" in problem.message
+
+
+def test_pages_that_share_bytes_are_found(
+    log: Log, topic: Topic, edit_locations: EditLocations
+) -> None:
+    def longer(pages: list[Location]) -> list[Location]:
+        address = pages[1].address
+        pages[1] = replace(pages[1], address=replace(address, length=address.length + 64))
+        return pages
+
+    edit_locations(longer)
+    messages = [(problem.start_offset, problem.message) for problem in log.check().problems]
+    assert any(start == 20 and "overlaps" in message for start, message in messages)
+    assert any(start == 10 and "lengths" in message for start, message in messages)
+
+
+def test_a_topic_that_cannot_be_is_reported_and_its_pages_are_checked(
+    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def list_topics(_: object) -> list[Topic]:
+        return [replace(topic, partition_key="no such column")]
+
+    monkeypatch.setattr(log.metadata.admin, "list_topics", list_topics)
+    report = log.check()
+    assert report.problems[0].topic == str(topic.name)
+    assert "no such column" in report.problems[0].message
+    assert report.rows == 40
+
+
+def test_offsets_in_no_page_are_found(
+    log: Log, topic: Topic, edit_locations: EditLocations
+) -> None:
+    edit_locations(lambda pages: [pages[0], pages[3]])
+    report = log.check()
+    gap = report.problems[0]
+    assert (gap.start_offset, gap.end_offset) == (10, 29)
+    assert gap.message == "these offsets are in no page"
+    assert report.pages == 2
+
+
+@pytest.mark.parametrize(("kept", "missing"), [(0, (0, 39)), (3, (30, 39))])
+def test_missing_pages_at_the_end_are_found(
+    log: Log, topic: Topic, edit_locations: EditLocations, kept: int, missing: tuple[int, int]
+) -> None:
+    edit_locations(lambda pages: pages[:kept])
+    problem = log.check().problems[0]
+    assert (problem.start_offset, problem.end_offset) == missing
+
+
+def test_a_missing_page_at_the_start_is_found(
+    log: Log, topic: Topic, edit_locations: EditLocations
+) -> None:
+    edit_locations(lambda pages: pages[1:])
+    problem = log.check().problems[0]
+    assert (problem.start_offset, problem.end_offset) == (0, 9)
+
+
+def test_offsets_in_two_pages_are_found(
+    log: Log, topic: Topic, edit_locations: EditLocations
+) -> None:
+    def repeat(pages: list[Location]) -> list[Location]:
+        pages[2] = replace(pages[2], start_offset=15)
+        return pages
+
+    edit_locations(repeat)
+    messages = [problem.message for problem in log.check().problems]
+    assert "its offsets repeat those before 20" in messages
+    assert "it has 10 rows, and offsets for 15" in messages
+
+
+def test_offsets_past_the_end_of_the_log_are_found(
+    log: Log, topic: Topic, edit_locations: EditLocations
+) -> None:
+    edit_locations(lambda pages: [*pages[:3], replace(pages[3], end_offset=45)])
+    messages = [problem.message for problem in log.check().problems]
+    assert "its offsets reach past the log's end, 40" in messages
+
+
+def test_a_page_that_ends_before_it_begins_is_found(
+    log: Log, topic: Topic, edit_locations: EditLocations
+) -> None:
+    edit_locations(lambda pages: [*pages[:3], replace(pages[3], start_offset=35, end_offset=30)])
+    messages = [problem.message for problem in log.check().problems]
+    assert "its last offset is before its first" in messages
+
+
+def test_a_timestamp_that_goes_back_is_found(
+    log: Log, topic: Topic, edit_locations: EditLocations
+) -> None:
+    def go_back(pages: list[Location]) -> list[Location]:
+        pages[2] = replace(pages[2], timestamp=pages[1].timestamp - 1)
+        return pages
+
+    edit_locations(go_back)
+    problem = _only(log.check())
+    assert problem == _of_page(log.addresses[2], 20, 29, problem.message)
+    assert "its timestamp" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bytes": 1}, "bytes, not 1"),
+        ({"last_timestamp": 1}, ", not 1"),
+        ({"log_start_offset": 50}, "cannot start at 50"),
+    ],
+)
+def test_a_wrong_state_of_a_partition_is_found(
+    log: Log,
+    topic: Topic,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, int],
+    message: str,
+) -> None:
+    (state,) = log.metadata.registry.partition_states(topic.uuid)
+
+    def states(_: str) -> list[PartitionState]:
+        return [replace(state, **change)]
+
+    monkeypatch.setattr(log.metadata.registry, "partition_states", states)
+    assert any(message in problem.message for problem in log.check().problems)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        PageAddress("../../etc/passwd", 0, 64),
+        PageAddress("", 0, 64),
+        PageAddress("0" * 16 + "-" + "0" * 8 + ".segment", -1, -1),
+        PageAddress("0" * 16 + "-" + "0" * 8 + ".segment", (1 << 63) - 1, (1 << 63) - 1),
+    ],
+)
+def test_an_address_that_makes_no_sense_is_reported(
+    log: Log, topic: Topic, edit_locations: EditLocations, address: PageAddress
+) -> None:
+    edit_locations(lambda pages: [replace(pages[0], address=address), *pages[1:]])
+    report = log.check()
+    assert any(
+        (problem.start_offset, problem.folio) == (0, address.folio) for problem in report.problems
+    )
+    assert report.rows == 30
+
+
+@pytest.mark.parametrize("method", ["locate", "partition_states", "live_folios"])
+def test_a_failure_of_metadata_is_a_problem(
+    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise Internal("the database is malformed")
+
+    monkeypatch.setattr(log.metadata.registry, method, fail)
+    assert "the database is malformed" in log.check().problems[0].message
+
+
+def test_a_log_whose_namespaces_or_topics_cannot_be_listed_is_a_problem(
+    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise Internal("the database is malformed")
+
+    monkeypatch.setattr(log.metadata.admin, "list_topics", fail)
+    assert _only(log.check()).topic == "tenants/default/namespaces/default"
+    monkeypatch.setattr(log.metadata.admin, "list_namespaces", fail)
+    assert _only(log.check()).topic is None
+
+
+def test_files_that_nothing_refers_to_are_named_and_no_problem(log: Log, topic: Topic) -> None:
+    log.store.close()
+    (address,) = log.store.write([encode_page(_batch("x", 0), topic.uuid)])
+    report = log.check()
+    assert report.ok
+    assert report.unreferenced_folios == (address.folio,)
+
+
+def test_folios_of_a_deleted_topic_are_still_referred_to(log: Log, topic: Topic) -> None:
+    log.metadata.admin.delete_topic(topic.name)
+    assert log.check() == CheckReport(0, 0, 0, 0, 0, (), 0, ())
+
+
+def test_more_problems_than_a_report_holds_are_counted(log: Log) -> None:
+    created = log.create_topic("plain")
+    folio = "0" * 16 + "-" + "0" * 8 + ".segment"
+    pages = [
+        StoredPage(UNPARTITIONED, 1, PageAddress(folio, 64 * number, 64))
+        for number in range(PROBLEMS_MAX + 5)
+    ]
+    log.metadata.registry.commit([CommitBatch(0, created.uuid, (page,)) for page in pages])
+    report = log.check()
+    assert len(report.problems) == PROBLEMS_MAX
+    assert report.problems_total == PROBLEMS_MAX + 5
+    assert not report.ok
+
+
+def test_a_problem_reads_as_one_line() -> None:
+    full = Problem("it is damaged", "orders", '"a"', 0, 9, "f.segment", 640)
+    assert str(full) == (
+        'orders, partition "a", offsets 0 to 9, file f.segment at byte 640: it is damaged'
+    )
+    assert str(Problem("it is damaged")) == "metadata: it is damaged"
+
+
+def test_damaged_metadata_never_crashes_the_check(log: Log, topic: Topic) -> None:
+    keyed = log.create_topic("keyed", "key")
+    for number in range(50):
+        log.push(keyed, _batch("a", 10 * number), A)
+    log.close()
+    path = log.directory / "metadata.sqlite"
+    sound = path.read_bytes()
+    chance = random.Random(7)
+    store = SegmentStore(log.directory / "segments", segment_bytes_max=1)
+    opened = found = 0
+    for _ in range(100):
+        damaged = bytearray(sound)
+        for _ in range(20):
+            # Not in the first page, so that the database can be opened at least.
+            damaged[chance.randrange(4096, len(damaged))] = chance.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            metadata = SqliteMetadata(path, read_only=True)
+        except (WingsError, ValueError):
+            continue
+        with metadata:
+            opened += 1
+            found += not check_log(metadata, store).ok
+    assert opened > 10
+    assert found > 10
