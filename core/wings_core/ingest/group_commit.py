@@ -1,9 +1,13 @@
 """Group commit: many producers share one flush.
 
-Whoever finds no flush running is flushed at once; whoever comes during a flush goes into the next.
+Whoever finds no flush running flushes at once; whoever comes during a flush goes into the next.
 So one producer waits for one sync, and a thousand producers share one. A flush is two steps: the
 pages go to storage (durable when `write` returns), then one metadata transaction assigns offsets.
 A crash between the two leaves bytes that nothing refers to, and no acknowledgement.
+
+A flush runs on the thread of somebody who waits for its outcome, since handing a small push over to
+another thread would cost it a fifth of its time. A thread that nobody waits with, the flusher,
+takes whatever is left: what was received is committed whatever its producer's client does.
 """
 
 import itertools
@@ -11,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 from wings_core.errors import Internal, ResourceExhausted, Unavailable, WingsError
@@ -36,11 +39,52 @@ class PushStream:
         """Set by the flusher, and by whoever reads the stream; later batches get it as well."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    stream: PushStream
-    batch: PreparedBatch
-    done: Future[Accepted]
+class Pending:
+    """A batch on its way into a flush; its outcome is known once that flush is over."""
+
+    __slots__ = ("_group", "_known", "_result", "batch", "stream")
+
+    def __init__(self, group: "GroupCommit", stream: PushStream, batch: PreparedBatch) -> None:
+        self.stream = stream
+        self.batch = batch
+        self._group = group
+        self._result: CommitResult | None = None
+        # Held until the outcome is known; a bare lock is the cheapest thing to wait for.
+        self._known = threading.Lock()
+        self._known.acquire()
+
+    def outcome(self) -> CommitResult:
+        """Return whether the batch was accepted; blocks until it is known.
+
+        Runs the flush on the caller's thread where none is running.
+        """
+        if self._result is None:
+            self._group.flush_now(self)
+            with self._known:
+                pass
+        assert self._result is not None
+        return self._result
+
+    def accepted(self) -> Accepted:
+        """Return what was committed; blocks as `outcome`.
+
+        Raises:
+            WingsError: What the batch was refused with.
+        """
+        result = self.outcome()
+        if isinstance(result, Rejected):
+            raise result.error
+        return result
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._result is not None
+
+    def settle(self, result: CommitResult) -> None:
+        """Make the outcome known; called once, by whoever flushes."""
+        self._result = result
+        self._known.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +98,13 @@ class FlushReport:
 
 
 class GroupCommit:
-    """Takes prepared batches and commits them in flushes, on one thread of its own.
+    """Takes prepared batches and commits them in flushes, one flush at a time.
 
     Args:
         store: Where pages go.
         registry: Where offsets come from.
         limits: Bounds on pending bytes and on the size of a flush.
-        on_flush: Called after each flush, on the flusher's thread.
+        on_flush: Called after each flush, on the thread that ran it.
     """
 
     def __init__(
@@ -75,10 +119,14 @@ class GroupCommit:
         self._limits = limits
         self._on_flush = on_flush
         self._lock = threading.Lock()
-        self._arrived = threading.Condition(self._lock)
+        self._work = threading.Condition(self._lock)
+        """The flusher waits for it."""
         self._room = threading.Condition(self._lock)
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[Pending] = deque()
         self._pending_bytes = 0
+        self._flushing = False
+        self._left = False
+        """Whether what is pending is left to the flusher."""
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="wings-flusher", daemon=True)
         self._thread.start()
@@ -88,39 +136,50 @@ class GroupCommit:
         """Bytes received and not yet committed or refused."""
         return self._pending_bytes
 
-    def submit(self, stream: PushStream, batch: PreparedBatch) -> Future[Accepted]:
-        """Hand a batch to the next flush.
+    def submit(self, stream: PushStream, batch: PreparedBatch, *, awaited: bool) -> Pending:
+        """Put a batch into the next flush.
 
         Blocks while the pending bytes are at their bound, at most `ROOM_WAIT_SECONDS_MAX`, so that
         a fast producer is slowed to the disk's speed.
 
-        Returns:
-            The outcome: `Accepted`, or the error that the batch was refused with.
+        Args:
+            stream: The batch's stream.
+            batch: Ready to be written.
+            awaited: Whether somebody calls `Pending.outcome` right now, whatever else happens; if
+                not, the flusher is told.
 
         Raises:
             ResourceExhausted: No room came free in time.
             Unavailable: The log is closing.
         """
-        pending = _Pending(stream, batch, Future())
+        pending = Pending(self, stream, batch)
         with self._lock:
-            if not self._room.wait_for(lambda: self._has_room(batch.bytes), ROOM_WAIT_SECONDS_MAX):
-                raise ResourceExhausted(
-                    f"{self._pending_bytes} bytes wait to be committed, the limit is "
-                    f"{self._limits.pending_bytes_max}; no room came free in "
-                    f"{ROOM_WAIT_SECONDS_MAX:.0f} s"
-                )
+            if not self._has_room(batch.bytes):
+                self._wait_for_room(batch.bytes)
             if self._closing:
                 raise Unavailable("the server is stopping")
             self._pending.append(pending)
             self._pending_bytes += batch.bytes
-            self._arrived.notify()
-        return pending.done
+            if not awaited:
+                self._leave()
+        return pending
+
+    def flush_now(self, wanted: Pending) -> None:
+        """Flush until the batch's outcome is known, unless a flush is running already."""
+        while not wanted.done:
+            with self._lock:
+                if self._flushing or not self._pending:
+                    # It is in the flush that is running, or in the one after it, which whoever
+                    # runs this one leaves to the flusher.
+                    return
+                flush = self._begin()
+            self._finish(flush)
 
     def close(self) -> None:
-        """Commit what is pending, then stop; blocks until that is done. Later pushes are refused."""
+        """Commit what is pending, then stop; blocks until done. Later pushes are refused."""
         with self._lock:
             self._closing = True
-            self._arrived.notify_all()
+            self._work.notify_all()
             self._room.notify_all()
         self._thread.join()
 
@@ -129,19 +188,52 @@ class GroupCommit:
         fits = self._pending_bytes + batch_bytes <= self._limits.pending_bytes_max
         return fits or self._pending_bytes == 0 or self._closing
 
+    def _wait_for_room(self, batch_bytes: int) -> None:
+        self._leave()
+        if not self._room.wait_for(lambda: self._has_room(batch_bytes), ROOM_WAIT_SECONDS_MAX):
+            raise ResourceExhausted(
+                f"{self._pending_bytes} bytes wait to be committed, the limit is "
+                f"{self._limits.pending_bytes_max}; no room came free in "
+                f"{ROOM_WAIT_SECONDS_MAX:.0f} s"
+            )
+
+    def _leave(self) -> None:
+        """Leave what is pending to the flusher; with the lock held."""
+        self._left = True
+        if not self._flushing:
+            self._work.notify()
+
     def _run(self) -> None:
+        """Flush what is left to the flusher, and everything once the log is closing."""
         while True:
             with self._lock:
-                self._arrived.wait_for(lambda: self._pending or self._closing)
+                self._work.wait_for(
+                    lambda: not self._flushing and (self._closing or (self._left and self._pending))
+                )
                 if not self._pending:
                     return
-                flush = self._take()
+                flush = self._begin()
+            self._finish(flush)
+
+    def _begin(self) -> list[Pending]:
+        """Begin a flush; with the lock held."""
+        self._flushing = True
+        return self._take()
+
+    def _finish(self, flush: list[Pending]) -> None:
+        """Run a flush that was begun, and leave what came meanwhile to the flusher."""
+        try:
             self._flush(flush)
+        finally:
             with self._lock:
+                self._flushing = False
                 self._pending_bytes -= sum(pending.batch.bytes for pending in flush)
                 self._room.notify_all()
+                self._left = bool(self._pending)
+                if self._left or self._closing:
+                    self._work.notify()
 
-    def _take(self) -> list[_Pending]:
+    def _take(self) -> list[Pending]:
         """Take the oldest pending batches, as many as one flush may hold, at least one."""
         flush = [self._pending.popleft()]
         size = flush[0].batch.bytes
@@ -152,14 +244,14 @@ class GroupCommit:
             flush.append(self._pending.popleft())
         return flush
 
-    def _flush(self, flush: list[_Pending]) -> None:
+    def _flush(self, flush: list[Pending]) -> None:
         started = time.monotonic()
-        live: list[_Pending] = []
-        late: list[_Pending] = []  # Of streams refused in an earlier flush.
+        live: list[Pending] = []
+        late: list[Pending] = []  # Of streams refused in an earlier flush.
         for pending in flush:
             (live if pending.stream.refused is None else late).append(pending)
         for pending in late:
-            pending.done.set_exception(_refusal(pending.stream))
+            pending.settle(Rejected(_refusal(pending.stream)))
         try:
             results = self._commit(live)
         except WingsError as error:
@@ -171,16 +263,13 @@ class GroupCommit:
             if isinstance(result, Rejected) and pending.stream.refused is None:
                 pending.stream.refused = result.error
         for pending, result in zip(live, results, strict=True):
-            if isinstance(result, Accepted):
-                pending.done.set_result(result)
-            else:
-                pending.done.set_exception(result.error)
+            pending.settle(result)
         if self._on_flush is not None:
             failed = any(isinstance(result, Rejected) for result in results)
             size = sum(pending.batch.bytes for pending in live)
             self._on_flush(FlushReport(len(live), size, time.monotonic() - started, failed))
 
-    def _commit(self, live: list[_Pending]) -> list[CommitResult]:
+    def _commit(self, live: list[Pending]) -> list[CommitResult]:
         """Write the pages, then commit them; returns once both are durable."""
         if not live:
             return []

@@ -58,8 +58,8 @@ def prepare(
             rows that are not of exactly one partition.
     """
     bytes_max = min(limits.batch_bytes_max, topic.config.batch_bytes_max or limits.batch_bytes_max)
-    # Checked before the rows are looked at: `nbytes` only adds up buffer sizes.
-    if batch.nbytes > bytes_max:
+    # Whole buffers are counted faster than the part of them that a slice refers to.
+    if batch.get_total_buffer_size() > bytes_max and batch.nbytes > bytes_max:
         raise BatchTooLarge(
             f"the batch has {batch.nbytes} bytes, the limit is {bytes_max}",
             bytes=batch.nbytes,

@@ -1,7 +1,7 @@
 """DoPut: from a stream of batches to commits, and an answer for each, in order.
 
     handler's thread: read ─▶ prepare ─▶ group commit          (reading never waits for a commit)
-    acks' thread:     take the oldest ─▶ wait for its outcome ─▶ write its PutResult
+    answers' thread:  take the oldest ─▶ wait for its outcome ─▶ write its PutResult
 
 Two traps of pyarrow's server shape this (both measured): an error raised while another thread reads
 the stream aborts the process, so the handler's thread reads; and `writer.write` blocks when a
@@ -11,7 +11,6 @@ client leaves about 26,000 answers unread, so neither the reader nor the flusher
 import queue
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -27,10 +26,10 @@ from wings_core.contracts.put import (
     result_to_json,
 )
 from wings_core.errors import InvalidArgument, Unavailable, WingsError
-from wings_core.ingest.group_commit import PushStream
+from wings_core.ingest.group_commit import Pending, PushStream
 from wings_core.ingest.prepare import PushOptions, prepare
 from wings_core.log import Log
-from wings_core.model import Accepted, Sequence
+from wings_core.model import CommitResult, Rejected, Sequence
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of
 
@@ -121,12 +120,14 @@ class Put:
             metadata = parse_batch_metadata(chunk.app_metadata)
             options = self._options(metadata, first=index == 0)
             prepared = prepare(self._topic, chunk.data, options, self._log.limits)
-            answers.add(index, self._log.group_commit.submit(self._stream, prepared))
+            # A batch whose answer is next is flushed by the thread that answers; one behind others
+            # is not, as that thread may be held up by a client that does not read.
+            pending = self._log.group_commit.submit(self._stream, prepared, awaited=answers.idle)
+            answers.add(index, pending)
         except WingsError as error:
-            refused: Future[Accepted] = Future()
-            refused.set_exception(error)
-            # Batches before this one may still fail in their flush; what they fail with comes first.
-            answers.add(index, refused)
+            answers.add(index, Rejected(error))
+            # Batches before this one are good: the stream is refused once they are committed. One
+            # of them may fail in its flush; what it failed with comes first.
             answers.finish()
             self._stream.refused = self._stream.refused or error
 
@@ -166,14 +167,22 @@ class Answers:
 
     def __init__(self, writer: flight.FlightMetadataWriter) -> None:
         self._writer = writer
-        self._queue: queue.Queue[tuple[int, Future[Accepted]] | None] = queue.Queue(
-            ANSWERS_WAITING_MAX
-        )
+        self._queue: queue.SimpleQueue[tuple[int, Pending | Rejected] | None] = queue.SimpleQueue()
+        self._places = threading.Semaphore(ANSWERS_WAITING_MAX)
+        self._added = 0
+        self._answered = 0
         self._thread = threading.Thread(target=self._run, name="wings-answers", daemon=True)
         self._thread.start()
 
-    def add(self, index: int, outcome: Future[Accepted]) -> None:
-        """Answer batch `index` once its outcome is known."""
+    @property
+    def idle(self) -> bool:
+        """Whether the next batch added is the next to be answered."""
+        return self._added == self._answered
+
+    def add(self, index: int, outcome: Pending | Rejected) -> None:
+        """Answer batch `index` once its outcome is known; blocks where too many are unanswered."""
+        self._places.acquire()
+        self._added += 1
         self._queue.put((index, outcome))
 
     def finish(self) -> None:
@@ -186,16 +195,20 @@ class Answers:
         silent = False
         while (item := self._queue.get()) is not None:
             index, outcome = item
-            error = outcome.exception()
-            if silent:
-                continue
-            result = error if isinstance(error, WingsError) else outcome.result()
-            try:
-                self._writer.write(result_to_json(index, result))
-            except (pa.ArrowException, OSError) as gone:
-                _logger.info("a producer left before its answers", reason=str(gone)[:200])
-                silent = True
-            silent = silent or error is not None
+            result = outcome if isinstance(outcome, Rejected) else outcome.outcome()
+            if not silent:
+                silent = not self._write(index, result) or isinstance(result, Rejected)
+            self._answered += 1
+            self._places.release()
+
+    def _write(self, index: int, result: CommitResult) -> bool:
+        """Write an answer; return whether the client is still there."""
+        try:
+            self._writer.write(result_to_json(index, result))
+        except (pa.ArrowException, OSError) as gone:
+            _logger.info("a producer left before its answers", reason=str(gone)[:200])
+            return False
+        return True
 
 
 def _read(reader: flight.MetadataRecordBatchReader) -> Iterator[flight.FlightStreamChunk]:
