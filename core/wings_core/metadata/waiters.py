@@ -53,6 +53,11 @@ class Waiters:
         self._topics: dict[str, dict[Partition, dict[_Watch, int]]] = {}
         """The offset that each waits at."""
 
+    @property
+    def watches(self) -> int:
+        """How many wait now."""
+        return self._watches
+
     @contextmanager
     def registered(
         self, positions: Sequence[Position], callback: Callable[[], None]

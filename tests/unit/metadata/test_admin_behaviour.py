@@ -159,8 +159,8 @@ def test_if_not_exists_returns_the_same_topic_as_it_is(metadata: MetadataUnderTe
     [
         (SCHEMA, "n"),
         (SCHEMA, None),
-        (pa.schema([*SCHEMA, pa.field("more", pa.int8())]), "key"),
-        (pa.schema([SCHEMA.field("key"), pa.field("n", pa.int64(), nullable=False)]), "key"),
+        (pa.schema([("key", pa.string()), ("n", pa.int64()), ("more", pa.int8())]), "key"),
+        (pa.schema([pa.field("key", pa.string()), pa.field("n", pa.int64(), False)]), "key"),
     ],
 )
 def test_if_not_exists_refuses_another_schema_or_key(

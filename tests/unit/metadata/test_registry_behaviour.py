@@ -153,6 +153,7 @@ def test_readers_beside_a_committer_always_see_whole_commits(metadata: MetadataU
             future.result()
 
 
+@pytest.mark.parametrize("method", QUESTIONS)
 def test_a_deleted_topic_is_not_found_by_anything(metadata: MetadataUnderTest, method: str) -> None:
     ask = QUESTIONS[method]
     topic = metadata.create_topic()

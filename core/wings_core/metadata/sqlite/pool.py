@@ -46,6 +46,11 @@ class FairPool(Generic[T]):
         self._given_back = threading.Condition(self._lock)
         self._closed = False
 
+    @property
+    def waiting(self) -> int:
+        """How many callers wait now."""
+        return len(self._waiting)
+
     def take(self) -> T:
         """Borrow a thing, which must be given back.
 

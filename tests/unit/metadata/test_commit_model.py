@@ -1,0 +1,204 @@
+"""Commit against a plain model: whatever is committed, the registry and the model agree."""
+
+from dataclasses import dataclass, field
+
+from fix_metadata import (
+    DAY,
+    HOUR,
+    NOON,
+    SECOND,
+    A,
+    B,
+    C,
+    MetadataUnderTest,
+    batch_of,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from wings_core.model import (
+    Accepted,
+    CommitBatch,
+    CommitResult,
+    CommittedRange,
+    Topic,
+)
+from wings_core.partitions import Partition
+
+Outcome = tuple[str, object]
+"""`accepted` with the ranges and whether replayed, or an error's code with its facts."""
+
+
+@dataclass
+class Result:
+    """What a producer's batch got, and when."""
+
+    committed: tuple[CommittedRange, ...]
+    at: int
+
+
+@dataclass
+class Model:
+    """A log of timestamps for each partition, and all results of each producer."""
+
+    logs: dict[tuple[str, Partition], list[int]] = field(
+        default_factory=dict[tuple[str, Partition], list[int]]
+    )
+    results: dict[tuple[str, str], list[Result]] = field(
+        default_factory=dict[tuple[str, str], list[Result]]
+    )
+    deleted: set[str] = field(default_factory=set[str])
+
+    def log(self, topic: str, partition: Partition) -> list[int]:
+        return self.logs.setdefault((topic, partition), [])
+
+    def produced(self, topic: str, producer: str) -> list[Result]:
+        return self.results.setdefault((topic, producer), [])
+
+    def judge(self, batch: CommitBatch, now: int, failed: dict[int, Outcome]) -> Outcome:
+        """Say what becomes of a batch, and do it."""
+        if batch.stream not in failed:
+            outcome = self._judge(batch, now)
+            if outcome[0] == "accepted":
+                return outcome
+            failed[batch.stream] = outcome
+        return failed[batch.stream]
+
+    def _judge(self, batch: CommitBatch, now: int) -> Outcome:
+        topic = batch.topic_uuid
+        if topic in self.deleted:
+            return "TOPIC_NOT_FOUND", {}
+        if batch.sequence is not None:
+            number = batch.sequence.sequence
+            results = self.produced(topic, batch.sequence.producer_id)
+            if number != len(results):
+                known = 0 <= number < len(results) and number >= len(results) - 64
+                if known and results[number].at > now - 7 * DAY:
+                    return "accepted", (results[number].committed, True)
+                facts = {"expected_sequence": len(results), "sequence": number}
+                return "OUT_OF_ORDER_SEQUENCE", facts
+        if batch.expected is not None:
+            end = len(self.log(topic, batch.expected.partition))
+            if end != batch.expected.offset:
+                value = batch.expected.partition.strip('"')
+                return "OFFSET_MISMATCH", {"next_offset": end, "partition": value}
+        if batch.timestamp is not None and batch.timestamp > now + HOUR:
+            return "INVALID_ARGUMENT", {}
+        ranges: list[CommittedRange] = []
+        for page in batch.pages:
+            log = self.log(topic, page.partition)
+            timestamp = now if batch.timestamp is None else batch.timestamp
+            timestamp = max([timestamp, *log])
+            start = len(log)
+            log += [timestamp] * page.rows
+            ranges.append(CommittedRange(page.partition, start, len(log) - 1, timestamp))
+        if batch.sequence is not None:
+            self.produced(topic, batch.sequence.producer_id).append(Result(tuple(ranges), now))
+        return "accepted", (tuple(ranges), False)
+
+
+@dataclass(frozen=True)
+class Push:
+    """A batch to be; sequence and expected offset are relative to what would be right."""
+
+    topic: int
+    stream: int
+    rows: dict[Partition, int]
+    producer: tuple[str, int] | None
+    expected: tuple[Partition, int] | None
+    timestamp: int | None
+
+    def batch(self, model: Model, topics: list[Topic], now: int) -> CommitBatch:
+        topic = topics[self.topic]
+        sequence = expected = None
+        if self.producer is not None:
+            producer_id, ahead = self.producer
+            sequence = (producer_id, len(model.produced(topic.uuid, producer_id)) + ahead)
+        if self.expected is not None:
+            partition, ahead = self.expected
+            expected = (partition, len(model.log(topic.uuid, partition)) + ahead)
+        timestamp = None if self.timestamp is None else now + self.timestamp
+        return batch_of(
+            topic,
+            self.rows,
+            stream=self.stream,
+            sequence=sequence,
+            expected=expected,
+            timestamp=timestamp,
+        )
+
+
+PARTITIONS = st.sampled_from([A, B, C])
+MOSTLY_RIGHT = st.sampled_from([0, 0, 0, 0, -1, -2, 1])
+PUSHES = st.builds(
+    Push,
+    topic=st.integers(0, 1),
+    stream=st.integers(0, 3),
+    rows=st.dictionaries(PARTITIONS, st.integers(1, 3)),
+    producer=st.none() | st.tuples(st.sampled_from("pq"), MOSTLY_RIGHT),
+    expected=st.none() | st.none() | st.tuples(PARTITIONS, MOSTLY_RIGHT),
+    timestamp=st.none() | st.sampled_from([-HOUR, 0, HOUR, HOUR + 1]),
+)
+Step = list[Push] | int | str
+STEPS = st.lists(
+    st.lists(PUSHES, max_size=8)
+    | st.lists(PUSHES, max_size=8)
+    | st.sampled_from([SECOND, -SECOND, 3 * DAY, 8 * DAY])
+    | st.sampled_from(["reopen", "delete", "purge"]),
+    max_size=12,
+)
+
+
+def outcome_of(result: CommitResult) -> Outcome:
+    if isinstance(result, Accepted):
+        return "accepted", (result.committed, result.replayed)
+    return result.error.code, result.error.facts
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_commits_agree_with_the_model(metadata: MetadataUnderTest, steps: list[Step]) -> None:
+    metadata.clock.time = NOON
+    topics = [metadata.create_topic("key") for _ in range(2)]
+    model = Model()
+    for step in steps:
+        match step:
+            case int():
+                metadata.clock.time += step
+            case "reopen":
+                metadata.reopen()
+            case "purge":
+                metadata.registry.purge(2)
+            case str():
+                if topics[0].uuid not in model.deleted:
+                    metadata.admin.delete_topic(topics[0].name)
+                    model.deleted.add(topics[0].uuid)
+            case _:
+                now = metadata.clock.time
+                failed: dict[int, Outcome] = {}
+                batches: list[CommitBatch] = []
+                expected: list[Outcome] = []
+                for push in step:
+                    batches.append(push.batch(model, topics, now))
+                    expected.append(model.judge(batches[-1], now, failed))
+                results = metadata.registry.commit(batches)
+                assert [outcome_of(result) for result in results] == expected
+        check_logs(metadata, model, topics)
+
+
+def check_logs(metadata: MetadataUnderTest, model: Model, topics: list[Topic]) -> None:
+    """Compare what can be read with the model, rows by timestamp."""
+    for topic in topics:
+        if topic.uuid in model.deleted:
+            continue
+        states = metadata.registry.partition_states(topic.uuid)
+        written = {p: log for (uuid, p), log in model.logs.items() if uuid == topic.uuid and log}
+        assert [state.partition for state in states] == sorted(written)
+        for state in states:
+            log = written[state.partition]
+            assert (state.next_offset, state.last_timestamp) == (len(log), log[-1])
+            located = metadata.registry.locate(topic.uuid, state.partition, 0, 1_000)
+            read = [
+                location.timestamp for location in located.locations for _ in range(location.rows)
+            ]
+            assert read == log

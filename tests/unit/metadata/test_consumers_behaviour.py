@@ -1,0 +1,128 @@
+"""How every `OffsetRegistry` remembers where named consumers read on."""
+
+import pytest
+from fix_metadata import NOON, SECOND, A, B, MetadataUnderTest
+
+from wings_core.errors import InvalidArgument, TopicNotFound
+from wings_core.model import ConsumerOffset, Topic
+from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.partitions import UNPARTITIONED, Partition
+
+
+def test_a_consumer_reads_on_where_it_committed(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    committed = metadata.registry.commit_offsets("reader", [(topic, B, 7), (topic, A, 0)])
+    assert committed == [
+        ConsumerOffset(topic.name, B, 7, NOON),
+        ConsumerOffset(topic.name, A, 0, NOON),
+    ]
+    metadata.reopen()
+    assert metadata.registry.get_offsets("reader") == sorted(
+        committed, key=lambda entry: entry.partition
+    )
+
+
+def test_committing_again_replaces_the_offset_of_that_partition_alone(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic("key")
+    metadata.registry.commit_offsets("reader", [(topic, A, 5), (topic, B, 5)])
+    metadata.clock.time += SECOND
+    metadata.registry.commit_offsets("reader", [(topic, A, 3)])
+    assert metadata.registry.get_offsets("reader") == [
+        ConsumerOffset(topic.name, A, 3, NOON + SECOND),
+        ConsumerOffset(topic.name, B, 5, NOON),
+    ]
+
+
+def test_of_two_offsets_for_a_partition_in_one_call_the_last_holds(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic()
+    metadata.registry.commit_offsets(
+        "reader", [(topic, UNPARTITIONED, 5), (topic, UNPARTITIONED, 4)]
+    )
+    (entry,) = metadata.registry.get_offsets("reader")
+    assert entry.offset == 4
+
+
+def test_a_consumer_never_heard_of_has_no_offsets(metadata: MetadataUnderTest) -> None:
+    metadata.registry.commit_offsets("reader", [(metadata.create_topic(), UNPARTITIONED, 5)])
+    assert metadata.registry.get_offsets("Reader") == []
+
+
+def test_consumers_do_not_see_each_others_offsets(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    for number, consumer in enumerate(("one", "two")):
+        metadata.registry.commit_offsets(consumer, [(topic, UNPARTITIONED, number)])
+    (entry,) = metadata.registry.get_offsets("one")
+    assert entry.offset == 0
+
+
+def test_offsets_are_listed_by_topic_and_partition_value(metadata: MetadataUnderTest) -> None:
+    z, a = (
+        metadata.admin.create_topic(DEFAULT_NAMESPACE.topic(topic_id), schema, "n")
+        for topic_id, schema in (
+            ("z", metadata.create_topic().schema),
+            ("a", metadata.create_topic().schema),
+        )
+    )
+    numbers = [Partition(str(number)) for number in (10, 9, -1)]
+    offsets = [(topic, partition, 1) for topic in (z, a) for partition in numbers]
+    metadata.registry.commit_offsets("reader", offsets)
+    listed = [
+        (entry.topic.topic, entry.partition) for entry in metadata.registry.get_offsets("reader")
+    ]
+    assert listed == [(topic, number) for topic in "az" for number in ("-1", "9", "10")]
+
+
+def test_offsets_can_be_asked_for_one_topic(metadata: MetadataUnderTest) -> None:
+    topic, other = metadata.create_topic(), metadata.create_topic()
+    metadata.registry.commit_offsets(
+        "reader", [(topic, UNPARTITIONED, 1), (other, UNPARTITIONED, 2)]
+    )
+    (entry,) = metadata.registry.get_offsets("reader", other.uuid)
+    assert (entry.topic, entry.offset) == (other.name, 2)
+
+
+def test_nothing_is_remembered_if_one_of_the_topics_is_deleted(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic, deleted = metadata.create_topic(), metadata.create_topic()
+    metadata.admin.delete_topic(deleted.name)
+    with pytest.raises(TopicNotFound):
+        metadata.registry.commit_offsets(
+            "reader", [(topic, UNPARTITIONED, 1), (deleted, UNPARTITIONED, 2)]
+        )
+    assert metadata.registry.get_offsets("reader") == []
+
+
+def test_a_deleted_topics_offsets_are_gone_also_when_its_name_is_used_again(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic()
+    metadata.registry.commit_offsets("reader", [(topic, UNPARTITIONED, 1)])
+    metadata.admin.delete_topic(topic.name)
+    again: Topic = metadata.admin.create_topic(topic.name, topic.schema)
+    assert metadata.registry.get_offsets("reader") == []
+    assert metadata.registry.get_offsets("reader", topic.uuid) == []
+    assert metadata.registry.get_offsets("reader", again.uuid) == []
+
+
+@pytest.mark.parametrize("offset", [-1, 1 << 63, 1 << 80])
+def test_an_offset_that_no_log_can_have_is_refused(
+    metadata: MetadataUnderTest, offset: int
+) -> None:
+    topic = metadata.create_topic("key")
+    with pytest.raises(InvalidArgument):
+        metadata.registry.commit_offsets("reader", [(topic, A, 1), (topic, B, offset)])
+    assert metadata.registry.get_offsets("reader") == []
+
+
+@pytest.mark.parametrize("consumer", ["\ud800", "x" * 257], ids=["surrogate", "long"])
+def test_a_consumers_name_that_cannot_be_stored_is_refused(
+    metadata: MetadataUnderTest, consumer: str
+) -> None:
+    topic = metadata.create_topic()
+    with pytest.raises(InvalidArgument):
+        metadata.registry.commit_offsets(consumer, [(topic, UNPARTITIONED, 1)])

@@ -1,0 +1,110 @@
+"""How every `OffsetRegistry` forgets deleted topics."""
+
+import pytest
+from fix_metadata import A, B, MetadataUnderTest, batch_of, offsets_of
+
+from wings_core.model import Accepted, Topic
+from wings_core.partitions import UNPARTITIONED
+
+
+def purge_all(metadata: MetadataUnderTest, pages_max: int) -> int:
+    """Purge until there is no more; return the number of steps."""
+    for steps in range(1, 10_000):
+        if not metadata.registry.purge(pages_max):
+            return steps
+    raise AssertionError("the purge does not end")
+
+
+def fill(metadata: MetadataUnderTest, topic: Topic, pages: int, folio: str) -> None:
+    batch = batch_of(topic, {A: 1, B: 1}, folio=folio)
+    metadata.registry.commit([batch] * pages)
+
+
+def test_there_is_nothing_to_purge_at_first(metadata: MetadataUnderTest) -> None:
+    fill(metadata, metadata.create_topic("key"), 3, "folio-1")
+    assert not metadata.registry.purge(1)
+    assert metadata.registry.live_folios() == {"folio-1"}
+
+
+def test_a_folio_is_live_while_a_page_of_any_topic_refers_to_it(
+    metadata: MetadataUnderTest,
+) -> None:
+    first, second = metadata.create_topic("key"), metadata.create_topic("key")
+    fill(metadata, first, 2, "of first")
+    fill(metadata, first, 2, "shared")
+    fill(metadata, second, 2, "shared")
+    fill(metadata, second, 2, "of second")
+    assert metadata.registry.live_folios() == {"of first", "shared", "of second"}
+    metadata.admin.delete_topic(first.name)
+    assert metadata.registry.live_folios() == {"of first", "shared", "of second"}
+    purge_all(metadata, 100)
+    assert metadata.registry.live_folios() == {"shared", "of second"}
+    assert offsets_of(metadata.registry, second, A) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    metadata.admin.delete_topic(second.name)
+    purge_all(metadata, 100)
+    assert metadata.registry.live_folios() == set()
+
+
+def test_each_purge_forgets_a_bounded_number_of_pages(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    for number in range(10):
+        fill(metadata, topic, 1, f"folio-{number}")
+    metadata.admin.delete_topic(topic.name)
+    before = len(metadata.registry.live_folios())
+    while metadata.registry.purge(3):
+        after = len(metadata.registry.live_folios())
+        assert before - after <= 3
+        before = after
+    assert metadata.registry.live_folios() == set()
+
+
+@pytest.mark.parametrize("pages_max", [1, 2, 7, 1_000])
+def test_purging_in_steps_of_any_size_comes_to_an_end(
+    metadata: MetadataUnderTest, pages_max: int
+) -> None:
+    topics = [metadata.create_topic("key") for _ in range(3)]
+    for topic in topics:
+        fill(metadata, topic, 4, "folio-1")
+        metadata.registry.commit([batch_of(topic, {}, sequence=("p", 0))])
+        metadata.registry.commit_offsets("reader", [(topic, A, 1)])
+    for topic in topics[:2]:
+        metadata.admin.delete_topic(topic.name)
+    purge_all(metadata, pages_max)
+    assert not metadata.registry.purge(pages_max)
+    assert len(offsets_of(metadata.registry, topics[2], B)) == 4
+    assert [entry.topic for entry in metadata.registry.get_offsets("reader")] == [topics[2].name]
+    replayed = metadata.registry.commit([batch_of(topics[2], {}, sequence=("p", 0))])
+    assert replayed == [Accepted((), replayed=True)]
+
+
+def test_a_purge_goes_on_after_a_restart(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    fill(metadata, topic, 10, "folio-1")
+    metadata.admin.delete_topic(topic.name)
+    assert metadata.registry.purge(5)
+    metadata.reopen()
+    assert metadata.registry.live_folios() == {"folio-1"}
+    purge_all(metadata, 5)
+    assert metadata.registry.live_folios() == set()
+
+
+def test_a_topic_of_the_same_name_is_not_touched_by_the_purge(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic()
+    metadata.push(topic, rows=5)
+    metadata.admin.delete_topic(topic.name)
+    again = metadata.admin.create_topic(topic.name, topic.schema)
+    metadata.push(again, rows=2)
+    purge_all(metadata, 1)
+    assert offsets_of(metadata.registry, again) == [(0, 1)]
+    assert metadata.registry.partition_state(again.uuid, UNPARTITIONED).next_offset == 2
+
+
+def test_a_folio_forgotten_can_be_written_of_again(metadata: MetadataUnderTest) -> None:
+    topic, other = metadata.create_topic("key"), metadata.create_topic("key")
+    fill(metadata, topic, 1, "folio-1")
+    metadata.admin.delete_topic(topic.name)
+    purge_all(metadata, 100)
+    fill(metadata, other, 1, "folio-1")
+    assert metadata.registry.live_folios() == {"folio-1"}

@@ -1,0 +1,235 @@
+"""How every `OffsetRegistry` makes producers idempotent."""
+
+import pytest
+from fix_metadata import (
+    DAY,
+    HOUR,
+    NOON,
+    SECOND,
+    A,
+    B,
+    MetadataUnderTest,
+    accepted,
+    batch_of,
+    offsets_of,
+)
+
+from wings_core.errors import InvalidArgument, OutOfOrderSequence
+from wings_core.model import Accepted, CommitResult, Rejected, Topic
+from wings_core.partitions import UNPARTITIONED
+
+
+def push(metadata: MetadataUnderTest, topic: Topic, sequence: int, rows: int = 1) -> CommitResult:
+    """Commit a batch of producer p in a flush of its own."""
+    batch = batch_of(topic, {UNPARTITIONED: rows}, sequence=("p", sequence))
+    return metadata.registry.commit([batch])[0]
+
+
+def check_refused(result: CommitResult, *, sequence: int, expected: int) -> None:
+    assert isinstance(result, Rejected)
+    assert isinstance(result.error, OutOfOrderSequence)
+    assert result.error.facts == {"expected_sequence": expected, "sequence": sequence}
+
+
+def test_sequences_count_up_from_0(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    assert [accepted(push(metadata, topic, number))[0].start_offset for number in range(3)] == [
+        0,
+        1,
+        2,
+    ]
+
+
+@pytest.mark.parametrize("sequence", [1, 7, 1 << 80, -1])
+def test_a_producer_that_does_not_begin_at_0_is_refused(
+    metadata: MetadataUnderTest, sequence: int
+) -> None:
+    topic = metadata.create_topic()
+    check_refused(push(metadata, topic, sequence), sequence=sequence, expected=0)
+
+
+def test_a_gap_is_refused_and_does_not_use_the_sequence(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    push(metadata, topic, 0)
+    check_refused(push(metadata, topic, 2), sequence=2, expected=1)
+    assert accepted(push(metadata, topic, 1))[0].start_offset == 1
+
+
+def test_a_repeat_is_answered_with_the_first_result(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    batch = batch_of(topic, {B: 2, A: 1}, sequence=("p", 0), timestamp=NOON - SECOND)
+    (first,) = metadata.registry.commit([batch])
+    metadata.clock.time += DAY
+    for _ in range(2):
+        again = metadata.registry.commit([batch])
+        assert again == [Accepted(accepted(first), replayed=True)]
+        metadata.reopen()
+    assert offsets_of(metadata.registry, topic, B) == [(0, 1)]
+
+
+def test_a_repeat_within_the_flush_is_answered_with_the_first_result(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic()
+    batches = [batch_of(topic, {UNPARTITIONED: 3}, sequence=("p", n)) for n in (0, 1, 0, 1, 2)]
+    results = metadata.registry.commit(batches)
+    starts = [accepted(result)[0].start_offset for result in results]
+    assert starts == [0, 3, 0, 3, 6]
+    assert [isinstance(result, Accepted) and result.replayed for result in results] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_repeat_is_recognised_before_the_expected_offset_is_checked(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic()
+    batch = batch_of(topic, {UNPARTITIONED: 1}, sequence=("p", 0), expected=(UNPARTITIONED, 0))
+    for replayed in (False, True):
+        (result,) = metadata.registry.commit([batch])
+        assert isinstance(result, Accepted)
+        assert result.replayed == replayed
+
+
+def test_a_sequence_out_of_order_is_refused_before_the_expected_offset_is_checked(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic()
+    batch = batch_of(topic, {UNPARTITIONED: 1}, sequence=("p", 5), expected=(UNPARTITIONED, 9))
+    check_refused(metadata.registry.commit([batch])[0], sequence=5, expected=0)
+
+
+@pytest.mark.parametrize("reason", ["expected", "timestamp"])
+def test_a_refused_batch_does_not_use_its_sequence(
+    metadata: MetadataUnderTest, reason: str
+) -> None:
+    topic = metadata.create_topic()
+    refused = (
+        batch_of(topic, {UNPARTITIONED: 1}, sequence=("p", 0), expected=(UNPARTITIONED, 7))
+        if reason == "expected"
+        else batch_of(topic, {UNPARTITIONED: 1}, sequence=("p", 0), timestamp=NOON + 2 * HOUR)
+    )
+    good = batch_of(topic, {UNPARTITIONED: 1}, sequence=("p", 0), stream=1)
+    first, second = metadata.registry.commit([refused, good])
+    assert isinstance(first, Rejected)
+    assert isinstance(second, Accepted)
+    assert not second.replayed
+
+
+def test_an_empty_batch_uses_its_sequence(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    empty = batch_of(topic, {}, sequence=("p", 0))
+    assert metadata.registry.commit([empty]) == [Accepted(())]
+    assert metadata.registry.commit([empty]) == [Accepted((), replayed=True)]
+    assert isinstance(push(metadata, topic, 1), Accepted)
+
+
+def test_producers_and_topics_count_their_sequences_apart(metadata: MetadataUnderTest) -> None:
+    topic, other = metadata.create_topic(), metadata.create_topic()
+    rows = {UNPARTITIONED: 1}
+    push(metadata, topic, 0)
+    results = metadata.registry.commit(
+        [
+            batch_of(topic, rows, sequence=("p", 1), stream=1),
+            batch_of(topic, rows, sequence=("q", 0), stream=2),
+            batch_of(other, rows, sequence=("p", 0), stream=3),
+            batch_of(topic, rows, sequence=("P", 0), stream=4),
+        ]
+    )
+    assert all(isinstance(result, Accepted) and not result.replayed for result in results)
+
+
+@pytest.mark.parametrize("in_one_flush", [True, False], ids=["one flush", "many flushes"])
+def test_the_last_64_results_are_remembered(
+    metadata: MetadataUnderTest, in_one_flush: bool
+) -> None:
+    topic = metadata.create_topic()
+    batches = [batch_of(topic, {UNPARTITIONED: 1}, sequence=("p", n)) for n in range(70)]
+    if in_one_flush:
+        metadata.registry.commit(batches)
+    else:
+        for batch in batches:
+            metadata.registry.commit([batch])
+    check_refused(push(metadata, topic, 5), sequence=5, expected=70)
+    replayed = push(metadata, topic, 6)
+    assert accepted(replayed)[0].start_offset == 6
+    metadata.reopen()
+    check_refused(push(metadata, topic, 0), sequence=0, expected=70)
+    assert accepted(push(metadata, topic, 69))[0].start_offset == 69
+    assert metadata.registry.partition_state(topic.uuid, UNPARTITIONED).next_offset == 70
+
+
+def test_of_70_in_a_flush_that_repeats_the_first_ones_are_forgotten(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic()
+    numbers = [*range(70), 6, 5]
+    batches = [
+        batch_of(topic, {UNPARTITIONED: 1}, sequence=("p", number), stream=stream)
+        for stream, number in enumerate(numbers)
+    ]
+    results = metadata.registry.commit(batches)
+    assert accepted(results[70])[0].start_offset == 6
+    check_refused(results[71], sequence=5, expected=70)
+
+
+def test_a_result_is_remembered_for_7_days_and_the_sequence_for_good(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic()
+    push(metadata, topic, 0)
+    metadata.clock.time = NOON + 7 * DAY - 1
+    assert isinstance(push(metadata, topic, 0), Accepted)
+    metadata.clock.time = NOON + 7 * DAY
+    check_refused(push(metadata, topic, 0), sequence=0, expected=1)
+    metadata.clock.time = NOON + 1_000 * DAY
+    while metadata.registry.purge(10):
+        pass
+    check_refused(push(metadata, topic, 0), sequence=0, expected=1)
+    assert isinstance(push(metadata, topic, 1), Accepted)
+
+
+def test_results_out_of_date_are_purged_alone(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    for number in range(5):
+        metadata.clock.time = NOON + number * DAY
+        push(metadata, topic, number)
+    metadata.clock.time = NOON + 9 * DAY
+    while metadata.registry.purge(1):
+        pass
+    # Setting the clock back shows what is still there.
+    metadata.clock.time = NOON + 4 * DAY
+    for number in (0, 1, 2):
+        check_refused(push(metadata, topic, number), sequence=number, expected=5)
+    for number in (3, 4):
+        assert accepted(push(metadata, topic, number))[0].start_offset == number
+
+
+def test_a_topic_created_again_knows_no_producers(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    push(metadata, topic, 0)
+    metadata.admin.delete_topic(topic.name)
+    again = metadata.admin.create_topic(topic.name, topic.schema)
+    result = push(metadata, again, 0)
+    assert isinstance(result, Accepted)
+    assert not result.replayed
+
+
+@pytest.mark.parametrize("producer", ["\ud800", "x" * 257], ids=["surrogate", "long"])
+def test_a_producer_id_that_cannot_be_stored_rejects_its_batch_alone(
+    metadata: MetadataUnderTest, producer: str
+) -> None:
+    topic = metadata.create_topic()
+    bad, good = metadata.registry.commit(
+        [
+            batch_of(topic, {UNPARTITIONED: 1}, sequence=(producer, 0), stream=1),
+            batch_of(topic, {UNPARTITIONED: 1}, sequence=("é" * 128, 0), stream=2),
+        ]
+    )
+    assert isinstance(bad, Rejected)
+    assert isinstance(bad.error, InvalidArgument)
+    assert isinstance(good, Accepted)

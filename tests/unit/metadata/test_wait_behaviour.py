@@ -1,0 +1,293 @@
+"""How every `OffsetRegistry` waits: for many positions at once, and without losing a wake-up."""
+
+import threading
+import time
+from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import pytest
+from fix_metadata import A, B, C, MetadataUnderTest, accepted, batch_of
+
+from wings_core.errors import TopicNotFound
+from wings_core.model import Position, Topic
+from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.times import Deadline
+
+LONG = 20.0
+"""Seconds; a wait that should have been woken fails the test when it lasts this long."""
+
+
+@pytest.fixture
+def threads() -> Generator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(16) as executor:
+        yield executor
+
+
+def at(topic: Topic, partition: Partition = UNPARTITIONED, offset: int = 0) -> Position:
+    return Position(topic.uuid, partition, offset)
+
+
+def wait(metadata: MetadataUnderTest, *positions: Position) -> bool:
+    """Wait for the positions; tell whether the wait was woken."""
+    wake = threading.Event()
+    metadata.registry.wait(positions, Deadline.after(LONG), wake)
+    return wake.is_set()
+
+
+class Calls:
+    """Counts calls, and lets a test wait for a number of them."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._changed = threading.Condition()
+
+    def __call__(self) -> None:
+        with self._changed:
+            self._count += 1
+            self._changed.notify_all()
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+
+def waiting(
+    metadata: MetadataUnderTest, threads: ThreadPoolExecutor, *positions: Position
+) -> Future[bool]:
+    """Return a wait that has begun on another thread, and has looked at the log."""
+    looked = threading.Event()
+
+    def run() -> bool:
+        wake = threading.Event()
+        # `watch` has registered and looked when its block begins, as `wait` has when it blocks.
+        with metadata.registry.watch(positions, wake.set):
+            looked.set()
+            return wake.wait(LONG)
+
+    future = threads.submit(run)
+    assert looked.wait(LONG)
+    return future
+
+
+def test_a_wait_for_what_is_there_returns_at_once(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    metadata.push(topic, 5, A)
+    assert wait(metadata, at(topic, A, 0))
+    assert wait(metadata, at(topic, A, 4))
+    assert wait(metadata, at(topic, B, 0), at(topic, A, 4))
+
+
+def test_a_wait_ends_at_the_deadline(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    metadata.push(topic, 5, A)
+    wake = threading.Event()
+    before = time.monotonic()
+    positions = [at(topic, A, 5), at(topic, B)]
+    metadata.registry.wait(positions, Deadline.after(0.05), wake)
+    assert time.monotonic() - before >= 0.05
+    assert not wake.is_set()
+
+
+def test_a_wait_whose_deadline_has_passed_returns_at_once(metadata: MetadataUnderTest) -> None:
+    wake = threading.Event()
+    metadata.registry.wait([at(metadata.create_topic())], Deadline.after(-1), wake)
+    assert not wake.is_set()
+
+
+@pytest.mark.parametrize("deadline", ["never", "in the year 9999"])
+def test_a_wait_without_an_end_in_sight_ends_when_woken_by_somebody_else(
+    metadata: MetadataUnderTest, threads: ThreadPoolExecutor, deadline: str
+) -> None:
+    topic = metadata.create_topic()
+    wake = threading.Event()
+    far = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()) * 1_000_000
+    until = Deadline.never() if deadline == "never" else Deadline.at_timestamp(far)
+    future = threads.submit(metadata.registry.wait, [at(topic)], until, wake)
+    assert not future.done()
+    wake.set()
+    future.result(LONG)
+
+
+def test_a_wait_whose_wake_is_set_already_returns_at_once(metadata: MetadataUnderTest) -> None:
+    wake = threading.Event()
+    wake.set()
+    metadata.registry.wait([at(metadata.create_topic())], Deadline.never(), wake)
+
+
+def test_a_wait_is_woken_by_a_commit(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    metadata.push(topic)
+    wake = threading.Event()
+    waiter = threading.Thread(
+        target=metadata.registry.wait, args=([at(topic, offset=1)], Deadline.after(LONG), wake)
+    )
+    waiter.start()
+    metadata.push(topic)
+    waiter.join(LONG)
+    assert wake.is_set()
+
+
+def test_a_wait_is_woken_by_the_first_commit_to_a_partition(
+    metadata: MetadataUnderTest, threads: ThreadPoolExecutor
+) -> None:
+    topic = metadata.create_topic("key")
+    future = waiting(metadata, threads, at(topic, A))
+    metadata.push(topic, 1, A)
+    assert future.result(LONG)
+
+
+def test_a_wait_for_many_positions_is_woken_by_a_commit_to_any(
+    metadata: MetadataUnderTest, threads: ThreadPoolExecutor
+) -> None:
+    topic, other = metadata.create_topic("key"), metadata.create_topic()
+    positions = [at(topic, A), at(topic, B), at(topic, C), at(other)]
+    future = waiting(metadata, threads, *positions)
+    metadata.push(other)
+    assert future.result(LONG)
+
+
+def test_a_commit_wakes_all_who_wait_for_its_partition(
+    metadata: MetadataUnderTest, threads: ThreadPoolExecutor
+) -> None:
+    topic = metadata.create_topic()
+    futures = [waiting(metadata, threads, at(topic)) for _ in range(10)]
+    metadata.push(topic)
+    assert all(future.result(LONG) for future in futures)
+
+
+def test_a_wait_is_woken_by_the_deletion_of_one_of_its_topics(
+    metadata: MetadataUnderTest, threads: ThreadPoolExecutor
+) -> None:
+    topic, other = metadata.create_topic("key"), metadata.create_topic()
+    future = waiting(metadata, threads, at(other), at(topic, A), at(topic, B))
+    metadata.admin.delete_topic(topic.name)
+    assert future.result(LONG)
+
+
+def test_a_wait_for_a_deleted_topic_returns_at_once(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    metadata.admin.delete_topic(topic.name)
+    assert wait(metadata, at(topic))
+    with pytest.raises(TopicNotFound):
+        metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 1)
+
+
+def test_no_commit_between_a_look_and_a_wait_is_lost(
+    metadata: MetadataUnderTest, threads: ThreadPoolExecutor
+) -> None:
+    """A reader that looks and waits in turn, as the contract says, hears of every commit."""
+    topic = metadata.create_topic()
+    commits = 300
+
+    def read() -> int:
+        wake = threading.Event()
+        offset = 0
+        while offset < commits:
+            wake.clear()
+            located = metadata.registry.locate(topic.uuid, UNPARTITIONED, offset, commits)
+            if located.locations:
+                offset = located.log_end_offset
+                continue
+            started = time.monotonic()
+            metadata.registry.wait([at(topic, offset=offset)], Deadline.after(LONG), wake)
+            assert time.monotonic() - started < LONG, "a wake-up was lost"
+        return offset
+
+    readers = [threads.submit(read) for _ in range(4)]
+    for _ in range(commits):
+        metadata.push(topic)
+    assert [reader.result(2 * LONG) for reader in readers] == [commits] * 4
+
+
+def test_a_watch_calls_once_for_each_commit_however_many_positions_it_wrote_to(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic("key")
+    calls = Calls()
+    with metadata.registry.watch([at(topic, A), at(topic, B), at(topic, A)], calls):
+        assert calls.count == 0
+        accepted(metadata.registry.commit([batch_of(topic, {A: 1, B: 1, C: 1})] * 3)[0])
+        assert calls.count == 1
+        metadata.push(topic, 1, B)
+        assert calls.count == 2
+
+
+def test_a_watch_calls_at_once_where_there_is_data(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    metadata.push(topic, 1, B)
+    calls = Calls()
+    with metadata.registry.watch([at(topic, A), at(topic, B)], calls):
+        assert calls.count == 1
+
+
+def test_a_watch_hears_nothing_of_other_partitions_topics_and_refused_batches(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic, other = metadata.create_topic("key"), metadata.create_topic("key")
+    calls = Calls()
+    with metadata.registry.watch([at(topic, A)], calls):
+        metadata.push(topic, 1, B)
+        metadata.push(other, 1, A)
+        metadata.registry.commit([batch_of(topic, {A: 1}, expected=(A, 5))])
+        metadata.registry.commit([batch_of(topic, {}, sequence=("p", 0))])
+        metadata.admin.delete_topic(other.name)
+        assert calls.count == 0
+
+
+def test_a_watch_past_the_end_calls_when_its_offset_is_there(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    calls = Calls()
+    with metadata.registry.watch([at(topic, offset=3)], calls):
+        metadata.push(topic, rows=3)
+        assert calls.count == 0
+        metadata.push(topic, rows=1)
+        assert calls.count == 1
+
+
+def test_a_watch_of_one_partition_at_two_offsets_calls_at_the_earlier(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic()
+    calls = Calls()
+    with metadata.registry.watch([at(topic, offset=9), at(topic, offset=0)], calls):
+        metadata.push(topic)
+        assert calls.count == 1
+
+
+def test_a_watch_that_ended_is_not_called_any_more(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    calls, others = Calls(), Calls()
+    with metadata.registry.watch([at(topic)], others):
+        with metadata.registry.watch([at(topic)], calls):
+            pass
+        metadata.push(topic)
+    assert (calls.count, others.count) == (0, 1)
+
+
+def test_a_commit_is_visible_when_the_callback_runs(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    seen: list[int] = []
+
+    def look() -> None:
+        located = metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 100)
+        seen.append(located.log_end_offset)
+
+    with metadata.registry.watch([at(topic)], look):
+        metadata.push(topic, rows=2)
+    assert seen == [2]
+
+
+def test_a_callback_that_fails_harms_neither_the_commit_nor_the_others(
+    metadata: MetadataUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = metadata.create_topic()
+    calls = Calls()
+
+    def fail() -> None:
+        raise RuntimeError("closed")
+
+    with metadata.registry.watch([at(topic)], fail), metadata.registry.watch([at(topic)], calls):
+        assert metadata.push(topic).start_offset == 0
+    assert calls.count == 1
+    assert "callback failed" in caplog.text
