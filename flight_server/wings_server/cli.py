@@ -1,23 +1,22 @@
-"""The commands that the server adds to `wings`: `serve` and `check`."""
+"""The commands that the server adds to `wings`: `serve` and `check`.
+
+What a command runs is imported when it runs: `wings --help` imports this module too.
+"""
 
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from wings_core.check import CheckReport, check_log
-from wings_core.data_directory import DataDirectory
 from wings_core.errors import WingsError
-from wings_core.limits import Limits
-from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.storage.segments import SegmentStore
-from wings_server import process
-from wings_server.settings import load
+
+if TYPE_CHECKING:
+    from wings_core.check import CheckReport
 
 FOLIOS_SHOWN_MAX = 10
 """Files without a reference that the report of a check names."""
@@ -27,20 +26,22 @@ def serve(
     *,
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="Directory of messages and metadata; made if missing. [./wings-data]"),
+        typer.Option(
+            help="Directory of messages and metadata; made if missing. Default: ./wings-data."
+        ),
     ] = None,
     flight: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where Arrow Flight is served; port 0 picks a free one. [127.0.0.1:7777]",
+            help="Where Arrow Flight is served; port 0 picks a free one. Default: 127.0.0.1:7777.",
         ),
     ] = None,
     http: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where HTTP is served; port 0 picks a free one. [127.0.0.1:7780]",
+            help="Where HTTP is served; port 0 picks a free one. Default: 127.0.0.1:7780.",
         ),
     ] = None,
     config: Annotated[
@@ -51,14 +52,14 @@ def serve(
     ] = None,
     drain_seconds: Annotated[
         float | None,
-        typer.Option(help="Longest wait for calls under way when stopping. [10]"),
+        typer.Option(help="Longest wait for calls under way when stopping. Default: 10."),
     ] = None,
     log_level: Annotated[
-        str | None, typer.Option(help="debug, info, warning or error. [info]")
+        str | None, typer.Option(help="debug, info, warning or error. Default: info.")
     ] = None,
     log_format: Annotated[
         str | None,
-        typer.Option(help="console or json. [console on a terminal, else json]"),
+        typer.Option(help="console or json. Default: console on a terminal, else json."),
     ] = None,
 ) -> None:
     """Serve a data directory over Arrow Flight and HTTP until SIGTERM or Ctrl-C.
@@ -66,10 +67,13 @@ def serve(
     When it serves, it prints one line on standard output with the real ports; logs go to standard
     error. It stops by itself: what was received is committed and acknowledged, or refused.
 
-    Every flag may also be set in the environment (WINGS_FLIGHT=0.0.0.0:7777), limits there and in
-    the file alone (WINGS_LIMITS__BATCH_BYTES_MAX, or a table named limits). Flags win over the
-    environment, and that over the file.
+    Every flag may also be set in the environment (`WINGS_FLIGHT=0.0.0.0:7777`) or in the file
+    (`flight = "0.0.0.0:7777"`); the bounds of the server only there (`WINGS_LIMITS__WIRE_ROWS_MAX`,
+    or a table `[limits]`). Flags win over the environment, and that over the file.
     """
+    from wings_server.process import run
+    from wings_server.settings import load
+
     flags = {
         "data_dir": data_dir,
         "flight": flight,
@@ -78,11 +82,13 @@ def serve(
         "log_level": log_level,
         "log_format": log_format,
     }
-    process.run(load(config, flags))
+    run(load(config, flags))
 
 
 def check(
-    data_dir: Annotated[Path, typer.Argument(help="The data directory of a server.")],
+    data_dir: Annotated[
+        Path, typer.Argument(metavar="DATA_DIR", help="The data directory of a server.")
+    ],
 ) -> None:
     """Read every message of a data directory and tell what is wrong with it.
 
@@ -100,7 +106,13 @@ def check(
     raise typer.Exit(0 if report.ok else 1)
 
 
-def _check(data_dir: Path) -> CheckReport:
+def _check(data_dir: Path) -> "CheckReport":
+    from wings_core.check import check_log
+    from wings_core.data_directory import DataDirectory
+    from wings_core.limits import Limits
+    from wings_core.metadata.sqlite import SqliteMetadata
+    from wings_core.storage.segments import SegmentStore
+
     with (
         DataDirectory.open_read_only(data_dir) as directory,
         SqliteMetadata(directory.metadata, read_only=True) as metadata,
@@ -130,7 +142,7 @@ def _progress() -> Generator[Callable[[int], None]]:
         yield lambda pages: progress.update(task, completed=pages)
 
 
-def _report_lines(data_dir: Path, report: CheckReport) -> Generator[str]:
+def _report_lines(data_dir: Path, report: "CheckReport") -> Generator[str]:
     yield (
         f"{data_dir}: {_count(report.topics, 'topic')}, {_count(report.partitions, 'partition')}, "
         f"{_count(report.pages, 'page')}, {_count(report.rows, 'row')}, "

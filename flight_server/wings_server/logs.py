@@ -11,7 +11,7 @@ import sys
 from typing import Literal, TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
 _SHARED: tuple[Processor, ...] = (
     structlog.contextvars.merge_contextvars,
@@ -74,5 +74,11 @@ def _renderers(form: Literal["console", "json"] | None, stream: TextIO) -> list[
     return [
         structlog.processors.format_exc_info,
         structlog.processors.UnicodeDecoder(),
+        _in_reading_order,
         structlog.processors.JSONRenderer(default=str),
     ]
+
+
+def _in_reading_order(_logger: object, _method: str, event: EventDict) -> EventDict:
+    first = {key: event[key] for key in ("timestamp", "level", "logger", "event") if key in event}
+    return {**first, **event}

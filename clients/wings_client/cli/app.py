@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from wings_client.cli.plugins import PluginGroup
+from wings_client.cli.plugins import MARKUP, PluginGroup
 
 app = typer.Typer(
     cls=PluginGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=MARKUP,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -27,9 +27,8 @@ def _print_version(wanted: bool) -> None:
         "A durable message log served over Arrow Flight.\n\n"
         "Producers push Arrow batches to a topic; consumers fetch them by partition and offset, "
         "and wait for more with a long poll.\n\n"
-        "Start a server on ./wings-data:\n\n"
-        "    [bold]wings serve[/bold]\n\n"
-        "Every command explains itself: [bold]wings COMMAND --help[/bold]. "
+        "Start a server on ./wings-data: `wings serve`\n\n"
+        "Every command explains itself: `wings COMMAND --help`\n\n"
         "Exit status: 0 done, 1 refused or failed, 2 bad arguments, 130 interrupted."
     ),
     epilog="Any Arrow Flight client can talk to the server; this command is only one of them.",

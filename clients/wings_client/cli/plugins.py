@@ -7,12 +7,15 @@ standard error and leaves the others alone.
 
 import sys
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, Final
 
 import typer
 from typer.core import TyperGroup
 
 GROUP = "wings.commands"
+
+MARKUP: Final = "markdown"
+"""Of the help: paragraphs flow to the terminal's width, and brackets stay what they are."""
 
 _EXTRAS = {"wings_server": "server", "wings_spark": "spark"}
 """The extra of the distribution that brings what a layer of ours imports."""
@@ -64,7 +67,7 @@ def _load(entry_point: EntryPoint) -> Any:
     if not isinstance(target, typer.Typer):
         if not callable(target):
             raise TypeError("it is neither a function nor a typer.Typer")
-        app = typer.Typer(add_completion=False)
+        app = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
         app.command(entry_point.name)(target)
         target = app
     command = typer.main.get_command(target)
