@@ -1,0 +1,259 @@
+"""Expressions: which SQL a filter may be made of.
+
+DuckDB parses, and every node of its syntax tree is held against lists of what is allowed. What is
+not named here is refused: subqueries, windows, aggregates, table functions, stars, parameters, and
+functions that read state, the clock or files.
+
+`vocabulary` has the lists, and says why some harmless functions are missing from them.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import duckdb
+
+from wings_core.errors import InvalidFilter
+from wings_core.fetch.vocabulary import (
+    CONCATENATIONS,
+    FUNCTIONS,
+    JSON_FUNCTIONS,
+    LAMBDA_FUNCTIONS,
+    OPERATORS,
+    TYPES,
+)
+
+EXPRESSION_LENGTH_MAX = 16 * 1024
+"""Characters of a filter."""
+
+DEPTH_MAX = 64
+"""Levels of nesting of a filter's syntax tree."""
+
+COLUMN_REFERENCES_MAX = 512
+"""How often a filter may name columns."""
+
+CONCATENATIONS_MAX = 16
+"""Strings that a filter may join to others, in all."""
+
+CASTS_NESTED_MAX = 4
+"""Casts inside one another."""
+
+
+_SELECT_KEYS = frozenset({"type", "select_list", "from_table", "cte_map", "aggregate_handling"})
+"""What every query has; any other key that is not empty is a clause."""
+
+_PLAIN_CLASSES = frozenset({"BETWEEN", "CASE", "COMPARISON", "CONJUNCTION"})
+
+_REFUSED_CLASSES: Mapping[str, str] = {
+    "SUBQUERY": "a subquery",
+    "WINDOW": "a window function",
+    "STAR": "a star or COLUMNS",
+    "PARAMETER": "a parameter",
+    "POSITIONAL_REFERENCE": "a positional reference",
+    "DEFAULT": "DEFAULT",
+    "COLLATE": "COLLATE",
+    "LAMBDA": "an arrow or a lambda that is not the second argument of list_filter",
+}
+
+_Node = dict[str, Any]
+
+
+def column_names(expression: str, connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Check that a text is one scalar expression a filter may be; return the columns it names.
+
+    Args:
+        expression: SQL, without SELECT or WHERE.
+        connection: Only its parser is used.
+
+    Returns:
+        The first parts of the names as they are written, in order, repeated where they are.
+
+    Raises:
+        InvalidFilter: Not one expression, or made of something that is not allowed.
+    """
+    if len(expression) > EXPRESSION_LENGTH_MAX:
+        raise InvalidFilter(f"a filter has at most {EXPRESSION_LENGTH_MAX} characters")
+    if "\0" in expression or any("\ud800" <= letter <= "\udfff" for letter in expression):
+        raise InvalidFilter("a filter may not hold a NUL or half a surrogate pair")
+    try:
+        tokens = duckdb.tokenize(expression)
+        if any(kind == duckdb.token_type.comment for _, kind in tokens):
+            raise InvalidFilter("a filter may not hold comments")
+        # Whatever closes the one kind of bracket early is an error within the other.
+        _parse(f"SELECT [\n{expression}\n] FROM batch", connection)
+        root = _parse(f"SELECT (\n{expression}\n) FROM batch", connection)
+    except RecursionError:
+        raise InvalidFilter(f"the filter is nested more than {DEPTH_MAX} levels deep") from None
+    walk = _Walk()
+    walk.visit(root, _Place())
+    return walk.columns
+
+
+def _parse(query: str, connection: duckdb.DuckDBPyConnection) -> _Node:
+    """Return the syntax tree of the one expression that a query selects."""
+    rows = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
+    found = json.loads(rows[0][0])
+    if found["error"]:
+        raise InvalidFilter(f"the filter cannot be parsed: {_first_line(found['error_message'])}")
+    statements = found["statements"]
+    if len(statements) != 1 or not _is_plain_select(statements[0]["node"]):
+        raise InvalidFilter("a filter is one expression, without clauses of a query")
+    return statements[0]["node"]["select_list"][0]
+
+
+def _is_plain_select(node: _Node) -> bool:
+    """Tell whether a query is `SELECT one FROM batch` and nothing else."""
+    source = node.get("from_table", {})
+    clauses = {key: value for key, value in node.items() if key not in _SELECT_KEYS and value}
+    return (
+        node["type"] == "SELECT_NODE"
+        and len(node["select_list"]) == 1
+        and source.get("type") == "BASE_TABLE"
+        and source.get("table_name") == "batch"
+        and not any(source.get(key) for key in ("schema_name", "catalog_name", "alias", "sample"))
+        and not node["cte_map"]["map"]
+        and node["aggregate_handling"] == "STANDARD_HANDLING"
+        and not clauses
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in the tree a node stands."""
+
+    depth: int = 1
+    casts: int = 0
+    parameters: frozenset[str] | None = None
+    """Inside a lambda, the names it may use."""
+    constant: bool = False
+    """Whether no columns may be named, as in a list's constructor."""
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Visits every node of a tree; what it does not know it refuses."""
+
+    columns: list[str] = field(default_factory=list[str])
+    concatenations: int = 0
+
+    def visit(self, node: _Node, place: _Place) -> None:
+        if place.depth > DEPTH_MAX:
+            raise InvalidFilter(f"the filter is nested more than {DEPTH_MAX} levels deep")
+        place = replace(place, depth=place.depth + 1)
+        if node.get("alias"):
+            raise InvalidFilter(f"a filter may not name its parts: {node['alias']!r:.80}")
+        kind: str = node["class"]
+        if kind == "CONSTANT":
+            return
+        if kind == "COLUMN_REF":
+            self._column(node["column_names"], place)
+        elif kind == "FUNCTION":
+            self._function(node, place)
+        elif kind == "CAST":
+            self._cast(node, place)
+        elif kind == "TYPE":
+            self._type(node, place)
+        elif kind == "OPERATOR" and node["type"] in OPERATORS:
+            constant = place.constant or node["type"] == "ARRAY_CONSTRUCTOR"
+            self._children(node, replace(place, constant=constant))
+        elif kind in _PLAIN_CLASSES:
+            self._children(node, place)
+        else:
+            what = _REFUSED_CLASSES.get(kind, str(node.get("type", kind)))
+            raise InvalidFilter(f"a filter may not hold {what}")
+
+    def _children(self, node: _Node, place: _Place) -> None:
+        for value in node.values():
+            self._anything(value, place)
+
+    def _anything(self, value: object, place: _Place) -> None:
+        """Descend to the next nodes, through whatever stands between."""
+        if isinstance(value, list):
+            for entry in cast("list[object]", value):
+                self._anything(entry, place)
+        elif isinstance(value, dict):
+            found = cast("_Node", value)
+            if "class" in found:
+                self.visit(found, place)
+            elif "type" in found:
+                raise InvalidFilter(f"a filter may not hold {found['type']!s:.80}")
+            else:
+                self._children(found, place)
+
+    def _column(self, names: Sequence[str], place: _Place) -> None:
+        if place.parameters is not None:
+            if names[0].lower() not in place.parameters:
+                raise InvalidFilter(
+                    f"a lambda in a filter sees its own parameters alone, not {names[0]!r:.80}"
+                )
+            return
+        if place.constant:
+            raise InvalidFilter(f"a list in a filter holds constants alone, not {names[0]!r:.80}")
+        self.columns.append(names[0])
+        if len(self.columns) > COLUMN_REFERENCES_MAX:
+            raise InvalidFilter(f"a filter names columns at most {COLUMN_REFERENCES_MAX} times")
+
+    def _function(self, node: _Node, place: _Place) -> None:
+        name = str(node["function_name"]).lower()
+        if node["schema"] or node["catalog"] or name not in FUNCTIONS:
+            path = ".".join(part for part in (node["catalog"], node["schema"], name) if part)
+            raise InvalidFilter(f"the function {path!r:.80} is not one for filters")
+        orders = node["order_bys"]["orders"]
+        if node["filter"] or node["distinct"] or node["export_state"] or orders:
+            raise InvalidFilter(f"a filter may not aggregate: {name}")
+        arguments = _arguments(node)
+        if name in CONCATENATIONS:
+            self.concatenations += max(1, len(arguments) - 1)
+            if self.concatenations > CONCATENATIONS_MAX:
+                raise InvalidFilter(f"a filter joins at most {CONCATENATIONS_MAX} strings")
+        if name in JSON_FUNCTIONS:
+            _check_json_paths(name, arguments[1:])
+        place = replace(place, constant=place.constant or name == "list_value")
+        for index, argument in enumerate(arguments):
+            if argument.get("class") == "LAMBDA" and index == 1 and name in LAMBDA_FUNCTIONS:
+                self._lambda(argument, place)
+            else:
+                self.visit(argument, place)
+
+    def _lambda(self, node: _Node, place: _Place) -> None:
+        if place.parameters is not None:
+            raise InvalidFilter("a filter may not hold a lambda in a lambda")
+        head: _Node = node["lhs"]
+        parameters = _arguments(head) if head["class"] == "FUNCTION" else [head]
+        if any(parameter["class"] != "COLUMN_REF" for parameter in parameters):
+            raise InvalidFilter("the parameters of a lambda are names")
+        names = frozenset(parameter["column_names"][-1].lower() for parameter in parameters)
+        self.visit(node["expr"], replace(place, parameters=names))
+
+    def _cast(self, node: _Node, place: _Place) -> None:
+        if place.casts == CASTS_NESTED_MAX:
+            raise InvalidFilter(f"a filter nests at most {CASTS_NESTED_MAX} casts")
+        self._children(node, replace(place, casts=place.casts + 1))
+
+    def _type(self, node: _Node, place: _Place) -> None:
+        name = str(node["type_name"]).lower()
+        if node["schema"] or node["catalog"] or name not in TYPES:
+            raise InvalidFilter(f"a filter may not cast to {name:.80}")
+        self._anything(node["children"], place)
+
+
+def _arguments(node: _Node) -> list[_Node]:
+    """Return the arguments of a call, none of which may be named."""
+    entries: Iterable[_Node] = node["arguments"]
+    for entry in entries:
+        if entry["name"]:
+            raise InvalidFilter(f"a filter may not name arguments: {entry['name']!r:.80}")
+    return [entry["expression"] for entry in entries]
+
+
+def _check_json_paths(name: str, paths: Sequence[_Node]) -> None:
+    """Refuse paths that can match more than once: what they find adds up beyond the input."""
+    for path in paths:
+        text = str(path.get("literal", {}).get("text", "*")) if path["class"] == "CONSTANT" else "*"
+        if "*" in text or ".." in text:
+            raise InvalidFilter(f"the path of {name} must be a constant without '*' and '..'")
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
