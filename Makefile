@@ -1,0 +1,60 @@
+# Needs python3 (3.11 or later) with venv and pip, and make. Everything else is installed into
+# .venv, at the versions and hashes pinned in requirements/, by the first target that needs it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+# uv writes both files: server.txt is a part of dev.txt, at the same versions.
+LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-header --no-annotate
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test soak check bench lock clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.server ## the main job end to end: a server, a million rows, a long poll
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.dev ## all tests but the soak tests
+	$(BIN)/python -m pytest -m "not soak"
+
+soak: $(VENV)/.dev ## the tests that run for minutes: many crashes under load
+	$(BIN)/python -m pytest -m soak
+
+check: $(VENV)/.dev ## lint, formatting and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/basedpyright
+
+bench: $(VENV)/.server ## measure against the baselines, print a table and write JSON
+	$(BIN)/python -m benchmarks
+
+lock: $(VENV)/.dev ## pin the newest versions of everything in requirements/
+	$(LOCK) pyproject.toml --extra server --group dev --output-file requirements/dev.txt
+	$(LOCK) pyproject.toml --extra server --group build --constraints requirements/dev.txt \
+		--output-file requirements/server.txt
+
+clean: ## remove the environment and everything that was generated
+	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .pytest_cache .ruff_cache
+	find core flight_server clients spark_connector tests benchmarks examples \
+		-name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Wings needs Python 3.11 or later; name one with: make PYTHON=/path/to/python3" >&2; \
+		exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "python3 -m venv failed; on Debian and Ubuntu: apt install python3-venv" >&2; \
+		exit 1; }
+
+# The build backend is pinned among the requirements, so the project itself is installed without
+# downloading anything. The stamps are older than what they depend on when that has changed.
+$(VENV)/.%: requirements/%.txt pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet --require-hashes --requirement $<
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
