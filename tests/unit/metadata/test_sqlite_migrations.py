@@ -1,0 +1,116 @@
+"""The database's version: created, brought up to date, refused."""
+
+import sqlite3
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from fix_metadata import NOON, SCHEMA, SECOND, Clock
+
+from wings_core.errors import Internal
+from wings_core.metadata.sqlite import SqliteMetadata, migrations
+from wings_core.model import Namespace
+from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metadata.db"
+
+
+@contextmanager
+def raw(path: Path) -> Generator[sqlite3.Connection]:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        yield connection
+
+
+def versions(path: Path) -> list[tuple[int, int]]:
+    with raw(path) as connection:
+        return connection.execute("SELECT * FROM migrations ORDER BY version").fetchall()
+
+
+def test_each_migration_is_applied_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    SqliteMetadata(path, clock=clock).close()
+    assert versions(path) == [(1, NOON)]
+    clock.time += SECOND
+    second = ("INSERT INTO namespaces (tenant, name, created_at) VALUES ('a', 'b', :now)",)
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, second))
+    for _ in range(2):
+        with SqliteMetadata(path, clock=clock) as metadata:
+            assert metadata.admin.list_namespaces() == [
+                Namespace(NamespaceName("a", "b"), NOON + SECOND),
+                Namespace(DEFAULT_NAMESPACE, NOON),
+            ]
+    assert versions(path) == [(1, NOON), (2, NOON + SECOND)]
+
+
+def test_a_migration_that_fails_leaves_nothing_and_is_done_at_the_next_start(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = ("CREATE TABLE extra (id INTEGER)",)
+    bad = (*good, "INSERT INTO nowhere VALUES (1)")
+    released = migrations.MIGRATIONS
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*released, bad))
+    with pytest.raises(Internal, match="nowhere"):
+        SqliteMetadata(path)
+    assert [version for version, _ in versions(path)] == [1]
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*released, good))
+    SqliteMetadata(path).close()
+    assert [version for version, _ in versions(path)] == [1, 2]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_newer_database_is_refused_and_left_as_it_is(path: Path, read_only: bool) -> None:
+    SqliteMetadata(path, clock=Clock()).close()
+    with raw(path) as connection:
+        connection.execute("INSERT INTO migrations VALUES (99, 0)")
+    before = path.read_bytes()
+    with pytest.raises(Internal, match="version 99, newer than 1"):
+        SqliteMetadata(path, read_only=read_only)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_database_of_something_else_is_refused(path: Path, read_only: bool) -> None:
+    with raw(path) as connection:
+        connection.execute("CREATE TABLE cookies (id INTEGER)")
+    with pytest.raises(Internal, match="not metadata of Wings"):
+        SqliteMetadata(path, read_only=read_only)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_file_that_is_no_database_is_refused(path: Path, read_only: bool) -> None:
+    path.write_bytes(b"flights," * 1_000)
+    with pytest.raises(Internal, match="not a database"):
+        SqliteMetadata(path, read_only=read_only)
+    assert path.read_bytes() == b"flights," * 1_000
+
+
+def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(Internal, match="unable to open"):
+        SqliteMetadata(tmp_path / "nowhere" / "metadata.db")
+
+
+def test_an_older_database_is_not_read_until_a_server_brought_it_up_to_date(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SqliteMetadata(path).close()
+    monkeypatch.setattr(
+        migrations, "MIGRATIONS", (*migrations.MIGRATIONS, ("CREATE TABLE extra (id INTEGER)",))
+    )
+    with pytest.raises(Internal, match="start the server once"):
+        SqliteMetadata(path, read_only=True)
+    SqliteMetadata(path).close()
+    SqliteMetadata(path, read_only=True).close()
+
+
+def test_what_was_there_survives_a_migration(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with SqliteMetadata(path) as metadata:
+        topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("orders"), SCHEMA)
+    monkeypatch.setattr(
+        migrations, "MIGRATIONS", (*migrations.MIGRATIONS, ("CREATE TABLE extra (id INTEGER)",))
+    )
+    with SqliteMetadata(path) as metadata:
+        assert metadata.admin.get_topic(topic.name) == topic
