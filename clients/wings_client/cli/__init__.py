@@ -1,6 +1,7 @@
 """The `wings` command; other layers add theirs through the entry-point group `wings.commands`."""
 
 import sys
+from typing import NoReturn
 
 from wings_core.errors import WingsError
 
@@ -14,22 +15,22 @@ def main() -> None:
     status 2, and Ctrl-C is status 130 without a word.
     """
     try:
-        _run()
+        # Imported here, as it needs the `cli` extra.
+        from wings_client.cli.app import app
+
+        app(prog_name="wings")
     except WingsError as error:
-        sys.stderr.write(f"wings: {' '.join(error.message.split())}\n")
-        sys.exit(1)
+        _fail(error.message)
+    except ModuleNotFoundError as error:
+        name = error.name or ""
+        if name.startswith("wings_"):
+            raise
+        extra = "cli" if name in {"rich", "typer"} else "server"
+        _fail(f"this needs {name}, of an extra: pip install 'wings-flight[{extra}]'")
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def _run() -> None:
-    try:
-        from wings_client.cli.app import app
-    except ModuleNotFoundError as error:
-        if error.name not in {"rich", "typer"}:
-            raise
-        sys.stderr.write(
-            f"wings: the command line needs {error.name}: pip install 'wings-flight[cli]'\n"
-        )
-        sys.exit(1)
-    app(prog_name="wings")
+def _fail(message: str) -> NoReturn:
+    sys.stderr.write(f"wings: {' '.join(message.split())}\n")
+    sys.exit(1)

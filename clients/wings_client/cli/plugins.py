@@ -17,9 +17,6 @@ GROUP = "wings.commands"
 MARKUP: Final = "markdown"
 """Of the help: paragraphs flow to the terminal's width, and brackets stay what they are."""
 
-_EXTRAS = {"wings_server": "server", "wings_spark": "spark"}
-"""The extra of the distribution that brings what a layer of ours imports."""
-
 
 class PluginGroup(TyperGroup):
     """A command group that adds the commands of the entry-point group to its own."""
@@ -77,10 +74,4 @@ def _load(entry_point: EntryPoint) -> Any:
 
 def _explain(entry_point: EntryPoint, error: Exception) -> str:
     cause = " ".join(f"{type(error).__name__}: {error}".split())
-    text = f"the command {entry_point.name!r} ({entry_point.value}) cannot be loaded: {cause}"
-    layer = entry_point.module.partition(".")[0]
-    extra = _EXTRAS.get(layer)
-    missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else layer
-    if extra is not None and missing.partition(".")[0] != layer:
-        text += f"; pip install 'wings-flight[{extra}]'"
-    return text
+    return f"the command {entry_point.name!r} ({entry_point.value}) cannot be loaded: {cause}"

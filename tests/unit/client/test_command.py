@@ -1,0 +1,233 @@
+"""The `wings` command, as a real process with real entry points."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+PLUGINS = """
+import signal
+
+import typer
+
+from wings_core.errors import TopicNotFound
+
+several = typer.Typer()
+
+
+@several.command()
+def one() -> None:
+    "Say one."
+    typer.echo("one")
+
+
+@several.command()
+def two(number: int) -> None:
+    "Say two."
+    typer.echo(f"two {number}")
+
+
+def plain(name: str = "nobody") -> None:
+    "Greet somebody."
+    typer.echo(f"hello {name}")
+
+
+def refused() -> None:
+    "Fail."
+    raise TopicNotFound("there is no topic\\n'x'", topic="x")
+
+
+def waits() -> None:
+    "Wait for a signal."
+    typer.echo("waiting")
+    signal.pause()
+
+
+number = 3
+"""
+
+ENTRY_POINTS = """
+[wings.commands]
+broken = wings_test_plugins_missing:command
+number = wings_test_plugins:number
+plain = wings_test_plugins:plain
+refused = wings_test_plugins:refused
+several = wings_test_plugins:several
+waits = wings_test_plugins:waits
+"""
+
+BLOCK = """
+import sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Block())
+"""
+
+NOT_OF_THE_CLIENT = (
+    "click",
+    "duckdb",
+    "fastapi",
+    "grpc",
+    "prometheus_client",
+    "pydantic_settings",
+    "rich",
+    "structlog",
+    "typer",
+    "uvicorn",
+    "wings_server",
+    "wings_spark",
+    "xxhash",
+)
+
+
+@pytest.fixture(scope="module")
+def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with an installed distribution of plugins."""
+    path = tmp_path_factory.mktemp("plugins")
+    (path / "wings_test_plugins.py").write_text(PLUGINS)
+    installed = path / "wings_test_plugins-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: wings-test-plugins\nVersion: 1.0\n"
+    )
+    (installed / "entry_points.txt").write_text(ENTRY_POINTS)
+    return path
+
+
+def environment(plugins: Path | None = None) -> dict[str, str]:
+    variables = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    if plugins is not None:
+        variables["PYTHONPATH"] = str(plugins)
+    return variables
+
+
+def wings(*arguments: str, plugins: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "wings_client.cli", *arguments],
+        env=environment(plugins),
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+def python(code: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+def test_the_version_is_the_distribution_s() -> None:
+    result = wings("--version")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("wings 0.")
+
+
+def test_help_names_every_command_and_what_it_does() -> None:
+    result = wings("--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "serve  Serve a data directory over Arrow Flight" in result.stdout
+    assert "check  Read every message of a data directory" in result.stdout
+    assert "wings COMMAND --help" in result.stdout
+
+
+def test_an_unknown_command_is_a_mistake_in_the_arguments() -> None:
+    result = wings("flurb")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "No such command 'flurb'" in result.stderr
+
+
+def test_a_plain_function_is_a_command(plugins: Path) -> None:
+    result = wings("plain", "--name", "Ada", plugins=plugins)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "hello Ada\n", "")
+
+
+def test_a_typer_application_is_a_group_of_commands(plugins: Path) -> None:
+    assert wings("several", "one", plugins=plugins).stdout == "one\n"
+    assert wings("several", "two", "7", plugins=plugins).stdout == "two 7\n"
+
+
+def test_broken_plugins_are_named_and_leave_the_others_alone(plugins: Path) -> None:
+    result = wings("--help", plugins=plugins)
+    assert result.returncode == 0
+    for name in ("check", "plain", "serve", "several"):
+        assert f" {name} " in result.stdout
+    broken, number = sorted(result.stderr.splitlines())
+    assert "'broken' (wings_test_plugins_missing:command) cannot be loaded" in broken
+    assert "ModuleNotFoundError" in broken
+    assert "'number' (wings_test_plugins:number) cannot be loaded" in number
+
+
+def test_calling_a_broken_plugin_fails_with_its_reason(plugins: Path) -> None:
+    result = wings("broken", "--flag", plugins=plugins)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.count("\n") == 1
+    assert "No module named 'wings_test_plugins_missing'" in result.stderr
+
+
+def test_an_error_of_wings_is_one_line_on_standard_error(plugins: Path) -> None:
+    result = wings("refused", plugins=plugins)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "wings: there is no topic 'x'\n"
+
+
+def test_ctrl_c_ends_a_command_quietly(plugins: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "wings_client.cli", "waits"],
+        env=environment(plugins),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "waiting\n"
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=50)
+    assert (child.returncode, out, err) == (130, "", "")
+
+
+def test_the_client_imports_with_pyarrow_and_pydantic_alone() -> None:
+    result = python(
+        BLOCK.format(blocked=NOT_OF_THE_CLIENT)
+        + f"""
+import wings_client
+assert wings_client.WingsError("x").code == "INTERNAL"
+assert not set({NOT_OF_THE_CLIENT}) & set(sys.modules)
+print("imported")
+"""
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "imported\n", "")
+
+
+def test_the_command_without_its_extra_says_how_to_get_it() -> None:
+    result = python(
+        BLOCK.format(blocked=("typer",)) + "from wings_client.cli import main\nmain()\n"
+    )
+    assert (result.returncode, result.stdout) == (1, "")
+    assert (
+        result.stderr == "wings: this needs typer, of an extra: pip install 'wings-flight[cli]'\n"
+    )
+
+
+def test_a_command_whose_extra_is_missing_says_how_to_get_it() -> None:
+    result = python(
+        BLOCK.format(blocked=("structlog",))
+        + "sys.argv[1:] = ['serve']\nfrom wings_client.cli import main\nmain()\n"
+    )
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        "wings: this needs structlog, of an extra: pip install 'wings-flight[server]'\n"
+    )

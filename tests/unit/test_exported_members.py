@@ -1,0 +1,42 @@
+import importlib
+import inspect
+import pkgutil
+from types import ModuleType
+
+import pytest
+
+LAYERS = ("wings_core", "wings_server", "wings_client", "wings_spark")
+
+
+def packages() -> list[str]:
+    found: list[str] = []
+    for layer in LAYERS:
+        package = importlib.import_module(layer)
+        below = pkgutil.walk_packages(package.__path__, layer + ".")
+        found += [layer, *(module.name for module in below if module.ispkg)]
+    return found
+
+
+def exporting() -> list[ModuleType]:
+    modules = [importlib.import_module(name) for name in packages()]
+    return [module for module in modules if hasattr(module, "__all__")]
+
+
+@pytest.mark.parametrize("module", exporting(), ids=lambda module: module.__name__)
+def test_every_exported_name_is_there_once_and_is_documented(module: ModuleType) -> None:
+    names: list[str] = module.__all__
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert not name.startswith("_")
+        member = getattr(module, name)
+        if inspect.isclass(member) or inspect.isroutine(member):
+            assert member.__doc__, f"{module.__name__}.{name} has no docstring"
+
+
+@pytest.mark.parametrize("name", packages())
+def test_every_package_says_what_it_is(name: str) -> None:
+    assert importlib.import_module(name).__doc__
+
+
+def test_the_client_exports_something() -> None:
+    assert "wings_client" in [module.__name__ for module in exporting()]
