@@ -1,5 +1,11 @@
 """The fixture plugins, one for each concern; they lie beside this file."""
 
+from hypothesis import settings
+
+# A busy machine is no failure: tests have pytest's time-out, examples none of their own.
+settings.register_profile("wings", deadline=None)
+settings.load_profile("wings")
+
 pytest_plugins = (
     "fix_metadata",
     "fix_server",

@@ -5,7 +5,7 @@ limit does not count what lies between two functions (measured: `repeat('x', 100
 2 GB under a limit of 256 MiB, and nested `replace` grows without end). So nothing is allowed that
 multiplies its input (`repeat`, `replace`, `lpad`, `range`, `list_transform`, `printf` …), what adds
 up is counted, casts, whose quoting doubles nested text, may be nested a few times only, and a
-lambda sees its own parameters alone. A pattern can still be slow on long strings: LIKE backtracks.
+lambda sees its own parameters alone. Measured at the limits: 0.5 GB for a batch of 16 MiB.
 """
 
 
