@@ -82,7 +82,9 @@ class RunningServer(_Addresses):
         end = time.monotonic() + CALLS_SECONDS
         while self.server.service.calls_running != calls:
             if time.monotonic() > end:
-                raise TimeoutError(f"{self.server.service.calls_running} calls are under way, not {calls}")
+                raise TimeoutError(
+                    f"{self.server.service.calls_running} calls are under way, not {calls}"
+                )
             time.sleep(0.002)
 
     def stop(self) -> None:

@@ -8,6 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wings_core.errors import (
     BatchTooLarge,
@@ -57,7 +58,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(WingsError, _wings_error)
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(RequestValidationError, _bad_request)
-    app.add_exception_handler(Exception, _fault)
+    app.add_middleware(_Faults)
 
 
 def _answer(status: int, code: str, message: str) -> JSONResponse:
@@ -91,7 +92,30 @@ async def _bad_request(_request: Request, error: Exception) -> JSONResponse:
     return _answer(HTTPStatus.BAD_REQUEST, InvalidArgument.code, "; ".join(problems))
 
 
-async def _fault(request: Request, error: Exception) -> JSONResponse:
-    # The framework raises the error again for the server's own log, so it is not logged here.
-    summary = f"internal error in {request.method} {request.url.path}: {type(error).__name__}"
-    return _answer(HTTPStatus.INTERNAL_SERVER_ERROR, Internal.code, summary)
+class _Faults:
+    """Answers a fault of our own, which the framework would answer and then hand on to uvicorn.
+
+    uvicorn closes the connection of a request that raised, and the client's next one fails.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def note_and_send(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note_and_send)
+        except Exception as error:
+            if begun or scope["type"] != "http" or isinstance(error, HTTPException):
+                raise
+            request = f"{scope['method']} {scope['path']}"
+            _logger.exception("request failed by a fault of the server", request=request)
+            summary = f"internal error in {request}: {type(error).__name__}"
+            answer = _answer(HTTPStatus.INTERNAL_SERVER_ERROR, Internal.code, summary)
+            await answer(scope, receive, send)
