@@ -118,9 +118,9 @@ def test_a_batch_refused_between_two_good_ones(client: flight.FlightClient, topi
     assert committed(first) == [(None, 0, 0)]
     assert second["error"]["code"] == "OFFSET_MISMATCH"
     assert second["error"]["next_offset"] == 1
+    # The third is answered with the same error where it was read before the second was refused.
     with pytest.raises(flight.FlightError) as caught:
-        while stream.answer() is not None:
-            pass
+        stream.close()
     assert code_of(caught.value) == "OFFSET_MISMATCH"
     push(client, topic, numbers(4))
     assert get(client, topic=topic, offset=0).column("n") == [1, 4]
@@ -232,7 +232,7 @@ def known(client: flight.FlightClient) -> None:
     act(client, "create-topic", topic="known", schema=schema, if_not_exists=True)
 
 
-@pytest.mark.parametrize("path", [[b"a", b"b"], [], [b"\xff"]])
+@pytest.mark.parametrize("path", [[b"a", b"b"], []])
 def test_a_path_of_other_than_one_name_is_refused(
     client: flight.FlightClient, path: list[bytes]
 ) -> None:

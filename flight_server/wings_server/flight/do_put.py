@@ -161,8 +161,8 @@ class Put:
 class Answers:
     """Writes one PutResult for each batch, in order, on a thread of its own.
 
-    After a refusal nothing more is written; after a client is gone neither, but the outcomes are
-    still waited for.
+    Batches that were read before a refusal was known are answered with it too. After a client is
+    gone nothing more is written, but the outcomes are still waited for.
     """
 
     def __init__(self, writer: flight.FlightMetadataWriter) -> None:
@@ -197,7 +197,7 @@ class Answers:
             index, outcome = item
             result = outcome if isinstance(outcome, Rejected) else outcome.outcome()
             if not silent:
-                silent = not self._write(index, result) or isinstance(result, Rejected)
+                silent = not self._write(index, result)
             self._answered += 1
             self._places.release()
 
