@@ -130,9 +130,7 @@ def wait_for_any(
 ) -> None:
     """Wait as `OffsetRegistry.wait` does, by way of `OffsetRegistry.watch`."""
     with registry.watch(positions, wake.set):
-        remaining = deadline.remaining()
-        # A deadline in the year 9999 is more than a wait can express.
-        wake.wait(None if remaining is None else min(remaining, threading.TIMEOUT_MAX))
+        wake.wait(deadline.remaining())
 
 
 def _call(watches: Iterable[_Watch]) -> None:

@@ -269,6 +269,22 @@ def commits_until_full(metadata: MetadataUnderTest, topic: Topic) -> int:
     raise AssertionError("the disk has no end")
 
 
+def test_a_topic_altered_while_it_is_read_is_not_remembered_as_it_was(
+    metadata: MetadataUnderTest, faults: Faults
+) -> None:
+    topic = prepared_topic(metadata)
+    config = TopicConfig(batch_bytes_max=1)
+
+    def alter_after_the_read(sql: str) -> None:
+        if sql.startswith("SELECT uuid"):
+            faults.after = lambda _: None
+            metadata.admin.alter_topic(topic.name, config)
+
+    faults.after = alter_after_the_read
+    metadata.admin.get_topic(topic.name)
+    assert metadata.admin.get_topic(topic.name).config == config
+
+
 def test_on_a_full_disk_a_commit_is_refused_and_readers_go_on(
     metadata: MetadataUnderTest, faults: Faults
 ) -> None:

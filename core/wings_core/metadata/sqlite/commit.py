@@ -141,7 +141,7 @@ def _write_pages(connection: sqlite3.Connection, judge: Judge) -> None:
 
 
 def _write_producers(connection: sqlite3.Connection, judge: Judge, now: int) -> None:
-    """Write the producers that used a sequence; of each, the last results that it may repeat."""
+    """Write the producers that used a sequence, and their results, the last over the oldest."""
     changed = {key: draft for key, draft in judge.producers.items() if draft.results}
     connection.executemany(
         "INSERT INTO producers VALUES (?, ?, ?) "
@@ -160,6 +160,5 @@ def _write_producers(connection: sqlite3.Connection, judge: Judge, now: int) -> 
             )
             for key, draft in changed.items()
             for sequence, committed in draft.results.items()
-            if sequence >= draft.next_sequence - RESULTS_KEPT_MAX
         ],
     )

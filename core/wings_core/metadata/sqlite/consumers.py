@@ -44,11 +44,12 @@ def get_offsets(
     connection: sqlite3.Connection, consumer: str, topic_uuid: str | None
 ) -> list[ConsumerOffset]:
     """Return a consumer's offsets, by topic and partition; see `OffsetRegistry.get_offsets`."""
+    # A deleted topic has no namespace, so it falls out of the join.
     rows = connection.execute(
         "SELECT namespaces.tenant, namespaces.name, topics.name, consumer_offsets.partition, "
         "consumer_offsets.offset, consumer_offsets.committed_at "
         "FROM consumer_offsets "
-        "JOIN topics ON topics.id = consumer_offsets.topic_id AND topics.deleted_at IS NULL "
+        "JOIN topics ON topics.id = consumer_offsets.topic_id "
         "JOIN namespaces ON namespaces.id = topics.namespace_id "
         "WHERE consumer_offsets.consumer = ?1 AND (?2 IS NULL OR topics.uuid = ?2)",
         (consumer, topic_uuid),
