@@ -1,5 +1,6 @@
 """The pool that connections are lent from."""
 
+import signal
 import threading
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -74,6 +75,23 @@ def test_a_wait_is_refused_after_its_bound_and_harms_nobody() -> None:
     pool = FairPool("a thing", ["one"], 0.01)
     item = pool.take()
     with pytest.raises(Unavailable, match=r"a thing did not come free in 0\.01 s"):
+        pool.take()
+    assert pool.waiting == 0
+    pool.give_back(item)
+    assert pool.take() == item
+
+
+def test_a_wait_that_is_interrupted_leaves_the_queue(threads: ThreadPoolExecutor) -> None:
+    pool = FairPool("a thing", ["one"], LONG)
+    item = pool.take()
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        until_waiting(pool, 1)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    threads.submit(interrupt)
+    with pytest.raises(KeyboardInterrupt):
         pool.take()
     assert pool.waiting == 0
     pool.give_back(item)
