@@ -52,26 +52,45 @@ def check_stream_schema(topic_schema: pa.Schema, schema: pa.Schema) -> None:
         raise _extra(schema, len(topic_schema))
 
 
-def check_batch(topic_schema: pa.Schema, batch: pa.RecordBatch) -> None:
-    """Check a batch's data in full, and that it has no nulls where the topic allows none.
-
-    A null in a struct's field counts only where the struct itself is not null, one in a list or
-    map only where a row's list or map holds it. Reads every buffer once.
+class BatchCheck:
+    """Checks the batches of one topic; made once for many batches, as it looks at the types.
 
     Args:
         topic_schema: The topic's.
-        batch: Its schema has passed `check_stream_schema`; its buffers may hold anything.
-
-    Raises:
-        SchemaMismatch: Fact `column` names the column, with dots down to a nested field.
     """
-    try:
-        batch.validate(full=True)
-    except (pa.ArrowException, ValueError) as error:
-        raise _invalid(topic_schema, str(error)) from None
-    columns = cast("list[ArrowArray]", batch.columns)
-    for field, column in zip(fields_of(topic_schema), columns, strict=True):
-        _check_nulls(field, column, field.name, 0)
+
+    def __init__(self, topic_schema: pa.Schema) -> None:
+        self._schema = topic_schema
+        self._required = [
+            (index, field)
+            for index, field in enumerate(fields_of(topic_schema))
+            if not field.nullable or _has_required(field.type)
+        ]
+
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Check a batch's data in full, and that it has no nulls where the topic allows none.
+
+        A null in a struct's field counts only where the struct itself is not null, one in a list or
+        map only where a row's list or map holds it. Reads every buffer once.
+
+        Args:
+            batch: Its schema has passed `check_stream_schema`; its buffers may hold anything.
+
+        Raises:
+            SchemaMismatch: Fact `column` names the column, with dots down to a nested field.
+        """
+        try:
+            batch.validate(full=True)
+        except (pa.ArrowException, ValueError) as error:
+            raise _invalid(self._schema, str(error)) from None
+        for index, field in self._required:
+            column = cast("ArrowArray", batch.column(index))
+            _check_nulls(field, column, field.name, 0)
+
+
+def check_batch(topic_schema: pa.Schema, batch: pa.RecordBatch) -> None:
+    """Check one batch; see `BatchCheck.check`."""
+    BatchCheck(topic_schema).check(batch)
 
 
 def _different_names(

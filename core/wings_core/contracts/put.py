@@ -18,7 +18,7 @@ from wings_core.contracts.messages import (
 )
 from wings_core.errors import InvalidArgument, WingsError, error_from_json
 from wings_core.model import Accepted, CommittedRange, Rejected
-from wings_core.partitions import partition_of_value, partition_value
+from wings_core.partitions import partition_of_value
 from wings_core.times import format_timestamp, parse_timestamp
 
 
@@ -119,12 +119,12 @@ _NOTHING_SAID = BatchMetadata()
 
 def result_to_json(batch: int, result: Accepted | Rejected | WingsError) -> bytes:
     """Return the PutResult of a batch: what it got, or why it was refused."""
-    answer: dict[str, Any] = {"batch": batch}
     if isinstance(result, Accepted):
-        answer["committed"] = [_range_to_json(committed) for committed in result.committed]
-    else:
-        error = result.error if isinstance(result, Rejected) else result
-        answer["error"] = error.to_json()
+        # Formatted by hand: this runs once for each batch, and a partition is JSON already.
+        ranges = ", ".join([_range_to_json(committed) for committed in result.committed])
+        return f'{{"batch": {batch}, "committed": [{ranges}]}}'.encode()
+    error = result.error if isinstance(result, Rejected) else result
+    answer = {"batch": batch, "error": error.to_json()}
     return json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
 
 
@@ -137,13 +137,12 @@ def result_from_json(raw: "bytes | pa.Buffer") -> PutResult:
     return PutResult(answer["batch"], Accepted(ranges))
 
 
-def _range_to_json(committed: CommittedRange) -> dict[str, Any]:
-    return {
-        "partition": partition_value(committed.partition),
-        "start_offset": committed.start_offset,
-        "end_offset": committed.end_offset,
-        "timestamp": format_timestamp(committed.timestamp),
-    }
+def _range_to_json(committed: CommittedRange) -> str:
+    return (
+        f'{{"partition": {committed.partition}, "start_offset": {committed.start_offset}, '
+        f'"end_offset": {committed.end_offset}, '
+        f'"timestamp": "{format_timestamp(committed.timestamp)}"}}'
+    )
 
 
 def _range_from_json(found: dict[str, Any]) -> CommittedRange:

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from wings_core.batches import check_batch
+from wings_core.batches import BatchCheck
 from wings_core.errors import BatchTooLarge, InvalidArgument
 from wings_core.ingest.route import check_single_partition, route
 from wings_core.limits import Limits
 from wings_core.model import ExpectedOffset, Sequence, Topic
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.storage.interfaces import EncodedPage
-from wings_core.storage.page import encode_page
+from wings_core.storage.page import PageEncoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,51 +39,64 @@ class PreparedBatch:
     timestamp: int | None
 
 
-def prepare(
-    topic: Topic, batch: pa.RecordBatch, options: PushOptions, limits: Limits
-) -> PreparedBatch:
-    """Check a batch and encode it; runs in the producer's own thread.
+class Preparer:
+    """Checks and encodes the batches of one topic, each in its producer's own thread.
+
+    Made once for a stream, since what only depends on the schema is then looked at once.
 
     Args:
-        topic: Where the batch goes.
-        batch: Its schema has passed `batches.check_stream_schema`.
-        options: What the producer said about it.
+        topic: Where the batches go.
         limits: Bounds on bytes and partitions.
-
-    Raises:
-        BatchTooLarge: Over the bytes or partitions allowed.
-        SchemaMismatch: Invalid data, or nulls where none may be.
-        PartitionRequired: A null in the key column.
-        InvalidArgument: A row of another partition than the one named, or an expected offset for
-            rows that are not of exactly one partition.
     """
-    bytes_max = min(limits.batch_bytes_max, topic.config.batch_bytes_max or limits.batch_bytes_max)
-    # Whole buffers are counted faster than the part of them that a slice refers to.
-    if batch.get_total_buffer_size() > bytes_max and batch.nbytes > bytes_max:
-        raise BatchTooLarge(
-            f"the batch has {batch.nbytes} bytes, the limit is {bytes_max}",
-            bytes=batch.nbytes,
-            bytes_max=bytes_max,
+
+    def __init__(self, topic: Topic, limits: Limits) -> None:
+        self._topic = topic
+        self._check = BatchCheck(topic.schema)
+        self._encoder = PageEncoder(topic.uuid, topic.schema)
+        self._partitions_max = limits.batch_partitions_max
+        configured = topic.config.batch_bytes_max
+        self._bytes_max = min(limits.batch_bytes_max, configured or limits.batch_bytes_max)
+
+    def prepare(self, batch: pa.RecordBatch, options: PushOptions) -> PreparedBatch:
+        """Check a batch and encode it.
+
+        Args:
+            batch: Its schema has passed `batches.check_stream_schema`.
+            options: What the producer said about it.
+
+        Raises:
+            BatchTooLarge: Over the bytes or partitions allowed.
+            SchemaMismatch: Invalid data, or nulls where none may be.
+            PartitionRequired: A null in the key column.
+            InvalidArgument: A row of another partition than the one named, or an expected offset
+                for rows that are not of exactly one partition.
+        """
+        # Whole buffers are counted faster than the part of them that a slice refers to.
+        if batch.get_total_buffer_size() > self._bytes_max and batch.nbytes > self._bytes_max:
+            raise BatchTooLarge(
+                f"the batch has {batch.nbytes} bytes, the limit is {self._bytes_max}",
+                bytes=batch.nbytes,
+                bytes_max=self._bytes_max,
+            )
+        self._check.check(batch)
+        if options.partition is None:
+            routed = route(self._topic, batch, self._partitions_max)
+        else:
+            check_single_partition(self._topic, batch, options.partition)
+            routed = [(options.partition, batch)] if batch.num_rows else []
+        pages = tuple((partition, self._encoder.encode(rows)) for partition, rows in routed)
+        return PreparedBatch(
+            topic=self._topic,
+            pages=pages,
+            bytes=sum(page.length for _, page in pages),
+            sequence=options.sequence,
+            expected=_expected(self._topic, options, pages),
+            timestamp=options.timestamp,
         )
-    check_batch(topic.schema, batch)
-    if options.partition is None:
-        routed = route(topic, batch, limits.batch_partitions_max)
-    else:
-        check_single_partition(topic, batch, options.partition)
-        routed = [(options.partition, batch)] if batch.num_rows else []
-    pages = tuple((partition, encode_page(rows, topic.uuid)) for partition, rows in routed)
-    return PreparedBatch(
-        topic=topic,
-        pages=pages,
-        bytes=sum(page.length for _, page in pages),
-        sequence=options.sequence,
-        expected=_expected(topic, options, [partition for partition, _ in routed]),
-        timestamp=options.timestamp,
-    )
 
 
 def _expected(
-    topic: Topic, options: PushOptions, partitions: list[Partition]
+    topic: Topic, options: PushOptions, pages: tuple[tuple[Partition, EncodedPage], ...]
 ) -> ExpectedOffset | None:
     """Say which partition an expected offset is about."""
     if options.expected_offset is None:
@@ -92,8 +105,8 @@ def _expected(
         return ExpectedOffset(options.partition, options.expected_offset)
     if topic.partition_key is None:
         return ExpectedOffset(UNPARTITIONED, options.expected_offset)
-    if len(partitions) != 1:
+    if len(pages) != 1:
         raise InvalidArgument(
-            f"expected_offset is for a batch of one partition, this one has {len(partitions)}"
+            f"expected_offset is for a batch of one partition, this one has {len(pages)}"
         )
-    return ExpectedOffset(partitions[0], options.expected_offset)
+    return ExpectedOffset(pages[0][0], options.expected_offset)

@@ -49,37 +49,50 @@ _checksum = xxhash.xxh3_64_intdigest
 _first_buffers: Lru[str, tuple[pa.Schema, tuple[int, ...]]] = Lru(SCHEMAS_REMEMBERED_MAX)
 
 
-def encode_page(batch: pa.RecordBatch, topic_uuid: str) -> EncodedPage:
-    """Frame rows as a page, copying them once; of a slice only its own rows.
+class PageEncoder:
+    """Frames the rows of one topic as pages; made once for many batches.
 
     Args:
-        batch: Rows of one partition, with the topic's columns and types.
         topic_uuid: The topic, as the text of a UUID.
+        schema: The topic's columns and types.
 
     Raises:
         InvalidSchema: A column's type cannot be stored.
     """
-    body = batch.serialize()
-    message = memoryview(body)
-    layout = read_layout(message, _first_buffers_of(topic_uuid, batch.schema))
-    starts = layout.column_starts
-    columns = len(starts) - 1
-    header_length = _header_length(columns)
-    start = _START.pack(
-        _MAGIC,
-        _VERSION,
-        0,
-        header_length,
-        columns,
-        len(message),
-        batch.num_rows,
-        _uuid_bytes(topic_uuid),
-        _checksum(message[: starts[0]]),
-    )
-    checksums = [_checksum(message[begin:end]) for begin, end in pairwise(starts)]
-    unsigned = start + struct.pack(f"<{columns}Q", *checksums)
-    header = unsigned + _checksum(unsigned).to_bytes(_CHECKSUM_BYTES, "little")
-    return EncodedPage(batch.num_rows, header, body, _padded(header_length + len(message)))
+
+    def __init__(self, topic_uuid: str, schema: pa.Schema) -> None:
+        self._uuid = _uuid_bytes(topic_uuid)
+        self._first_buffers = first_buffers(schema)
+        self._columns = len(schema)
+        self._header_length = _header_length(self._columns)
+        self._checksums = struct.Struct(f"<{self._columns}Q")
+
+    def encode(self, batch: pa.RecordBatch) -> EncodedPage:
+        """Frame rows of one partition as a page, copying them once; of a slice only its own."""
+        body = batch.serialize()
+        message = memoryview(body)
+        starts = read_layout(message, self._first_buffers).column_starts
+        start = _START.pack(
+            _MAGIC,
+            _VERSION,
+            0,
+            self._header_length,
+            self._columns,
+            len(message),
+            batch.num_rows,
+            self._uuid,
+            _checksum(message[: starts[0]]),
+        )
+        checksums = [_checksum(message[begin:end]) for begin, end in pairwise(starts)]
+        unsigned = start + self._checksums.pack(*checksums)
+        header = unsigned + _checksum(unsigned).to_bytes(_CHECKSUM_BYTES, "little")
+        length = _padded(self._header_length + len(message))
+        return EncodedPage(batch.num_rows, header, body, length)
+
+
+def encode_page(batch: pa.RecordBatch, topic_uuid: str) -> EncodedPage:
+    """Frame one batch as a page; see `PageEncoder`."""
+    return PageEncoder(topic_uuid, batch.schema).encode(batch)
 
 
 def decode_page(

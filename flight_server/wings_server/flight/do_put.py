@@ -27,7 +27,7 @@ from wings_core.contracts.put import (
 )
 from wings_core.errors import InvalidArgument, Unavailable, WingsError
 from wings_core.ingest.group_commit import Pending, PushStream
-from wings_core.ingest.prepare import PushOptions, prepare
+from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.log import Log
 from wings_core.model import CommitResult, Rejected, Sequence
 from wings_core.names import TopicName
@@ -69,6 +69,7 @@ class Put:
         self._partition: Partition | None = None
         if command.partition is not None or self._topic.partition_key is None:
             self._partition = partition_of(command.partition, self._topic.key_type)
+        self._preparer = Preparer(self._topic, log.limits)
         self._command = command
         self._next_sequence = command.sequence
         self._batches = 0
@@ -119,7 +120,7 @@ class Put:
             check_stream_schema(self._topic.schema, schema)
             metadata = parse_batch_metadata(chunk.app_metadata)
             options = self._options(metadata, first=index == 0)
-            prepared = prepare(self._topic, chunk.data, options, self._log.limits)
+            prepared = self._preparer.prepare(chunk.data, options)
             # A batch whose answer is next is flushed by the thread that answers; one behind others
             # is not, as that thread may be held up by a client that does not read.
             pending = self._log.group_commit.submit(self._stream, prepared, awaited=answers.idle)
