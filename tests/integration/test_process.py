@@ -1,0 +1,314 @@
+"""`wings serve` as a real process: its start, its refusals, its drain and its end."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from flight_calls import Stream, act, create_topic, error_of, get, numbers, push, ticket_of
+
+from wings_core.errors import Unavailable
+from wings_server.process import Server
+from wings_server.settings import Address, Settings
+from wings_server.testing import RunningServer, running_server, server_process
+
+READY = re.compile(r"wings ready flight=grpc://127\.0\.0\.1:(\d+) http=http://127\.0\.0\.1:(\d+)\n")
+ANY_PORT = Address("127.0.0.1", 0)
+WAIT_SECONDS = 30
+
+
+def serve_command(data_dir: Path, *flags: str) -> list[str]:
+    command = [sys.executable, "-m", "wings_client.cli", "serve", "--data-dir", str(data_dir)]
+    return [*command, "--flight", "127.0.0.1:0", "--http", "127.0.0.1:0", *flags]
+
+
+def refused(data_dir: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
+    """Run a server that must not start, to its end."""
+    return subprocess.run(
+        serve_command(data_dir, *flags),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+
+
+@contextmanager
+def stopping(server: RunningServer) -> Generator[None]:
+    """Stop a server beside what is done in the `with`, which also waits for the stop's end."""
+    stopper = threading.Thread(target=server.stop)
+    stopper.start()
+    try:
+        yield
+    finally:
+        stopper.join()
+
+
+def test_the_ready_line_is_all_that_is_printed_and_has_the_real_ports(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        serve_command(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        ready = READY.fullmatch(child.stdout.readline())
+        try:
+            assert ready is not None
+            assert 0 not in (int(ready[1]), int(ready[2]))
+            with flight.FlightClient(f"grpc://127.0.0.1:{ready[1]}") as client:
+                assert list(client.list_flights()) == []
+            assert httpx.get(f"http://127.0.0.1:{ready[2]}/readyz").status_code == 200
+        finally:
+            child.terminate()
+            rest, logs = child.communicate(timeout=WAIT_SECONDS)
+    assert (child.returncode, rest) == (0, "")
+    assert [json.loads(line)["event"] for line in logs.splitlines()] == [
+        "serving",
+        "stopping",
+        "stopped",
+    ]
+
+
+def test_an_ipv6_host_stands_in_brackets() -> None:
+    with server_process(flags=["--flight", "[::1]:0", "--http", "[::1]:0"]) as server:
+        assert re.fullmatch(r"grpc://\[::1\]:\d+", server.flight)
+        assert httpx.get(f"{server.http}/healthz").status_code == 200
+        assert list(server.client().list_flights()) == []
+        assert server.terminate() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_ends_with_status_0(number: signal.Signals, tmp_path: Path) -> None:
+    with server_process(tmp_path) as server:
+        create_topic(server.client(), "t", ["n: int64"])
+        push(server.client(), "t", numbers(1, 2, 3))
+        assert server.signal(number) == 0, server.stderr
+    with running_server(tmp_path) as again:
+        assert get(again.client(), topic="t", offset=0).column("n") == [1, 2, 3]
+
+
+def test_an_open_and_idle_push_does_not_hold_up_the_end() -> None:
+    with server_process() as server:
+        create_topic(server.client(), "t", ["n: int64"])
+        stream = Stream(server.client(), numbers(0).schema, "t")
+        stream.push(numbers(1))
+        started = time.monotonic()
+        assert server.terminate() == 0, server.stderr
+        # The bound is 10 s for the drain; an idle stream is not waited for.
+        assert time.monotonic() - started < 10
+        with pytest.raises(flight.FlightUnavailableError):
+            stream.close()
+
+
+def test_waiting_polls_end_with_unavailable() -> None:
+    with running_server() as server:
+        create_topic(server.client(), "t", ["n: int64"])
+        readers = [
+            server.client().do_get(ticket_of(topic="t", timeout_ms=60_000, **keys))
+            for keys in ({"offset": 0}, {"kind": "follow"})
+        ]
+        with stopping(server):
+            for reader in readers:
+                with pytest.raises(flight.FlightUnavailableError) as caught:
+                    reader.read_all()
+                assert error_of(caught.value)["code"] == "UNAVAILABLE"
+
+
+def test_what_was_received_is_acknowledged_or_refused_and_never_dropped(tmp_path: Path) -> None:
+    acknowledged: list[int] = []
+    batch = numbers(*range(1_000))
+    pushed = threading.Event()
+
+    def produce(client: flight.FlightClient) -> None:
+        stream = Stream(client, batch.schema, "t")
+        try:
+            while True:
+                answer = stream.push(batch)
+                if "error" in answer:
+                    assert answer["error"]["code"] == "UNAVAILABLE"
+                    return
+                acknowledged.append(answer["committed"][0]["end_offset"])
+                pushed.set()
+        except flight.FlightError as error:
+            refusals.append(error)
+
+    refusals: list[flight.FlightError] = []
+    with running_server(tmp_path) as server:
+        create_topic(server.client(), "t", ["n: int64"])
+        producers = [
+            threading.Thread(target=produce, args=(server.client(),), daemon=True) for _ in range(4)
+        ]
+        for producer in producers:
+            producer.start()
+        assert pushed.wait(WAIT_SECONDS)
+        with stopping(server):
+            for producer in producers:
+                producer.join(WAIT_SECONDS)
+                assert not producer.is_alive()
+    assert all(isinstance(error, flight.FlightUnavailableError) for error in refusals)
+    with running_server(tmp_path) as server:
+        state = act(server.client(), "partition-states", topic="t")[0]
+        assert state["next_offset"] >= max(acknowledged) + 1
+        assert state["next_offset"] % batch.num_rows == 0
+        rows = get(server.client(), kind="scan", topic="t").table.num_rows
+        assert rows == state["next_offset"]
+
+
+def test_new_calls_are_refused_while_it_drains_and_readiness_is_withdrawn() -> None:
+    with running_server() as server:
+        create_topic(server.client(), "t", ["n: int64"])
+        stream = Stream(server.client(), numbers(0).schema, "t")
+        stream.push(numbers(1))
+        other = server.client()
+        with httpx.Client(base_url=server.http) as http:
+            assert http.get("/readyz").status_code == 200
+            with stopping(server):
+                # The idle stream keeps the transport for a second, HTTP beyond that.
+                while (answer := http.get("/readyz")).status_code == 200:
+                    pass
+                assert answer.status_code == 503
+                assert answer.json()["code"] == "UNAVAILABLE"
+                assert http.get("/healthz").status_code == 200
+                with pytest.raises(flight.FlightUnavailableError):
+                    list(other.list_flights())
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    with server_process() as server:
+        os.kill(server.pid, signal.SIGTERM)
+        os.kill(server.pid, signal.SIGINT)
+        assert server.wait() in {128 + signal.SIGTERM, 128 + signal.SIGINT}
+
+
+def test_a_second_server_on_the_directory_is_refused_by_name(tmp_path: Path) -> None:
+    with server_process(tmp_path) as server:
+        result = refused(tmp_path)
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr == (
+            f"wings: {tmp_path} is in use by another server, process {server.pid}\n"
+        )
+        assert list(server.client().list_flights()) == []
+
+
+def test_the_helper_shows_why_a_server_did_not_start(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").touch()
+    with (
+        pytest.raises(RuntimeError, match=r"status 1:\nwings: .* it holds mine\.txt"),
+        server_process(tmp_path),
+    ):
+        pytest.fail("it started")
+
+
+@pytest.mark.parametrize("listener", ["flight", "http"])
+def test_a_port_in_use_is_named_and_nothing_is_left_open(listener: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = Address("127.0.0.1", taken.getsockname()[1])
+        free = Settings(data_dir=tmp_path, flight=ANY_PORT, http=ANY_PORT)
+        settings = free.model_copy(update={listener: address})
+        with pytest.raises(Unavailable, match=f"^cannot listen on {address}: Address already in"):
+            Server(settings).start()
+    with running_server(tmp_path) as server:
+        assert list(server.client().list_flights()) == []
+
+
+def test_bad_settings_are_named_with_their_source(tmp_path: Path) -> None:
+    config = tmp_path / "wings.toml"
+    config.write_text("[limits]\nbatch_size = 3\n")
+    data_dir = tmp_path / "data"
+    result = refused(data_dir, "--config", str(config))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"wings: bad settings: {config}: limits.batch_size: there is no such setting\n"
+    )
+    assert not data_dir.exists()
+
+
+def test_settings_of_a_file_are_in_force(tmp_path: Path) -> None:
+    config = tmp_path / "wings.toml"
+    config.write_text('log_level = "error"\n[limits]\nbatch_bytes_max = 64\n')
+    with server_process(tmp_path / "data", flags=["--config", str(config)]) as server:
+        create_topic(server.client(), "t", ["n: int64"])
+        stream = Stream(server.client(), numbers(0).schema, "t")
+        assert stream.push(numbers(*range(9)))["error"]["code"] == "BATCH_TOO_LARGE"
+        with pytest.raises(flight.FlightServerError):
+            stream.close()
+        assert server.terminate() == 0
+        assert server.stderr == ""
+
+
+def test_a_stop_in_this_process_leaves_the_directory_to_the_next(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        create_topic(server.client(), "t", ["n: int64"])
+        push(server.client(), "t", numbers(1))
+        server.stop()
+        with pytest.raises(flight.FlightUnavailableError):
+            list(server.client().list_flights())
+        with running_server(tmp_path) as second:
+            assert get(second.client(), topic="t", offset=0).column("n") == [1]
+
+
+def test_a_temporary_directory_is_removed_at_the_end(server: RunningServer) -> None:
+    assert server.data_dir.is_dir()
+    with running_server() as own:
+        data_dir = own.data_dir
+        assert data_dir.is_dir()
+        client = own.client()
+        client.close()
+    assert not data_dir.parent.exists()
+
+
+def check(data_dir: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "wings_client.cli", "check", str(data_dir)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+
+
+def test_check_reads_a_directory_and_tells_that_all_is_right(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        create_topic(server.client(), "t", ["n: int64", "k: string"], "k")
+        push(server.client(), "t", pa.record_batch({"n": [1, 2, 3], "k": ["a", "b", "a"]}))
+        beside = check(tmp_path)
+    for result in (beside, check(tmp_path)):
+        assert (result.returncode, result.stderr) == (0, "")
+        first, last = result.stdout.splitlines()
+        assert first.startswith(f"{tmp_path}: 1 topic, 2 partitions, 2 pages, 3 rows, ")
+        assert last == "all right"
+
+
+def test_check_names_a_damaged_page_and_fails(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        create_topic(server.client(), "t", ["n: int64"])
+        push(server.client(), "t", numbers(*range(1_000)))
+    (segment,) = (file for file in (tmp_path / "segments").iterdir() if file.stat().st_size)
+    content = bytearray(segment.read_bytes())
+    content[5_000] ^= 0xFF
+    segment.write_bytes(content)
+    result = check(tmp_path)
+    assert (result.returncode, result.stderr) == (1, "")
+    _, problem, last = result.stdout.splitlines()
+    assert problem.startswith("problem: tenants/default/namespaces/default/topics/t, ")
+    assert segment.name in problem
+    assert last == "1 problem found"
+
+
+def test_check_says_why_it_cannot_check(tmp_path: Path) -> None:
+    result = check(tmp_path / "none")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == f"wings: {tmp_path / 'none'} does not exist\n"
