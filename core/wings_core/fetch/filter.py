@@ -40,7 +40,8 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
-_NO_ROWS: pa.BooleanArray = cast("Any", pa).array([], pa.bool_())
+# Not by `pa.array`, whose first call imports pandas where that is installed: seconds of a start.
+_NO_ROWS: pa.BooleanArray = cast("Any", pa).nulls(0, pa.bool_())
 
 
 @dataclass(frozen=True, slots=True)
