@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.flight as flight
-from wings_server.testing import server_process
 
 from benchmarks.harness import (
     Row,
@@ -22,6 +21,7 @@ from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import CommitBatch, PageAddress, StoredPage
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
+from wings_server.testing import server_process
 
 FETCHES = 500
 
