@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from wings_server.testing import server_process
-
 from benchmarks.harness import Row, at_most, create_topic, drain, narrow, push, status_kib, ticket
+from wings_server.testing import server_process
 
 LOG_MIB = 2_048
 GROWTH_MIB_MAX = 64.0
