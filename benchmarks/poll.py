@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 
 import pyarrow.flight as flight
-from wings_server.testing import ServerProcess, server_process
 
 from benchmarks.harness import (
     Row,
@@ -22,6 +21,7 @@ from benchmarks.harness import (
     status_kib,
     ticket,
 )
+from wings_server.testing import ServerProcess, server_process
 
 POLLS = 2_000
 WAKES = 200
