@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.flight as flight
-from wings_server.testing import server_process
 
 from benchmarks.harness import (
     Row,
@@ -22,6 +21,7 @@ from benchmarks.harness import (
     push,
     wide,
 )
+from wings_server.testing import server_process
 
 BATCHES = 300
 SMALL_PUSHES = 1_000
