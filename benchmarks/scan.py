@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pyarrow.flight as flight
-from wings_server.testing import server_process
 
 from benchmarks.harness import (
     Row,
@@ -19,6 +18,7 @@ from benchmarks.harness import (
     ticket,
     wide,
 )
+from wings_server.testing import server_process
 
 MIB = 1 << 20
 
