@@ -15,6 +15,7 @@ import flights
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.flight as flight
+
 from wings_server.testing import server_process
 
 ROWS = 1_000_000
