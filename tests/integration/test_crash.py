@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from flight_calls import act, create_topic, get
+
 from wings_server.testing import ServerProcess, server_process
 
 SCHEMA = pa.schema(
