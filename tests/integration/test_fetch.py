@@ -21,6 +21,7 @@ from flight_calls import (
     read_answer,
     ticket_of,
 )
+
 from wings_server.testing import RunningServer
 
 pytestmark = pytest.mark.usefixtures("server")
