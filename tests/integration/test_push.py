@@ -18,6 +18,7 @@ from flight_calls import (
     push,
     put_stream,
 )
+
 from wings_server.testing import RunningServer
 
 
