@@ -65,7 +65,9 @@ def with_children(data_type: pa.DataType, fields: "Sequence[ArrowField]") -> pa.
     if pa.types.is_struct(data_type):
         return build.struct(list(fields))
     if pa.types.is_map(data_type):
-        return build.map_(fields[0], fields[1], bool(shape(data_type)[0]))
+        # Arrow's IPC forgets other names of a map's parts, so they are not kept here either.
+        key, value = fields[0].with_name("key"), fields[1].with_name("value")
+        return build.map_(key, value, bool(shape(data_type)[0]))
     if pa.types.is_fixed_size_list(data_type):
         return build.list_(fields[0], shape(data_type)[0])
     if pa.types.is_large_list(data_type):

@@ -1,7 +1,7 @@
 """Batches that come in: do they fit their topic, and are they sound?"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowArray, ArrowField
 
 _IN_COLUMN = re.compile(r"In column (\d+): (?:Invalid: )?")
+
+_Column = tuple[str, pa.DataType]
 
 _TYPE_SHOWN_MAX = 200
 """Characters of a type in an error; a nested one can be long."""
@@ -32,24 +34,24 @@ def check_stream_schema(topic_schema: pa.Schema, schema: pa.Schema) -> None:
     if topic_schema.equals(schema):
         return
     try:
-        names = schema.names
+        found = list(zip(schema.names, schema.types, strict=True))
     except UnicodeDecodeError:
         raise SchemaMismatch("the name of a column is not UTF-8") from None
-    for index, expected in enumerate(fields_of(topic_schema)):
-        name = expected.name
-        if index >= len(names) or names[index] != name:
-            raise _different_names(topic_schema, schema, names, index)
-        actual = _type_of(schema, index)
-        if not _is_same_type(expected.type, actual):
+    expected = list(zip(topic_schema.names, topic_schema.types, strict=True))
+    for index, (name, data_type) in enumerate(expected):
+        if index >= len(found) or found[index][0] != name:
+            raise _different_names(expected, found, index)
+        actual = found[index][1]
+        if not _is_same_type(data_type, actual):
             raise _mismatch(
                 f"column {name!r:.80} is of type {_shown(actual)}, the topic's is of type "
-                f"{_shown(expected.type)}",
+                f"{_shown(data_type)}",
                 name,
-                expected.type,
+                data_type,
                 actual,
             )
-    if len(names) > len(topic_schema):
-        raise _extra(schema, len(topic_schema))
+    if len(found) > len(expected):
+        raise _extra(*found[len(expected)])
 
 
 class BatchCheck:
@@ -94,28 +96,24 @@ def check_batch(topic_schema: pa.Schema, batch: pa.RecordBatch) -> None:
 
 
 def _different_names(
-    topic_schema: pa.Schema, schema: pa.Schema, names: list[str], index: int
+    expected: Sequence[_Column], found: Sequence[_Column], index: int
 ) -> SchemaMismatch:
     """Say what is wrong at a position where the topic has another column, or the stream none."""
-    name = topic_schema.names[index]
-    expected = _type_of(topic_schema, index)
-    if name not in names:
-        return _mismatch(f"column {name!r:.80} is missing", name, expected, None)
-    if names[index] not in topic_schema.names:
-        return _extra(schema, index)
-    return _mismatch(
-        f"column {index} is {names[index]!r:.80}, the topic's is {name!r:.80}: columns must come "
-        "in the topic's order, each once",
-        name,
-        expected,
-        _type_of(schema, index),
+    name, data_type = expected[index]
+    if all(other != name for other, _ in found):
+        return _mismatch(f"column {name!r:.80} is missing", name, data_type, None)
+    other, actual = found[index]
+    if all(other != known for known, _ in expected):
+        return _extra(other, actual)
+    message = (
+        f"column {index} is {other!r:.80}, the topic's is {name!r:.80}: columns must come in the "
+        "topic's order, each once"
     )
+    return _mismatch(message, name, data_type, actual)
 
 
-def _extra(schema: pa.Schema, index: int) -> SchemaMismatch:
-    name = schema.names[index]
-    message = f"column {name!r:.80} is not a column of the topic"
-    return _mismatch(message, name, None, _type_of(schema, index))
+def _extra(name: str, data_type: pa.DataType) -> SchemaMismatch:
+    return _mismatch(f"column {name!r:.80} is not a column of the topic", name, None, data_type)
 
 
 def _mismatch(
@@ -127,10 +125,6 @@ def _mismatch(
         expected=None if expected is None else _shown(expected),
         actual=None if actual is None else _shown(actual),
     )
-
-
-def _type_of(schema: pa.Schema, index: int) -> pa.DataType:
-    return schema.types[index]
 
 
 def _shown(data_type: pa.DataType) -> str:

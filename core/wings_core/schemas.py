@@ -13,7 +13,6 @@ from wings_core.errors import InvalidSchema
 from wings_core.partitions import is_partition_key_type
 from wings_core.type_names import (
     DEPTH_MAX,
-    FIELDS_MAX,
     FLAT_TYPES,
     TIME_ZONE,
     parse_type,
@@ -41,6 +40,9 @@ __all__ = [
 
 COLUMN_NAME_BYTES_MAX = 1024
 """Bytes of one column's or nested field's name, in UTF-8."""
+
+FIELDS_MAX = 10_000
+"""Fields of one schema, nested ones counted."""
 
 FIXED_SIZE_MAX = 1 << 20
 """Bytes or items that fixed sizes may demand of one row, even of a null; nested ones multiply."""
@@ -114,6 +116,8 @@ def schema_from_fields(fields: Iterable[FieldSpec]) -> pa.Schema:
         except InvalidSchema as error:
             message = f"column {spec.name!r:.80}: {error.message}"
             raise InvalidSchema(message, column=spec.name, **error.facts) from None
+        if pa.types.is_null(data_type) and not spec.nullable:
+            raise _never_filled(spec.name)
         built.append(pa.field(spec.name, data_type, nullable=spec.nullable))
     return pa.schema(built)
 
@@ -169,6 +173,8 @@ def _bare_field(field: "ArrowField", depth: int) -> "ArrowField":
     if metadata is not None and _EXTENSION_NAME in metadata:
         shown = metadata[_EXTENSION_NAME].decode("utf-8", "replace")
         raise _unsupported(field.name, f"extension type {shown!r:.80}")
+    if pa.types.is_null(field.type) and not field.nullable:
+        raise _never_filled(field.name)
     fields = [_bare_field(child, depth + 1) for child in children(field.type)]
     return pa.field(field.name, with_children(field.type, fields), nullable=field.nullable)
 
@@ -214,6 +220,8 @@ def _checked_fields(field: "ArrowField", path: str, depth: int, width: int) -> i
         raise InvalidSchema(
             f"column {path!r:.80}: fixed sizes make a row larger than {FIXED_SIZE_MAX}", column=path
         )
+    if pa.types.is_null(data_type) and not field.nullable:
+        raise _never_filled(path)
     if data_type.id in _FLAT_IDS:
         if pa.types.is_timestamp(data_type):
             _check_zone(path, data_type)
@@ -226,10 +234,10 @@ def _checked_fields(field: "ArrowField", path: str, depth: int, width: int) -> i
     count = 1
     for child in fields:
         # Such a name could not be told from the type after it in the text of the type.
-        if ": " in child.name or "')" in child.name:
+        if ": " in child.name or child.name.startswith(">"):
             raise InvalidSchema(
-                f"column {path!r:.80}: the nested name {child.name!r:.80} may hold neither "
-                "': ' nor \"')\"",
+                f"column {path!r:.80}: the nested name {child.name!r:.80} may not hold ': ', nor "
+                "begin with '>'",
                 column=path,
             )
         count += _checked_fields(child, f"{path}.{child.name}", depth + 1, width)
@@ -242,6 +250,13 @@ def _fixed_size(data_type: pa.DataType) -> int:
     if pa.types.is_fixed_size_binary(data_type):
         return max(1, data_type.byte_width)
     return 1
+
+
+def _never_filled(path: str) -> InvalidSchema:
+    # pyarrow itself refuses to build such a field, but reads one from an IPC message.
+    return InvalidSchema(
+        f"column {path!r:.80} is of type null, so it must be nullable", column=path
+    )
 
 
 def _check_zone(path: str, data_type: pa.DataType) -> None:

@@ -8,7 +8,8 @@ not be null, ours does (`map<string, int64 not null>`).
             | fixed_size_list<field>[size] | struct<field, …> | map<type, value, keys_sorted?>
     field   = name: type | name: type not null
 
-A name in a nested type ends at the first `: `.
+A name in a nested type ends at the first `: `. Other names than `key` and `value` that Arrow's text
+gives for the parts of a map are read and dropped, as Arrow's own IPC does.
 """
 
 import re
@@ -26,11 +27,8 @@ if TYPE_CHECKING:
 DEPTH_MAX = 32
 """Levels of nesting in one type; Arrow's own readers stop at 64."""
 
-FIELDS_MAX = 10_000
-"""Fields of one schema, nested ones counted."""
-
 TYPE_NAME_LENGTH_MAX = 64 * 1024
-"""Characters of one type's text."""
+"""Characters of one type's text, which bounds its fields too."""
 
 TIME_ZONE = re.compile(r"[A-Za-z0-9_+\-:/.]{1,64}")
 
@@ -130,10 +128,7 @@ def _field_name(field: "ArrowField") -> str:
 
 def _map_name(data_type: pa.DataType, fields: "list[ArrowField]") -> str:
     key, value = fields
-    parts = [type_name(key.type) + ("" if key.name == "key" else f" ('{key.name}')")]
-    parts.append(type_name(value.type) + ("" if value.nullable else " not null"))
-    if value.name != "value":
-        parts[1] += f" ('{value.name}')"
+    parts = [type_name(key.type), type_name(value.type) + ("" if value.nullable else " not null")]
     if shape(data_type)[0]:
         parts.append("keys_sorted")
     return f"map<{', '.join(parts)}>"
@@ -145,7 +140,6 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._position = 0
-        self._fields = 0
 
     def parse(self) -> pa.DataType:
         data_type = self._type(1)
@@ -154,11 +148,8 @@ class _Parser:
         return data_type
 
     def _type(self, depth: int) -> pa.DataType:
-        self._fields += 1
         if depth > DEPTH_MAX:
             raise self._error(f"nested more than {DEPTH_MAX} levels deep")
-        if self._fields > FIELDS_MAX:
-            raise self._error(f"more than {FIELDS_MAX} fields")
         start = self._position
         match = _WORD.match(self._text, start)
         if match is None:
@@ -252,28 +243,34 @@ class _Parser:
         name = self._text[self._position : end]
         self._position = end + len(": ")
         data_type = self._type(depth + 1)
-        return pa.field(name, data_type, nullable=not self._skip(" not null"))
+        return pa.field(name, data_type, nullable=self._nullable(data_type))
+
+    def _nullable(self, data_type: pa.DataType) -> bool:
+        if pa.types.is_null(data_type) and self._next_is(" not null"):
+            raise self._error("what is of type null is always null")
+        return not self._skip(" not null")
 
     def _map(self, depth: int) -> pa.DataType:
-        key = pa.field("key", self._type(depth + 1), nullable=False)
-        key = key.with_name(self._map_field_name("key"))
+        start = self._position
+        key_type = self._type(depth + 1)
+        if pa.types.is_null(key_type):
+            self._position = start
+            raise self._error("a map's key cannot be null")
+        self._skip_map_field_name()
         self._take(", ")
-        value = pa.field("value", self._type(depth + 1))
-        value = value.with_nullable(not self._skip(" not null"))
-        value = value.with_name(self._map_field_name("value"))
+        value_type = self._type(depth + 1)
+        value = pa.field("value", value_type, nullable=self._nullable(value_type))
+        self._skip_map_field_name()
         keys_sorted = self._skip(", keys_sorted")
         self._take(">")
-        return cast("Any", pa).map_(key, value, keys_sorted)
+        return cast("Any", pa).map_(key_type, value, keys_sorted)
 
-    def _map_field_name(self, default: str) -> str:
-        if not self._skip(" ('"):
-            return default
-        end = self._text.find("')", self._position)
-        if end < 0:
-            raise self._expected('a name and "\')"')
-        name = self._text[self._position : end]
-        self._position = end + len("')")
-        return name
+    def _skip_map_field_name(self) -> None:
+        if self._skip(" ('"):
+            end = self._text.find("')", self._position)
+            if end < 0:
+                raise self._expected('a name and "\')"')
+            self._position = end + len("')")
 
     def _size(self) -> int:
         start = self._position
