@@ -1,0 +1,55 @@
+"""The metadata of chunks, both ways."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wings_core.contracts.chunks import (
+    ChunkEnd,
+    ChunkRange,
+    EndReason,
+    chunk_metadata,
+    end_metadata,
+    parse_chunk_metadata,
+)
+
+offsets = st.integers(0, (1 << 63) - 1)
+
+
+@given(offsets, offsets)
+def test_a_chunks_range_survives_its_metadata(start: int, end: int) -> None:
+    raw = chunk_metadata(start, end)
+    assert json.loads(raw) == {"start_offset": start, "end_offset": end}
+    assert parse_chunk_metadata(raw) == ChunkRange(start, end)
+    assert parse_chunk_metadata(pa.py_buffer(raw)) == ChunkRange(start, end)
+
+
+@given(st.sampled_from(EndReason), offsets, offsets)
+def test_the_end_of_a_stream_survives_its_metadata(
+    reason: EndReason, next_offset: int, log_end_offset: int
+) -> None:
+    raw = end_metadata(reason, next_offset, log_end_offset)
+    assert json.loads(raw) == {
+        "end": str(reason),
+        "next_offset": next_offset,
+        "log_end_offset": log_end_offset,
+    }
+    assert parse_chunk_metadata(raw) == ChunkEnd(reason, next_offset, log_end_offset)
+
+
+def test_reasons_stand_in_the_order_in_which_they_hold() -> None:
+    assert [str(reason) for reason in EndReason] == [
+        "max_messages",
+        "end_offset",
+        "min_messages",
+        "deadline",
+    ]
+
+
+@pytest.mark.parametrize("raw", [b"", b"{}", b'{"end": "else", "next_offset": 1}'])
+def test_other_metadata_is_no_chunks(raw: bytes) -> None:
+    with pytest.raises((ValueError, KeyError)):
+        parse_chunk_metadata(raw)

@@ -1,0 +1,346 @@
+"""Tickets: the table of the contract, row by row, and everything that is not in it."""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wings_core.contracts.messages import dump
+from wings_core.contracts.tickets import (
+    MESSAGES_MAX,
+    TIMEOUT_MS_MAX,
+    FetchTicket,
+    FollowTicket,
+    ScanTicket,
+    Ticket,
+    TimestampOffset,
+    parse_ticket,
+    resolve_columns,
+)
+from wings_core.errors import InvalidTicket
+from wings_core.times import TIMESTAMP_MAX, TIMESTAMP_MIN, format_timestamp, now_us
+
+INT64_MAX = (1 << 63) - 1
+TIME = "2026-11-20T12:00:00Z"
+
+MINIMAL: dict[str, dict[str, Any]] = {
+    "fetch": {"topic": "t", "offset": 0},
+    "scan": {"kind": "scan", "topic": "t"},
+    "follow": {"kind": "follow", "topic": "t"},
+}
+
+KEYS: dict[str, tuple[set[str], list[Any], list[Any]]] = {
+    "topic": (
+        {"fetch", "scan", "follow"},
+        ["t", "tenants/t/namespaces/n/topics/x", "Not A Name"],
+        [1, True, [], {}, ["t"]],
+    ),
+    "partition": (
+        {"fetch", "scan", "follow"},
+        [None, 7, -7, "JFK", "", True, 1.5, [], {}, {"a": [1]}, 1 << 70],
+        [],
+    ),
+    "offset": (
+        {"fetch", "scan", "follow"},
+        [0, 1, INT64_MAX, "earliest", "latest", {"timestamp": TIME}],
+        [-1, INT64_MAX + 1, 1.0, 0.5, "0", "", "Earliest", "first", True, False, [], [1], {},
+         {"timestamp": None}, {"timestamp": 0}, {"timestamp": "2026-11-20T12:00:00"},
+         {"timestamp": "x"}, {"timestamp": TIME, "x": 1}, {"time": TIME}],
+    ),
+    "end_offset": (
+        {"scan"},
+        [0, 1, INT64_MAX],
+        [-1, INT64_MAX + 1, 1.0, "1", "latest", True, {"timestamp": TIME}],
+    ),
+    "deadline": (
+        {"fetch", "follow"},
+        [TIME, "2026-11-20T12:00:00.123456+01:00", "1970-01-01T00:00:00Z"],
+        ["", "now", "2026-11-20T12:00:00", "2026-11-20", 0, 1700000000, 1.5, True, [], {}],
+    ),
+    "timeout_ms": (
+        {"fetch", "follow"},
+        [2, 100, TIMEOUT_MS_MAX],
+        [1, 0, -1, TIMEOUT_MS_MAX + 1, 1 << 70, 2.0, 100.5, "100", True, [], {}],
+    ),
+    "min_messages": (
+        {"fetch"},
+        [1, 10_000],
+        [0, -1, MESSAGES_MAX + 1, 10_001, 1.0, "1", True, []],
+    ),
+    "max_messages": (
+        {"fetch"},
+        [1, MESSAGES_MAX],
+        [0, -1, MESSAGES_MAX + 1, 1.0, "1", True, []],
+    ),
+    "columns": (
+        {"fetch", "scan", "follow"},
+        [["a"], ["b", "a"], ["a b", "A", "a"]],
+        [[], [""], ["a", ""], ["a", "a"], [1], ["a", None], "a", {}, {"a": 1}, True, [["a"]],
+         ["x"] * 20_000],
+    ),
+    "filter": ({"fetch", "scan", "follow"}, ["a > 1", ""], [1, True, [], {}, ["a"]]),
+    "system_columns": ({"fetch", "scan", "follow"}, [True, False], [0, 1, "true", [], {}]),
+}  # fmt: skip
+
+KINDS = list(MINIMAL)
+GOOD = [
+    pytest.param(kind, key, value, id=f"{kind}-{key}-{value!r}"[:60])
+    for key, (kinds, good, _) in KEYS.items()
+    for kind in kinds
+    for value in good
+]
+BAD = [
+    pytest.param(kind, key, value, id=f"{kind}-{key}-{value!r}"[:60])
+    for key, (kinds, _, bad) in KEYS.items()
+    for kind in kinds
+    for value in [*bad, *([] if key == "partition" else [None])]
+]
+FOREIGN = [
+    (kind, key) for key, (kinds, _, _) in KEYS.items() for kind in MINIMAL if kind not in kinds
+]
+
+
+def parse(found: object) -> Ticket:
+    return parse_ticket(json.dumps(found).encode())
+
+
+def refusal(found: object) -> str:
+    with pytest.raises(InvalidTicket) as caught:
+        parse(found)
+    assert type(caught.value) is InvalidTicket
+    assert len(caught.value.message.encode()) <= 512
+    return caught.value.message
+
+
+@pytest.mark.parametrize(("kind", "key", "value"), GOOD)
+def test_every_good_value_of_every_key_is_taken_as_it_is(kind: str, key: str, value: Any) -> None:
+    ticket = parse({**MINIMAL[kind], key: value})
+    assert ticket.kind == kind
+    taken = getattr(ticket, key)
+    if isinstance(taken, TimestampOffset):
+        taken = taken.model_dump()
+    assert taken == (tuple(value) if key == "columns" else value)
+    assert parse_ticket(ticket.to_bytes()) == ticket
+
+
+@pytest.mark.parametrize(("kind", "key", "value"), BAD)
+def test_every_bad_value_of_every_key_is_refused_by_name(kind: str, key: str, value: Any) -> None:
+    assert f"key '{key}" in refusal({**MINIMAL[kind], key: value})
+
+
+@pytest.mark.parametrize(("kind", "key"), FOREIGN)
+def test_a_key_of_another_kind_is_refused(kind: str, key: str) -> None:
+    value = KEYS[key][1][0]
+    message = refusal({**MINIMAL[kind], key: value})
+    assert message == f"ticket: key '{key}' does not belong to kind '{kind}'"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("key", ["x", "Topic", "topics", "", "group", "member", "splits", "topic "])
+def test_an_unknown_key_is_refused(kind: str, key: str) -> None:
+    assert refusal({**MINIMAL[kind], key: 1}) == f"ticket: unknown key {key!r}"
+
+
+@pytest.mark.parametrize(
+    "kind", ["acquire", "Fetch", "", "scan ", None, 1, True, ["fetch"], {"fetch": 1}, 1.5]
+)
+def test_an_unknown_kind_is_refused(kind: object) -> None:
+    assert "key 'kind': must be one of fetch, scan, follow" in refusal(
+        {**MINIMAL["fetch"], "kind": kind}
+    )
+
+
+def test_a_ticket_without_a_kind_is_a_fetch() -> None:
+    assert parse(MINIMAL["fetch"]) == parse({**MINIMAL["fetch"], "kind": "fetch"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_topic_is_required(kind: str) -> None:
+    found = {key: value for key, value in MINIMAL[kind].items() if key != "topic"}
+    assert refusal(found) == "ticket: key 'topic' is required"
+
+
+def test_an_offset_is_required_for_a_fetch_and_is_earliest_for_the_others() -> None:
+    assert refusal({"topic": "t"}) == "ticket: key 'offset' is required"
+    for kind in ("scan", "follow"):
+        assert parse(MINIMAL[kind]).offset == "earliest"
+
+
+def test_what_is_absent_has_the_contracts_default() -> None:
+    ticket = parse(MINIMAL["fetch"])
+    assert ticket == FetchTicket(topic="t", offset=0)
+    assert isinstance(ticket, FetchTicket)
+    assert (ticket.min_messages, ticket.max_messages) == (1, 10_000)
+    assert (ticket.deadline, ticket.timeout_ms) == (None, None)
+    for kind in KINDS:
+        ticket = parse(MINIMAL[kind])
+        assert (ticket.partition, ticket.columns, ticket.filter) == (None, None, None)
+        assert ticket.system_columns is False
+    scan = parse(MINIMAL["scan"])
+    assert isinstance(scan, ScanTicket)
+    assert scan.end_offset is None
+
+
+@pytest.mark.parametrize("kind", ["fetch", "follow"])
+def test_deadline_and_timeout_exclude_each_other(kind: str) -> None:
+    message = refusal({**MINIMAL[kind], "deadline": TIME, "timeout_ms": 100})
+    assert message == "ticket: keys 'deadline' and 'timeout_ms' exclude each other"
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(2, 1), (MESSAGES_MAX, 10), (10_001, None), (MESSAGES_MAX, MESSAGES_MAX - 1)]
+)
+def test_min_messages_above_max_messages_is_refused(low: int, high: int | None) -> None:
+    limits = {"min_messages": low} if high is None else {"min_messages": low, "max_messages": high}
+    assert "key 'min_messages': must be at most max_messages" in refusal(
+        {**MINIMAL["fetch"], **limits}
+    )
+
+
+def test_min_messages_may_be_max_messages() -> None:
+    for count in (1, 10_000, MESSAGES_MAX):
+        limits = {"min_messages": count, "max_messages": count}
+        ticket = parse({**MINIMAL["fetch"], **limits})
+        assert isinstance(ticket, FetchTicket)
+        assert ticket.min_messages == ticket.max_messages == count
+
+
+def test_a_scan_does_not_end_before_it_begins() -> None:
+    parse({**MINIMAL["scan"], "offset": 5, "end_offset": 5})
+    parse({**MINIMAL["scan"], "offset": "latest", "end_offset": 0})
+    assert "key 'end_offset': must be at least offset (5)" in refusal(
+        {**MINIMAL["scan"], "offset": 5, "end_offset": 4}
+    )
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"topic",
+        b"[]",
+        b"null",
+        b'"t"',
+        b'{"topic": "t", "offset": 0',
+        b'{"topic": "t", "offset": 0, "offset": 0}',
+        b'{"topic": "t", "topic": "t", "offset": 0}',
+        b'{"topic": "t", "offset": NaN}',
+        b'{"topic": "t", "offset": 0, "partition": Infinity}',
+        b'{"topic": "t", "offset": 0, "partition": {"a": 1, "a": 2}}',
+        b'{"topic": "t", "offset": 0, "partition": "\\udc00"}',
+        b'{"topic": "\xff", "offset": 0}',
+        b'{"topic": "t", "offset": 99999999999999999999999999}',
+        b'{"topic": "t", "offset": -0.0}',
+    ],
+)
+def test_what_is_no_strict_json_object_is_an_invalid_ticket(raw: bytes) -> None:
+    with pytest.raises(InvalidTicket):
+        parse_ticket(raw)
+
+
+# Deadlines.
+
+
+def test_a_timeout_counts_from_arrival() -> None:
+    for kind in ("fetch", "follow"):
+        ticket = parse({**MINIMAL[kind], "timeout_ms": 60_000})
+        assert isinstance(ticket, (FetchTicket, FollowTicket))
+        assert 59 < (ticket.deadline_from_now().remaining() or 0) <= 60
+
+
+def test_a_deadline_is_a_moment_and_may_be_in_the_past() -> None:
+    for kind in ("fetch", "follow"):
+        later = parse({**MINIMAL[kind], "deadline": format_timestamp(now_us() + 60_000_000)})
+        assert isinstance(later, (FetchTicket, FollowTicket))
+        assert 59 < (later.deadline_from_now().remaining() or 0) <= 60
+        past = parse({**MINIMAL[kind], "deadline": "1970-01-01T00:00:00Z"})
+        assert isinstance(past, (FetchTicket, FollowTicket))
+        assert past.deadline_from_now().passed
+
+
+def test_without_either_a_fetch_waits_half_a_second_and_a_follow_for_ever() -> None:
+    assert 0.4 < (FetchTicket(topic="t", offset=0).deadline_from_now().remaining() or 0) <= 0.5
+    assert FollowTicket(topic="t").deadline_from_now().remaining() is None
+
+
+# Tickets that clients make.
+
+times = st.integers(TIMESTAMP_MIN, TIMESTAMP_MAX).map(format_timestamp)
+offsets: st.SearchStrategy[Any] = st.one_of(
+    st.integers(0, INT64_MAX),
+    st.sampled_from(["earliest", "latest"]),
+    st.builds(TimestampOffset, timestamp=times),
+)
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+partitions = st.one_of(st.none(), st.integers(-(1 << 63), (1 << 64) - 1), texts, st.booleans())
+reads: dict[str, st.SearchStrategy[Any]] = {
+    "topic": texts,
+    "partition": partitions,
+    "columns": st.none() | st.lists(texts.filter(bool), min_size=1, unique=True).map(tuple),
+    "filter": st.none() | texts,
+    "system_columns": st.booleans(),
+}
+nothing: dict[str, Any] = {}
+waits = st.one_of(
+    st.just(nothing),
+    st.fixed_dictionaries({"deadline": times}),
+    st.fixed_dictionaries({"timeout_ms": st.integers(2, TIMEOUT_MS_MAX)}),
+)
+limits = st.lists(st.integers(1, MESSAGES_MAX), min_size=2, max_size=2).map(sorted)
+
+
+@st.composite
+def tickets(draw: st.DrawFn) -> Ticket:
+    kind = draw(st.sampled_from(KINDS))
+    found: dict[str, Any] = draw(st.fixed_dictionaries(reads)) | {"offset": draw(offsets)}
+    if kind == "scan":
+        start = found["offset"] if isinstance(found["offset"], int) else 0
+        found["end_offset"] = draw(st.none() | st.integers(start, INT64_MAX))
+        return ScanTicket(**found)
+    found |= draw(waits)
+    if kind == "follow":
+        return FollowTicket(**found)
+    low, high = draw(limits)
+    return FetchTicket(**found, min_messages=low, max_messages=high)
+
+
+@given(tickets())
+def test_a_ticket_survives_its_bytes(ticket: Ticket) -> None:
+    raw = ticket.to_bytes()
+    assert parse_ticket(raw) == ticket
+    assert parse_ticket(raw).to_bytes() == raw
+    assert json.loads(raw)["kind"] == ticket.kind
+
+
+def test_a_ticket_says_no_more_than_it_must() -> None:
+    assert FetchTicket(topic="t", offset=0).to_bytes() == dump(
+        {"kind": "fetch", "topic": "t", "offset": 0}
+    )
+    assert ScanTicket(topic="t").to_bytes() == dump({"kind": "scan", "topic": "t"})
+
+
+def test_a_time_as_an_offset_is_in_microseconds() -> None:
+    ticket = parse({**MINIMAL["fetch"], "offset": {"timestamp": "1970-01-01T00:00:01.5Z"}})
+    assert isinstance(ticket.offset, TimestampOffset)
+    assert ticket.offset.timestamp_us == 1_500_000
+
+
+# Columns.
+
+SCHEMA: Any = pa.schema([("a", pa.int64()), ("b c", pa.int64()), ("A", pa.int64())])
+
+
+def test_columns_are_found_in_the_order_asked_for() -> None:
+    assert resolve_columns(SCHEMA, ["A", "a", "b c"]) == (2, 0, 1)
+    assert resolve_columns(SCHEMA, ("b c",)) == (1,)
+
+
+@pytest.mark.parametrize("name", ["x", "B", "b", "", "__offset", "a\0", "é" * 1000])
+def test_an_unknown_column_is_an_invalid_ticket(name: str) -> None:
+    with pytest.raises(InvalidTicket, match="the topic has no column") as caught:
+        resolve_columns(SCHEMA, ["a", name])
+    assert caught.value.column == name
+    assert len(caught.value.message.encode()) <= 512
