@@ -127,4 +127,5 @@ def stream(
 
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch of no rows."""
-    return pa.RecordBatch.from_pylist([], schema)
+    # Not from Python lists: with the first of these pyarrow imports pandas, if it is installed.
+    return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
