@@ -74,6 +74,18 @@ class PartitionDraft:
         """Whether the flush wrote to it."""
         return self.next_offset != self.stored_next_offset
 
+    def copy(self) -> "PartitionDraft":
+        """Return another draft of the same partition."""
+        return PartitionDraft(
+            self.topic_id,
+            self.partition,
+            self.partition_id,
+            self.next_offset,
+            self.bytes,
+            self.last_timestamp,
+            self.stored_next_offset,
+        )
+
 
 @dataclass(slots=True)
 class ProducerDraft:

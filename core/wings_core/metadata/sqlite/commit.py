@@ -3,10 +3,12 @@
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
 from wings_core.metadata.judge import RESULTS_KEPT_MAX, Judge, PartitionDraft
+from wings_core.metadata.sqlite.commit_cache import CommitCache
 from wings_core.metadata.sqlite.topics import find_topic_id
 from wings_core.model import CommitBatch, CommitResult, CommittedRange
 from wings_core.partitions import Partition
@@ -15,43 +17,58 @@ _RANGES = TypeAdapter(tuple[CommittedRange, ...])
 """The form in which a producer's results are stored."""
 
 
-def commit_batches(
-    connection: sqlite3.Connection, batches: Sequence[CommitBatch], now: int
-) -> tuple[list[CommitResult], dict[tuple[str, Partition], int]]:
-    """Judge the batches and write the accepted ones, within the transaction of `connection`.
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a commit did, to be made known once it is durable."""
 
-    Returns:
-        The results, in order, and the next offset of each partition that was written to, by topic
-        UUID and partition, for the waiters.
-    """
-    stored = _SqliteState(connection)
+    results: list[CommitResult]
+    """Of the batches, in order."""
+    ends: dict[tuple[str, Partition], int]
+    """The next offset of each partition that was written to, by topic UUID and partition."""
+    topic_ids: dict[str, int]
+    folio_ids: dict[str, int]
+    partitions: list[PartitionDraft]
+    """Those written to."""
+
+
+def commit_batches(
+    connection: sqlite3.Connection, batches: Sequence[CommitBatch], now: int, cache: CommitCache
+) -> Committed:
+    """Judge the batches and write the accepted ones, within the transaction of `connection`."""
+    stored = _SqliteState(connection, cache)
     judge = Judge(stored, now)
     results = [judge.judge(batch) for batch in batches]
     changed = [draft for draft in judge.partitions.values() if draft.changed]
     _write_partitions(connection, changed)
-    _write_pages(connection, judge)
-    _write_producers(connection, judge, now)
-    ends = {
-        (stored.topic_uuids[draft.topic_id], draft.partition): draft.next_offset
-        for draft in changed
-    }
-    return results, ends
+    folio_ids = _write_pages(connection, judge, cache)
+    if judge.producers:
+        _write_producers(connection, judge, now)
+    uuids = {topic_id: topic_uuid for topic_uuid, topic_id in stored.topic_ids.items()}
+    ends = {(uuids[draft.topic_id], draft.partition): draft.next_offset for draft in changed}
+    return Committed(results, ends, stored.topic_ids, folio_ids, changed)
 
 
 class _SqliteState:
     """What is stored, for the judge; see `judge.StoredState`."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, cache: CommitCache) -> None:
         self._connection = connection
-        self.topic_uuids: dict[int, str] = {}
+        self._cache = cache
+        self.topic_ids: dict[str, int] = {}
+        """Those asked for that are there."""
 
     def topic_id(self, topic_uuid: str) -> int | None:
-        topic_id = find_topic_id(self._connection, topic_uuid)
+        topic_id = self._cache.topic_ids.get(topic_uuid)
+        if topic_id is None:
+            topic_id = find_topic_id(self._connection, topic_uuid)
         if topic_id is not None:
-            self.topic_uuids[topic_id] = topic_uuid
+            self.topic_ids[topic_uuid] = topic_id
         return topic_id
 
     def partition(self, topic_id: int, partition: Partition) -> PartitionDraft:
+        known = self._cache.partition(topic_id, partition)
+        if known is not None:
+            return known
         row: tuple[int, int, int, int] | None = self._connection.execute(
             "SELECT id, next_offset, bytes, last_timestamp FROM partitions "
             "WHERE topic_id = ? AND value = ?",
@@ -115,9 +132,17 @@ def _write_partitions(connection: sqlite3.Connection, changed: Iterable[Partitio
     )
 
 
-def _write_pages(connection: sqlite3.Connection, judge: Judge) -> None:
+def _write_pages(
+    connection: sqlite3.Connection, judge: Judge, cache: CommitCache
+) -> dict[str, int]:
+    """Write the accepted pages; return the ids of their folios, by name."""
     folio_ids: dict[str, int] = {}
     for folio, pages in Counter(page.address.folio for page in judge.pages).items():
+        known = cache.folio_ids.get(folio)
+        if known is not None:
+            connection.execute("UPDATE folios SET pages = pages + ? WHERE id = ?", (pages, known))
+            folio_ids[folio] = known
+            continue
         ((folio_ids[folio],),) = connection.execute(
             "INSERT INTO folios (name, pages) VALUES (?, ?) "
             "ON CONFLICT (name) DO UPDATE SET pages = pages + excluded.pages RETURNING id",
@@ -138,6 +163,7 @@ def _write_pages(connection: sqlite3.Connection, judge: Judge) -> None:
             for page in judge.pages
         ],
     )
+    return folio_ids
 
 
 def _write_producers(connection: sqlite3.Connection, judge: Judge, now: int) -> None:

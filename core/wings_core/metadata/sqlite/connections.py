@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from wings_core.errors import Internal
+from wings_core.metadata.sqlite.commit_cache import CommitCache
 from wings_core.metadata.sqlite.faults import discard, translated
 from wings_core.metadata.sqlite.pool import FairPool
 from wings_core.metadata.sqlite.writer import FOREIGN_LOCK_SECONDS_MAX, Writer
@@ -54,6 +55,8 @@ class Connections:
         read_only: bool = False,
         connection_type: type[sqlite3.Connection] = sqlite3.Connection,
     ) -> None:
+        self.commit_cache = CommitCache()
+        """Touched only within `exclusive`."""
         self._read_only = read_only
         self._connection_type = connection_type
         self._reader_uri = f"{path.absolute().as_uri()}?mode=ro"
@@ -70,8 +73,11 @@ class Connections:
         )
 
     @contextmanager
-    def exclusive(self) -> Generator[Writer]:
+    def exclusive(self, *, committing: bool = False) -> Generator[Writer]:
         """Keep all others from writing during the block, which may run transactions.
+
+        Args:
+            committing: The block keeps the cache of commits right; else it is emptied.
 
         Raises:
             Unavailable: The writer did not come free in time, or closed.
@@ -80,6 +86,8 @@ class Connections:
         if self._read_only:
             raise Internal("metadata was opened for reading only")
         writer = self._writers.take()
+        if not committing:
+            self.commit_cache.forget()
         try:
             yield writer
         finally:
@@ -87,7 +95,9 @@ class Connections:
 
     @contextmanager
     def writing(self) -> Generator[sqlite3.Connection]:
-        """Run the block in one durable transaction; see `Writer.transaction`.
+        """Run the block in one durable transaction that is not a commit of batches.
+
+        See `Writer.transaction`.
 
         Raises:
             Unavailable: The writer did not come free in time, or closed.

@@ -39,10 +39,17 @@ class SqliteRegistry(OffsetRegistry):
 
     def commit(self, batches: Sequence[CommitBatch]) -> list[CommitResult]:
         """Assign offsets to the batches of a flush; see `OffsetRegistry.commit`."""
-        with self._connections.writing() as connection:
-            results, ends = commit.commit_batches(connection, batches, self._clock())
-        self._waiters.notify(ends)
-        return results
+        with self._connections.exclusive(committing=True) as writer:
+            cache = self._connections.commit_cache
+            try:
+                with writer.transaction() as connection:
+                    committed = commit.commit_batches(connection, batches, self._clock(), cache)
+            except BaseException:
+                cache.forget()
+                raise
+            cache.learn(committed.topic_ids, committed.folio_ids, committed.partitions)
+        self._waiters.notify(committed.ends)
+        return committed.results
 
     def locate(
         self, topic_uuid: str, partition: Partition, offset: int, messages_max: int

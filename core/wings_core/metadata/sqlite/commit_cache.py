@@ -1,0 +1,50 @@
+"""What the last commits read and wrote, so that the next one need not read it again."""
+
+from collections.abc import Iterable, Mapping
+
+from wings_core.metadata.judge import PartitionDraft
+from wings_core.partitions import Partition
+
+PARTITIONS_CACHED_MAX = 65_536
+"""Partitions remembered; beyond it everything is forgotten and learned anew."""
+
+FOLIOS_CACHED_MAX = 64
+
+
+class CommitCache:
+    """Ids of topics and folios, and where partitions stand, as of the last commit.
+
+    Right because one process at a time writes to a database, and every transaction of it that is
+    not a commit makes the cache forget. Touched only by whoever holds the writer.
+    """
+
+    def __init__(self) -> None:
+        self.topic_ids: dict[str, int] = {}
+        self.folio_ids: dict[str, int] = {}
+        self._partitions: dict[tuple[int, Partition], PartitionDraft] = {}
+
+    def partition(self, topic_id: int, partition: Partition) -> PartitionDraft | None:
+        """Return a draft of a partition as it stands, which the caller may change."""
+        known = self._partitions.get((topic_id, partition))
+        return None if known is None else known.copy()
+
+    def learn(
+        self,
+        topic_ids: Mapping[str, int],
+        folio_ids: Mapping[str, int],
+        partitions: Iterable[PartitionDraft],
+    ) -> None:
+        """Take over what a transaction read and wrote; call it once that is durable."""
+        self.topic_ids.update(topic_ids)
+        self.folio_ids.update(folio_ids)
+        for draft in partitions:
+            draft.stored_next_offset = draft.next_offset
+            self._partitions[draft.topic_id, draft.partition] = draft
+        if len(self._partitions) > PARTITIONS_CACHED_MAX or len(self.folio_ids) > FOLIOS_CACHED_MAX:
+            self.forget()
+
+    def forget(self) -> None:
+        """Start anew: after a transaction that failed, and after one that was not a commit."""
+        self.topic_ids.clear()
+        self.folio_ids.clear()
+        self._partitions.clear()
