@@ -173,7 +173,9 @@ def _merge(
 
 def _chunk(run: _Run, selection: Selection, rows_max: int) -> Chunk:
     """Merge a run's pieces, apply the filter, and end with the last row that may be delivered."""
-    rows = run.pieces[0] if len(run.pieces) == 1 else pa.concat_batches(run.pieces)
+    rows = run.pieces[0]
+    if len(run.pieces) > 1:
+        rows = pa.concat_batches(run.pieces)  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
     batch = selection.deliver(rows, run.start_offset, run.timestamps)
     end_offset = run.start_offset + run.rows - 1
     mask = selection.filter_mask(rows)

@@ -92,7 +92,8 @@ class Selection:
         """
         arrays = list(rows.columns[: len(self.columns)])
         if self.system_columns:
-            arrays.append(pa.arange(start_offset, start_offset + rows.num_rows))
+            end_offset = start_offset + rows.num_rows
+            arrays.append(pa.arange(start_offset, end_offset))  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
             runs = [pa.repeat(pa.scalar(value, pa.int64()), count) for value, count in timestamps]
             values = pa.concat_arrays(runs) if runs else pa.array([], pa.int64())
             arrays.append(values.cast(TIMESTAMP_FIELD.type))

@@ -1,5 +1,7 @@
 """Route the rows of a pushed batch to their partitions."""
 
+from typing import Any, cast
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -46,7 +48,7 @@ def route(
     # by first appearance, so partitions do too.
     codes = encoded.indices
     grouped = batch.take(pc.array_sort_indices(codes))
-    counts: list[int] = pc.value_counts(codes).field("counts").to_pylist()
+    counts = cast("list[int]", pc.value_counts(codes).field("counts").to_pylist())
     routed: list[tuple[Partition, pa.RecordBatch]] = []
     start = 0
     for key, count in zip(keys, counts, strict=True):
@@ -75,7 +77,7 @@ def check_single_partition(topic: Topic, batch: pa.RecordBatch, partition: Parti
             )
 
 
-def _encode_key(topic: Topic, batch: pa.RecordBatch) -> pa.DictionaryArray:
+def _encode_key(topic: Topic, batch: pa.RecordBatch) -> "pa.DictionaryArray[Any, Any]":
     column = batch.column(topic.schema.get_field_index(str(topic.partition_key)))
     if column.null_count:
         row = pc.index(column.is_null(), True).as_py()

@@ -7,7 +7,7 @@ would reach the client with the server's traceback, so nothing else may leave a 
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,7 +40,7 @@ _CLASSES: dict[type[WingsError], type[flight.FlightError]] = {
 
 
 @contextmanager
-def flight_errors(call: str) -> Iterator[None]:
+def flight_errors(call: str) -> Generator[None]:
     """Let only Flight errors out of a handler.
 
     Args:
@@ -67,7 +67,8 @@ def flight_error(error: WingsError) -> flight.FlightError:
     for name, value in error.facts.items():
         if len(_dump({**body, name: value})) <= EXTRA_INFO_BYTES_MAX:
             body[name] = value
-    return _CLASSES.get(type(error), flight.FlightServerError)(message, extra_info=_dump(body))
+    extra_info = _dump(body)
+    return _CLASSES.get(type(error), flight.FlightServerError)(message, extra_info)
 
 
 def _dump(body: dict[str, Any]) -> bytes:

@@ -7,7 +7,7 @@ number at a time, and a call is watched only while its own generator runs.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import pyarrow.flight as flight
@@ -40,7 +40,7 @@ class ClientWatch:
         self._thread.start()
 
     @contextmanager
-    def watched(self, context: flight.ServerCallContext, cancel: Cancel) -> Iterator[None]:
+    def watched(self, context: flight.ServerCallContext, cancel: Cancel) -> Generator[None]:
         """Watch a call; entered and left inside the generator that serves it."""
         with self._lock:
             if self._stopping is not None:

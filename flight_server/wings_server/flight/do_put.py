@@ -45,9 +45,9 @@ def parse_descriptor(descriptor: flight.FlightDescriptor) -> PutCommand:
     Raises:
         InvalidArgument: Neither, or an unknown key or bad value in it.
     """
-    if descriptor.descriptor_type == flight.DescriptorType.PATH:
+    if descriptor.path is not None:
         return put_path(descriptor.path)
-    if descriptor.descriptor_type == flight.DescriptorType.CMD:
+    if descriptor.command is not None:
         return parse_put_command(descriptor.command)
     raise InvalidArgument("the descriptor is neither a path [topic] nor a JSON command")
 
@@ -205,7 +205,7 @@ class Answers:
     def _write(self, index: int, result: CommitResult) -> bool:
         """Write an answer; return whether the client is still there."""
         try:
-            self._writer.write(result_to_json(index, result))
+            self._writer.write(pa.py_buffer(result_to_json(index, result)))
         except (pa.ArrowException, OSError) as gone:
             _logger.info("a producer left before its answers", reason=str(gone)[:200])
             return False

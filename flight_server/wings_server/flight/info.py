@@ -22,9 +22,9 @@ def parse_info_descriptor(descriptor: flight.FlightDescriptor) -> InfoCommand:
     Raises:
         InvalidArgument: Neither, or an unknown key or bad value in it.
     """
-    if descriptor.descriptor_type == flight.DescriptorType.CMD:
+    if descriptor.command is not None:
         return parse_info_command(descriptor.command)
-    if descriptor.descriptor_type == flight.DescriptorType.PATH:
+    if descriptor.path is not None:
         return info_path(descriptor.path)
     raise InvalidArgument("the descriptor is neither a path [topic] nor a JSON command")
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from wings_core.errors import ResourceExhausted
@@ -28,7 +28,7 @@ class Running:
         return self._calls
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def one(self) -> Generator[None]:
         """Count one call.
 
         Raises:

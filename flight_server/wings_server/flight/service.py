@@ -6,9 +6,8 @@ signal handlers would run only after the calls in flight end.
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -50,7 +49,8 @@ class FlightService(flight.FlightServerBase):
         """Answer a ticket."""
         with flight_errors("do_get"), self._call():
             get = open_get(self._log, ticket.ticket)
-            return flight.GeneratorStream(get.schema, self._stream(get, context))
+            chunks = self._stream(get, context)
+            return flight.GeneratorStream(get.schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
 
     def do_put(
         self,
@@ -70,21 +70,23 @@ class FlightService(flight.FlightServerBase):
         with flight_errors("get_flight_info"), self._call():
             return get_info(self._log, descriptor)
 
-    def get_schema(
+    def get_schema(  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs say Schema
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.SchemaResult:
         """Return a topic's schema."""
         with flight_errors("get_schema"), self._call():
             return flight.SchemaResult(get_schema(self._log, descriptor))
 
-    def list_flights(
+    def list_flights(  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs say str
         self, context: flight.ServerCallContext, criteria: bytes
     ) -> Iterator[flight.FlightInfo]:
         """Return the topics."""
         with flight_errors("list_flights"), self._call():
             return iter(list(list_flights(self._log, criteria)))
 
-    def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
+    def list_actions(  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs say Action
+        self, context: flight.ServerCallContext
+    ) -> list[tuple[str, str]]:
         """Return the actions and what they do."""
         return [(name, action.description) for name, action in ACTIONS.items()]
 
@@ -120,7 +122,7 @@ class FlightService(flight.FlightServerBase):
         closing.join(SHUTDOWN_SECONDS_MAX)
 
     @contextmanager
-    def _call(self) -> Iterator[None]:
+    def _call(self) -> Generator[None]:
         if self._stopping.is_set():
             raise Unavailable("the server is stopping")
         with self._running.one():
@@ -128,7 +130,7 @@ class FlightService(flight.FlightServerBase):
 
     def _stream(
         self, get: Get, context: flight.ServerCallContext
-    ) -> Iterator[tuple[pa.RecordBatch, Any]]:
+    ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         # Counted here, as the stream outlives the handler.
         with flight_errors("do_get"), self._running.one():
             yield from stream(get, context, self._watch)
