@@ -8,6 +8,7 @@ cancelled: so `open_get` checks everything that can be checked at once, and the 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -128,4 +129,5 @@ def stream(
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch of no rows."""
     # Not from Python lists: with the first of these pyarrow imports pandas, if it is installed.
-    return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
+    columns = [pa.nulls(0, cast("Any", data_type)) for data_type in schema.types]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
