@@ -28,6 +28,7 @@ class BareServer(flight.FlightServerBase):
         writer: flight.FlightMetadataWriter,
     ) -> None:
         """Keep a batch `times` over under a name, or answer each batch and forget it."""
+        assert descriptor.command is not None
         command = json.loads(descriptor.command)
         while True:
             try:
@@ -36,7 +37,7 @@ class BareServer(flight.FlightServerBase):
                 return
             if "keep" in command:
                 self._tables[command["keep"]] = pa.Table.from_batches([batch] * command["times"])
-            writer.write(b"{}")
+            writer.write(pa.py_buffer(b"{}"))
 
 
 def main() -> None:

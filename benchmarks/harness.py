@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -64,7 +64,8 @@ def compare(
         runs: How often.
         more_is_better: Rates, not times.
     """
-    baseline(), wings()
+    baseline()
+    wings()
     pairs = [(baseline(), wings()) for _ in range(runs)]
     ratios = [ours / theirs for theirs, ours in pairs]
     ratio = statistics.median(ratios)
@@ -108,7 +109,7 @@ def median_seconds(call: Callable[[], object], times: int) -> float:
 
 
 @contextmanager
-def bare_server() -> Iterator[flight.FlightClient]:
+def bare_server() -> Generator[flight.FlightClient]:
     """Run the bare Flight server in a process of its own and connect to it."""
     child = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.bare_server"], stdout=subprocess.PIPE, text=True
@@ -124,12 +125,16 @@ def bare_server() -> Iterator[flight.FlightClient]:
 
 def narrow(rows: int) -> pa.RecordBatch:
     """Return a batch of four int64 columns: 32 bytes a row, so 32,768 rows are 1 MiB."""
-    return pa.record_batch({name: pa.arange(0, rows) for name in ("a", "b", "c", "d")})
+    return pa.record_batch({name: _count(rows) for name in ("a", "b", "c", "d")})
 
 
 def wide(rows: int) -> pa.RecordBatch:
     """Return a batch of 100 int64 columns: 800 bytes a row."""
-    return pa.record_batch({f"c{index}": pa.arange(0, rows) for index in range(100)})
+    return pa.record_batch({f"c{index}": _count(rows) for index in range(100)})
+
+
+def _count(rows: int) -> pa.Int64Array:
+    return pa.arange(0, rows)  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
 
 
 def ticket(**keys: object) -> flight.Ticket:
@@ -149,9 +154,17 @@ def create_topic(client: flight.FlightClient, topic: str, schema: pa.Schema) -> 
     act(client, "create-topic", topic=topic, schema={"fields": fields})
 
 
+def open_put(
+    client: flight.FlightClient, descriptor: flight.FlightDescriptor, schema: pa.Schema
+) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader]:
+    """Open a stream of batches and one of their answers."""
+    return client.do_put(descriptor, schema)  # pyright: ignore[reportReturnType] - the stubs are wrong
+
+
 def push(client: flight.FlightClient, topic: str, batch: pa.RecordBatch, times: int) -> list[str]:
     """Push a batch `times` times on one stream, pipelined; return the commits' timestamps."""
-    writer, answers = client.do_put(flight.FlightDescriptor.for_path(topic), batch.schema)
+    descriptor = flight.FlightDescriptor.for_path(topic)
+    writer, answers = open_put(client, descriptor, batch.schema)
     timestamps: list[str] = []
     unread = 0
     for _ in range(times):
@@ -167,8 +180,13 @@ def push(client: flight.FlightClient, topic: str, batch: pa.RecordBatch, times: 
 
 
 def _answers(answers: flight.FlightMetadataReader, count: int) -> list[str]:
-    bodies = [json.loads(answers.read().to_pybytes()) for _ in range(count)]
-    return [committed["timestamp"] for body in bodies for committed in body["committed"]]
+    timestamps: list[str] = []
+    for _ in range(count):
+        answer = answers.read()
+        assert answer is not None, "the stream ended before its answers"
+        committed = json.loads(answer.to_pybytes())["committed"]
+        timestamps += [part["timestamp"] for part in committed]
+    return timestamps
 
 
 def drain(client: flight.FlightClient, wanted: flight.Ticket) -> int:
@@ -177,9 +195,11 @@ def drain(client: flight.FlightClient, wanted: flight.Ticket) -> int:
     reader = client.do_get(wanted)
     while True:
         try:
-            rows += reader.read_chunk().data.num_rows
+            batch = reader.read_chunk().data
         except StopIteration:
             return rows
+        assert batch is not None
+        rows += batch.num_rows
 
 
 def status_kib(pid: int, field: str) -> int:

@@ -18,7 +18,7 @@ from benchmarks.harness import (
 )
 from wings_core.data_directory import DataDirectory
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.model import CommitBatch, PageAddress, StoredPage
+from wings_core.model import CommitBatch, StoredPage
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
 from wings_server.testing import server_process
@@ -50,14 +50,13 @@ def run() -> Iterator[Row]:
 
 def _lengthen(path: Path, topic: str, pages: int) -> None:
     """Commit locations in bulk through the registry itself; they share one page's place."""
-    metadata = SqliteMetadata(DataDirectory(path).metadata)
-    uuid = metadata.admin.get_topic(TopicName.parse(topic)).uuid
-    located = metadata.registry.locate(uuid, UNPARTITIONED, 999, 1)
-    address: PageAddress = located.locations[0].address
-    batch = CommitBatch(0, uuid, (StoredPage(UNPARTITIONED, 1, address),))
-    for start in range(0, pages, 10_000):
-        metadata.registry.commit([batch] * min(10_000, pages - start))
-    metadata.close()
+    with DataDirectory.open(path) as directory, SqliteMetadata(directory.metadata) as metadata:
+        uuid = metadata.admin.get_topic(TopicName.parse(topic)).uuid
+        located = metadata.registry.locate(uuid, UNPARTITIONED, 999, 1)
+        page = StoredPage(UNPARTITIONED, 1, located.locations[0].address)
+        batch = CommitBatch(0, uuid, (page,))
+        for start in range(0, pages, 10_000):
+            metadata.registry.commit([batch] * min(10_000, pages - start))
 
 
 def _fetch_ms(client: flight.FlightClient, topic: str, offset: int) -> float:

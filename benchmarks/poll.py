@@ -18,6 +18,7 @@ from benchmarks.harness import (
     drain,
     median_seconds,
     narrow,
+    open_put,
     status_kib,
     ticket,
 )
@@ -51,7 +52,8 @@ def run() -> Iterator[Row]:
 def _keep_small(bare: flight.FlightClient) -> None:
     batch = narrow(1)
     command = json.dumps({"keep": "small", "times": 1})
-    writer, answers = bare.do_put(flight.FlightDescriptor.for_command(command), batch.schema)
+    descriptor = flight.FlightDescriptor.for_command(command)
+    writer, answers = open_put(bare, descriptor, batch.schema)
     writer.write_batch(batch)
     answers.read()
     writer.close()
@@ -73,14 +75,17 @@ def _delivery_ms(client: flight.FlightClient, endpoint: str) -> float:
                 wanted = ticket(topic="news", offset=offset, timeout_ms=30_000)
                 reader = consumer.do_get(wanted)
                 waiting.release()
-                metadata = json.loads(reader.read_chunk().app_metadata.to_pybytes())
+                metadata = reader.read_chunk().app_metadata
+                assert metadata is not None
+                end_offset = json.loads(metadata.to_pybytes())["end_offset"]
                 delivered.append(time.perf_counter())
-                offset = metadata["end_offset"] + 1
+                offset = end_offset + 1
                 reader.read_chunk()
 
     thread = threading.Thread(target=consume)
     thread.start()
-    writer, answers = client.do_put(flight.FlightDescriptor.for_path("news"), batch.schema)
+    descriptor = flight.FlightDescriptor.for_path("news")
+    writer, answers = open_put(client, descriptor, batch.schema)
     committed: list[float] = []
     for _ in range(WAKES):
         waiting.acquire()

@@ -1,4 +1,4 @@
-"""Durable pushes: throughput of large batches, and the time to the acknowledgement of a small one."""
+"""Durable pushes: throughput of large batches, and the time until a small one is acknowledged."""
 
 import itertools
 import os
@@ -19,6 +19,7 @@ from benchmarks.harness import (
     create_topic,
     median_seconds,
     narrow,
+    open_put,
     push,
     wide,
 )
@@ -91,7 +92,8 @@ def _push_all(
 
 
 def _push_bare(bare: flight.FlightClient, batch: pa.RecordBatch, times: int) -> None:
-    writer, answers = bare.do_put(flight.FlightDescriptor.for_command("{}"), batch.schema)
+    descriptor = flight.FlightDescriptor.for_command("{}")
+    writer, answers = open_put(bare, descriptor, batch.schema)
     for _ in range(times):
         writer.write_batch(batch)
     writer.done_writing()
@@ -129,7 +131,8 @@ def _acknowledgement(bare: flight.FlightClient, client: flight.FlightClient) -> 
 
 def _push_ms(client: flight.FlightClient, batch: pa.RecordBatch) -> float:
     """Return the median time from a batch written to its answer on an open stream, in ms."""
-    writer, answers = client.do_put(flight.FlightDescriptor.for_path("small"), batch.schema)
+    descriptor = flight.FlightDescriptor.for_path("small")
+    writer, answers = open_put(client, descriptor, batch.schema)
 
     def push_one() -> None:
         writer.write_batch(batch)
@@ -146,7 +149,8 @@ def _parts_ms(bare: flight.FlightClient, batch: pa.RecordBatch) -> float:
     A bare DoPut round trip, a small write with fdatasync, and a SQLite commit with full sync. They
     take turns, as in a push: each wakes from a wait with the caches that the last one left.
     """
-    writer, answers = bare.do_put(flight.FlightDescriptor.for_command("{}"), batch.schema)
+    descriptor = flight.FlightDescriptor.for_command("{}")
+    writer, answers = open_put(bare, descriptor, batch.schema)
     with tempfile.TemporaryDirectory() as directory:
         file = os.open(Path(directory) / "file", os.O_WRONLY | os.O_CREAT)
         database = sqlite3.connect(Path(directory) / "database", isolation_level=None)

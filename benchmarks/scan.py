@@ -14,6 +14,7 @@ from benchmarks.harness import (
     create_topic,
     drain,
     narrow,
+    open_put,
     push,
     ticket,
     wide,
@@ -48,10 +49,11 @@ def _load(
     # The baseline streams what Wings sends: where Wings merges small batches, it gets them merged.
     merged = batch
     if batch.num_rows < 100:
-        merged = pa.concat_batches([batch] * 1_000)
+        merged = pa.concat_batches([batch] * 1_000)  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
         times //= 1_000
     command = f'{{"keep": "{name}", "times": {times}}}'
-    writer, answers = bare.do_put(flight.FlightDescriptor.for_command(command), merged.schema)
+    descriptor = flight.FlightDescriptor.for_command(command)
+    writer, answers = open_put(bare, descriptor, merged.schema)
     writer.write_batch(merged)
     answers.read()
     writer.close()
