@@ -1,7 +1,7 @@
 """From locations to chunks: read pages, merge small ones, filter, cut to the wire's bounds."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,21 +29,48 @@ class Chunk:
     end_offset: int
 
 
+@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
+class _Piece:
+    """Rows of one page, or of a part of it."""
+
+    start_offset: int
+    timestamp: int
+    rows: pa.RecordBatch
+    bytes: int
+    """At most so many of its page, by the page's length: adding up buffers would take longer than
+    reading them. Also of columns that were not read."""
+
+
 @dataclass(slots=True)
 class _Run:
     """Neighbouring pieces of pages that will be one batch."""
 
-    start_offset: int
-    pieces: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch])
-    timestamps: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    rows: int = 0
-    bytes: int = 0
+    pieces: list[_Piece]
+    rows: int
+    bytes: int
 
-    def add(self, piece: pa.RecordBatch, timestamp: int) -> None:
+    @property
+    def start_offset(self) -> int:
+        return self.pieces[0].start_offset
+
+    def takes(self, piece: _Piece, limits: Limits) -> bool:
+        """Tell whether a piece fits on the wire with the others."""
+        return (
+            self.rows + piece.rows.num_rows <= limits.wire_rows_max
+            and self.bytes + piece.bytes <= limits.wire_bytes_max
+        )
+
+    def add(self, piece: _Piece) -> None:
         self.pieces.append(piece)
-        self.timestamps.append((timestamp, piece.num_rows))
-        self.rows += piece.num_rows
-        self.bytes += piece.nbytes
+        self.rows += piece.rows.num_rows
+        self.bytes += piece.bytes
+
+    def merged(self) -> pa.RecordBatch:
+        """Return the rows as one batch: a copy, but of a single piece."""
+        if len(self.pieces) == 1:
+            return self.pieces[0].rows
+        batches = [piece.rows for piece in self.pieces]
+        return pa.concat_batches(batches)  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
 
 
 class ChunkReader:
@@ -104,18 +131,31 @@ class ChunkReader:
         start_offset: int,
         stop_offset: int,
         selection: Selection,
-    ) -> Iterator[tuple[int, int, pa.RecordBatch]]:
-        """Read pages one after another: (start offset, timestamp, rows), none above the bounds."""
+    ) -> Iterator[_Piece]:
+        """Read pages one after another, and cut those that are above the wire's bounds."""
         for location in locations:
             if location.start_offset >= stop_offset:
                 return
             page = self._read_page(topic, location, selection)
             begin = max(start_offset, location.start_offset)
             end = min(stop_offset, location.end_offset + 1)
-            step = _wire_rows(page, self._limits)
+            size = location.address.length
+            step = self._wire_rows(location)
+            if end - begin == location.rows <= step:
+                yield _Piece(begin, location.timestamp, page, size)
+                continue
             for offset in range(begin, end, step):
-                rows = page.slice(offset - location.start_offset, min(step, end - offset))
-                yield offset, location.timestamp, rows
+                count = min(step, end - offset)
+                rows = page.slice(offset - location.start_offset, count)
+                yield _Piece(offset, location.timestamp, rows, size * count // location.rows)
+
+    def _wire_rows(self, location: Location) -> int:
+        """Return how many rows of a page make at most one batch on the wire."""
+        rows_max = self._limits.wire_rows_max
+        size = location.address.length
+        if size > self._limits.wire_bytes_max:
+            rows_max = min(rows_max, location.rows * self._limits.wire_bytes_max // size)
+        return max(1, rows_max)
 
     def _read_page(self, topic: Topic, location: Location, selection: Selection) -> pa.RecordBatch:
         address = location.address
@@ -130,35 +170,19 @@ class ChunkReader:
         return page
 
 
-def _wire_rows(page: pa.RecordBatch, limits: Limits) -> int:
-    """Return how many rows of a page make at most one batch on the wire."""
-    rows_max = limits.wire_rows_max
-    if page.nbytes > limits.wire_bytes_max:
-        rows_max = min(rows_max, page.num_rows * limits.wire_bytes_max // page.nbytes)
-    return max(1, rows_max)
-
-
-def _merge(
-    pieces: Iterator[tuple[int, int, pa.RecordBatch]], selection: Selection, limits: Limits
-) -> Iterator[_Run]:
+def _merge(pieces: Iterator[_Piece], selection: Selection, limits: Limits) -> Iterator[_Run]:
     """Gather small pieces into runs; a large piece is a run of its own."""
     run: _Run | None = None
     try:
-        for offset, timestamp, rows in pieces:
-            # A filter costs more per batch than a copy does, so before one all pieces are merged.
-            small = selection.row_filter is not None or (
-                rows.num_rows < limits.wire_rows_max // 8 and rows.nbytes < SMALL_PAGE_BYTES
-            )
-            if run is not None and not (
-                small
-                and run.rows + rows.num_rows <= limits.wire_rows_max
-                and run.bytes + rows.nbytes <= limits.wire_bytes_max
-            ):
+        for piece in pieces:
+            small = _is_small(piece, selection, limits)
+            if run is not None and not (small and run.takes(piece, limits)):
                 yield run
                 run = None
             if run is None:
-                run = _Run(offset)
-            run.add(rows, timestamp)
+                run = _Run([piece], piece.rows.num_rows, piece.bytes)
+            else:
+                run.add(piece)
             if not small:
                 yield run
                 run = None
@@ -171,12 +195,19 @@ def _merge(
         yield run
 
 
+def _is_small(piece: _Piece, selection: Selection, limits: Limits) -> bool:
+    """Tell whether a piece is worth a copy to be merged with its neighbours."""
+    if selection.row_filter is not None:
+        return True  # A filter costs more for each batch than a copy does.
+    read = piece.bytes * selection.stored_share
+    return piece.rows.num_rows < limits.wire_rows_max // 8 and read < SMALL_PAGE_BYTES
+
+
 def _chunk(run: _Run, selection: Selection, rows_max: int) -> Chunk:
     """Merge a run's pieces, apply the filter, and end with the last row that may be delivered."""
-    rows = run.pieces[0]
-    if len(run.pieces) > 1:
-        rows = pa.concat_batches(run.pieces)  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
-    batch = selection.deliver(rows, run.start_offset, run.timestamps)
+    rows = run.merged()
+    timestamps = [(piece.timestamp, piece.rows.num_rows) for piece in run.pieces]
+    batch = selection.deliver(rows, run.start_offset, timestamps)
     end_offset = run.start_offset + run.rows - 1
     mask = selection.filter_mask(rows)
     if mask is None:

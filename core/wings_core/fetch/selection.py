@@ -26,6 +26,8 @@ class Selection:
     stored_columns: tuple[int, ...] | None
     """Indices of the columns read from storage: those delivered, then what only the filter needs;
     None for all, in the topic's order."""
+    stored_share: float
+    """The share of the topic's columns that are read from storage."""
 
     @classmethod
     def of(
@@ -63,6 +65,7 @@ class Selection:
             system_columns=system_columns,
             schema=pa.schema(fields),
             stored_columns=None if stored == every else stored,
+            stored_share=len(stored) / len(every),
         )
 
     def filter_mask(self, rows: pa.RecordBatch) -> pa.BooleanArray | None:
@@ -90,6 +93,8 @@ class Selection:
             start_offset: Of its first row.
             timestamps: Runs of (timestamp, number of rows) that add up to the batch.
         """
+        if not self.system_columns and rows.num_columns == len(self.columns):
+            return rows
         arrays = list(rows.columns[: len(self.columns)])
         if self.system_columns:
             end_offset = start_offset + rows.num_rows
