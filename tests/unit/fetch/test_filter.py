@@ -606,7 +606,8 @@ def test_times_beyond_duckdbs_range_are_an_invalid_filter_or_fine(data_type: Any
 
 values = {
     "a": st.none() | st.integers(-3, 3) | st.sampled_from([-(1 << 63), (1 << 63) - 1]),
-    "b": st.none() | st.sampled_from([-1.5, -0.0, 0.0, 1.5, float("inf"), 1e300]),
+    # Without -0.0, which SQL takes for 0.0 and pyarrow's `is_in` does not.
+    "b": st.none() | st.sampled_from([-1.5, 0.0, 1.5, float("inf"), 1e300]),
     "s": st.none() | st.text("ab'\"\\%_é𝄞\0\n", max_size=3),
     "ok": st.none() | st.booleans(),
 }
