@@ -59,6 +59,20 @@ def shape(data_type: pa.DataType) -> tuple[int, ...]:
     return (data_type.num_fields,)
 
 
+def map_entries(array: "ArrowArray") -> Any:
+    """Return the maps of an array as lists of structs of key and value, without a copy.
+
+    A cast does the same, but refuses values with nulls under a null struct that may have none.
+    """
+    maps = cast("Any", array)
+    validity, offsets = maps.buffers()[:2]
+    entries = cast("Any", pa.StructArray).from_arrays([maps.keys, maps.items], ["key", "value"])
+    buffers = [validity, offsets]
+    return cast("Any", pa.Array).from_buffers(
+        pa.list_(entries.type), len(maps), buffers, offset=maps.offset, children=[entries]
+    )
+
+
 def with_children(data_type: pa.DataType, fields: "Sequence[ArrowField]") -> pa.DataType:
     """Return a type of the same kind and shape around other fields; a flat type as it is."""
     build = cast("Any", pa)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from wings_core.arrow_types import children, fields_of, shape
+from wings_core.arrow_types import children, fields_of, map_entries, shape
 from wings_core.errors import SchemaMismatch
 from wings_core.type_names import type_name
 
@@ -197,7 +197,7 @@ def _inside(
         for field, values in zip(fields, nested.flatten(), strict=True):
             yield field, values, array.null_count
     elif pa.types.is_map(data_type):
-        entries = nested.cast(pa.list_(nested.type.field(0))).flatten()
+        entries = map_entries(array).flatten()
         for field, values in zip(fields, entries.flatten(), strict=True):
             yield field, values, 0
     else:

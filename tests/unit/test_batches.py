@@ -179,6 +179,18 @@ def test_nulls_are_fine_where_the_topic_allows_them() -> None:
     check(pa.map_(pa.string(), pa.int64()), [None, [("k", None)]])
 
 
+def test_a_null_under_a_null_struct_in_a_map_is_fine() -> None:
+    fields = [required("x", pa.int64())]
+    values = arrow.StructArray.from_arrays(
+        [pa.array([None, 1], pa.int64())], fields=fields, mask=pa.array([True, False])
+    )
+    map_type = arrow.map_(pa.string(), arrow.struct(fields))
+    offsets = pa.array([0, 1, 2], pa.int32())
+    maps = arrow.MapArray.from_arrays(offsets, pa.array(["a", "b"]), values, map_type)
+    schema = arrow.schema([pa.field("a", map_type)])
+    check_batch(schema, arrow.RecordBatch.from_arrays([maps], schema=schema))
+
+
 @pytest.mark.parametrize(
     "data_type",
     [pa.int64(), pa.string(), pa.bool_(), pa.list_(pa.int64()), arrow.struct([])],
