@@ -1,0 +1,259 @@
+"""Which row is bad, and why: asked only once it is known that one is, so it may be slow.
+
+The rows are cut apart by Python's JSON decoder, the first bad one is found by halving, as a batch
+is bad if and only if one of its rows is, and that one is looked at value by value.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from wings_core.arrow_types import children, fields_of, is_list, shape
+from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
+from wings_core.json_rows.intervals import INTERVAL
+from wings_core.json_rows.temporal import is_zoned
+
+if TYPE_CHECKING:
+    from wings_core.arrow_types import ArrowField
+
+Decode = Callable[[bytes, pa.Schema, Mapping[str, str]], pa.RecordBatch]
+
+_SHOWN_MAX = 60
+_WHITESPACE = " \t\n\r"
+
+
+def first_problem(
+    data: bytes, schema: pa.Schema, fill: Mapping[str, str], decode: Decode, problem: Exception
+) -> WingsError:
+    """Return the error of the first bad row.
+
+    Args:
+        data: An array of rows that `decode` failed on.
+        schema: The topic's.
+        fill: Columns that need not be there.
+        decode: Raises `ValueError` or `SchemaMismatch` for bad rows.
+        problem: What it raised for all of them.
+    """
+    try:
+        rows = _rows(data)
+    except InvalidArgument as error:
+        return error
+    row = _first_bad(rows, lambda part: _is_bad(part, schema, fill, decode))
+    if row is None:
+        return problem if isinstance(problem, WingsError) else SchemaMismatch(f"{problem!s:.300}")
+    path, what = _Explanation(fill, decode).of_row(rows[row], schema) or ("", f"{problem!s:.300}")
+    where = f"row {row}: column {path!r:.80}: " if path else f"row {row}: "
+    return SchemaMismatch(where + what, row=row, **({"column": path} if path else {}))
+
+
+def _rows(data: bytes) -> list[str]:
+    """Cut an array into the texts of its items.
+
+    Raises:
+        InvalidArgument: It is not a JSON array.
+    """
+    rows: list[str] = []
+    try:
+        text = data.decode("utf-8")
+        place = _skip(text, 0)
+        if text[place : place + 1] != "[":
+            raise InvalidArgument("the rows must be a JSON array of objects")
+        place = _skip(text, place + 1)
+        ended = text[place : place + 1] == "]"
+        while not ended:
+            _, end = _DECODER.raw_decode(text, place)
+            rows.append(text[place:end])
+            place = _skip(text, end)
+            ended = text[place : place + 1] == "]"
+            if not ended:
+                if text[place : place + 1] != ",":
+                    raise InvalidArgument(f"the rows are not valid JSON at character {place}")
+                place = _skip(text, place + 1)
+        if _skip(text, place + 1) < len(text):
+            raise InvalidArgument("the rows are followed by something else")
+    except UnicodeDecodeError:
+        raise InvalidArgument("the rows are not UTF-8") from None
+    except RecursionError:
+        raise InvalidArgument("the rows are nested too deeply") from None
+    except ValueError as error:
+        raise InvalidArgument(f"the rows are not valid JSON: {error!s:.200}") from None
+    return rows
+
+
+def _skip(text: str, place: int) -> int:
+    while place < len(text) and text[place] in _WHITESPACE:
+        place += 1
+    return place
+
+
+def _is_bad(
+    rows: Iterable[str], schema: pa.Schema, fill: Mapping[str, str], decode: Decode
+) -> bool:
+    try:
+        decode(f"[{','.join(rows)}]".encode(), schema, fill)
+    except (ValueError, SchemaMismatch):
+        return True
+    return False
+
+
+def _first_bad(rows: list[str], is_bad: Callable[[list[str]], bool]) -> int | None:
+    """Return the index of the first row that makes a part bad; None where none does."""
+    low, high = 0, len(rows)
+    if not is_bad(rows):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if is_bad(rows[low:middle]):
+            high = middle
+        else:
+            low = middle
+    return low if rows else None
+
+
+class _Number(str):
+    """A number as it was written."""
+
+    __slots__ = ()
+
+
+class _TwiceError(ValueError):
+    """A field is in an object twice."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _TwiceError(next(name for name in names if names.count(name) > 1))
+    return found
+
+
+_DECODER = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_constant=_Number)
+
+
+class _Explanation:
+    """Says what is wrong with one row: the path down to a value, and a sentence."""
+
+    def __init__(self, fill: Mapping[str, str], decode: Decode) -> None:
+        self._fill = fill
+        self._decode = decode
+
+    def of_row(self, text: str, schema: pa.Schema) -> tuple[str, str] | None:
+        """Return the first problem of a row, or None where none is found."""
+        try:
+            row = json.loads(
+                text,
+                parse_int=_Number,
+                parse_float=_Number,
+                parse_constant=_Number,
+                object_pairs_hook=_unique,
+            )
+        except _TwiceError as twice:
+            return str(twice), "the field is there twice"
+        return self._of_object(row, fields_of(schema), "")
+
+    def _of_object(
+        self, value: object, fields: "list[ArrowField]", path: str
+    ) -> tuple[str, str] | None:
+        if not isinstance(value, dict):
+            return path, f"expected an object, got {_shown(value)}"
+        found = cast("dict[str, Any]", value)
+        prefix = f"{path}." if path else ""
+        names = {field.name for field in fields}
+        for name in found:
+            if name not in names:
+                return prefix + name, "there is no such field"
+        for field in fields:
+            inside = prefix + field.name
+            item = found.get(field.name)
+            if item is None:
+                if field.nullable or (not path and field.name in self._fill):
+                    continue
+                what = "must not be null" if field.name in found else "is required"
+                return inside, f"the field {what}"
+            problem = self._of_value(item, field.type, inside)
+            if problem is not None:
+                return problem
+        return None
+
+    def _of_value(self, value: object, data_type: pa.DataType, path: str) -> tuple[str, str] | None:
+        """Return what is wrong with a value that is not null."""
+        if pa.types.is_struct(data_type):
+            return self._of_object(value, children(data_type), path)
+        if data_type == pa.month_day_nano_interval():
+            return self._of_object(value, list(INTERVAL), path)
+        if is_list(data_type) or pa.types.is_map(data_type):
+            return self._of_list(value, data_type, path)
+        nested = isinstance(value, dict | list)
+        if not nested and self._fits(value, data_type):
+            return None
+        return path, f"expected {_expected(data_type)}, got {_shown(cast('object', value))}"
+
+    def _of_list(self, value: object, data_type: pa.DataType, path: str) -> tuple[str, str] | None:
+        if not isinstance(value, list):
+            return path, f"expected an array, got {_shown(value)}"
+        items = cast("list[Any]", value)
+        if pa.types.is_fixed_size_list(data_type) and len(items) != shape(data_type)[0]:
+            return path, f"expected {shape(data_type)[0]} items, got {len(items)}"
+        if pa.types.is_map(data_type):
+            key, entry_value = children(data_type)
+            pair = [key.with_name("key").with_nullable(False), entry_value.with_name("value")]
+            item_field = pa.field("entry", pa.struct(pair), nullable=False)
+        else:
+            item_field = children(data_type)[0]
+        for index, item in enumerate(items):
+            inside = f"{path}[{index}]"
+            if item is None and not item_field.nullable:
+                return inside, "the item must not be null"
+            problem = None if item is None else self._of_value(item, item_field.type, inside)
+            if problem is not None:
+                return problem
+        return None
+
+    def _fits(self, value: object, data_type: pa.DataType) -> bool:
+        text = value if isinstance(value, _Number) else json.dumps(value)
+        schema = pa.schema([pa.field("value", data_type)])
+        return not _is_bad([f'{{"value":{text}}}'], schema, {}, self._decode)
+
+
+def _expected(data_type: pa.DataType) -> str:
+    """Say what a value of a flat type looks like."""
+    for is_kind, form in _FORMS:
+        if is_kind(data_type):
+            return f"{form} ({data_type})"
+    return f"a value of type {data_type}"
+
+
+_FORMS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (pa.types.is_null, "null"),
+    (pa.types.is_boolean, "true or false"),
+    (pa.types.is_integer, "an integer in range"),
+    (pa.types.is_floating, "a finite number"),
+    (pa.types.is_string, "a string of valid Unicode"),
+    (pa.types.is_large_string, "a string of valid Unicode"),
+    (pa.types.is_decimal, 'a string like "-1.50" with no more digits than fit'),
+    (pa.types.is_time, 'a string like "12:00:00.000000" with no digits beyond the unit'),
+    (pa.types.is_date, 'a string like "2026-11-20"'),
+    (pa.types.is_duration, 'a string like "PT1.500000S" with no digits beyond the unit'),
+    (pa.types.is_binary, "a string of base64"),
+    (pa.types.is_large_binary, "a string of base64"),
+    (pa.types.is_fixed_size_binary, "a string of base64 of the right length"),
+    (
+        is_zoned,
+        'a string like "2026-11-20T12:00:00.000000Z" with no digits beyond the unit',
+    ),
+    (
+        pa.types.is_timestamp,
+        'a string like "2026-11-20T12:00:00.000000", without a zone and digits beyond the unit',
+    ),
+)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "null"
+    text = str(value) if isinstance(value, _Number) else json.dumps(value, ensure_ascii=False)
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."

@@ -1,0 +1,95 @@
+"""Rows in: from a JSON array of objects to a batch of a topic's schema."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json
+
+from wings_core.arrow_types import fields_of
+from wings_core.batches import check_batch
+from wings_core.errors import BatchTooLarge, SchemaMismatch
+from wings_core.json_rows.blame import first_problem
+from wings_core.json_rows.convert import converted, read_type
+from wings_core.json_rows.kernels import Column, UnfitError, arrow, pc
+
+DATA_BYTES_MAX = 1 << 30
+"""A longer array is refused; Arrow's reader counts bytes in an int32."""
+
+
+def decode_rows(
+    data: bytes, schema: pa.Schema, fill: Mapping[str, str] | None = None
+) -> pa.RecordBatch:
+    """Read a JSON array of objects into a batch.
+
+    Every row must fit exactly: no unknown field and none twice, at any depth, no value of another
+    kind, none out of range, none in another form than the one written. What is absent is null.
+
+    Args:
+        data: The array, in UTF-8.
+        schema: The topic's; the batch has it.
+        fill: JSON texts for columns, taken where a row has no value or null.
+
+    Raises:
+        InvalidArgument: Not JSON.
+        SchemaMismatch: Names the first bad row (fact `row`, counted from 0), and where in it
+            (fact `column`, with dots down to a nested field).
+        BatchTooLarge: More bytes than `DATA_BYTES_MAX`.
+    """
+    if len(data) > DATA_BYTES_MAX:
+        raise BatchTooLarge(f"{len(data)} bytes of rows, the limit is {DATA_BYTES_MAX}")
+    fill = fill or {}
+    try:
+        return _decode(data, schema, fill)
+    except (ValueError, SchemaMismatch) as problem:
+        # The rows in bulk only tell that one is bad; finding which may take its time.
+        raise first_problem(data, schema, fill, _decode, problem) from None
+
+
+def _decode(data: bytes, schema: pa.Schema, fill: Mapping[str, str]) -> pa.RecordBatch:
+    """Read rows that are hoped to be good.
+
+    Raises:
+        ValueError: One is not, or the JSON is not.
+        SchemaMismatch: A null where none may be.
+    """
+    data.decode("utf-8")  # Arrow's reader does not look.
+    rows = _read(data, schema)
+    columns: list[Column] = []
+    for index, field in enumerate(fields_of(schema)):
+        column = converted(pc.struct_field(rows, [index]), field.type)
+        if field.name in fill and column.null_count:
+            value = _value(fill[field.name], field.type)
+            column = pc.fill_null(column, value)
+        columns.append(column)
+    batch: pa.RecordBatch = arrow.RecordBatch.from_arrays(columns, schema=schema)
+    check_batch(schema, batch)
+    return batch
+
+
+def _read(data: bytes, schema: pa.Schema) -> Column:
+    """Read an array of objects as a column of structs, of the types that the reader knows."""
+    fields = [pa.field(field.name, read_type(field.type)) for field in fields_of(schema)]
+    # As the one field of the one row of a document, the array is read whole.
+    document = b'{"rows":' + data + b"}"
+    table: Any = arrow.json.read_json(
+        pa.BufferReader(document),
+        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(document) + 1),
+        parse_options=pyarrow.json.ParseOptions(
+            explicit_schema=pa.schema([pa.field("rows", pa.list_(pa.struct(fields)))]),
+            newlines_in_values=True,
+            unexpected_field_behavior="error",
+        ),
+    )
+    if table.num_rows != 1 or table.column(0).null_count:
+        raise UnfitError("expected one array of objects")
+    rows: Column = table.column(0).chunk(0).values
+    if rows.null_count:
+        raise UnfitError("a row must not be null")
+    return rows
+
+
+def _value(text: str, data_type: pa.DataType) -> Any:
+    """Read one JSON value."""
+    rows = _read(f'[{{"value":{text}}}]'.encode(), pa.schema([pa.field("value", data_type)]))
+    return converted(pc.struct_field(rows, [0]), data_type)[0]

@@ -1,0 +1,112 @@
+"""Rows out: from a batch to the objects of a JSON array."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import pyarrow as pa
+
+from wings_core.errors import BatchTooLarge
+from wings_core.json_rows.kernels import Column, arrow, pc
+from wings_core.json_rows.sizes import text_bytes_max
+from wings_core.json_rows.texts import object_texts
+
+ROW_BYTES_MAX = 512 * 1024 * 1024
+"""A row whose JSON could be longer is refused, before any of it is made."""
+
+STEP_BYTES = 8 * 1024 * 1024
+"""About how many bytes of JSON are made at a time; bounds the memory that is needed beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """The first rows of a batch as JSON objects with commas between them, without brackets."""
+
+    text: bytes
+    rows: int
+
+
+def encode_rows(batch: pa.RecordBatch) -> bytes:
+    """Return the rows of a batch as a JSON array of objects, in UTF-8.
+
+    Args:
+        batch: Of a topic's schema, its data valid.
+
+    Raises:
+        BatchTooLarge: A row's JSON could be longer than `ROW_BYTES_MAX`.
+    """
+    return b"[" + encode_rows_within(batch, None).text + b"]"
+
+
+def encode_rows_within(
+    batch: pa.RecordBatch, bytes_max: int | None, *, rows_min: int = 0
+) -> EncodedRows:
+    """Return as many of a batch's first rows as fit into a number of bytes.
+
+    Args:
+        batch: As for `encode_rows`.
+        bytes_max: Of the text; None for no bound.
+        rows_min: So many rows are taken however long they are.
+
+    Raises:
+        BatchTooLarge: As `encode_rows`.
+    """
+    texts: list[bytes] = []
+    room = bytes_max
+    rows = 0
+    for step in _steps(batch):
+        text, ends = _step_text(step)
+        fitting = len(ends) if room is None else _fitting(ends, room)
+        taken = max(fitting, min(rows_min - rows, len(ends)))
+        if taken:
+            end: int = ends[taken - 1].as_py()
+            texts.append(text[:end])
+            rows += taken
+            if room is not None:
+                room -= end
+        if taken < len(ends):
+            break
+    return EncodedRows(b"".join(texts)[:-1], rows)
+
+
+def _steps(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch into pieces whose JSON is not much above `STEP_BYTES`, in order."""
+    waiting = [batch]
+    while waiting:
+        piece = waiting.pop()
+        if piece.num_rows == 0:
+            continue
+        bound = text_bytes_max(piece.to_struct_array())
+        if bound <= STEP_BYTES or (piece.num_rows == 1 and bound <= ROW_BYTES_MAX):
+            yield piece
+        elif piece.num_rows == 1:
+            raise BatchTooLarge(
+                f"a message may have up to {bound} bytes as JSON, the limit is {ROW_BYTES_MAX}; "
+                "read it over Arrow Flight",
+                bytes_max=ROW_BYTES_MAX,
+            )
+        else:
+            # Rows may differ in length, so each part is looked at again.
+            rows = max(1, min(piece.num_rows // 2, piece.num_rows * STEP_BYTES // bound))
+            starts = range(0, piece.num_rows, rows)
+            waiting += [piece.slice(start, rows) for start in reversed(starts)]
+
+
+def _step_text(piece: pa.RecordBatch) -> tuple[bytes, Column]:
+    """Return the objects, a comma after each, and where each ends in the text."""
+    columns = cast("list[Column]", piece.columns)
+    texts = object_texts(piece.schema.names, columns, piece.num_rows, end="},")
+    _, offsets, data = texts.buffers()
+    assert offsets is not None
+    assert data is not None
+    bounds = arrow.Array.from_buffers(
+        pa.int32(), len(texts) + 1, [None, offsets], offset=texts.offset
+    )
+    start: int = bounds[0].as_py()
+    stop: int = bounds[-1].as_py()
+    return data.slice(start, stop - start).to_pybytes(), pc.subtract(bounds.slice(1), start)
+
+
+def _fitting(ends: Column, room: int) -> int:
+    """Return how many of the first texts fit; the comma after the last needs no room."""
+    return pc.sum(pc.less_equal(ends, room + 1)).as_py() or 0

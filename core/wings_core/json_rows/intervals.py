@@ -1,0 +1,65 @@
+"""Intervals of months, days and nanoseconds as structs, and back.
+
+Arrow has no kernels for them, so their 16 bytes are read and put together as integers.
+"""
+
+import pyarrow as pa
+
+from wings_core.json_rows.kernels import Column, UnfitError, arrow, pc
+
+INTERVAL = (
+    pa.field("months", pa.int32(), nullable=False),
+    pa.field("days", pa.int32(), nullable=False),
+    pa.field("nanoseconds", pa.int64(), nullable=False),
+)
+"""The fields of the struct that an interval is in JSON."""
+
+
+def interval_structs(values: Column) -> Column:
+    """Return a column of `INTERVAL` with the same values and nulls."""
+    data = [None, values.buffers()[1]]
+    rows = arrow.arange(values.offset, values.offset + len(values))
+    end = values.offset + len(values)
+    halves = arrow.Array.from_buffers(pa.int32(), end * 4, data)
+    wholes = arrow.Array.from_buffers(pa.int64(), end * 2, data)
+    months = halves.take(pc.multiply(rows, 4))
+    days = halves.take(pc.add(pc.multiply(rows, 4), 1))
+    nanoseconds = wholes.take(pc.add(pc.multiply(rows, 2), 1))
+    return arrow.StructArray.from_arrays(
+        [months, days, nanoseconds], fields=list(INTERVAL), mask=pc.is_null(values)
+    )
+
+
+def intervals_of(structs: Column) -> Column:
+    """Return the intervals that a column of `INTERVAL` stands for.
+
+    Raises:
+        ValueError: One lacks a part.
+    """
+    parts = [pc.struct_field(structs, index) for index in range(3)]
+    if any(part.null_count > structs.null_count for part in parts):
+        raise UnfitError("expected months, days and nanoseconds")
+    months, days, nanoseconds = [pc.fill_null(part, 0) for part in parts]
+    count = len(structs)
+    # Each int32 among four: months, days, and the two halves of the nanoseconds.
+    halves = arrow.Array.from_buffers(pa.int32(), count * 2, [None, nanoseconds.buffers()[1]])
+    pool = arrow.concat_arrays([months, days, halves])
+    rows = arrow.arange(0, count)
+    order = [
+        rows,
+        pc.add(rows, count),
+        pc.add(pc.multiply(rows, 2), 2 * count),
+        pc.add(pc.multiply(rows, 2), 2 * count + 1),
+    ]
+    data = pool.take(_interleaved(order, count)).buffers()[1]
+    validity = structs.is_valid().buffers()[1]
+    return arrow.Array.from_buffers(pa.month_day_nano_interval(), count, [validity, data])
+
+
+def _interleaved(columns: list[Column], count: int) -> Column:
+    """Return the first of each column, then the second of each, and so on."""
+    width = len(columns)
+    places = arrow.arange(0, count * width)
+    row = pc.divide(places, width)
+    column = pc.subtract(places, pc.multiply(row, width))
+    return arrow.concat_arrays(columns).take(pc.add(pc.multiply(column, count), row))

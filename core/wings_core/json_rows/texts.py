@@ -1,0 +1,163 @@
+"""Columns as JSON texts: for each value, flat or nested, the text that stands for it."""
+
+import json
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from wings_core.arrow_types import children, is_list, map_entries
+from wings_core.json_rows.binary import base64_texts
+from wings_core.json_rows.decimals import decimal_texts
+from wings_core.json_rows.intervals import interval_structs
+from wings_core.json_rows.kernels import Column, arrow, joined, pc
+from wings_core.json_rows.temporal import (
+    date_texts,
+    duration_texts,
+    is_zoned,
+    time_texts,
+    timestamp_texts,
+)
+
+_ESCAPES = {
+    **{bytes([code]): f"\\u{code:04x}" for code in range(0x20)},
+    b"\b": "\\b", b"\t": "\\t", b"\n": "\\n", b"\f": "\\f", b"\r": "\\r",
+    b'"': '\\"', b"\\": "\\\\",
+}  # fmt: skip
+"""What JSON does not take as it is in a string."""
+
+_UNESCAPED = bytes(code for code in range(256) if bytes([code]) not in _ESCAPES)
+
+
+def json_texts(values: Column) -> Column:
+    """Return the JSON text of each value of a column; of a null, `null`."""
+    return _whole(*_parts(values))
+
+
+def object_texts(
+    names: Sequence[str], columns: Sequence[Column], rows: int, end: str = "}"
+) -> Column:
+    """Return for each row the object of its fields, in their order.
+
+    Args:
+        names: Of the fields.
+        columns: Their values, of equal length.
+        rows: That length, also where there are no fields.
+        end: What each text ends with.
+    """
+    pieces: list[Column | str] = []
+    constant = "{"
+    for index, (name, values) in enumerate(zip(names, columns, strict=True)):
+        before, texts, after = _parts(values)
+        if texts.null_count:
+            before, texts, after = "", _whole(before, texts, after), ""
+        # Quotes and names go into one constant, so that the texts are copied once.
+        comma = "," if index else ""
+        pieces += [f"{constant}{comma}{json.dumps(name, ensure_ascii=False)}:{before}", texts]
+        constant = after
+    if not pieces:
+        return pa.repeat("{" + end, rows)
+    return joined(*pieces, constant + end)
+
+
+def _parts(values: Column) -> tuple[str, Column, str]:
+    """Return what stands before each value, the values as texts, and what stands after each.
+
+    A text is null where `null` stands alone: for nulls, and for floats that JSON lacks.
+    """
+    data_type = values.type
+    if pa.types.is_null(data_type):
+        return "", pa.nulls(len(values), pa.string()), ""
+    if pa.types.is_struct(data_type):
+        names = [field.name for field in children(data_type)]
+        texts = object_texts(names, values.flatten(), len(values))
+        return "", _with_nulls_of(values, texts), ""
+    if pa.types.is_map(data_type):
+        entries = map_entries(values)
+        key, value = entries.flatten().flatten()
+        return (
+            "[",
+            _item_texts(entries, object_texts(["key", "value"], [key, value], len(key))),
+            "]",
+        )
+    if is_list(data_type):
+        return "[", _item_texts(values, json_texts(values.flatten())), "]"
+    return _flat_parts(values)
+
+
+def _whole(before: str, texts: Column, after: str) -> Column:
+    if before or after:
+        texts = joined(before, texts, after)
+    return pc.fill_null(texts, "null") if texts.null_count else texts
+
+
+def _with_nulls_of(values: Column, texts: Column) -> Column:
+    return pc.if_else(values.is_valid(), texts, None) if values.null_count else texts
+
+
+def _item_texts(lists: Column, items: Column) -> Column:
+    """Return the texts of each list's items with commas between them.
+
+    Args:
+        lists: Lists of any kind.
+        items: The texts of all their items in a row, those of null lists left out.
+    """
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int32())
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+    texts = pc.binary_join(arrow.ListArray.from_arrays(offsets, items), ",")
+    return _with_nulls_of(lists, texts)
+
+
+def _flat_parts(values: Column) -> tuple[str, Column, str]:
+    data_type = values.type
+    if pa.types.is_boolean(data_type) or pa.types.is_integer(data_type):
+        return "", values.cast(pa.string()), ""
+    if pa.types.is_floating(data_type):
+        return "", _float_texts(values), ""
+    if pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
+        return '"', _escaped(values.cast(pa.string())), '"'
+    if data_type == pa.month_day_nano_interval():
+        return _parts(interval_structs(values))
+    for is_kind, texts in _QUOTED:
+        if is_kind(data_type):
+            zone = "Z" if is_zoned(data_type) else ""
+            return '"', texts(values), f'{zone}"'
+    raise AssertionError(f"a topic cannot have type {data_type}")
+
+
+_QUOTED: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Column], Column]], ...] = (
+    (pa.types.is_timestamp, timestamp_texts),
+    (pa.types.is_date, date_texts),
+    (pa.types.is_time, time_texts),
+    (pa.types.is_duration, duration_texts),
+    (pa.types.is_decimal, decimal_texts),
+    (pa.types.is_binary, base64_texts),
+    (pa.types.is_large_binary, base64_texts),
+    (pa.types.is_fixed_size_binary, base64_texts),
+)
+"""Flat types that are strings in JSON, none of which needs an escape."""
+
+
+def _float_texts(values: Column) -> Column:
+    if values.type == pa.float16():
+        values = values.cast(pa.float32())
+    texts = values.cast(pa.string())
+    whole = pc.equal(values, pc.trunc(values))
+    if whole.true_count:
+        # Arrow writes 1.0 as `1`, which most readers would take for an integer.
+        bare = pc.and_(whole, pc.invert(pc.match_substring(texts, "e")))
+        texts = pc.if_else(bare, joined(texts, ".0"), texts)
+    finite = pc.is_finite(values)
+    return pc.if_else(finite, texts, None) if finite.false_count else texts
+
+
+def _escaped(values: Column) -> Column:
+    """Escape what a JSON string must not hold; costs one look at the bytes where nothing is."""
+    data = values.buffers()[2]
+    if data is None:
+        return values
+    # The backslash first: the other escapes have one.
+    found = set(data.to_pybytes().translate(None, _UNESCAPED))
+    for code in sorted(found, key=lambda code: code != ord("\\")):
+        special = bytes([code])
+        values = pc.replace_substring(values, special.decode(), _ESCAPES[special])
+    return values
