@@ -10,6 +10,7 @@ import json
 import sys
 import threading
 import time
+from typing import Any
 
 import flights
 import pyarrow as pa
@@ -43,19 +44,33 @@ def create_topic(client: flight.FlightClient) -> None:
     say("created topic flights, partitioned by origin")
 
 
+def open_stream(
+    client: flight.FlightClient,
+) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader]:
+    """Open a stream to the topic: batches go out, and for each an answer comes back."""
+    descriptor = flight.FlightDescriptor.for_path("flights")
+    return client.do_put(descriptor, flights.SCHEMA)  # pyright: ignore[reportReturnType] - the stubs are wrong
+
+
+def read_answer(answers: flight.FlightMetadataReader) -> dict[str, Any]:
+    """Wait for the next answer: the batch is durable then, and this tells its offsets."""
+    answer = answers.read()
+    assert answer is not None, "the stream ended"
+    return json.loads(answer.to_pybytes())
+
+
 def push(client: flight.FlightClient, rows: int) -> None:
     """Push all flights on one open stream; answers come while batches are still being sent."""
     batches = list(flights.generate(rows))
     started = time.perf_counter()
-    descriptor = flight.FlightDescriptor.for_path("flights")
-    writer, answers = client.do_put(descriptor, flights.SCHEMA)
+    writer, answers = open_stream(client)
     for batch in batches:
         writer.write_batch(batch)
     writer.done_writing()
     committed = 0
     for _ in batches:
-        answer = json.loads(answers.read().to_pybytes())
-        committed += sum(r["end_offset"] - r["start_offset"] + 1 for r in answer["committed"])
+        parts = read_answer(answers)["committed"]
+        committed += sum(part["end_offset"] - part["start_offset"] + 1 for part in parts)
     writer.close()
     seconds = time.perf_counter() - started
     megabytes = sum(batch.nbytes for batch in batches) / 1e6
@@ -65,7 +80,7 @@ def push(client: flight.FlightClient, rows: int) -> None:
     )
 
 
-def read(client: flight.FlightClient, ticket: dict[str, object]) -> pa.Table:
+def read(client: flight.FlightClient, ticket: dict[str, Any]) -> pa.Table:
     """Read a ticket to its end; the last chunk is empty and says why the stream ended."""
     return client.do_get(flight.Ticket(json.dumps(ticket).encode())).read_all()
 
@@ -95,11 +110,11 @@ def wake_long_poll(client: flight.FlightClient, endpoint: str) -> None:
     consumer.start()
     time.sleep(0.5)  # Long enough that the poll has surely begun to wait.
     late = next(flights.generate(10_000, seed=7))
-    late = late.filter(pc.equal(late["origin"], "JFK")).slice(0, 1)
+    late = late.filter(pc.equal(late["origin"], pa.scalar("JFK"))).slice(0, 1)
     pushed = time.perf_counter()
-    writer, answers = client.do_put(flight.FlightDescriptor.for_path("flights"), flights.SCHEMA)
+    writer, answers = open_stream(client)
     writer.write_batch(late)
-    answers.read()
+    read_answer(answers)
     writer.close()
     consumer.join()
     at, table = woken[0]

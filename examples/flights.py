@@ -5,6 +5,7 @@ The shape is that of the U.S. on-time performance records: when, how late (minut
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,10 +52,11 @@ def _batch(start: int, count: int, rows: int, seed: int) -> pa.RecordBatch:
     # Most flights leave on time or early, a few much too late; one in fifty has no record.
     lateness = pc.multiply(pc.ln(pc.add(_uniform(count, seed + 2), 1e-9)), -14.0)
     delay = pc.subtract(pc.round(lateness), 9.0).cast(pa.int32())
-    recorded = pc.less(_uniform(count, seed + 3), 0.98)
+    recorded = pc.less(_uniform(count, seed + 3), pa.scalar(0.98))
     day_us = 365 * _DAY_US * start // rows
     gap_us = 365 * _DAY_US // rows
-    date = pc.add(pc.multiply(pa.arange(0, count), gap_us), _FIRST_DAY_US + day_us)
+    number = pa.arange(0, count)  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
+    date = pc.add(pc.multiply(number, gap_us), _FIRST_DAY_US + day_us)
     return pa.RecordBatch.from_arrays(
         [
             date.cast(SCHEMA.field("date").type),
@@ -71,26 +73,28 @@ def _uniform(count: int, seed: int) -> pa.DoubleArray:
     return pc.random(count, initializer=seed)
 
 
-def _choose(count: int, seed: int) -> pa.Int64Array:
+def _choose(count: int, seed: int) -> "pa.Array[Any]":
     """Choose airports by their shares of departures."""
     ticket = pc.multiply(_uniform(count, seed), float(sum(a[0] for a in _AIRPORTS.values())))
     chosen = pa.repeat(pa.scalar(0, pa.int64()), count)
     bound = 0
     for share, _, _ in list(_AIRPORTS.values())[:-1]:
         bound += share
-        chosen = pc.add(chosen, pc.greater_equal(ticket, float(bound)).cast(pa.int64()))
+        past = pc.greater_equal(ticket, pa.scalar(float(bound)))
+        chosen = pc.add(chosen, past.cast(pa.int64()))
     return chosen
 
 
-def _modulo(values: pa.Int64Array, divisor: int) -> pa.Int64Array:
+def _modulo(values: "pa.Array[Any]", divisor: int) -> "pa.Array[Any]":
     return pc.subtract(values, pc.multiply(pc.divide(values, divisor), divisor))
 
 
-def _distance(origin: pa.Int64Array, destination: pa.Int64Array) -> pa.Int32Array:
+def _distance(origin: "pa.Array[Any]", destination: "pa.Array[Any]") -> "pa.Array[Any]":
     """Return the flat distance between airports, in miles."""
-    squares: list[pa.DoubleArray] = []
+    squares: list[pa.Array[Any]] = []
     for axis in (1, 2):
         places = pa.array([float(airport[axis]) for airport in _AIRPORTS.values()])
         apart = pc.subtract(places.take(origin), places.take(destination))
         squares.append(pc.multiply(apart, apart))
-    return pc.round(pc.sqrt(pc.add(squares[0], squares[1]))).cast(pa.int32())
+    miles: Any = pc.sqrt(pc.add(squares[0], squares[1]))
+    return pc.round(miles).cast(pa.int32())
