@@ -30,11 +30,14 @@ def run() -> Iterator[Row]:
         for name, batch, times in (
             ("narrow-1mib", narrow(32_768), 600),
             ("wide-1mib", wide(1_310), 600),
+            ("wide-16k-rows", wide(16_384), 60),
             ("narrow-10-rows", narrow(10), 20_000),
         ):
             _load(bare, client, name, batch, times)
         yield from _catch_up(bare, client, server.flight)
-        yield _pruned(client)
+        yield _pruned(client, "wide-16k-rows", "16,384-row batches", 8.0)
+        # Of a page of 1,310 rows, all columns are decoded before ten are picked.
+        yield _pruned(client, "wide-1mib", "1 MiB batches (no bound)", 0.0)
 
 
 def _load(
@@ -103,12 +106,12 @@ def _rate(client: flight.FlightClient, wanted: flight.Ticket, clients: int) -> C
     return measure
 
 
-def _pruned(client: flight.FlightClient) -> Row:
+def _pruned(client: flight.FlightClient, topic: str, shown: str, hold: float) -> Row:
     columns = [f"c{index}" for index in range(0, 100, 10)]
     return compare(
-        "10 of 100 columns against all 100",
+        f"10 of 100 columns against all 100, {shown}",
         "M rows/s",
-        8.0,
-        _rate(client, ticket(kind="scan", topic="wide-1mib", columns=columns), 1),
-        _rate(client, ticket(kind="scan", topic="wide-1mib"), 1),
+        hold,
+        _rate(client, ticket(kind="scan", topic=topic, columns=columns), 1),
+        _rate(client, ticket(kind="scan", topic=topic), 1),
     )
