@@ -1,15 +1,56 @@
-"""The Python client of Wings.
+"""The Python client of Wings, a durable message log of Arrow batches.
 
-A Wings server speaks plain Arrow Flight, so `pyarrow.flight` alone can push and fetch. What the
-server refuses carries JSON in the error's `extra_info`; `error_from_json` turns it back into the
-error that the server raised:
+    import wings_client
 
-    try:
-        client.do_get(ticket)
-    except pyarrow.flight.FlightError as error:
-        raise error_from_json(json.loads(error.extra_info)) from error
+    with wings_client.connect("grpc://127.0.0.1:7777") as client:
+        client.create_topic("readings", {"sensor": "string", "celsius": "double"})
+        client.push("readings", [{"sensor": "roof", "celsius": 21.5}])
+        print(client.fetch("readings", offset=0).table)
+
+A `Client` is safe from many threads. A server speaks plain Arrow Flight, so `pyarrow.flight` alone
+can do everything that this client does.
 """
 
+from wings_client._client import Client, connect
+from wings_client._consumer import Consumer
+from wings_client._errors import Connection
+from wings_client._follow import Follow
+from wings_client._model import (
+    Chunk,
+    Committed,
+    CommittedRange,
+    ConsumedBatch,
+    ConsumerOffset,
+    FetchResult,
+    Namespace,
+    PartitionState,
+    PushResult,
+    Topic,
+)
+from wings_client._producer import Producer
+from wings_client._retry import Retry
+from wings_core.contracts.chunks import EndReason
 from wings_core.errors import WingsError, error_from_json
 
-__all__ = ["WingsError", "error_from_json"]
+__all__ = [
+    "Chunk",
+    "Client",
+    "Committed",
+    "CommittedRange",
+    "Connection",
+    "ConsumedBatch",
+    "Consumer",
+    "ConsumerOffset",
+    "EndReason",
+    "FetchResult",
+    "Follow",
+    "Namespace",
+    "PartitionState",
+    "Producer",
+    "PushResult",
+    "Retry",
+    "Topic",
+    "WingsError",
+    "connect",
+    "error_from_json",
+]

@@ -1,0 +1,252 @@
+"""Topics, namespaces and offsets: the calls that are one action each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from wings_client._follow import resolve_offset
+from wings_client._messages import OffsetValue, TimeValue, build, wire_partition, wire_time
+from wings_client._model import (
+    ConsumerOffset,
+    Namespace,
+    PartitionState,
+    PartitionValue,
+    Topic,
+)
+from wings_client._plain import plain_schema
+from wings_client._transport import Transport
+from wings_core.contracts.actions import (
+    ActionBody,
+    AlterTopic,
+    CommitOffsets,
+    CreateTopic,
+    GetOffsets,
+    ListNamespaces,
+    ListTopics,
+    NamespaceBody,
+    OffsetEntry,
+    OffsetForTimestamp,
+    SchemaSpec,
+    TopicBody,
+)
+from wings_core.errors import InvalidArgument
+from wings_core.model import TopicConfig
+from wings_core.schemas import FieldSpec, schema_to_ipc
+
+Fields = Mapping[str, str]
+"""Columns by name and Arrow's name of their type: `{"key": "string", "at": "timestamp[us]"}`.
+
+A type ends in ` not null` where the column may not be null.
+"""
+
+TopicRef = str | Topic
+"""A topic: its full name, a bare id for one of the default namespace, or what a call returned."""
+
+
+class AdminCalls:
+    """The part of `Client` that does not move messages."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def create_topic(
+        self,
+        topic: str,
+        schema: pa.Schema | Fields,
+        partition_key: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        *,
+        if_not_exists: bool = False,
+    ) -> Topic:
+        """Create a topic.
+
+        Args:
+            topic: Its full name, or an id for the default namespace.
+            schema: Of its messages, or columns by name and type. Metadata is dropped; dictionary,
+                run-end, extension and view types become the plain types that they stand for.
+            partition_key: The column whose value says which partition a row belongs to: of an
+                integer, string, binary or bool type. None: one partition.
+            config: What may be set of a topic, such as `{"batch_bytes_max": 1048576}`.
+            if_not_exists: Return the topic where there is one of this name already and its schema
+                and key are the same.
+
+        Raises:
+            InvalidSchema: A topic may not have this schema; fact `column`.
+            AlreadyExists: There is one of this name (or a different one, with `if_not_exists`).
+            NamespaceNotFound: There is no such namespace.
+        """
+        body = build(
+            CreateTopic,
+            InvalidArgument,
+            "create_topic",
+            topic=topic,
+            partition_key=partition_key,
+            config=None if config is None else _config(config),
+            if_not_exists=if_not_exists,
+            **_schema_keys(schema),
+        )
+        return Topic.from_json(self._act("create-topic", body, repeatable=if_not_exists))
+
+    def topic(self, topic: TopicRef) -> Topic:
+        """Return what the server says of a topic.
+
+        Raises:
+            TopicNotFound: There is none of this name.
+        """
+        body = build(TopicBody, InvalidArgument, "topic", topic=name_of(topic))
+        return Topic.from_json(self._act("describe-topic", body))
+
+    def topics(self, namespace: str | None = None) -> list[Topic]:
+        """Return the topics of a namespace (by its full name), or of all, by name.
+
+        Raises:
+            NamespaceNotFound: There is no such namespace.
+        """
+        body = build(ListTopics, InvalidArgument, "topics", namespace=namespace)
+        return [Topic.from_json(found) for found in self._act("list-topics", body)]
+
+    def alter_topic(self, topic: TopicRef, config: Mapping[str, Any]) -> Topic:
+        """Set a topic's configuration; what is absent goes back to its default.
+
+        Raises:
+            TopicNotFound: There is none of this name.
+        """
+        body = build(
+            AlterTopic, InvalidArgument, "alter_topic", topic=name_of(topic), config=_config(config)
+        )
+        return Topic.from_json(self._act("alter-topic", body))
+
+    def delete_topic(self, topic: TopicRef) -> Topic:
+        """Delete a topic with all its messages, and return what it was.
+
+        Raises:
+            TopicNotFound: There is none of this name.
+        """
+        body = build(TopicBody, InvalidArgument, "delete_topic", topic=name_of(topic))
+        return Topic.from_json(self._act("delete-topic", body, repeatable=False))
+
+    def create_namespace(self, namespace: str) -> Namespace:
+        """Create a namespace, and its tenant where that is new.
+
+        Raises:
+            AlreadyExists: There is one of this name.
+        """
+        body = build(NamespaceBody, InvalidArgument, "create_namespace", namespace=namespace)
+        return Namespace.from_json(self._act("create-namespace", body, repeatable=False))
+
+    def namespaces(self) -> list[Namespace]:
+        """Return all namespaces, by name."""
+        return [
+            Namespace.from_json(found) for found in self._act("list-namespaces", ListNamespaces())
+        ]
+
+    def delete_namespace(self, namespace: str) -> Namespace:
+        """Delete a namespace that has no topics.
+
+        Raises:
+            NamespaceNotFound: There is none of this name.
+            NamespaceNotEmpty: It has topics.
+        """
+        body = build(NamespaceBody, InvalidArgument, "delete_namespace", namespace=namespace)
+        return Namespace.from_json(self._act("delete-namespace", body, repeatable=False))
+
+    def partitions(self, topic: TopicRef) -> list[PartitionState]:
+        """Return where each partition of a topic stands, by value.
+
+        A partition is there from its first message on; that of a topic without a key always is.
+
+        Raises:
+            TopicNotFound: There is none of this name.
+        """
+        body = build(TopicBody, InvalidArgument, "partitions", topic=name_of(topic))
+        return [PartitionState.from_json(found) for found in self._act("partition-states", body)]
+
+    def offset_for_timestamp(
+        self, topic: TopicRef, timestamp: TimeValue, partition: PartitionValue = None
+    ) -> int:
+        """Return the offset of the first message at or after a time, else the log's end.
+
+        Raises:
+            TopicNotFound: There is no such topic.
+            InvalidArgument: The time has no zone.
+        """
+        body = build(
+            OffsetForTimestamp,
+            InvalidArgument,
+            "offset_for_timestamp",
+            topic=name_of(topic),
+            partition=wire_partition(partition),
+            timestamp=wire_time(timestamp),
+        )
+        return int(self._act("offset-for-timestamp", body)["offset"])
+
+    def commit_offsets(
+        self, consumer: str, topic: TopicRef, offsets: Mapping[PartitionValue, int]
+    ) -> None:
+        """Set where a named consumer reads on, by partition value.
+
+        Raises:
+            TopicNotFound: There is no such topic.
+        """
+        body = build(
+            CommitOffsets,
+            InvalidArgument,
+            "commit_offsets",
+            consumer=consumer,
+            offsets=tuple(
+                OffsetEntry(topic=name_of(topic), partition=wire_partition(value), offset=offset)
+                for value, offset in offsets.items()
+            ),
+        )
+        self._act("commit-offsets", body)
+
+    def committed_offsets(
+        self, consumer: str, topic: TopicRef | None = None
+    ) -> list[ConsumerOffset]:
+        """Return where a named consumer reads on, of one topic or of all."""
+        body = build(
+            GetOffsets,
+            InvalidArgument,
+            "committed_offsets",
+            consumer=consumer,
+            topic=None if topic is None else name_of(topic),
+        )
+        found = self._act("get-offsets", body)["offsets"]
+        return [ConsumerOffset.from_json(each) for each in found]
+
+    def resolve_offset(
+        self, topic: TopicRef, offset: OffsetValue, partition: PartitionValue = None
+    ) -> int:
+        """Return the number that `"earliest"`, `"latest"` or a time stands for now.
+
+        Raises:
+            TopicNotFound: There is no such topic.
+        """
+        return resolve_offset(self._transport, name_of(topic), partition, offset)
+
+    def _act(self, action: str, body: ActionBody, *, repeatable: bool = True) -> Any:
+        return self._transport.act(action, body, repeatable=repeatable)
+
+
+def name_of(topic: TopicRef) -> str:
+    """Return the name by which a call names a topic."""
+    return topic.name if isinstance(topic, Topic) else topic
+
+
+def _config(config: Mapping[str, Any]) -> TopicConfig:
+    return build(TopicConfig, InvalidArgument, "config", **config)
+
+
+def _schema_keys(schema: pa.Schema | Fields) -> dict[str, Any]:
+    if isinstance(schema, pa.Schema):
+        return {"schema_ipc": schema_to_ipc(plain_schema(schema))}
+    fields = tuple(
+        FieldSpec(
+            name=name,
+            type=type_text.removesuffix(" not null"),
+            nullable=not type_text.endswith(" not null"),
+        )
+        for name, type_text in schema.items()
+    )
+    return {"schema": SchemaSpec(fields=fields)}

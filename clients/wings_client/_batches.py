@@ -1,0 +1,153 @@
+"""Batches: from whatever a caller has to batches that a topic takes, cut to a size."""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wings_client._cast import Caster
+from wings_client._model import Topic
+from wings_client._rows import Row, batch_of_columns, batch_of_rows
+
+BATCH_ROWS = 65_536
+"""Rows of one batch, unless the caller wants others."""
+
+BATCH_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes of one batch, but for a single row that is larger."""
+
+BATCH_PARTITIONS_MAX = 10_000
+"""Most partitions that a server lets one batch touch."""
+
+Data = object
+"""What can be pushed: see `Client.push`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How large a batch may be."""
+
+    rows_max: int = BATCH_ROWS
+    bytes_max: int = BATCH_BYTES_MAX
+    key: str | None = None
+    """The column whose values are counted as partitions; None where all rows go to one."""
+
+    @classmethod
+    def of(cls, topic: Topic, rows_max: int, *, routed: bool) -> "Cut":
+        """Return the cut for a topic.
+
+        Args:
+            topic: Where the batches go.
+            rows_max: Rows of one batch.
+            routed: Whether the server finds each row's partition.
+        """
+        configured = topic.config.get("batch_bytes_max")
+        bytes_max = configured if isinstance(configured, int) else BATCH_BYTES_MAX
+        return cls(
+            rows_max=rows_max,
+            bytes_max=min(BATCH_BYTES_MAX, bytes_max),
+            key=topic.partition_key if routed else None,
+        )
+
+
+def to_batches(data: Data, schema: pa.Schema, cut: Cut) -> Iterator[pa.RecordBatch]:
+    """Yield data as batches of a topic's schema, none of them empty.
+
+    Lazy: of a reader or an iterable, no more is read than was asked for.
+
+    Raises:
+        SchemaMismatch: A column or value does not fit; raised when its batch is asked for.
+        TypeError: `data` is nothing that can be pushed.
+    """
+    for batch in _conform(data, schema, cut.rows_max):
+        for piece in _pieces(batch, cut):
+            if piece.num_rows:
+                yield piece
+
+
+def _conform(data: Data, schema: pa.Schema, rows_max: int) -> Iterator[pa.RecordBatch]:
+    """Yield data as batches of the schema, of any size."""
+    if isinstance(data, pa.RecordBatch):
+        yield Caster(data.schema, schema).cast(data)
+    elif isinstance(data, pa.Table):
+        yield from _conform_table(data, schema, rows_max)
+    elif _is_pandas(data):
+        # The index is no column; pandas' NaN is null.
+        table = pa.Table.from_pandas(cast("Any", data), preserve_index=False)
+        yield from _conform_table(table, schema, rows_max)
+    elif hasattr(data, "__arrow_c_stream__"):
+        with pa.RecordBatchReader.from_stream(cast("Any", data)) as reader:
+            caster = Caster(reader.schema, schema)
+            for batch in reader:
+                yield caster.cast(batch)
+    elif hasattr(data, "__arrow_c_array__"):
+        batch = pa.record_batch(cast("Any", data))
+        yield Caster(batch.schema, schema).cast(batch)
+    elif isinstance(data, Mapping):
+        yield batch_of_columns(cast("Mapping[str, Sequence[Any]]", data), schema)
+    elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, bytearray)):
+        yield from _conform_items(cast("Iterable[object]", data), schema, rows_max)
+    else:
+        raise TypeError(
+            f"cannot push a {type(data).__name__}: expected a table, a batch, a reader, a data "
+            "frame, anything with the Arrow PyCapsule interface, rows as mappings, or an iterable "
+            "of these"
+        )
+
+
+def _conform_table(table: pa.Table, schema: pa.Schema, rows_max: int) -> Iterator[pa.RecordBatch]:
+    """Yield a table in full batches, however small its chunks are."""
+    caster = Caster(table.schema, schema)
+    for start in range(0, table.num_rows, rows_max):
+        for batch in table.slice(start, rows_max).combine_chunks().to_batches():
+            yield caster.cast(batch)
+
+
+def _conform_items(
+    items: Iterable[object], schema: pa.Schema, rows_max: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield what an iterable holds: rows, or tables and batches."""
+    rows: list[Row] = []
+    taken = 0
+    for item in items:
+        if isinstance(item, Mapping):
+            rows.append(cast("Row", item))
+            if len(rows) < rows_max:
+                continue
+        if rows:
+            yield batch_of_rows(rows, schema, taken)
+            taken += len(rows)
+            rows = []
+        if not isinstance(item, Mapping):
+            yield from _conform(item, schema, rows_max)
+    if rows:
+        yield batch_of_rows(rows, schema, taken)
+
+
+def _pieces(batch: pa.RecordBatch, cut: Cut) -> Iterator[pa.RecordBatch]:
+    """Cut a batch by rows, then into halves while a piece is too large otherwise."""
+    if batch.num_rows > cut.rows_max:
+        for start in range(0, batch.num_rows, cut.rows_max):
+            yield from _pieces(batch.slice(start, cut.rows_max), cut)
+    elif batch.num_rows > 1 and not _fits(batch, cut):
+        half = batch.num_rows // 2
+        yield from _pieces(batch.slice(0, half), cut)
+        yield from _pieces(batch.slice(half), cut)
+    else:
+        yield batch
+
+
+def _fits(batch: pa.RecordBatch, cut: Cut) -> bool:
+    if batch.nbytes > cut.bytes_max:
+        return False
+    if cut.key is None or batch.num_rows <= BATCH_PARTITIONS_MAX:
+        return True
+    partitions = cast("Any", pc).count_distinct(batch.column(cut.key), mode="all").as_py()
+    return partitions <= BATCH_PARTITIONS_MAX
+
+
+def _is_pandas(data: object) -> bool:
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(data, pandas.DataFrame)

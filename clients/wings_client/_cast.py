@@ -1,0 +1,271 @@
+"""Casts: columns as they come to columns as a topic has them, and never a loss in silence.
+
+Arrow's own safe cast refuses what overflows or would be cut off, with exceptions: it rounds doubles
+to floats, cuts times off dates, and reads numbers from text. So conversions are allowed by kind,
+and those that Arrow does not check are made back again and compared.
+
+    text, binary        string, large, view (and fixed size for binary) among each other
+    integer, float      where every value stays what it is
+    decimal             from integers and decimals, to integers and decimals, values unchanged
+    timestamp           other units and zones, values unchanged; never between with and without zone
+    date                from and to timestamps without zone, at midnight
+    time, duration      other units, values unchanged
+    list, struct, map   of these, but for those that would have to be made back again
+    dictionary, run-end, extension: what they stand for; null: any
+"""
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wings_core.arrow_types import children, fields_of, is_list
+from wings_core.contracts.messages import shortened
+from wings_core.errors import SchemaMismatch
+from wings_core.type_names import type_name
+
+if TYPE_CHECKING:
+    from wings_core.arrow_types import ArrowArray, ArrowField
+
+_types = pa.types
+
+
+class Conversion(IntEnum):
+    """How one type becomes another, the worse the higher."""
+
+    SAFE = 0
+    """By a cast that Arrow checks in full."""
+    CHECKED = 1
+    """By a cast that is made back again and compared."""
+    NONE = 2
+    """Not at all: another kind of thing, or a loss by its nature."""
+
+
+class Caster:
+    """Casts batches of one schema to a topic's, columns found by name.
+
+    Args:
+        source: Of the batches.
+        target: The topic's.
+
+    Raises:
+        SchemaMismatch: A column is missing, there twice, not the topic's, or of a type that cannot
+            become the topic's. Facts `column`, `expected`, `actual`.
+    """
+
+    def __init__(self, source: pa.Schema, target: pa.Schema) -> None:
+        self._target = target
+        self._indices: list[int] = []
+        for field in fields_of(target):
+            self._indices.append(_find(source, field))
+        if len(source) > len(target):
+            name = next(name for name in source.names if name not in target.names)
+            raise _mismatch(f"column {name!r:.80} is not a column of the topic", name)
+        self._as_is = source.equals(target) and self._indices == list(range(len(target)))
+
+    def cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with the topic's schema.
+
+        Raises:
+            SchemaMismatch: A value would be lost; fact `column`.
+        """
+        if self._as_is:
+            return batch
+        arrays = [
+            cast_column(cast("Any", batch).column(index), field)
+            for index, field in zip(self._indices, fields_of(self._target), strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._target)
+
+
+def cast_column(array: "ArrowArray", field: "ArrowField") -> "ArrowArray":
+    """Return a column with the type of a topic's field.
+
+    Raises:
+        SchemaMismatch: A value would be lost; fact `column`.
+    """
+    try:
+        return _convert(array, field.type)
+    except (pa.ArrowException, ValueError) as problem:
+        raise _mismatch(
+            f"column {field.name!r:.80} cannot become {_shown(field.type)} without loss: "
+            f"{problem!s:.200}",
+            field.name,
+            field.type,
+            array.type,
+        ) from None
+
+
+def conversion(source: pa.DataType, target: pa.DataType) -> Conversion:
+    """Return how a type may become another."""
+    source = _meant(source)
+    if source.equals(target) or _types.is_null(source):
+        return Conversion.SAFE
+    if (_is_text(source) and _is_text(target)) or (_is_binary(source) and _is_binary(target)):
+        return Conversion.SAFE
+    if _is_number(source) and _is_number(target):
+        return _number_conversion(source, target)
+    if _types.is_temporal(source) and _types.is_temporal(target):
+        return _temporal_conversion(source, target)
+    return _nested_conversion(source, target)
+
+
+def _find(source: pa.Schema, field: "ArrowField") -> int:
+    indices: list[int] = source.get_all_field_indices(field.name)
+    if not indices:
+        raise _mismatch(f"column {field.name!r:.80} is missing", field.name, field.type)
+    if len(indices) > 1:
+        raise _mismatch(f"column {field.name!r:.80} is there twice", field.name, field.type)
+    actual = source.types[indices[0]]
+    if conversion(actual, field.type) is Conversion.NONE:
+        hint = ""
+        if _types.is_timestamp(actual) and _types.is_timestamp(field.type):
+            hint = ": one has a time zone and the other has none"
+        raise _mismatch(
+            f"column {field.name!r:.80} is of type {_shown(actual)}, which cannot become "
+            f"{_shown(field.type)} without loss or guess{hint}",
+            field.name,
+            field.type,
+            actual,
+        )
+    return indices[0]
+
+
+def _convert(array: "ArrowArray", target: pa.DataType) -> "ArrowArray":
+    found = cast("Any", array)
+    source = array.type
+    if source.equals(target):
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        return _convert(found.storage, target)
+    if _types.is_dictionary(source):
+        return _convert(found.dictionary, target).take(found.indices)
+    if _types.is_run_end_encoded(source):
+        return _convert(cast("Any", pc).run_end_decode(array), target)
+    if _types.is_integer(source) and _types.is_decimal(target):
+        # Arrow wants room for every integer of the type, whatever the values are.
+        found = found.cast(pa.decimal256(76, max(0, cast("Any", target).scale)))
+    casted = found.cast(target)
+    if conversion(source, target) is Conversion.CHECKED:
+        _check_unchanged(array, casted)
+    return casted
+
+
+def _check_unchanged(array: "ArrowArray", casted: "ArrowArray") -> None:
+    back = cast("Any", casted).cast(array.type, safe=False)
+    differs = pc.not_equal(array, back)
+    if _types.is_floating(array.type):
+        both_nan = pc.and_(pc.is_nan(array), pc.is_nan(back))
+        differs = pc.and_not(differs, both_nan)
+    index = cast("Any", differs).index(True).as_py()
+    if index >= 0:
+        raise ValueError(f"{cast('Any', array)[index]} would be {cast('Any', casted)[index]}")
+
+
+def _meant(data_type: pa.DataType) -> pa.DataType:
+    """Return the type of the values that an encoding stands for."""
+    found = cast("Any", data_type)
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _meant(found.storage_type)
+    if _types.is_dictionary(data_type) or _types.is_run_end_encoded(data_type):
+        return _meant(found.value_type)
+    return data_type
+
+
+def _number_conversion(source: pa.DataType, target: pa.DataType) -> Conversion:
+    if _types.is_decimal(source) or _types.is_decimal(target):
+        inexact = _types.is_floating(source) or _types.is_floating(target)
+        return Conversion.NONE if inexact else Conversion.SAFE
+    if _types.is_float16(target):
+        return Conversion.CHECKED
+    if _types.is_floating(source) and _types.is_floating(target):
+        widens = target.bit_width >= source.bit_width
+        return Conversion.SAFE if widens else Conversion.CHECKED
+    return Conversion.SAFE
+
+
+def _temporal_conversion(source: pa.DataType, target: pa.DataType) -> Conversion:
+    if _types.is_timestamp(source) and _types.is_timestamp(target):
+        zones = [cast("Any", each).tz is not None for each in (source, target)]
+        return Conversion.SAFE if zones[0] == zones[1] else Conversion.NONE
+    if _is_day(source) and _is_day(target):
+        return Conversion.CHECKED
+    for same in (_types.is_time, _types.is_duration):
+        if same(source) and same(target):
+            return Conversion.SAFE
+    return Conversion.NONE
+
+
+def _nested_conversion(source: pa.DataType, target: pa.DataType) -> Conversion:
+    if _is_any_list(source) and is_list(target):
+        pairs = [(cast("Any", source).value_field, children(target)[0])]
+    elif _types.is_map(source) and _types.is_map(target):
+        pairs = list(zip(children(source), children(target), strict=True))
+    elif _types.is_struct(source) and _types.is_struct(target):
+        found = {field.name: field for field in children(source)}
+        wanted = {field.name: field for field in children(target)}
+        if found.keys() != wanted.keys() or len(found) != len(children(source)):
+            return Conversion.NONE
+        pairs = [(found[name], wanted[name]) for name in wanted]
+    else:
+        return Conversion.NONE
+    worst = max((conversion(one.type, other.type) for one, other in pairs), default=0)
+    return Conversion.SAFE if worst == Conversion.SAFE else Conversion.NONE
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    return (
+        _types.is_string(data_type)
+        or _types.is_large_string(data_type)
+        or _types.is_string_view(data_type)
+    )
+
+
+def _is_binary(data_type: pa.DataType) -> bool:
+    return (
+        _types.is_binary(data_type)
+        or _types.is_large_binary(data_type)
+        or _types.is_binary_view(data_type)
+        or _types.is_fixed_size_binary(data_type)
+    )
+
+
+def _is_number(data_type: pa.DataType) -> bool:
+    return (
+        _types.is_integer(data_type)
+        or _types.is_floating(data_type)
+        or _types.is_decimal(data_type)
+    )
+
+
+def _is_day(data_type: pa.DataType) -> bool:
+    """Tell whether a type is a date, or a timestamp without zone, which may stand for one."""
+    if _types.is_timestamp(data_type):
+        return cast("Any", data_type).tz is None
+    return _types.is_date(data_type)
+
+
+def _is_any_list(data_type: pa.DataType) -> bool:
+    return (
+        is_list(data_type) or _types.is_list_view(data_type) or _types.is_large_list_view(data_type)
+    )
+
+
+def _mismatch(
+    message: str,
+    column: str,
+    expected: pa.DataType | None = None,
+    actual: pa.DataType | None = None,
+) -> SchemaMismatch:
+    return SchemaMismatch(
+        shortened(message),
+        column=column,
+        expected=None if expected is None else _shown(expected),
+        actual=None if actual is None else _shown(actual),
+    )
+
+
+def _shown(data_type: pa.DataType) -> str:
+    text = type_name(data_type)
+    return text if len(text) <= 120 else text[:117] + "..."

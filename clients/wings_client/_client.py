@@ -1,0 +1,358 @@
+"""The client: one object for all calls, safe to share between threads."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from wings_client._admin import AdminCalls, TopicRef, name_of
+from wings_client._batches import BATCH_ROWS, Data
+from wings_client._consumer import Consumer
+from wings_client._consumer_offsets import Start
+from wings_client._fetch import fetch
+from wings_client._follow import Follow, follow
+from wings_client._messages import OffsetValue, TimeValue
+from wings_client._model import FetchResult, PartitionValue, PushResult, Topic
+from wings_client._producer import WINDOW_BATCHES_MAX, WINDOW_BYTES, Producer
+from wings_client._push import Identities, push
+from wings_client._retry import Retry
+from wings_client._scan import scan
+from wings_client._transport import Transport
+from wings_core.errors import WingsError
+
+TIMEOUT_SECONDS = 30.0
+
+
+def connect(
+    endpoint: str, *, timeout: float = TIMEOUT_SECONDS, retry: Retry | None = None
+) -> "Client":
+    """Return a client of a Wings server; the connection is made by the first call.
+
+    Args:
+        endpoint: Like `grpc://host:7777`.
+        timeout: Seconds that a call may take, its retries included (a long poll may wait beside
+            it), and that a stream may stand still.
+        retry: What is tried again, and how long.
+
+    Raises:
+        InvalidArgument: The timeout is not positive.
+    """
+    return Client(Transport(endpoint, timeout, retry or Retry()))
+
+
+class Client(AdminCalls):
+    """A client of one server; made by `connect`, safe from many threads, closed at the end.
+
+    Every call raises errors of the tree under `WingsError`: the server's own, or `Unavailable`
+    where it cannot be reached, whose fact `connection` says how (see `Connection`).
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        super().__init__(transport)
+        self._identities = Identities()
+
+    @property
+    def endpoint(self) -> str:
+        """Where the server is."""
+        return self._transport.endpoint
+
+    def close(self) -> None:
+        """Close what was opened: producers flush, consumers commit, follows end, scans fail.
+
+        Raises:
+            WingsError: What a producer still had to send was refused, or could not be sent.
+        """
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        """Return the client itself."""
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it; an error that leaves the block is not covered by one of the close."""
+        try:
+            self.close()
+        except WingsError:
+            if error is None:
+                raise
+
+    # Writing.
+
+    def push(
+        self,
+        topic: TopicRef,
+        data: Data,
+        *,
+        partition: PartitionValue = None,
+        timestamp: TimeValue | None = None,
+        expected_offset: int | None = None,
+        batch_rows: int = BATCH_ROWS,
+    ) -> PushResult:
+        """Push data and wait until all of it is durable.
+
+        Columns are found by name and cast to the topic's types where no value changes. Data is cut
+        into batches, sent one after another without waiting for each; a lost connection is resumed,
+        and no row is written twice. A batch is atomic, a push of several batches is not.
+
+        Args:
+            topic: Where to; a `Topic` spares the call that asks for its schema.
+            data: A table, a batch, a reader, a pandas or polars data frame, anything with the Arrow
+                PyCapsule interface; a mapping of columns to values; or an iterable of tables,
+                batches or rows (mappings). Readers and iterables are read as the push goes on.
+            partition: Of all rows; None: by the key column, row by row.
+            timestamp: That the rows shall bear; None: the time of commit.
+            expected_offset: Commit only if this is the partition's next offset; needs a single
+                partition. Of several batches, the first one's.
+            batch_rows: Most rows of one batch.
+
+        Raises:
+            SchemaMismatch: A column or value does not fit; fact `column` names it.
+            OffsetMismatch: `expected_offset` is not the next one; fact `next_offset` is.
+            WingsError: What a batch was refused with. Facts `rows_committed` and
+                `batches_committed` tell what was committed before it, and stays.
+            TypeError: `data` is nothing that can be pushed.
+        """
+        return push(
+            self._transport,
+            self._identities,
+            self._described(topic),
+            data,
+            partition=partition,
+            timestamp=timestamp,
+            expected_offset=expected_offset,
+            batch_rows=batch_rows,
+        )
+
+    def producer(
+        self,
+        topic: TopicRef,
+        *,
+        producer_id: str | None = None,
+        sequence: int = 0,
+        partition: PartitionValue = None,
+        batch_rows: int = BATCH_ROWS,
+        window_batches: int = WINDOW_BATCHES_MAX,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> Producer:
+        """Open a producer: a stream that stays open, for many pushes to one topic.
+
+        Args:
+            topic: Where to.
+            producer_id: The name under which the server counts its batches; None: a random one. To
+                go on after a restart of the process, give the same name and `sequence`.
+            sequence: Of the first batch: 0, or the `next_sequence` of the last `Committed` that
+                the process kept, together with where it stood in its source.
+            partition: Of all rows; None: by the key column, row by row.
+            batch_rows: Most rows of one batch.
+            window_batches: Most batches without an answer, up to 64; `send` waits beyond it.
+            window_bytes: Most bytes without an answer; one batch may exceed it.
+
+        Raises:
+            TopicNotFound: There is none of this name.
+        """
+        producer = Producer(
+            self._transport,
+            self._described(topic),
+            producer_id=producer_id,
+            sequence=sequence,
+            partition=partition,
+            batch_rows=batch_rows,
+            window_batches=window_batches,
+            window_bytes=window_bytes,
+        )
+        self._transport.add(producer)
+        return producer
+
+    # Reading.
+
+    def fetch(
+        self,
+        topic: TopicRef,
+        partition: PartitionValue = None,
+        *,
+        offset: OffsetValue,
+        min_messages: int | None = None,
+        max_messages: int | None = None,
+        timeout: float | None = None,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - the contract's word.
+        system_columns: bool = False,
+    ) -> FetchResult:
+        """Return messages of one partition from an offset on; wait where there are too few.
+
+        Args:
+            topic: Where from.
+            partition: The partition value; None for a topic without a key.
+            offset: Where to begin.
+            min_messages: Wait until so many are there; None: 1.
+            max_messages: Return no more than this; None: 10,000.
+            timeout: Seconds to wait at most, up to 300; None: 0.5. 0 returns what is there.
+            columns: The columns wanted, in order; None: all.
+            filter: A SQL predicate over the topic's columns; min and max count what passes it.
+            system_columns: Append `__offset` and `__timestamp`.
+
+        Raises:
+            TopicNotFound: There is no such topic, or it was deleted during the wait.
+            OffsetOutOfRange: The offset is below the log's start; fact `log_start_offset`.
+            InvalidTicket: A bound is out of range, or a column unknown.
+            InvalidFilter: Not one boolean expression over the topic's columns.
+        """
+        return fetch(
+            self._transport,
+            name_of(topic),
+            partition,
+            offset,
+            timeout,
+            min_messages=min_messages,
+            max_messages=max_messages,
+            columns=columns,
+            filter=filter,
+            system_columns=system_columns,
+        )
+
+    def scan(
+        self,
+        topic: TopicRef,
+        partition: PartitionValue = None,
+        *,
+        offset: OffsetValue = "earliest",
+        end_offset: int | None = None,
+        parallel: int = 1,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - the contract's word.
+        system_columns: bool = False,
+    ) -> pa.RecordBatchReader:
+        """Read what is committed now, of one partition or of all, batch by batch.
+
+        The range is fixed by the call; rows are read as they are asked for. A reader that is let go
+        of before its end (the last reference to it goes) ends its streams on the server.
+
+        Args:
+            topic: Where from.
+            partition: The partition value; None: all partitions.
+            offset: Where to begin, in each partition.
+            end_offset: Where to end, exclusive, in each partition; None: what is committed now.
+            parallel: How many streams to read at once, each on a thread. With 1, partitions come by
+                value, and rows by offset. With more, batches come as they arrive: rows of one batch
+                are in order of offset, batches are in none.
+            columns: The columns wanted, in order; None: all.
+            filter: A SQL predicate over the topic's columns.
+            system_columns: Append `__offset` and `__timestamp`.
+
+        Raises:
+            TopicNotFound: There is no such topic.
+            OffsetOutOfRange: The offset is below a log's start; fact `log_start_offset`.
+            WingsError: Also while the reader is read.
+        """
+        return scan(
+            self._transport,
+            name_of(topic),
+            partition,
+            offset,
+            end_offset,
+            parallel,
+            columns=columns,
+            filter=filter,
+            system_columns=system_columns,
+        )
+
+    def follow(
+        self,
+        topic: TopicRef,
+        partition: PartitionValue = None,
+        *,
+        offset: OffsetValue = "earliest",
+        timeout: float | None = None,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - the contract's word.
+        system_columns: bool = False,
+    ) -> Follow:
+        """Read one partition and go on as messages are committed, each once and in order.
+
+        Args:
+            topic: Where from.
+            partition: The partition value; None for a topic without a key.
+            offset: Where to begin; resolved by this call.
+            timeout: Seconds after which the follow ends; None: never.
+            columns: The columns wanted, in order; None: all.
+            filter: A SQL predicate over the topic's columns.
+            system_columns: Append `__offset` and `__timestamp`.
+
+        Returns:
+            An iterator of `(batch, start_offset, end_offset)`. Leaving the loop ends it on the
+            server too.
+
+        Raises:
+            TopicNotFound: There is no such topic; also while iterating.
+            WingsError: Also while iterating.
+        """
+        return follow(
+            self._transport,
+            name_of(topic),
+            partition,
+            offset,
+            timeout,
+            columns=columns,
+            filter=filter,
+            system_columns=system_columns,
+        )
+
+    def consumer(
+        self,
+        name: str,
+        topic: TopicRef,
+        *,
+        partitions: Sequence[PartitionValue] | None = None,
+        start: Start = "earliest",
+        auto_commit: bool | float = True,
+        timeout: float | None = None,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - the contract's word.
+        system_columns: bool = False,
+    ) -> Consumer:
+        """Open a named consumer, which goes on where one of its name committed last.
+
+        Args:
+            name: Under which the server keeps its offsets. One consumer of a name reads a partition
+                at a time; nothing keeps a second from reading it too.
+            topic: Where from.
+            partitions: Those to read; None: all, new ones included as they come into being.
+            start: Where to begin in a partition of which nothing was committed: `"earliest"`,
+                `"latest"` or a time. Partitions born later are read from their start.
+            auto_commit: True commits each batch once the next one is asked for, so that a batch
+                whose processing failed is read again. A number does so at most every so many
+                seconds. False leaves it to `Consumer.commit`.
+            timeout: Seconds without a message after which iteration ends; None: never.
+            columns: The columns wanted, in order; None: all.
+            filter: A SQL predicate over the topic's columns.
+            system_columns: Append `__offset` and `__timestamp`.
+
+        Raises:
+            TopicNotFound: There is no such topic; also while iterating.
+            OffsetOutOfRange: A committed offset is below the log's start; while iterating.
+        """
+        described = self._described(topic)
+        consumer = Consumer(
+            self._transport,
+            self,
+            name,
+            described,
+            partitions=partitions,
+            start=start,
+            auto_commit=auto_commit,
+            timeout=timeout,
+            columns=columns,
+            filter=filter,
+            system_columns=system_columns,
+        )
+        self._transport.add(consumer)
+        return consumer
+
+    def _described(self, topic: TopicRef) -> Topic:
+        return topic if isinstance(topic, Topic) else self.topic(topic)

@@ -1,0 +1,154 @@
+"""Where a named consumer stands: what was handed on, what of it was processed, what committed.
+
+Locks, in this order: `_committing` (one commit at a time, so that no offset goes back), `_lock`.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Literal, Protocol, TypeVar
+
+from wings_client._errors import is_passing
+from wings_client._model import ConsumedBatch, ConsumerOffset, PartitionValue, Topic
+from wings_client._retry import Backoff
+from wings_client._scan import plan
+from wings_client._transport import Transport
+from wings_core.contracts.actions import OFFSETS_MAX
+from wings_core.errors import WingsError
+from wings_core.partitions import Partition, partition_of_value, partition_value
+from wings_core.times import Deadline
+
+T = TypeVar("T")
+
+Start = Literal["earliest", "latest"] | datetime
+"""Where a consumer begins in a partition of which nothing was committed."""
+
+
+class OffsetCalls(Protocol):
+    """What is asked of the client."""
+
+    def commit_offsets(
+        self, consumer: str, topic: Topic, offsets: Mapping[PartitionValue, int]
+    ) -> None:
+        """Set where a consumer reads on."""
+        ...
+
+    def committed_offsets(self, consumer: str, topic: Topic) -> list[ConsumerOffset]:
+        """Return where a consumer reads on."""
+        ...
+
+
+class ConsumerOffsets:
+    """The offsets of one consumer in one topic; every offset is the next one to read.
+
+    Args:
+        transport: To the server.
+        calls: The client's.
+        name: The consumer's.
+        topic: What it reads.
+    """
+
+    def __init__(self, transport: Transport, calls: OffsetCalls, name: str, topic: Topic) -> None:
+        self._transport = transport
+        self._calls = calls
+        self._name = name
+        self._topic = topic
+        self._committing = threading.Lock()
+        self._lock = threading.Lock()
+        self._handed: dict[Partition, int] = {}
+        self._last: tuple[Partition, int] | None = None
+        """Of the batch handed on last, while nobody said that it was processed."""
+        self._uncommitted: dict[Partition, int] = {}
+        self._committed_at = time.monotonic()
+
+    @property
+    def handed(self) -> dict[Partition, int]:
+        """Where to read on after everything that was handed on."""
+        with self._lock:
+            return dict(self._handed)
+
+    @property
+    def seconds_since_commit(self) -> float:
+        """How long ago the last commit was, or the consumer was made."""
+        return time.monotonic() - self._committed_at
+
+    def first(self, start: Start) -> dict[Partition, int]:
+        """Return where to begin in the partitions that are there now.
+
+        The first time that a name reads a topic from elsewhere than its start, these offsets are
+        committed: so partitions that come into being later are told by having none.
+        """
+        committed = {
+            partition_of_value(each.partition): each.offset
+            for each in self._calls.committed_offsets(self._name, self._topic)
+        }
+        if committed or start == "earliest":
+            return committed
+        _, tickets = plan(self._transport, self._topic.name, None, start)
+        starts: dict[Partition, int] = {}
+        for ticket in tickets:
+            assert isinstance(ticket.offset, int)
+            assert not isinstance(ticket.partition, (list, dict))
+            starts[partition_of_value(ticket.partition)] = ticket.offset
+        self._send(starts)
+        return starts
+
+    def hand_on(self, taken: ConsumedBatch) -> None:
+        """Note that a batch was handed on."""
+        partition = partition_of_value(taken.partition)
+        with self._lock:
+            self._last = (partition, taken.end_offset + 1)
+            self._handed[partition] = taken.end_offset + 1
+
+    def processed(self) -> None:
+        """Note that the caller is done with the batch handed on last."""
+        with self._lock:
+            if self._last is not None:
+                partition, offset = self._last
+                self._uncommitted[partition] = offset
+                self._last = None
+
+    def commit(self) -> None:
+        """Commit what was processed; keeps at it while a lost connection is to be waited for.
+
+        Raises:
+            WingsError: The server's refusal; `Unavailable` where it could not be reached again.
+        """
+        with self._committing:
+            with self._lock:
+                offsets = dict(self._uncommitted)
+            if not offsets:
+                return
+            self._send(offsets)
+            self._committed_at = time.monotonic()
+            with self._lock:
+                for partition, offset in offsets.items():
+                    if self._uncommitted[partition] == offset:
+                        del self._uncommitted[partition]
+
+    def _send(self, offsets: Mapping[Partition, int]) -> None:
+        entries = list(offsets.items())
+        for first in range(0, len(entries), OFFSETS_MAX):
+            part: dict[PartitionValue, int] = {
+                partition_value(partition): offset
+                for partition, offset in entries[first : first + OFFSETS_MAX]
+            }
+            patiently(
+                self._transport,
+                lambda part=part: self._calls.commit_offsets(self._name, self._topic, part),
+            )
+
+
+def patiently(transport: Transport, call: Callable[[], T]) -> T:
+    """Make a call that may be repeated, for as long as a lost connection is to be waited for."""
+    backoff = Backoff(transport.retry)
+    failing = Deadline.after(transport.retry.reconnect_seconds)
+    while True:
+        try:
+            return call()
+        except WingsError as error:
+            if not is_passing(error, repeatable=True) or failing.passed:
+                raise
+            if transport.closed.wait(backoff.next_delay()):
+                raise

@@ -1,0 +1,222 @@
+"""The reads of a consumer: all its partitions, by a bounded number of threads, to one hand-over.
+
+    scout's thread      asks which partitions there are, and which have something new
+    workers' threads    read a partition each, and hand the batches over
+
+Up to `FOLLOWS_MAX` partitions are followed, each by a worker of its own, so a message arrives as
+soon as it is committed. Of more than that, workers scan those that the scout found to have
+something new: it looks ten times a second while there is news, and less often while there is none.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wings_client._consumer_offsets import patiently
+from wings_client._handover import Handover, HandoverClosed
+from wings_client._messages import build
+from wings_client._model import ConsumedBatch, PartitionState, Topic
+from wings_client._stream import Chunks
+from wings_client._transport import Transport
+from wings_core.contracts.tickets import FollowTicket, ScanTicket
+from wings_core.errors import InvalidTicket
+from wings_core.partitions import Partition, partition_of_value, partition_value
+
+FOLLOWS_MAX = 32
+"""Most partitions read at once, each by a thread."""
+
+BATCHES_WAITING_MAX = 8
+"""Batches that were read and not yet taken."""
+
+DISCOVER_SECONDS = 0.5
+"""Pause between two looks for new partitions, and the longest between two looks for news."""
+
+NEWS_SECONDS = 0.1
+"""Pause between two looks for news in more partitions than are followed, while there is some."""
+
+JOIN_SECONDS = 1.0
+"""How long `close` waits for each thread; one that is opening a stream on a server that went
+silent ends with that stream."""
+
+
+@dataclass(slots=True)
+class _Assigned:
+    """A partition that is read."""
+
+    partition: Partition
+    offset: int
+    """The next one to read, while no worker does."""
+    active: bool = False
+    """Whether a worker reads it, or will."""
+    chunks: Chunks | None = None
+    """What the worker reads."""
+
+
+class ConsumerReads:
+    """Reads partitions until it is closed.
+
+    Args:
+        transport: To the server.
+        states: Asks where the partitions of the topic stand.
+        topic: What is read.
+        partitions: Those to read; None: all, new ones as they come into being.
+        starts: Where to begin; a partition that is not in it begins at its start.
+        selection: Keys of the tickets: columns, filter, system columns.
+
+    Attributes:
+        handover: Where the batches go.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        states: Callable[[], list[PartitionState]],
+        topic: Topic,
+        partitions: Sequence[Partition] | None,
+        starts: Mapping[Partition, int],
+        selection: Mapping[str, Any],
+    ) -> None:
+        self.handover: Handover[ConsumedBatch] = Handover(BATCHES_WAITING_MAX, givers=1)
+        self._transport = transport
+        self._states = states
+        self._topic = topic
+        self._discovers = partitions is None
+        self._starts = starts
+        self._selection = selection
+        self._closed = threading.Event()
+        # Guards what is below; held while nothing blocks.
+        self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
+        self._assigned: dict[Partition, _Assigned] = {}
+        self._ready: deque[_Assigned] = deque()
+        self._workers: list[threading.Thread] = []
+        self._scout: threading.Thread | None = None
+        for partition in partitions or ():
+            self._assigned[partition] = _Assigned(partition, starts.get(partition, 0))
+        self._crowded = len(self._assigned) > FOLLOWS_MAX
+
+    def start(self) -> None:
+        """Begin to read, once."""
+        if self._discovers or self._crowded:
+            self._scout = threading.Thread(
+                target=self._look, name="wings-consumer-scout", daemon=True
+            )
+            self._scout.start()
+        else:
+            with self._lock:
+                self._make_ready({})
+
+    def close(self) -> None:
+        """Stop to read; waits for the threads a little."""
+        with self._lock:
+            self._closed.set()
+            reading = [each.chunks for each in self._assigned.values() if each.chunks is not None]
+            threads = list(self._workers)
+            self._news.notify_all()
+        self.handover.close()
+        for chunks in reading:
+            chunks.cancel()
+        if self._scout is not None:
+            threads.append(self._scout)
+        for thread in threads:
+            thread.join(JOIN_SECONDS)
+
+    # The scout's thread.
+
+    def _look(self) -> None:
+        pause = NEWS_SECONDS
+        try:
+            while not self._closed.is_set():
+                news = self._learn(patiently(self._transport, self._states))
+                eager = news and self._crowded
+                pause = NEWS_SECONDS if eager else min(DISCOVER_SECONDS, pause * 2)
+                self._closed.wait(pause)
+        except BaseException as error:  # noqa: BLE001 - raised where the consumer is iterated.
+            self.handover.fail(error)
+
+    def _learn(self, states: Sequence[PartitionState]) -> bool:
+        """Take up new partitions and news; return whether there were any."""
+        found = {partition_of_value(state.partition): state for state in states}
+        with self._lock:
+            for partition, state in found.items():
+                if self._discovers and partition not in self._assigned:
+                    offset = self._starts.get(partition, state.log_start_offset)
+                    self._assigned[partition] = _Assigned(partition, offset)
+            if not self._crowded and len(self._assigned) > FOLLOWS_MAX:
+                self._crowded = True
+                for each in self._assigned.values():
+                    if each.chunks is not None:
+                        each.chunks.cancel()
+            return self._make_ready(
+                {partition: state.next_offset for partition, state in found.items()}
+            )
+
+    def _make_ready(self, ends: Mapping[Partition, int]) -> bool:
+        """Have workers read what waits to be read; called under the lock."""
+        before = len(self._ready)
+        for each in self._assigned.values():
+            behind = ends.get(each.partition, 0) > each.offset
+            if not each.active and (behind or not self._crowded):
+                each.active = True
+                self._ready.append(each)
+        workers = min(FOLLOWS_MAX, len(self._assigned))
+        while self._ready and len(self._workers) < workers and not self._closed.is_set():
+            worker = threading.Thread(
+                target=self._work, name=f"wings-consumer-{len(self._workers)}", daemon=True
+            )
+            self._workers.append(worker)
+            worker.start()
+        self._news.notify_all()
+        return len(self._ready) > before
+
+    # The workers' threads.
+
+    def _work(self) -> None:
+        try:
+            while (assigned := self._next_ready()) is not None:
+                self._read(assigned)
+        except HandoverClosed:
+            return
+        except BaseException as error:  # noqa: BLE001 - raised where the consumer is iterated.
+            self.handover.fail(error)
+
+    def _next_ready(self) -> _Assigned | None:
+        with self._lock:
+            self._news.wait_for(lambda: self._ready or self._closed.is_set())
+            return None if self._closed.is_set() else self._ready.popleft()
+
+    def _read(self, assigned: _Assigned) -> None:
+        value = partition_value(assigned.partition)
+        chunks = self._chunks(assigned)
+        for chunk in chunks:
+            self.handover.put(
+                ConsumedBatch(chunk.batch, value, chunk.start_offset, chunk.end_offset)
+            )
+        with self._lock:
+            assigned.offset = chunks.next_offset
+            assigned.chunks = None
+            assigned.active = False
+
+    def _chunks(self, assigned: _Assigned) -> Chunks:
+        """Return what is to be read of a partition: all that comes, or what is there now."""
+        with self._lock:
+            ticket = build(
+                ScanTicket if self._crowded else FollowTicket,
+                InvalidTicket,
+                "consumer",
+                topic=self._topic.name,
+                partition=partition_value(assigned.partition),
+                offset=assigned.offset,
+                **self._selection,
+            )
+            chunks = Chunks(
+                self._transport,
+                ticket,
+                reconnect_seconds=self._transport.retry.reconnect_seconds,
+            )
+            assigned.chunks = chunks
+            if self._closed.is_set():
+                chunks.cancel()
+            return chunks

@@ -1,0 +1,145 @@
+"""The boundary: what pyarrow raises becomes an error of Wings, and nowhere else.
+
+An error that a server raised carries JSON in `extra_info` and is rebuilt from it. A connection that
+fails carries none, and becomes `Unavailable` with two facts: `endpoint`, and `connection`, which
+says how it failed (see `Connection`). gRPC reports both a port with nobody behind it and a server
+that dies in the middle as "unavailable" (measured), so its text has to tell them apart.
+"""
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from enum import StrEnum
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from wings_core.errors import (
+    Internal,
+    PermissionDenied,
+    ResourceExhausted,
+    Unauthenticated,
+    Unavailable,
+    WingsError,
+    error_from_json,
+)
+
+
+class Connection(StrEnum):
+    """How a connection failed: the fact `connection` of an `Unavailable` of the client's own."""
+
+    UNREACHABLE = "unreachable"
+    """Nobody is there; the call was never sent."""
+    LOST = "lost"
+    """It broke after the call was sent; the server may have carried it out."""
+    TIMEOUT = "timeout"
+    """No answer in time; the server may have carried the call out, or yet do so."""
+    CLOSED = "closed"
+    """The client was closed."""
+
+
+_UNREACHABLE_TEXTS = (
+    "failed to connect",
+    "connection refused",
+    "dns resolution failed",
+    "name resolution failure",
+    "no route to host",
+    "network is unreachable",
+)
+
+_NOISE_BEFORE = "with message: "
+_NOISE_AFTER = ". gRPC client debug context"
+
+
+@contextmanager
+def typed_errors(endpoint: str) -> Generator[None]:
+    """Turn whatever pyarrow raises in the block into an error of Wings.
+
+    Args:
+        endpoint: Who was called, for the facts of the error.
+    """
+    try:
+        yield
+    except (flight.FlightError, pa.ArrowException, OSError) as error:
+        raise typed_error(error, endpoint) from error
+
+
+def typed_error(error: Exception, endpoint: str) -> WingsError:
+    """Return the error of Wings that an error of pyarrow stands for."""
+    told = _told_by_server(error)
+    if told is not None:
+        return told
+    text = _text(error)
+    if isinstance(error, flight.FlightTimedOutError):
+        return timed_out(f"no answer from {endpoint} in time", endpoint)
+    if isinstance(error, (flight.FlightUnavailableError, flight.FlightCancelledError)):
+        lowered = text.lower()
+        if any(sign in lowered for sign in _UNREACHABLE_TEXTS):
+            return Unavailable(
+                f"nobody answers at {endpoint}: {text}",
+                endpoint=endpoint,
+                connection=Connection.UNREACHABLE.value,
+            )
+        return lost(f"the connection to {endpoint} was lost: {text}", endpoint)
+    if isinstance(error, flight.FlightUnauthenticatedError):
+        return Unauthenticated(text, endpoint=endpoint)
+    if isinstance(error, flight.FlightUnauthorizedError):
+        return PermissionDenied(text, endpoint=endpoint)
+    return Internal(f"{endpoint}: {type(error).__name__}: {text}", endpoint=endpoint)
+
+
+def lost(message: str, endpoint: str) -> Unavailable:
+    """Return the error of a connection that broke midway."""
+    return Unavailable(message, endpoint=endpoint, connection=Connection.LOST.value)
+
+
+def timed_out(message: str, endpoint: str) -> Unavailable:
+    """Return the error of a call or a wait that took too long."""
+    return Unavailable(message, endpoint=endpoint, connection=Connection.TIMEOUT.value)
+
+
+def client_closed(endpoint: str) -> Unavailable:
+    """Return the error of a call on a client that was closed."""
+    return Unavailable(
+        "the client is closed", endpoint=endpoint, connection=Connection.CLOSED.value
+    )
+
+
+def is_passing(error: WingsError, *, repeatable: bool) -> bool:
+    """Tell whether the same call may succeed later, and may be sent again.
+
+    Args:
+        error: What the call ended with.
+        repeatable: Whether the call may be carried out twice: a read, or an idempotent write.
+    """
+    if not isinstance(error, (Unavailable, ResourceExhausted)):
+        return False
+    how = error.facts.get("connection")
+    if how == Connection.CLOSED:
+        return False
+    # Without the fact, the server itself refused, before it did anything.
+    return repeatable or how in {None, Connection.UNREACHABLE}
+
+
+def copy_of(error: WingsError) -> WingsError:
+    """Return an equal error without traceback, for one that is raised to several callers."""
+    return type(error)(error.message, **error.facts)
+
+
+def _told_by_server(error: Exception) -> WingsError | None:
+    extra_info = getattr(error, "extra_info", None)
+    if not extra_info:
+        return None
+    try:
+        body = json.loads(bytes(extra_info))
+    except ValueError:
+        return None
+    return error_from_json(body) if isinstance(body, dict) else None
+
+
+def _text(error: Exception) -> str:
+    """Return gRPC's own words, without what Flight puts around them."""
+    text = str(error)
+    text = text.partition(_NOISE_BEFORE)[2] or text
+    text = text.partition(_NOISE_AFTER)[0]
+    return " ".join(text.split())[:400]

@@ -1,0 +1,98 @@
+"""A bounded hand-over of items from many threads to one, which either side can end."""
+
+import threading
+from collections import deque
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class HandoverClosed(Exception):  # noqa: N818 - not an error: the taker is gone.
+    """Nobody takes items any more."""
+
+
+class Handover(Generic[T]):
+    """A queue with an end.
+
+    Args:
+        items_max: How many items may lie in it; whoever puts another waits.
+        givers: How many threads put items; each says `done` once.
+    """
+
+    def __init__(self, items_max: int, givers: int = 0) -> None:
+        assert items_max >= 1
+        self._items_max = items_max
+        self._items: deque[T] = deque()
+        self._givers = givers
+        self._error: BaseException | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._news = threading.Condition(self._lock)
+
+    def put(self, item: T) -> None:
+        """Hand over an item; blocks while there is no room.
+
+        Raises:
+            HandoverClosed: `close` or `fail` was called.
+        """
+        with self._lock:
+            while len(self._items) >= self._items_max and not self._closed:
+                self._room.wait()
+            if self._closed:
+                raise HandoverClosed
+            self._items.append(item)
+            self._news.notify()
+
+    def take(self, timeout: float | None = None) -> T | None:
+        """Take the oldest item; blocks until there is one, up to `timeout` seconds.
+
+        Returns:
+            None where all givers are done, or it was closed, or the time is up.
+
+        Raises:
+            BaseException: What a giver failed with, once the items before it are taken.
+        """
+        with self._lock:
+            if not self._items and not self._ended:
+                self._news.wait_for(lambda: self._items or self._ended, timeout)
+            if self._items:
+                item = self._items.popleft()
+                self._room.notify()
+                return item
+            if self._error is not None:
+                raise self._error
+            return None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come; items may still lie in it."""
+        with self._lock:
+            return self._ended
+
+    def done(self) -> None:
+        """Say that one giver has no more items."""
+        with self._lock:
+            self._givers -= 1
+            self._news.notify()
+
+    def fail(self, error: BaseException) -> None:
+        """Let the taker fail, after the items that are there; the first error counts."""
+        with self._lock:
+            self._error = self._error or error
+            self._end()
+
+    def close(self) -> None:
+        """End it from the taker's side: items are dropped, givers are freed."""
+        with self._lock:
+            self._items.clear()
+            self._end()
+
+    def _end(self) -> None:
+        self._closed = True
+        self._room.notify_all()
+        self._news.notify_all()
+
+    @property
+    def _ended(self) -> bool:
+        return self._closed or self._givers == 0

@@ -1,0 +1,216 @@
+"""What the client's calls return: frozen dataclasses, times as aware datetimes in UTC."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any, NamedTuple, Self
+
+import pyarrow as pa
+from pydantic import JsonValue
+
+from wings_core.contracts.chunks import EndReason
+from wings_core.model import CommittedRange as StoredRange
+from wings_core.names import TopicName
+from wings_core.partitions import JsonScalar, partition_value
+from wings_core.schemas import schema_from_ipc
+from wings_core.times import parse_timestamp
+
+PartitionValue = JsonScalar | bytes
+"""A partition value as calls take it: of the key column's kind; bytes stand for their base64."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A namespace."""
+
+    name: str
+    """Full: `tenants/T/namespaces/N`."""
+    created_at: datetime
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Read a server's description."""
+        return cls(found["namespace"], _datetime(found["created_at"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic. Its UUID tells it from one of the same name before or after it."""
+
+    name: str
+    """Full: `tenants/T/namespaces/N/topics/X`."""
+    uuid: str
+    schema: pa.Schema
+    partition_key: str | None
+    """The column whose value is the partition; None for a topic of one partition, None."""
+    config: Mapping[str, JsonValue]
+    created_at: datetime
+
+    @property
+    def id(self) -> str:
+        """The last part of the name."""
+        return TopicName.parse(self.name).topic
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Read a server's description."""
+        return cls(
+            name=found["topic"],
+            uuid=found["uuid"],
+            schema=schema_from_ipc(found["schema_ipc"]),
+            partition_key=found["partition_key"],
+            config=found["config"],
+            created_at=_datetime(found["created_at"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Where a partition stands."""
+
+    partition: JsonScalar
+    """The partition value; of a binary key, in base64."""
+    log_start_offset: int
+    """The first offset that is still kept."""
+    next_offset: int
+    """The next offset to be assigned."""
+    bytes: int
+    """Stored."""
+    last_timestamp: datetime | None
+    """Of the last message; None before the first."""
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Read a server's description."""
+        last = found["last_timestamp"]
+        return cls(
+            partition=found["partition"],
+            log_start_offset=found["log_start_offset"],
+            next_offset=found["next_offset"],
+            bytes=found["bytes"],
+            last_timestamp=None if last is None else _datetime(last),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOffset:
+    """A named consumer's place in a partition."""
+
+    topic: str
+    """Full."""
+    partition: JsonScalar
+    offset: int
+    """The next one to read."""
+    committed_at: datetime
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Read a server's description."""
+        return cls(
+            found["topic"], found["partition"], found["offset"], _datetime(found["committed_at"])
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRange:
+    """Offsets `[start_offset, end_offset]`, both inclusive, that rows got in one partition."""
+
+    partition: JsonScalar
+    start_offset: int
+    end_offset: int
+    timestamp: datetime
+    """That the rows bear; where several batches were joined to one range, that of the last."""
+
+    @classmethod
+    def of(cls, stored: StoredRange) -> Self:
+        """Translate a range of a PutResult."""
+        return cls(
+            partition_value(stored.partition),
+            stored.start_offset,
+            stored.end_offset,
+            _EPOCH + timedelta(microseconds=stored.timestamp),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PushResult:
+    """What a push committed, all of it durable."""
+
+    committed: tuple[CommittedRange, ...]
+    """By first row of each partition; ranges that follow on each other are joined."""
+    rows: int
+    batches: int
+    """Each was atomic by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed(PushResult):
+    """What one `Producer.send` committed."""
+
+    sequence: int
+    """Of its first batch."""
+    next_sequence: int
+    """Of whatever the producer sends next: what a producer started again goes on with."""
+
+
+class Chunk(NamedTuple):
+    """Rows of one partition, and the range of the log that they come from."""
+
+    batch: pa.RecordBatch
+    start_offset: int
+    end_offset: int
+    """Inclusive. With a filter, the range includes the rows that it dropped."""
+
+
+class ConsumedBatch(NamedTuple):
+    """Rows that a consumer hands on."""
+
+    batch: pa.RecordBatch
+    partition: JsonScalar
+    start_offset: int
+    end_offset: int
+    """Inclusive. With a filter, the range includes the rows that it dropped."""
+
+
+@dataclass(frozen=True)
+class FetchResult:
+    """What one fetch found; an Arrow stream for whoever takes one (DuckDB, polars, pandas)."""
+
+    schema: pa.Schema
+    batches: Sequence[pa.RecordBatch]
+    start_offset: int
+    """Of the first row; where there is none, the offset asked for (of `"earliest"`, `"latest"` and
+    times: `next_offset`)."""
+    end_offset: int | None
+    """Of the last row, inclusive; None where there is none."""
+    next_offset: int
+    """Where to read on."""
+    log_end_offset: int
+    """The next offset to be assigned, as of the end of the fetch."""
+    end: EndReason
+    """Why it ended: `max_messages`, `min_messages` or `deadline`."""
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """All rows as one table, without a copy."""
+        return pa.Table.from_batches(self.batches, self.schema)
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows came."""
+        return sum(batch.num_rows for batch in self.batches)
+
+    def __len__(self) -> int:
+        """Return how many rows came."""
+        return self.num_rows
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Hand the rows on by the Arrow PyCapsule interface."""
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+def _datetime(text: str) -> datetime:
+    return _EPOCH + timedelta(microseconds=parse_timestamp(text))

@@ -1,0 +1,91 @@
+"""Push: data in, offsets out, over a producer that lives for one call."""
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from wings_client._batches import Data
+from wings_client._messages import TimeValue
+from wings_client._model import PartitionValue, PushResult, Topic
+from wings_client._producer import Producer
+from wings_client._transport import Transport
+from wings_core.errors import WingsError
+
+TOPICS_MAX = 1_000
+"""Topics for which identities are kept; the one pushed to longest ago goes first."""
+
+IDENTITIES_MAX = 16
+"""Identities kept for each topic; more pushes at once take fresh ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A producer id and the sequence that it goes on with."""
+
+    producer_id: str
+    sequence: int
+
+
+class Identities:
+    """Producer ids to push under, used again by later pushes.
+
+    A server remembers each producer id for days, so a fresh one for each push would leave much
+    behind. One that a push failed under is forgotten: where its sequence stands is not known.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: OrderedDict[str, list[Identity]] = OrderedDict()
+
+    def take(self, topic_uuid: str) -> Identity:
+        """Return an identity that nobody else uses until it is given back."""
+        with self._lock:
+            free = self._free.get(topic_uuid)
+            return free.pop() if free else Identity(uuid4().hex, 0)
+
+    def give_back(self, topic_uuid: str, identity: Identity) -> None:
+        """Let later pushes use an identity."""
+        with self._lock:
+            free = self._free.setdefault(topic_uuid, [])
+            self._free.move_to_end(topic_uuid)
+            if len(free) < IDENTITIES_MAX:
+                free.append(identity)
+            if len(self._free) > TOPICS_MAX:
+                self._free.popitem(last=False)
+
+
+def push(
+    transport: Transport,
+    identities: Identities,
+    topic: Topic,
+    data: Data,
+    *,
+    partition: PartitionValue,
+    timestamp: TimeValue | None,
+    expected_offset: int | None,
+    **window: Any,
+) -> PushResult:
+    """Push and wait until everything is durable; see `Client.push`."""
+    identity = identities.take(topic.uuid)
+    producer = Producer(
+        transport,
+        topic,
+        producer_id=identity.producer_id,
+        sequence=identity.sequence,
+        partition=partition,
+        **window,
+    )
+    try:
+        with producer:
+            sent = producer.send(data, timestamp=timestamp, expected_offset=expected_offset)
+            committed = sent.result()
+    except WingsError as error:
+        # Known in full only now that nothing is without an answer any more.
+        error.facts.update(
+            rows_committed=producer.rows_committed, batches_committed=producer.batches_committed
+        )
+        raise
+    identities.give_back(topic.uuid, Identity(identity.producer_id, committed.next_sequence))
+    return PushResult(committed.committed, committed.rows, committed.batches)

@@ -1,0 +1,157 @@
+"""Rows: mappings of Python values to a batch, where no value may change on its way.
+
+pyarrow converts some values in silence: 1.5 to the integer 1, a time to its date, a nested key that
+the type does not have to nothing. So what it made is compared with what it was given.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from wings_core.arrow_types import fields_of
+from wings_core.contracts.messages import shortened
+from wings_core.errors import SchemaMismatch
+from wings_core.type_names import type_name
+
+if TYPE_CHECKING:
+    from wings_core.arrow_types import ArrowArray, ArrowField
+
+Row = Mapping[str, Any]
+
+
+def batch_of_rows(rows: Sequence[Row], schema: pa.Schema, first_row: int = 0) -> pa.RecordBatch:
+    """Return rows as a batch; a key that is absent is null.
+
+    Args:
+        rows: By column name.
+        schema: The topic's.
+        first_row: The number of the first row, for errors.
+
+    Raises:
+        SchemaMismatch: A key that is no column, or a value that is not of its column's type; facts
+            `column` and `row`.
+    """
+    names = set(schema.names)
+    for index, row in enumerate(rows):
+        if not row.keys() <= names:
+            unknown = next(key for key in row if key not in names)
+            raise _mismatch(
+                f"{unknown!r:.80} is not a column of the topic", str(unknown), first_row + index
+            )
+    arrays = [
+        _column([row.get(field.name) for row in rows], field, first_row)
+        for field in fields_of(schema)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def batch_of_columns(columns: Mapping[str, Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch from the values of each column.
+
+    Raises:
+        SchemaMismatch: A key that is no column, a column that is missing or of another length, or
+            a value that is not of its column's type; fact `column`.
+    """
+    for name in columns:
+        if name not in schema.names:
+            raise _mismatch(f"{name!r:.80} is not a column of the topic", str(name))
+    arrays: list[ArrowArray] = []
+    for field in fields_of(schema):
+        if field.name not in columns:
+            raise _mismatch(f"column {field.name!r:.80} is missing", field.name)
+        arrays.append(_column(list(columns[field.name]), field, 0))
+        if len(arrays[-1]) != len(arrays[0]):
+            raise _mismatch(
+                f"column {field.name!r:.80} has {len(arrays[-1])} values, the first column has "
+                f"{len(arrays[0])}",
+                field.name,
+            )
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _column(values: list[Any], field: "ArrowField", first_row: int) -> "ArrowArray":
+    try:
+        array: ArrowArray = cast("Any", pa).array(values, type=field.type)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as problem:
+        row = _first(not _converts(value, field.type) for value in values)
+        raise _unfit(field, values[row], str(problem), first_row + row) from None
+    back = array.to_pylist()
+    if not _equal(back, values):
+        row = _first(not _same(*pair) for pair in zip(values, back, strict=True))
+        if row < len(values):
+            problem = f"would be {back[row]!r:.80}"
+            raise _unfit(field, values[row], problem, first_row + row)
+    return array
+
+
+def _first(found: Iterable[bool]) -> int:
+    """Return the index of the first that is true, or how many there are."""
+    index = -1
+    for index, each in enumerate(found):
+        if each:
+            return index
+    return index + 1
+
+
+def _converts(value: Any, data_type: pa.DataType) -> bool:
+    try:
+        cast("Any", pa).array([value], type=data_type)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        return False
+    return True
+
+
+def _same(given: Any, back: Any) -> bool:
+    """Tell whether a value that came back from Arrow is what was given."""
+    if isinstance(back, float) and isinstance(given, float):
+        # A float column has no other way to write 0.1; only what grows out of it is lost.
+        return math.isinf(given) or not math.isinf(back)
+    if isinstance(back, bytes) and isinstance(given, str):
+        return back == given.encode()
+    if isinstance(back, str) and isinstance(given, bytes):
+        return back.encode() == given
+    if isinstance(given, Mapping):
+        return _same_mapping(cast("Mapping[Any, Any]", given), back)
+    if isinstance(back, (list, tuple)) and not isinstance(given, (str, bytes)):
+        return _same_items(given, cast("Sequence[Any]", back))
+    if back is None:
+        return given is None or (isinstance(given, float) and math.isnan(given))
+    return _equal(given, back)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except ValueError:  # NumPy's arrays have no truth value.
+        return False
+
+
+def _same_mapping(given: Mapping[Any, Any], back: Any) -> bool:
+    if isinstance(back, dict):  # A struct; its other fields were not given, and are null.
+        fields = cast("dict[Any, Any]", back)
+        return given.keys() <= fields.keys() and all(
+            _same(given.get(key), value) for key, value in fields.items()
+        )
+    return isinstance(back, list) and _same_items(given.items(), cast("list[Any]", back))
+
+
+def _same_items(given: Iterable[Any], back: Sequence[Any]) -> bool:
+    items = list(given)
+    return len(items) == len(back) and all(_same(*pair) for pair in zip(items, back, strict=True))
+
+
+def _unfit(field: "ArrowField", value: Any, problem: str, row: int) -> SchemaMismatch:
+    return _mismatch(
+        f"column {field.name!r:.80}: {value!r:.80} is not a value of type "
+        f"{type_name(field.type):.80}: {problem:.200}",
+        field.name,
+        row,
+    )
+
+
+def _mismatch(message: str, column: str, row: int | None = None) -> SchemaMismatch:
+    if row is None:
+        return SchemaMismatch(shortened(message), column=column)
+    return SchemaMismatch(shortened(f"row {row}: {message}"), column=column, row=row)

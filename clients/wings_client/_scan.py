@@ -1,0 +1,157 @@
+"""Scan: a range of what is committed, as one lazy RecordBatchReader.
+
+GetFlightInfo fixes the ranges, so that a scan reads one state of the log however long it takes, and
+a part of it can be read again where a connection broke.
+"""
+
+import threading
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from wings_client._handover import Handover, HandoverClosed
+from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
+from wings_client._model import PartitionValue
+from wings_client._stream import Chunks
+from wings_client._transport import Transport
+from wings_core.contracts.info import InfoCommand
+from wings_core.contracts.tickets import ScanTicket, parse_ticket
+from wings_core.errors import InvalidArgument
+
+PARALLEL_MAX = 64
+"""Most streams of one scan at once, each with a thread."""
+
+ROWS_PER_PART_MIN = 65_536
+"""A range is not cut into parts smaller than a full batch."""
+
+JOIN_SECONDS = 1.0
+"""How long the end of a scan waits for each of its threads; one that is opening a stream on a
+server that went silent ends with that stream."""
+
+BATCHES_WAITING_PER_STREAM = 2
+"""Batches that a parallel scan has read and not yet handed on, for each of its streams."""
+
+
+def scan(
+    transport: Transport,
+    topic: str,
+    partition: PartitionValue,
+    offset: OffsetValue,
+    end_offset: int | None,
+    parallel: int,
+    **keys: Any,
+) -> pa.RecordBatchReader:
+    """Read a range; see `Client.scan`."""
+    if not 1 <= parallel <= PARALLEL_MAX:
+        raise InvalidArgument(f"parallel must be from 1 to {PARALLEL_MAX}; got {parallel}")
+    schema, tickets = plan(transport, topic, partition, offset, end_offset, **keys)
+    tickets = [part for ticket in tickets for part in _cut(ticket, parallel, len(tickets))]
+    if parallel == 1 or len(tickets) <= 1:
+        batches = _one_by_one(transport, tickets)
+    else:
+        batches = ParallelScan(transport, tickets, min(parallel, len(tickets))).batches()
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def plan(
+    transport: Transport,
+    topic: str,
+    partition: PartitionValue,
+    offset: OffsetValue,
+    end_offset: int | None = None,
+    **keys: Any,
+) -> tuple[pa.Schema, list[ScanTicket]]:
+    """Return the tickets that read a range of one partition or of all, their ends fixed.
+
+    Returns:
+        The schema of the batches, and the tickets by partition value.
+    """
+    command = build(
+        InfoCommand,
+        InvalidArgument,
+        "scan",
+        topic=topic,
+        partition=wire_partition(partition),
+        offset=wire_offset(offset),
+        end_offset=end_offset,
+        **keys,
+    )
+    info = transport.info(command)
+    tickets = [parse_ticket(endpoint.ticket.ticket) for endpoint in info.endpoints]
+    return info.schema, [ticket for ticket in tickets if isinstance(ticket, ScanTicket)]
+
+
+def _cut(ticket: ScanTicket, parallel: int, tickets: int) -> Iterator[ScanTicket]:
+    """Cut a range, so that `parallel` streams have work where there are fewer ranges."""
+    assert isinstance(ticket.offset, int)
+    assert ticket.end_offset is not None
+    start_offset, rows = ticket.offset, ticket.end_offset - ticket.offset
+    parts = min(-(-parallel // tickets), -(-rows // ROWS_PER_PART_MIN))
+    for part in range(parts):
+        yield ticket.model_copy(
+            update={
+                "offset": start_offset + rows * part // parts,
+                "end_offset": start_offset + rows * (part + 1) // parts,
+            }
+        )
+
+
+def _one_by_one(transport: Transport, tickets: list[ScanTicket]) -> Generator[pa.RecordBatch]:
+    for ticket in tickets:
+        for chunk in Chunks(transport, ticket):
+            yield chunk.batch
+
+
+class ParallelScan:
+    """Reads several ranges at once, each stream on a thread.
+
+    Args:
+        transport: To the server.
+        tickets: The ranges.
+        parallel: How many threads.
+    """
+
+    def __init__(self, transport: Transport, tickets: list[ScanTicket], parallel: int) -> None:
+        self._handover: Handover[pa.RecordBatch] = Handover(
+            parallel * BATCHES_WAITING_PER_STREAM, parallel
+        )
+        self._streams = [Chunks(transport, ticket) for ticket in tickets]
+        self._lock = threading.Lock()
+        self._waiting = iter(self._streams)
+        self._threads = [
+            threading.Thread(target=self._read, name=f"wings-scan-{index}", daemon=True)
+            for index in range(parallel)
+        ]
+
+    def batches(self) -> Generator[pa.RecordBatch]:
+        """Yield the batches of all ranges as they come, in order within each range."""
+        started = 0
+        try:
+            for thread in self._threads:
+                thread.start()
+                started += 1
+            while (batch := self._handover.take()) is not None:
+                yield batch
+        finally:
+            self._handover.close()
+            for chunks in self._streams:
+                chunks.cancel()
+            for thread in self._threads[:started]:
+                thread.join(JOIN_SECONDS)
+
+    def _read(self) -> None:
+        try:
+            while (chunks := self._next_stream()) is not None:
+                for chunk in chunks:
+                    self._handover.put(chunk.batch)
+        except HandoverClosed:
+            return
+        except BaseException as error:  # noqa: BLE001 - raised where the scan is read.
+            self._handover.fail(error)
+        finally:
+            self._handover.done()
+
+    def _next_stream(self) -> Chunks | None:
+        with self._lock:
+            return next(self._waiting, None)

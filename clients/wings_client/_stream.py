@@ -1,0 +1,237 @@
+"""Streams of chunks: DoGet, opened anew where it stopped when the connection broke.
+
+A stream lives no longer than the client's timeout: its gRPC deadline is the only thing that frees
+a thread from a server that went silent. One that reaches it in good health, because the server has
+much to send or the reader takes its time, goes on with a new ticket at the next offset. So rows
+come in order, each once, whatever happens to connections.
+"""
+
+import threading
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from wings_client._errors import client_closed, is_passing, lost, typed_errors
+from wings_client._model import Chunk
+from wings_client._retry import Backoff
+from wings_client._transport import Transport
+from wings_core.contracts.chunks import ChunkEnd, ChunkRange, parse_chunk_metadata
+from wings_core.contracts.tickets import TIMEOUT_MS_MAX, FetchTicket, FollowTicket, ScanTicket
+from wings_core.errors import WingsError
+from wings_core.times import Deadline
+
+TIMEOUT_MS_MIN = 2
+"""The shortest wait that a ticket can ask for."""
+
+GRACE_SECONDS = 5.0
+"""How much later than the end of its wait a stream that the server should end is given up."""
+
+
+class StreamCancelled(Exception):  # noqa: N818 - not an error: the caller asked for it.
+    """The reader of a stream closed it."""
+
+
+class Reading:
+    """One DoGet at a time, which another thread can cancel."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.cancelled = threading.Event()
+        self._lock = threading.Lock()
+        self._reader: flight.FlightStreamReader | None = None
+        transport.add_stream(self)
+
+    def cancel(self) -> None:
+        """End the stream, here and on the server, and open no other."""
+        self.cancelled.set()
+        with self._lock:
+            if self._reader is not None:
+                self._reader.cancel()
+
+    def open(self, ticket: bytes, seconds: float) -> "OpenStream":
+        """Open a stream; blocks until its schema is there. Tries once.
+
+        Raises:
+            StreamCancelled: `cancel` was called.
+            WingsError: The server's refusal, or `Unavailable`.
+        """
+        if self.cancelled.is_set():
+            raise StreamCancelled
+        reader = self.transport.get(ticket, seconds)
+        with self._lock:
+            self._reader = reader
+            if self.cancelled.is_set():
+                reader.cancel()
+                raise StreamCancelled
+        return OpenStream(reader, self)
+
+    def done(self) -> None:
+        """Let go of the stream, cancelled if it has not ended."""
+        with self._lock:
+            reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.cancel()
+
+    def pause(self, seconds: float) -> None:
+        """Wait, or less if the stream is cancelled meanwhile."""
+        if self.cancelled.wait(seconds):
+            raise StreamCancelled
+
+
+@dataclass(slots=True)
+class OpenStream:
+    """A DoGet stream that was opened."""
+
+    reader: flight.FlightStreamReader
+    reading: Reading
+    end: ChunkEnd | None = None
+    """Its last chunk, once that came."""
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the chunks of rows, and set `end`; blocks while the server waits.
+
+        Raises:
+            StreamCancelled: `Reading.cancel` was called.
+            WingsError: The server's refusal, or `Unavailable`.
+        """
+        endpoint = self.reading.transport.endpoint
+        try:
+            while True:
+                try:
+                    with typed_errors(endpoint):
+                        batch, metadata = self.reader.read_chunk()
+                except StopIteration:
+                    if self.end is None:
+                        raise lost("a stream ended before its end chunk", endpoint) from None
+                    return
+                except WingsError:
+                    if self.reading.cancelled.is_set():
+                        raise StreamCancelled from None
+                    raise
+                found = parse_chunk_metadata(metadata)
+                if isinstance(found, ChunkRange):
+                    yield Chunk(batch, found.start_offset, found.end_offset)
+                else:
+                    self.end = found
+        finally:
+            self.reading.done()
+
+
+class Chunks:
+    """The chunks of one scan or follow, over as many streams as it takes.
+
+    Args:
+        transport: To the server.
+        ticket: Its offset is a number; its end, where it is a follow, is `deadline`.
+        deadline: Of a follow; a scan ends at its `end_offset`.
+        reconnect_seconds: How long to try without any progress; None for as often as one call.
+
+    Attributes:
+        next_offset: Where the chunks go on.
+        log_end_offset: As of the last end chunk; None before the first.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        ticket: ScanTicket | FollowTicket,
+        deadline: Deadline | None = None,
+        reconnect_seconds: float | None = None,
+    ) -> None:
+        assert isinstance(ticket.offset, int)
+        self.next_offset = ticket.offset
+        self.log_end_offset: int | None = None
+        self._transport = transport
+        self._ticket = ticket
+        self._deadline = deadline or Deadline.never()
+        self._reconnect_seconds = reconnect_seconds
+        self._reading = Reading(transport)
+
+    def cancel(self) -> None:
+        """End the chunks, for whoever iterates and on the server; from any thread."""
+        self._reading.cancel()
+
+    def __iter__(self) -> Generator[Chunk]:
+        """Yield the chunks until the end; leaving the loop cancels the stream on the server.
+
+        Raises:
+            WingsError: The server's refusal; `Unavailable` where it could not be reached again.
+        """
+        backoff = Backoff(self._transport.retry)
+        failing = Deadline.never()
+        try:
+            while True:
+                reached = self.next_offset
+                try:
+                    yield from self._one_stream()
+                    if isinstance(self._ticket, ScanTicket) or self._deadline.passed:
+                        return
+                    backoff.reset()
+                except WingsError as error:
+                    if not is_passing(error, repeatable=True):
+                        raise
+                    if self.next_offset > reached:
+                        backoff.reset()
+                    if backoff.failures == 0:
+                        failing = Deadline.after(self._reconnect_seconds or 0.0)
+                    if self._given_up(backoff, failing):
+                        raise
+                    self._reading.pause(backoff.next_delay())
+        except StreamCancelled:
+            # Of a scan, this would look like its end.
+            if isinstance(self._ticket, ScanTicket) and self._transport.closed.is_set():
+                raise client_closed(self._transport.endpoint) from None
+        finally:
+            self._reading.done()
+
+    def _one_stream(self) -> Iterator[Chunk]:
+        ticket, seconds = self._next_ticket()
+        stream = self._reading.open(ticket.to_bytes(), seconds)
+        for chunk in stream.chunks():
+            # Moved on before the chunk is handed on: it is the reader's from then on.
+            self.next_offset = chunk.end_offset + 1
+            yield chunk
+        assert stream.end is not None
+        self.next_offset = stream.end.next_offset
+        self.log_end_offset = stream.end.log_end_offset
+
+    def _next_ticket(self) -> tuple[ScanTicket | FollowTicket, float]:
+        """Return the ticket to go on with, and how many seconds its stream may last."""
+        timeout = self._transport.timeout
+        if isinstance(self._ticket, ScanTicket):
+            return self._ticket.model_copy(update={"offset": self.next_offset}), timeout
+        remaining = self._deadline.remaining()
+        seconds = timeout if remaining is None else min(timeout, remaining)
+        update = {"offset": self.next_offset, "timeout_ms": milliseconds(seconds)}
+        return self._ticket.model_copy(update=update), seconds + GRACE_SECONDS
+
+    def _given_up(self, backoff: Backoff, failing: Deadline) -> bool:
+        if self._deadline.passed:
+            return True
+        if self._reconnect_seconds is None:
+            return backoff.failures + 1 >= self._transport.retry.attempts
+        return failing.passed
+
+
+def milliseconds(seconds: float) -> int:
+    """Return a wait as a ticket takes it, within the ticket's bounds."""
+    return min(TIMEOUT_MS_MAX, max(TIMEOUT_MS_MIN, round(seconds * 1000)))
+
+
+def read_all(
+    transport: Transport, ticket: FetchTicket, seconds: float
+) -> tuple[pa.Schema, list[Chunk], ChunkEnd]:
+    """Read one stream to its end. Tries once.
+
+    Raises:
+        WingsError: The server's refusal, or `Unavailable`.
+    """
+    try:
+        stream = Reading(transport).open(ticket.to_bytes(), seconds)
+        chunks = list(stream.chunks())
+    except StreamCancelled:
+        raise client_closed(transport.endpoint) from None
+    assert stream.end is not None
+    return stream.reader.schema, chunks, stream.end

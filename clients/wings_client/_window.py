@@ -1,0 +1,307 @@
+"""The window of a producer: its batches without an answer, in order, and what they belong to.
+
+Whoever sends puts batches in while there is room, the writer's thread takes them to its stream, the
+answers' thread takes off the oldest. A stream that breaks leaves its batches in the window, to be
+written to the next.
+
+One lock guards all of it, and is held while nothing blocks; futures are resolved without it.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from wings_client._errors import copy_of, timed_out
+from wings_client._model import Committed, CommittedRange
+from wings_core.errors import InvalidArgument, ResourceExhausted, WingsError
+from wings_core.times import Deadline
+
+
+class Ranges:
+    """Committed ranges; those of a partition that follow on each other are joined."""
+
+    def __init__(self) -> None:
+        self._ranges: list[CommittedRange] = []
+        self._last: dict[object, int] = {}
+        """Where each partition's last range lies."""
+
+    def add(self, found: Sequence[CommittedRange]) -> None:
+        """Add the ranges of the next batch."""
+        for each in found:
+            key = (type(each.partition), each.partition)  # True equals 1.
+            index = self._last.get(key)
+            if index is not None and self._ranges[index].end_offset + 1 == each.start_offset:
+                start_offset = self._ranges[index].start_offset
+                self._ranges[index] = CommittedRange(
+                    each.partition, start_offset, each.end_offset, each.timestamp
+                )
+                continue
+            self._last[key] = len(self._ranges)
+            self._ranges.append(each)
+
+    def joined(self) -> tuple[CommittedRange, ...]:
+        """Return all ranges."""
+        return tuple(self._ranges)
+
+
+@dataclass(slots=True)
+class Send:
+    """What came by one call of `Producer.send`: one batch or several."""
+
+    sequence: int
+    """Of its first batch."""
+    next_sequence: int
+    """One more than its last batch's so far."""
+    future: Future[Committed] = field(default_factory=Future[Committed])
+    ranges: Ranges = field(default_factory=Ranges)
+    rows: int = 0
+    """Committed."""
+    batches: int = 0
+    """Committed."""
+    unanswered: int = 0
+    complete: bool = False
+    """Whether no more batches are put in."""
+
+    def succeed(self) -> None:
+        """Resolve the future: all is committed."""
+        self.future.set_result(
+            Committed(
+                committed=self.ranges.joined(),
+                rows=self.rows,
+                batches=self.batches,
+                sequence=self.sequence,
+                next_sequence=self.next_sequence,
+            )
+        )
+
+    def fail(self, error: WingsError) -> None:
+        """Resolve the future with an error that also tells what was committed before."""
+        own = copy_of(error)
+        own.facts.update(rows_committed=self.rows, batches_committed=self.batches)
+        self.future.set_exception(own)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A batch without an answer."""
+
+    sequence: int
+    batch: pa.RecordBatch
+    metadata: bytes | None
+    bytes: int
+    send: Send
+
+
+class Window:
+    """See the module.
+
+    Args:
+        sequence: Of the first batch.
+        batches_max: Most batches in it.
+        bytes_max: Most bytes in it; one batch may exceed it.
+        endpoint: For errors.
+
+    Attributes:
+        answers: How many batches were committed so far.
+        rows: How many rows were committed so far.
+    """
+
+    def __init__(self, sequence: int, batches_max: int, bytes_max: int, endpoint: str) -> None:
+        self.answers = 0
+        self.rows = 0
+        self._batches_max = batches_max
+        self._bytes_max = bytes_max
+        self._endpoint = endpoint
+        self._next_sequence = sequence
+        self._entries: deque[Entry] = deque()
+        self._bytes = 0
+        self._written = 0
+        """How many of the entries were written to the present stream."""
+        self._stream_ended = False
+        self._failure: WingsError | None = None
+        self._closing = False
+        lock = threading.Lock()
+        self._lock = lock
+        self._room = threading.Condition(lock)
+        self._work = threading.Condition(lock)
+        self._empty = threading.Condition(lock)
+
+    # Whoever sends.
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence of the next batch put in."""
+        with self._lock:
+            return self._next_sequence
+
+    def begin(self) -> Send:
+        """Begin a send; one at a time."""
+        send = Send(self.next_sequence, self.next_sequence)
+        send.future.set_running_or_notify_cancel()
+        return send
+
+    def put(
+        self, send: Send, batch: pa.RecordBatch, metadata: bytes | None, deadline: Deadline
+    ) -> None:
+        """Put in a batch; blocks while there is no room for it.
+
+        Raises:
+            ResourceExhausted: No room before the deadline.
+            InvalidArgument: The window was closed.
+            WingsError: What an earlier batch failed with.
+        """
+        size = batch.nbytes
+        with self._lock:
+            while not self._has_room(size):
+                self._check_open()
+                if not self._room.wait(deadline.remaining()) and not self._has_room(size):
+                    raise full(send.batches + send.unanswered)
+            self._check_open()
+            self._entries.append(Entry(self._next_sequence, batch, metadata, size, send))
+            self._bytes += size
+            self._next_sequence += 1
+            send.next_sequence = self._next_sequence
+            send.unanswered += 1
+            self._work.notify()
+
+    def complete(self, send: Send) -> None:
+        """Say that a send has all its batches in."""
+        with self._lock:
+            send.complete = True
+            done = send.unanswered == 0
+        if done:
+            send.succeed()
+
+    def wait_empty(self, timeout: float | None) -> None:
+        """Wait until everything that was put in is committed.
+
+        Raises:
+            Unavailable: Not within `timeout` seconds.
+            WingsError: What a batch failed with.
+        """
+        with self._lock:
+            self._empty.wait_for(lambda: not self._entries or self._failure, timeout)
+            if self._failure is not None:
+                raise copy_of(self._failure)
+            if self._entries:
+                raise timed_out(
+                    f"{len(self._entries)} batches are not answered after {timeout} s",
+                    self._endpoint,
+                )
+
+    def close(self) -> bool:
+        """Take no more batches in; return False where it was closed already."""
+        with self._lock:
+            was_open = not self._closing
+            self._closing = True
+            self._room.notify_all()
+            self._work.notify_all()
+            return was_open
+
+    def fail(self, error: WingsError) -> None:
+        """Fail everything that is in the window, and all that would come."""
+        with self._lock:
+            self._failure = self._failure or copy_of(error)
+            sends = {id(entry.send): entry.send for entry in self._entries}
+            self._entries.clear()
+            self._bytes = 0
+            self._written = 0
+            self._room.notify_all()
+            self._work.notify_all()
+            self._empty.notify_all()
+        for send in sends.values():
+            send.fail(error)
+
+    # The writer's thread.
+
+    def wait_for_work(self) -> bool:
+        """Wait for a batch; return False where none will come any more."""
+        with self._lock:
+            self._work.wait_for(lambda: self._entries or self._closing or self._failure)
+            return bool(self._entries)
+
+    def begin_stream(self) -> int | None:
+        """Begin to write from the oldest batch on; return its sequence, None without a batch."""
+        with self._lock:
+            self._written = 0
+            self._stream_ended = False
+            return self._entries[0].sequence if self._entries else None
+
+    def next_to_write(self, expiry: float) -> Entry | None:
+        """Wait for the next batch to write; None where the stream shall end.
+
+        Args:
+            expiry: When the stream shall end at the latest, on the monotonic clock.
+        """
+        with self._lock:
+            while not self._stream_ended and self._failure is None:
+                left = expiry - time.monotonic()
+                if left <= 0:
+                    return None
+                if self._written < len(self._entries):
+                    self._written += 1
+                    return self._entries[self._written - 1]
+                if self._closing:
+                    return None
+                self._work.wait(left)
+            return None
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether a batch that was written to the present stream has no answer."""
+        with self._lock:
+            return self._written > 0
+
+    # The answers' thread.
+
+    def answered(self, ranges: Sequence[CommittedRange]) -> None:
+        """Take off the oldest batch, which was committed."""
+        with self._lock:
+            if self._written == 0:
+                return  # All have failed meanwhile.
+            entry = self._entries.popleft()
+            self._bytes -= entry.bytes
+            self._written -= 1
+            self.answers += 1
+            self.rows += entry.batch.num_rows
+            send = entry.send
+            send.ranges.add(ranges)
+            send.rows += entry.batch.num_rows
+            send.batches += 1
+            send.unanswered -= 1
+            done = send.complete and send.unanswered == 0
+            self._room.notify()
+            if not self._entries:
+                self._empty.notify_all()
+        if done:
+            send.succeed()
+
+    def end_stream(self) -> None:
+        """Say that no more answers come by the present stream."""
+        with self._lock:
+            self._stream_ended = True
+            self._work.notify()
+
+    def _has_room(self, size: int) -> bool:
+        if not self._entries:
+            return True
+        return len(self._entries) < self._batches_max and self._bytes + size <= self._bytes_max
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise copy_of(self._failure)
+        if self._closing:
+            raise InvalidArgument("the producer is closed")
+
+
+def full(batches_sent: int) -> ResourceExhausted:
+    """Return the error of a send that found no room in time."""
+    return ResourceExhausted(
+        f"the producer's window was full for too long; {batches_sent} batches of this were sent",
+        batches_sent=batches_sent,
+    )
