@@ -1,7 +1,7 @@
 """Plain `pyarrow.flight` calls in the words of the wire contracts, for tests."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +67,8 @@ def read_answer(reader: flight.FlightStreamReader) -> Answer:
     end: Json | None = None
     for chunk in chunks(reader):
         assert end is None, "nothing may follow the end chunk"
+        assert chunk.data is not None
+        assert chunk.app_metadata is not None
         metadata = json.loads(chunk.app_metadata.to_pybytes())
         if "end" in metadata:
             assert chunk.data.num_rows == 0
@@ -96,6 +98,13 @@ def chunks(reader: flight.FlightStreamReader) -> Iterator[flight.FlightStreamChu
             return
 
 
+def open_put(
+    client: flight.FlightClient, descriptor: flight.FlightDescriptor, schema: pa.Schema
+) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader]:
+    """Open a stream of batches and one of their answers."""
+    return client.do_put(descriptor, schema)  # pyright: ignore[reportReturnType] - the stubs are wrong
+
+
 class Stream:
     """An open DoPut stream."""
 
@@ -111,12 +120,12 @@ class Stream:
             descriptor = flight.FlightDescriptor.for_command(body)
         else:
             descriptor = flight.FlightDescriptor.for_path(topic)
-        self.writer, self._answers = client.do_put(descriptor, schema)
+        self.writer, self._answers = open_put(client, descriptor, schema)
 
     def send(self, batch: pa.RecordBatch, **metadata: Any) -> None:
         """Write a batch, with JSON app_metadata where there is any."""
         if metadata:
-            self.writer.write_with_metadata(batch, json.dumps(metadata).encode())
+            self.writer.write_with_metadata(batch, pa.py_buffer(json.dumps(metadata).encode()))
         else:
             self.writer.write_batch(batch)
 
@@ -129,6 +138,8 @@ class Stream:
         """Write a batch and read its answer."""
         self.send(batch, **metadata)
         answer = self.answer()
+        if answer is None:
+            self.close()  # Raises what the stream ended with.
         assert answer is not None
         return answer
 
@@ -140,7 +151,7 @@ class Stream:
 @contextmanager
 def put_stream(
     client: flight.FlightClient, schema: pa.Schema, topic: str, **command: Any
-) -> Iterator[Stream]:
+) -> Generator[Stream]:
     """Open a stream and finish it at the end, where nothing else went wrong."""
     stream = Stream(client, schema, topic, **command)
     yield stream

@@ -289,7 +289,8 @@ def test_a_follow_delivers_commits_as_they_come_until_cancelled(
     reader = client.do_get(ticket_of(kind="follow", topic=topic))
     seen: list[int] = []
     for chunk in chunks(reader):
-        seen += chunk.data["n"].to_pylist()
+        assert chunk.data is not None
+        seen += [row["n"] for row in chunk.data.to_pylist()]
         if len(seen) == 3:
             break
         push(client, topic, numbers(len(seen)))

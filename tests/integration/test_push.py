@@ -15,6 +15,7 @@ from flight_calls import (
     error_of,
     get,
     numbers,
+    open_put,
     push,
     put_stream,
 )
@@ -218,12 +219,16 @@ def test_a_bad_descriptor_fails_the_call_without_an_answer(
 ) -> None:
     raw = command if isinstance(command, bytes) else json.dumps(command).encode()
     schema = numbers(0).schema
-    writer, answers = client.do_put(flight.FlightDescriptor.for_command(raw), schema)
-    with pytest.raises(flight.FlightError) as caught:
+    writer, answers = open_put(client, flight.FlightDescriptor.for_command(raw), schema)
+
+    def finish() -> None:
         # A stream that the server has ended shows in whatever the client does next.
         writer.done_writing()
         assert answers.read() is None
         writer.close()
+
+    with pytest.raises(flight.FlightError) as caught:
+        finish()
     assert code_of(caught.value) == code
 
 
@@ -251,7 +256,7 @@ def test_bad_batch_metadata_refuses_the_batch(
     client: flight.FlightClient, topic: str, metadata: bytes
 ) -> None:
     stream = Stream(client, numbers(0).schema, topic)
-    stream.writer.write_with_metadata(numbers(1), metadata)
+    stream.writer.write_with_metadata(numbers(1), pa.py_buffer(metadata))
     answer = stream.answer()
     assert answer is not None
     assert answer["error"]["code"] == "INVALID_ARGUMENT"
@@ -262,7 +267,7 @@ def test_bad_batch_metadata_refuses_the_batch(
 def test_a_message_without_a_batch_is_refused(client: flight.FlightClient, topic: str) -> None:
     stream = Stream(client, numbers(0).schema, topic)
     assert "committed" in stream.push(numbers(1))
-    stream.writer.write_metadata(b"{}")
+    stream.writer.write_metadata(pa.py_buffer(b"{}"))
     answer = stream.answer()
     assert answer is not None
     assert (answer["batch"], answer["error"]["code"]) == (1, "INVALID_ARGUMENT")

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -266,7 +266,8 @@ def test_a_bad_action_is_refused(
 
 
 def test_the_actions_are_listed(client: flight.FlightClient) -> None:
-    actions = {action.type: action.description for action in client.list_actions()}
+    listed = cast("list[flight.ActionType]", client.list_actions())
+    actions = {action.type: action.description for action in listed}
     assert {
         "create-topic", "describe-topic", "delete-topic", "alter-topic", "list-topics",
         "create-namespace", "delete-namespace", "list-namespaces", "partition-states",
@@ -299,7 +300,7 @@ def test_splits_cut_a_partition_into_near_equal_ranges(
 ) -> None:
     push(client, topic, numbers(*range(10)))
     parts = read_all(client, info_of(client, topic=topic, splits=3))
-    assert sum(parts, []) == list(range(10))
+    assert [n for part in parts for n in part] == list(range(10))
     assert sorted(len(part) for part in parts) == [3, 3, 4]
     assert len(info_of(client, topic=topic, splits=50).endpoints) == 10
 
@@ -346,8 +347,13 @@ def test_a_bad_info_command_is_refused(
 
 def test_the_schema_of_a_topic(client: flight.FlightClient, keyed: str) -> None:
     descriptor = flight.FlightDescriptor.for_path(keyed)
-    schema = client.get_schema(descriptor).schema
-    assert schema == pa.schema([("n", pa.int64()), ("key", pa.int32())])
+    answer: Any = client.get_schema(descriptor)
+    assert answer.schema == pa.schema([("n", pa.int64()), ("key", pa.int32())])
+
+
+def flights_of(client: flight.FlightClient, namespace: str) -> list[flight.FlightInfo]:
+    criteria: Any = json.dumps({"namespace": namespace}).encode()
+    return list(client.list_flights(criteria))
 
 
 def test_list_flights_gives_the_topics_of_a_namespace(
@@ -356,12 +362,11 @@ def test_list_flights_gives_the_topics_of_a_namespace(
     namespace = f"tenants/list/namespaces/{new_topic_id}"
     act(client, "create-namespace", namespace=namespace)
     create_topic(client, f"{namespace}/topics/one", ["n: int64"])
-    criteria = json.dumps({"namespace": namespace}).encode()
-    (info,) = client.list_flights(criteria)
+    (info,) = flights_of(client, namespace)
     assert info.descriptor.path == [f"{namespace}/topics/one".encode()]
     assert info.schema.names == ["n"]
     everything = [found.descriptor.path for found in client.list_flights()]
     assert info.descriptor.path in everything
     with pytest.raises(flight.FlightError) as caught:
-        list(client.list_flights(b'{"namespace": "tenants/a/namespaces/none"}'))
+        flights_of(client, "tenants/a/namespaces/none")
     assert code_of(caught.value) == "NAMESPACE_NOT_FOUND"

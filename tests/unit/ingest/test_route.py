@@ -1,5 +1,7 @@
 """Routing rows to partitions."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from wings_core.partitions import Partition
 
 
 def topic(key: pa.DataType | None) -> Topic:
-    fields = [pa.field("n", pa.int64())]
+    fields: list[pa.Field[Any]] = [pa.field("n", pa.int64())]
     if key is not None:
         fields.append(pa.field("key", key))
     name = TopicName.parse("orders")
