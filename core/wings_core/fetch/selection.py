@@ -1,7 +1,9 @@
 """Selection: which columns and rows a reader wants of a topic."""
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -11,6 +13,8 @@ from wings_core.model import Topic
 
 OFFSET_FIELD = pa.field("__offset", pa.int64(), nullable=False)
 TIMESTAMP_FIELD = pa.field("__timestamp", pa.timestamp("us", tz="UTC"), nullable=False)
+
+_INT64 = struct.Struct("=q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,13 @@ class Selection:
         if self.system_columns:
             end_offset = start_offset + rows.num_rows
             arrays.append(pa.arange(start_offset, end_offset))  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
-            runs = [pa.repeat(pa.scalar(value, pa.int64()), count) for value, count in timestamps]
-            values = pa.concat_arrays(runs) if runs else pa.array([], pa.int64())
-            arrays.append(values.cast(TIMESTAMP_FIELD.type))
+            arrays.append(_repeat(timestamps))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _repeat(timestamps: Sequence[tuple[int, int]]) -> "pa.Array[Any]":
+    """Return a column of each timestamp as often as it says."""
+    # Not by `pa.scalar`: at its first use pyarrow imports pandas, where that is installed.
+    values = b"".join([_INT64.pack(value) * count for value, count in timestamps])
+    rows = len(values) // _INT64.size
+    return pa.Array.from_buffers(TIMESTAMP_FIELD.type, rows, [None, pa.py_buffer(values)])
