@@ -132,14 +132,11 @@ def test_a_deadline_at_a_wall_clock_time_counts_from_now() -> None:
     assert Deadline.at_timestamp(TIMESTAMP_MIN).passed
 
 
-@pytest.mark.parametrize("deadline", [Deadline.at_timestamp(TIMESTAMP_MAX), Deadline.after(1e300)])
-def test_a_wait_until_the_furthest_deadline_is_one_that_the_system_takes(
-    deadline: Deadline,
-) -> None:
-    remaining = deadline.remaining()
-    assert remaining is not None
-    assert WAIT_SECONDS_MAX - 10 < remaining <= WAIT_SECONDS_MAX
+def test_a_wait_until_the_furthest_deadline_is_one_that_the_system_takes() -> None:
     event = threading.Event()
     event.set()
-    assert event.wait(remaining)
-    assert remaining < threading.TIMEOUT_MAX
+    for deadline in (Deadline.at_timestamp(TIMESTAMP_MAX), Deadline.after(1e300)):
+        remaining = deadline.remaining()
+        assert remaining is not None
+        assert WAIT_SECONDS_MAX - 10 < remaining <= WAIT_SECONDS_MAX < threading.TIMEOUT_MAX
+        assert event.wait(remaining)
