@@ -1,7 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownVariableType=false
-# (pyarrow's stubs are partial)
-
 from __future__ import annotations
 
 import os

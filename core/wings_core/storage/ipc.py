@@ -14,7 +14,7 @@ result is a layout inside the message's bounds or `StorageCorrupt`.
 
 import struct
 from itertools import pairwise
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -140,8 +140,7 @@ def _buffers_of(data_type: pa.DataType) -> int:
     if buffers is None:
         raise InvalidSchema(f"a column of type {data_type} cannot be stored")
     for index in range(data_type.num_fields):
-        child = cast("pa.Field[pa.DataType]", data_type.field(index))  # pyright: ignore[reportUnknownMemberType]
-        buffers += _buffers_of(child.type)
+        buffers += _buffers_of(data_type.field(index).type)
     return buffers
 
 

@@ -188,7 +188,7 @@ def read_page(
     if columns is None:
         return batch
     # Decoding all of 100 columns and picking 10 (28 µs) is as fast as building only these.
-    return batch.select(columns)  # pyright: ignore[reportUnknownMemberType]
+    return batch.select(columns)
 
 
 class _Header(NamedTuple):
