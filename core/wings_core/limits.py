@@ -44,7 +44,9 @@ class Limits(BaseModel):
         ge=1,
         description="Size at which a segment file is closed and the next begun.",
     )
-    calls_running_max: int = Field(default=4_096, ge=1, description="Most Flight calls at once.")
+    calls_running_max: int = Field(
+        default=16_384, ge=1, description="Most Flight calls at once, those that wait included."
+    )
     calls_waiting_max: int = Field(
-        default=16_384, ge=1, description="Most long polls waiting at once."
+        default=8_192, ge=1, description="Most long polls waiting at once."
     )

@@ -6,7 +6,7 @@ from wings_core.data_directory import DataDirectory
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.ingest.group_commit import GroupCommit
 from wings_core.limits import Limits
-from wings_core.metadata.interfaces import Admin, OffsetRegistry
+from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import Topic
 from wings_core.names import TopicName
@@ -27,21 +27,15 @@ class Log:
         limits: The bounds in force.
     """
 
-    def __init__(
-        self,
-        admin: Admin,
-        registry: OffsetRegistry,
-        store: FolioStore,
-        limits: Limits,
-    ) -> None:
-        self.admin = admin
-        self.registry = registry
+    def __init__(self, metadata: Metadata, store: FolioStore, limits: Limits) -> None:
+        self.admin: Admin = metadata.admin
+        self.registry: OffsetRegistry = metadata.registry
         self.store = store
         self.limits = limits
-        self.group_commit = GroupCommit(store, registry, limits)
-        self.fetcher = Fetcher(store, registry, limits)
-        self.reclaimer = Reclaimer(registry, store)
-        self._metadata: SqliteMetadata | None = None
+        self.group_commit = GroupCommit(store, self.registry, limits)
+        self.fetcher = Fetcher(store, self.registry, limits)
+        self._metadata = metadata
+        self._reclaimer = Reclaimer(self.registry, store)
 
     @classmethod
     def open(cls, directory: DataDirectory, limits: Limits | None = None) -> Self:
@@ -51,11 +45,8 @@ class Log:
             Internal: Its metadata cannot be opened.
         """
         limits = limits or Limits()
-        metadata = SqliteMetadata(directory.metadata)
         store = SegmentStore(directory.segments, segment_bytes_max=limits.segment_bytes_max)
-        log = cls(metadata.admin, metadata.registry, store, limits)
-        log._metadata = metadata
-        return log
+        return cls(SqliteMetadata(directory.metadata), store, limits)
 
     def delete_topic(self, name: TopicName) -> Topic:
         """Delete a topic; its disk space is given back in the background.
@@ -64,13 +55,12 @@ class Log:
             TopicNotFound: There is none of this name.
         """
         topic = self.admin.delete_topic(name)
-        self.reclaimer.wake()
+        self._reclaimer.wake()
         return topic
 
     def close(self) -> None:
         """Commit what was received, then close every part; readers must have ended."""
         self.group_commit.close()
-        self.reclaimer.close()
+        self._reclaimer.close()
         self.store.close()
-        if self._metadata is not None:
-            self._metadata.close()
+        self._metadata.close()

@@ -10,15 +10,18 @@ from wings_core.storage.interfaces import FolioStore
 PURGE_PAGES = 1_000
 """Pages forgotten in one metadata transaction, so that pushes never wait long for it."""
 
+RECLAIM_SECONDS = 3_600.0
+"""How often it looks without being woken: producers' results grow old by themselves."""
+
 _logger = logging.getLogger(__name__)
 
 
 class Reclaimer:
     """Forgets pages of deleted topics, then deletes the folios that no page refers to.
 
-    Works once at the start, which also finishes what a crash interrupted, and whenever woken. The
-    folio being written to is left alone, so a page not yet committed is never deleted: flushes are
-    committed before the next flush can begin another folio.
+    Works at the start, which also finishes what a crash interrupted, whenever woken, and from time
+    to time. The folio being written to is left alone, so a page not yet committed is never deleted:
+    flushes are committed before the next flush can begin another folio.
     """
 
     def __init__(self, registry: OffsetRegistry, store: FolioStore) -> None:
@@ -42,7 +45,7 @@ class Reclaimer:
 
     def _run(self) -> None:
         while True:
-            self._wake.wait()
+            self._wake.wait(RECLAIM_SECONDS)
             self._wake.clear()
             if self._closing:
                 return

@@ -44,10 +44,6 @@ class Running:
             with self._lock:
                 self._count(-1)
 
-    def touch(self) -> None:
-        """Say that a call made progress, so that a stop goes on waiting for it."""
-        self._changed_at = time.monotonic()
-
     def drain(self, seconds: float, settled: Callable[[], bool]) -> None:
         """Wait until no call is under way, or all that are left are idle; at most `seconds`.
 

@@ -120,6 +120,7 @@ class FlightService(flight.FlightServerBase):
         closing = threading.Thread(target=self.shutdown, name="wings-shutdown", daemon=True)
         closing.start()
         closing.join(SHUTDOWN_SECONDS_MAX)
+        self._watch.join()
 
     @contextmanager
     def _call(self) -> Generator[None]:
