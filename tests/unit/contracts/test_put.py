@@ -189,7 +189,7 @@ def test_a_repeat_is_answered_like_the_first_time() -> None:
     )
 
 
-@pytest.mark.parametrize("wrap", [Rejected, lambda error: error], ids=["rejected", "error"])  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType]
+@pytest.mark.parametrize("wrap", [Rejected, lambda error: error], ids=["rejected", "error"])  # pyright: ignore[reportUnknownLambdaType]
 def test_a_refused_batch_survives_its_result_with_its_error(wrap: Any) -> None:
     error = OffsetMismatch("expected 3, it is 7", next_offset=7)
     raw = result_to_json(2, wrap(error))

@@ -11,7 +11,7 @@ from wings_server import logs
 
 
 @pytest.fixture(autouse=True)
-def _restore() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+def _restore() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level, config = root.handlers[:], root.level, structlog.get_config()
     yield
