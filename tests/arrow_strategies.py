@@ -16,6 +16,11 @@ arrow: Any = pa
 
 ROWS_MAX = 5
 
+_FLOAT_BITS: dict[pa.DataType, Literal[16, 32, 64]] = {
+    pa.float16(): 16,
+    pa.float32(): 32,
+    pa.float64(): 64,
+}
 _ZONES = ("UTC", "Europe/Berlin", "-03:30")
 _UNITS = ("s", "ms", "us", "ns")
 
@@ -84,7 +89,7 @@ def batches(
     draw: st.DrawFn, of: st.SearchStrategy[pa.Schema] | None = None, *, rows_min: int = 0
 ) -> pa.RecordBatch:
     """Return batches of a schema, or of any; some are slices of larger ones."""
-    schema = draw(of or schemas())
+    schema = draw(schemas() if of is None else of)
     rows = draw(st.integers(rows_min, ROWS_MAX))
     before = draw(st.integers(0, 2))
     columns = [
@@ -167,8 +172,7 @@ def _values(data_type: Any) -> st.SearchStrategy[Any]:
     if is_type.is_integer(data_type):
         return _integers(data_type.bit_width, signed=is_type.is_signed_integer(data_type))
     if is_type.is_floating(data_type):
-        width: Literal[16, 32, 64] = data_type.bit_width
-        return st.floats(allow_nan=False, allow_infinity=False, width=width)
+        return st.floats(allow_nan=False, allow_infinity=False, width=_FLOAT_BITS[data_type])
     if is_type.is_decimal(data_type):
         most = 10**data_type.precision - 1
         return st.integers(-most, most) | st.sampled_from([-most, -1, 0, 1, most])

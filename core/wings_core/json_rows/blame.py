@@ -40,9 +40,9 @@ def first_problem(
         rows = _rows(data)
     except InvalidArgument as error:
         return error
+    if not rows:
+        return SchemaMismatch(f"{problem!s:.300}")
     row = _first_bad(rows, lambda part: _is_bad(part, schema, fill, decode))
-    if row is None:
-        return problem if isinstance(problem, WingsError) else SchemaMismatch(f"{problem!s:.300}")
     path, what = _Explanation(fill, decode).of_row(rows[row], schema) or ("", f"{problem!s:.300}")
     where = f"row {row}: column {path!r:.80}: " if path else f"row {row}: "
     return SchemaMismatch(where + what, row=row, **({"column": path} if path else {}))
@@ -98,18 +98,16 @@ def _is_bad(
     return False
 
 
-def _first_bad(rows: list[str], is_bad: Callable[[list[str]], bool]) -> int | None:
-    """Return the index of the first row that makes a part bad; None where none does."""
+def _first_bad(rows: list[str], is_bad: Callable[[list[str]], bool]) -> int:
+    """Return the index of the first row that makes a part bad, where all together are bad."""
     low, high = 0, len(rows)
-    if not is_bad(rows):
-        return None
     while high - low > 1:
         middle = (low + high) // 2
         if is_bad(rows[low:middle]):
             high = middle
         else:
             low = middle
-    return low if rows else None
+    return low
 
 
 class _Number(str):
@@ -118,19 +116,25 @@ class _Number(str):
     __slots__ = ()
 
 
-class _TwiceError(ValueError):
-    """A field is in an object twice."""
+class _Object(dict[str, Any]):
+    """An object, and the first of its keys that is there twice, if one is."""
+
+    __slots__ = ("twice",)
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.twice: str | None = None
+        if len(self) < len(pairs):
+            seen: set[str] = set()
+            self.twice = next(name for name, _ in pairs if name in seen or seen.add(name))
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _TwiceError(next(name for name in names if names.count(name) > 1))
-    return found
-
-
-_DECODER = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_constant=_Number)
+_DECODER = json.JSONDecoder(
+    parse_int=_Number,
+    parse_float=_Number,
+    parse_constant=_Number,
+    object_pairs_hook=_Object,
+)
 
 
 class _Explanation:
@@ -142,25 +146,17 @@ class _Explanation:
 
     def of_row(self, text: str, schema: pa.Schema) -> tuple[str, str] | None:
         """Return the first problem of a row, or None where none is found."""
-        try:
-            row = json.loads(
-                text,
-                parse_int=_Number,
-                parse_float=_Number,
-                parse_constant=_Number,
-                object_pairs_hook=_unique,
-            )
-        except _TwiceError as twice:
-            return str(twice), "the field is there twice"
-        return self._of_object(row, fields_of(schema), "")
+        return self._of_object(_DECODER.decode(text), fields_of(schema), "")
 
     def _of_object(
         self, value: object, fields: "list[ArrowField]", path: str
     ) -> tuple[str, str] | None:
-        if not isinstance(value, dict):
+        if not isinstance(value, _Object):
             return path, f"expected an object, got {_shown(value)}"
-        found = cast("dict[str, Any]", value)
+        found = value
         prefix = f"{path}." if path else ""
+        if found.twice is not None:
+            return prefix + found.twice, "the field is there twice"
         names = {field.name for field in fields}
         for name in found:
             if name not in names:

@@ -34,6 +34,8 @@ def read_type(data_type: pa.DataType) -> pa.DataType:
         return pa.struct([pa.field(field.name, read_type(field.type)) for field in fields])
     if data_type == pa.month_day_nano_interval():
         return pa.struct([field.with_nullable(True) for field in INTERVAL])
+    if pa.types.is_null(data_type):
+        return pa.bool_()  # Reading lists of nulls, pyarrow 26 makes arrays that are not valid.
     if data_type == pa.float16():
         return pa.float32()
     if _is_read_as_it_is(data_type):
@@ -62,6 +64,9 @@ def converted(values: Column, data_type: pa.DataType) -> Column:
         # The reader takes NaN and Infinity, and what is too large it takes for an infinity.
         check_all(pc.is_finite(values), f"expected a finite number in the range of {data_type}")
         return values
+    if pa.types.is_null(data_type):
+        check_all(pc.is_null(values), "expected null")
+        return pa.nulls(len(values))
     if _is_read_as_it_is(data_type):
         return values
     if data_type == pa.month_day_nano_interval():
@@ -71,8 +76,7 @@ def converted(values: Column, data_type: pa.DataType) -> Column:
 
 def _is_read_as_it_is(data_type: pa.DataType) -> bool:
     return (
-        pa.types.is_null(data_type)
-        or pa.types.is_boolean(data_type)
+        pa.types.is_boolean(data_type)
         or pa.types.is_integer(data_type)
         or pa.types.is_floating(data_type)
         or pa.types.is_string(data_type)
@@ -108,13 +112,14 @@ def _struct(values: Column, data_type: pa.DataType) -> Column:
 
 
 def _list(values: Column, data_type: pa.DataType) -> Column:
-    field = children(data_type)[0]
-    items = converted(values.values, field.type)
+    items = converted(values.values, children(data_type)[0].type)
     if pa.types.is_fixed_size_list(data_type):
         return _fixed_size_list(values, items, data_type)
-    plain = pa.list_(field)
-    built = arrow.ListArray.from_arrays(values.offsets, items, plain, mask=pc.is_null(values))
-    return built if data_type == plain else built.cast(data_type)
+    # Built, not cast: a cast refuses nulls under null structs.
+    large = pa.types.is_large_list(data_type)
+    build = arrow.LargeListArray if large else arrow.ListArray
+    offsets = values.offsets.cast(pa.int64()) if large else values.offsets
+    return build.from_arrays(offsets, items, data_type, mask=pc.is_null(values))
 
 
 def _fixed_size_list(lists: Column, items: Column, data_type: pa.DataType) -> Column:
@@ -132,12 +137,11 @@ def _fixed_size_list(lists: Column, items: Column, data_type: pa.DataType) -> Co
 
 
 def _map(values: Column, data_type: pa.DataType) -> Column:
-    lists = values
     key, value = children(data_type)
-    entries = lists.values
+    entries = values.values
     check_all(entries.is_valid(), "expected an object with key and value")
     keys = converted(pc.struct_field(entries, [0]), key.type)
     check_all(keys.is_valid(), "a key must not be null")
     items = converted(pc.struct_field(entries, [1]), value.type)
     mask = pc.is_null(values)
-    return arrow.MapArray.from_arrays(lists.offsets, keys, items, data_type, mask=mask)
+    return arrow.MapArray.from_arrays(values.offsets, keys, items, data_type, mask=mask)
