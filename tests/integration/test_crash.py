@@ -1,184 +1,270 @@
 """kill -9 in a loop under load: what was acknowledged is there, and nothing else is visible."""
 
-import json
+import random
+import subprocess
+import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from flight_calls import act, create_topic, get
-
-from wings_server.testing import ServerProcess, server_process
+from flight_calls import Json, Stream, act, create_topic, get, numbers, push
+from forked_servers import ForkedServers
 
 SCHEMA = pa.schema(
     [
         pa.field("key", pa.string(), nullable=False),
         pa.field("producer", pa.int32(), nullable=False),
-        pa.field("sequence", pa.int64(), nullable=False),
+        pa.field("number", pa.int64(), nullable=False),
         pa.field("row", pa.int32(), nullable=False),
     ]
 )
 KEYS = ("a", "b", "c")
-PRODUCERS = 3
 IN_FLIGHT_MAX = 8
 
+IDEMPOTENT = (0, 1, 2)
+"""Producers that number their batches, and after a crash send again what was not acknowledged."""
+FORGETFUL = 3
+"""A producer that never sends a batch twice."""
 
-def batch_of(producer: int, sequence: int) -> pa.RecordBatch:
-    """Make the batch of a sequence: the same at every retry, over one to three partitions."""
-    rows = 1 + (producer + sequence) % 7
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([KEYS[(sequence + row) % len(KEYS)] for row in range(rows)]),
-            pa.array([producer] * rows, pa.int32()),
-            pa.array([sequence] * rows, pa.int64()),
-            pa.array(range(rows), pa.int32()),
-        ],
-        schema=SCHEMA,
-    )
+
+class Row(NamedTuple):
+    """A row of a batch: which producer's, which batch's, and its place there."""
+
+    producer: int
+    number: int
+    row: int
+
+
+def rows_of(producer: int, number: int) -> list[tuple[str, Row]]:
+    """Return the rows of a batch with their keys: the same at every retry, of 1 to 3 partitions."""
+    count = 1 + (producer + number) % 7
+    return [(KEYS[(number + row) % len(KEYS)], Row(producer, number, row)) for row in range(count)]
+
+
+def batch_of(producer: int, number: int) -> pa.RecordBatch:
+    rows = [{"key": key, **row._asdict()} for key, row in rows_of(producer, number)]
+    return pa.RecordBatch.from_pylist(rows, SCHEMA)
 
 
 @dataclass
 class Producer:
-    """Pushes its sequences in order, several in flight, and retries what was not acknowledged."""
+    """Pushes batches by number, several in flight, until the server is gone."""
 
-    number: int
-    acknowledged: list[list[dict[str, object]]] = field(default_factory=list)
-    """What each sequence committed, by sequence."""
+    producer: int
+    acknowledged: dict[int, list[Json]] = field(default_factory=dict[int, list[Json]])
+    """What each batch committed, by number."""
+    unchecked: list[int] = field(default_factory=list[int])
+    """Numbers acknowledged since the log was last looked at."""
+    sent: int = 0
+    """The number after the last one that was sent."""
 
-    def run(self, endpoint: str, stop: threading.Event) -> None:
-        """Push until told to stop, or until the server is gone."""
+    def run(self, server: str, stop: threading.Event) -> None:
+        """Push until told to stop; every batch sent is acknowledged then, if the server lives."""
+        if self.producer in IDEMPOTENT:
+            self.sent = len(self.acknowledged)
+        with flight.FlightClient(server) as client:
+            try:
+                for number, answer in self._push(client, stop):
+                    assert "error" not in answer, answer
+                    self.acknowledged[number] = answer["committed"]
+                    self.unchecked.append(number)
+            except flight.FlightError as error:
+                if error.extra_info:
+                    raise  # The server was not killed: it refused, and has no reason to.
+
+    def _push(
+        self, client: flight.FlightClient, stop: threading.Event
+    ) -> Iterator[tuple[int, Json]]:
+        command: Json = {}
+        if self.producer in IDEMPOTENT:
+            command = {"producer_id": f"p{self.producer}", "sequence": self.sent}
+        stream = Stream(client, SCHEMA, "crash", **command)
+        answered = self.sent
         try:
-            with flight.connect(endpoint) as client:
-                self._push(client, stop)
-        except flight.FlightError:
-            return  # Killed in the middle: the next round retries.
+            while answered < self.sent or not stop.is_set():
+                if self.sent - answered < IN_FLIGHT_MAX and not stop.is_set():
+                    self.sent += 1
+                    stream.send(batch_of(self.producer, self.sent - 1))
+                    continue
+                answer = stream.answer()
+                if answer is None:
+                    break
+                yield answered, answer
+                answered += 1
+        finally:
+            stream.close()
 
-    def _push(self, client: flight.FlightClient, stop: threading.Event) -> None:
-        start = len(self.acknowledged)
-        command = {"topic": "crash", "producer_id": f"p{self.number}", "sequence": start}
-        descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
-        writer, answers = client.do_put(descriptor, SCHEMA)
-        sent = start
-        while not stop.is_set() or sent > len(self.acknowledged):
-            if not stop.is_set() and sent - len(self.acknowledged) < IN_FLIGHT_MAX:
-                writer.write_batch(batch_of(self.number, sent))
-                sent += 1
-                continue
-            answer = answers.read()
-            if answer is None:
-                return
-            body = json.loads(answer.to_pybytes())
-            assert "error" not in body, body
-            self.acknowledged.append(body["committed"])
-        writer.close()
+
+@dataclass
+class Found:
+    """One partition as it was found after the last crash; it may only grow."""
+
+    table: pa.Table | None = None
+    rows: list[Row] = field(default_factory=list[Row])
+    last: dict[int, Row] = field(default_factory=dict[int, Row])
+    """The last row of each producer."""
+
+
+class Crashes:
+    """One log that is crashed again and again.
+
+    Args:
+        servers: Forks the servers.
+        directory: The data directory.
+        seed: Of the moments of the crashes, as far as they can be told.
+    """
+
+    def __init__(self, servers: ForkedServers, directory: Path, seed: int) -> None:
+        self._servers = servers
+        self._directory = directory
+        self._random = random.Random(seed)
+        self._producers = [Producer(number) for number in (*IDEMPOTENT, FORGETFUL)]
+        self._found = {key: Found() for key in KEYS}
+        self._topics = 0
+
+    def create(self) -> None:
+        with self._servers.start(self._directory) as server:
+            server.wait_until_ready()
+            with flight.FlightClient(server.flight) as client:
+                fields = [f"{field.name}: {field.type} not null" for field in SCHEMA]
+                create_topic(client, "crash", fields, "key")
+
+    def crash_under_load(self) -> None:
+        """Start a server, check the log, and kill the server some batches later."""
+        with self._servers.start(self._directory) as server:
+            server.wait_until_ready()
+            self.check(server.flight)
+            stop = threading.Event()
+            producers = [
+                threading.Thread(target=producer.run, args=(server.flight, stop))
+                for producer in self._producers
+            ]
+            others = threading.Thread(target=self._churn, args=(server.flight, stop))
+            for thread in (*producers, others):
+                thread.start()
+            wanted = self._acknowledged() + self._random.randrange(100)
+            pause = threading.Event()
+            while self._acknowledged() < wanted:
+                assert any(thread.is_alive() for thread in producers), "all stopped by themselves"
+                pause.wait(0.0005)
+            server.kill()
+            stop.set()
+            for thread in (*producers, others):
+                thread.join(timeout=30)
+                assert not thread.is_alive()
+
+    def crash_while_starting(self) -> None:
+        """Kill a server at some moment of its recovery."""
+        with self._servers.start(self._directory):
+            threading.Event().wait(self._random.uniform(0, 0.2))
+
+    def finish(self) -> None:
+        """Let the producers push to the end, and check the whole log."""
+        with self._servers.start(self._directory) as server:
+            server.wait_until_ready()
+            self.check(server.flight)
+            for producer in self._producers:
+                stop = threading.Event()
+                push_on = threading.Timer(0.1, stop.set)
+                push_on.start()
+                producer.run(server.flight, stop)
+                push_on.join()
+            self.check(server.flight)
+        rows = {(row.producer, row.number) for found in self._found.values() for row in found.rows}
+        for producer in self._producers:
+            visible = {number for who, number in rows if who == producer.producer}
+            assert producer.acknowledged.keys() <= visible
+            if producer.producer in IDEMPOTENT:
+                assert visible == set(range(producer.sent)), "a batch is missing, or there twice"
+
+    def check(self, server: str) -> None:
+        """Check everything that must hold after a crash."""
+        with flight.FlightClient(server) as client:
+            states = {s["partition"]: s for s in act(client, "partition-states", topic="crash")}
+            new: Counter[tuple[int, int]] = Counter()
+            for key in states:
+                answer = get(client, kind="scan", topic="crash", partition=key, system_columns=True)
+                assert answer.next_offset == states[key]["next_offset"]
+                new.update((row.producer, row.number) for row in self._grow(key, answer.table))
+        for (producer, number), rows in new.items():
+            assert rows == len(rows_of(producer, number)), "a part of a batch"
+        for producer in self._producers:
+            for number in producer.unchecked:
+                self._check_acknowledged(producer, number)
+            producer.unchecked.clear()
+
+    def _grow(self, key: str, table: pa.Table) -> list[Row]:
+        """Take a partition as it is now; return its new rows."""
+        found = self._found[key]
+        before = len(found.rows)
+        if found.table is not None:
+            assert table.slice(0, before).equals(found.table), "what was there has changed"
+        found.table = table
+        new = table.slice(before)
+        assert new["__offset"].to_pylist() == list(range(before, table.num_rows)), "a gap"
+        times = cast(
+            "list[int]", table.slice(max(0, before - 1))["__timestamp"].cast(pa.int64()).to_pylist()
+        )
+        assert times == sorted(times), "timestamps decrease"
+        columns = (new[name].to_pylist() for name in Row._fields)
+        rows = [Row(*values) for values in zip(*columns, strict=True)]
+        for row in rows:
+            last = found.last.get(row.producer)
+            assert last is None or last < row, "out of order, or twice"
+            found.last[row.producer] = row
+        found.rows += rows
+        return rows
+
+    def _check_acknowledged(self, producer: Producer, number: int) -> None:
+        """What an acknowledgement named is there: these rows, at these offsets."""
+        rows = rows_of(producer.producer, number)
+        keys = list(dict.fromkeys(key for key, _ in rows))
+        committed = producer.acknowledged[number]
+        assert [part["partition"] for part in committed] == keys
+        for part in committed:
+            at = slice(part["start_offset"], part["end_offset"] + 1)
+            expected = [row for key, row in rows if key == part["partition"]]
+            assert self._found[part["partition"]].rows[at] == expected
+
+    def _acknowledged(self) -> int:
+        return sum(len(producer.acknowledged) for producer in self._producers)
+
+    def _churn(self, server: str, stop: threading.Event) -> None:
+        """Create topics, fill and delete them, so that space is given back meanwhile."""
+        with flight.FlightClient(server) as client:
+            try:
+                while not stop.is_set():
+                    self._topics += 1
+                    topic = f"other-{self._topics}"
+                    create_topic(client, topic, ["n: int64"])
+                    push(client, topic, numbers(*range(5_000)))
+                    act(client, "delete-topic", topic=topic)
+            except flight.FlightError as error:
+                if error.extra_info:
+                    raise
 
 
 def crash_rounds(directory: Path, rounds: int) -> None:
-    producers = [Producer(number) for number in range(PRODUCERS)]
-    for number in range(rounds):
-        with server_process(directory) as server:
-            if number == 0:
-                with server.client() as client:
-                    create_topic(
-                        client,
-                        "crash",
-                        [f"{f.name}: {f.type} not null" for f in SCHEMA],
-                        "key",
-                    )
-            else:
-                check(server, producers)
-            load_and_kill(server, producers, kill_after=3 + number * 7 % 40)
-    with server_process(directory) as server:
-        check(server, producers)
-        finish = threading.Event()
-        finish.set()
-        for producer in producers:
-            retry_in_flight(server, producer)
-            producer.run(server.flight, finish)
-        everything = check(server, producers)
-        for producer in producers:
-            done = {sequence for who, sequence in everything if who == producer.number}
-            assert done == set(range(len(producer.acknowledged))), "a batch twice, or none"
+    with ForkedServers() as servers:
+        crashes = Crashes(servers, directory, seed=rounds)
+        crashes.create()
+        for number in range(rounds):
+            crashes.crash_under_load()
+            if number % 3 == 0:
+                crashes.crash_while_starting()
+        crashes.finish()
+    command = [sys.executable, "-m", "wings_client.cli", "check", str(directory)]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def load_and_kill(server: ServerProcess, producers: list[Producer], kill_after: int) -> None:
-    """Kill the server once so many more batches are acknowledged."""
-    stop = threading.Event()
-    before = sum(len(producer.acknowledged) for producer in producers)
-    threads = [
-        threading.Thread(target=producer.run, args=(server.flight, stop)) for producer in producers
-    ]
-    for thread in threads:
-        thread.start()
-    pause = threading.Event()
-    while sum(len(producer.acknowledged) for producer in producers) < before + kill_after:
-        assert any(thread.is_alive() for thread in threads), "the producers stopped by themselves"
-        pause.wait(0.001)
-    server.kill()
-    stop.set()
-    for thread in threads:
-        thread.join(timeout=30)
-        assert not thread.is_alive()
-
-
-def retry_in_flight(server: ServerProcess, producer: Producer) -> None:
-    """Send again, without stopping, what may have been in flight at the last kill."""
-    start = len(producer.acknowledged)
-    command = {"topic": "crash", "producer_id": f"p{producer.number}", "sequence": start}
-    with server.client() as client:
-        descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
-        writer, answers = client.do_put(descriptor, SCHEMA)
-        for sequence in range(start, start + IN_FLIGHT_MAX):
-            writer.write_batch(batch_of(producer.number, sequence))
-            answer = json.loads(answers.read().to_pybytes())
-            producer.acknowledged.append(answer["committed"])
-        writer.close()
-
-
-def check(server: ServerProcess, producers: list[Producer]) -> set[tuple[int, int]]:
-    """Check all invariants of the log; return the (producer, sequence) that are visible."""
-    rows: Counter[tuple[int, int]] = Counter()
-    with server.client() as client:
-        states = {s["partition"]: s for s in act(client, "partition-states", topic="crash")}
-        for key, state in states.items():
-            answer = get(client, kind="scan", topic="crash", partition=key, system_columns=True)
-            offsets = answer.column("__offset")
-            assert offsets == list(range(state["next_offset"])), "offsets have a gap"
-            at = list(
-                zip(
-                    answer.column("producer"),
-                    answer.column("sequence"),
-                    answer.column("row"),
-                    strict=True,
-                )
-            )
-            assert len(set(at)) == len(at), "a row twice"
-            rows.update((producer, sequence) for producer, sequence, _ in at)
-            check_acknowledged(producers, key, at)
-    for (producer, sequence), count in rows.items():
-        assert count == batch_of(producer, sequence).num_rows, "part of a batch"
-    return set(rows)
-
-
-def check_acknowledged(producers: list[Producer], key: str, at: list[tuple[int, int, int]]) -> None:
-    """Everything acknowledged in a partition is at its offsets, in its order."""
-    for producer in producers:
-        for sequence, committed in enumerate(producer.acknowledged):
-            for part in committed:
-                if part["partition"] != key:
-                    continue
-                start, end = int(str(part["start_offset"])), int(str(part["end_offset"]))
-                batch = batch_of(producer.number, sequence).to_pylist()
-                expected = [
-                    (producer.number, sequence, row["row"]) for row in batch if row["key"] == key
-                ]
-                assert at[start : end + 1] == expected
-
-
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(240)
 def test_nothing_acknowledged_is_lost_or_doubled_over_25_crashes(tmp_path: Path) -> None:
     crash_rounds(tmp_path / "data", 25)
 

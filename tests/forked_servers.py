@@ -1,0 +1,129 @@
+"""Servers that start at once, for tests that crash hundreds of them.
+
+Starting `wings serve` is mostly importing, about a second of it. So one process imports everything
+once and forks a server, the real one, whenever it is asked to.
+"""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+SECONDS_MAX = 60.0
+"""How long the forking process may take for anything."""
+
+SEGMENT_BYTES_MAX = 64 * 1024
+"""So that a short test fills several segments."""
+
+
+class ForkedServer:
+    """A server process on a data directory; it ends by `kill` alone.
+
+    Attributes:
+        flight: Its address for Flight clients, once `wait_until_ready` has returned.
+    """
+
+    def __init__(self, servers: "ForkedServers", pid: int) -> None:
+        self.flight = ""
+        self._servers = servers
+        self._pid = pid
+        self._ended = False
+
+    def wait_until_ready(self) -> None:
+        """Wait until it serves."""
+        line = self._servers.read_line()
+        assert line.startswith("wings ready flight="), line
+        self.flight = line.split()[2].removeprefix("flight=")
+
+    def kill(self) -> None:
+        """End it by SIGKILL, as a crash would, and wait until it is gone; once is enough."""
+        if self._ended:
+            return
+        self._ended = True
+        os.kill(self._pid, signal.SIGKILL)
+        while (line := self._servers.read_line()).startswith("wings ready"):
+            pass  # It was killed before anybody waited for this.
+        assert line == f"ended {-signal.SIGKILL}", f"the server ended by itself: {line}"
+
+
+class ForkedServers:
+    """Forks servers, one at a time; see `forked_servers`."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        # A thread, as reading a pipe has no time-out; it ends with the process.
+        self._reader = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(SECONDS_MAX)
+        self._reader.join()
+
+    @contextmanager
+    def start(self, data_dir: Path) -> Generator[ForkedServer]:
+        """Fork a server, which goes on starting; it is killed at the end."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{data_dir}\n")
+        self._process.stdin.flush()
+        server = ForkedServer(self, int(self.read_line().removeprefix("forked ")))
+        try:
+            yield server
+        finally:
+            server.kill()
+
+    def read_line(self) -> str:
+        """Return the next thing that the forking process or its server says."""
+        return self._lines.get(timeout=SECONDS_MAX)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self._lines.put(line.rstrip())
+
+
+def main() -> None:
+    """Fork a server for each directory named on standard input, the next when it has ended."""
+    # Imported before the first fork, and only here.
+    from wings_core.limits import Limits
+    from wings_server.process import run
+    from wings_server.settings import Address, Settings
+
+    any_port = Address("127.0.0.1", 0)
+    for line in sys.stdin:
+        settings = Settings(
+            data_dir=Path(line.rstrip()),
+            flight=any_port,
+            http=any_port,
+            log_level="warning",
+            limits=Limits(segment_bytes_max=SEGMENT_BYTES_MAX),
+        )
+        pid = os.fork()
+        if pid == 0:
+            say(f"forked {os.getpid()}")
+            run(settings)
+        _, status = os.waitpid(pid, 0)
+        say(f"ended {os.waitstatus_to_exitcode(status)}")
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
