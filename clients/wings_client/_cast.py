@@ -10,7 +10,7 @@ and those that Arrow does not check are made back again and compared.
     timestamp           other units and zones, values unchanged; never between with and without zone
     date                from and to timestamps without zone, at midnight
     time, duration      other units, values unchanged
-    list, struct, map   of these, but for those that would have to be made back again
+    list, struct, map   of these, but for those that Arrow's cast alone does not do
     dictionary, run-end, extension: what they stand for; null: any
 """
 
@@ -143,6 +143,8 @@ def _convert(array: "ArrowArray", target: pa.DataType) -> "ArrowArray":
         return _convert(found.dictionary, target).take(found.indices)
     if _types.is_run_end_encoded(source):
         return _convert(cast("Any", pc).run_end_decode(array), target)
+    if _is_list_view(source):
+        return _convert(_listed(found), target)
     if _types.is_integer(source) and _types.is_decimal(target):
         # Arrow wants room for every integer of the type, whatever the values are.
         found = found.cast(pa.decimal256(76, max(0, cast("Any", target).scale)))
@@ -150,6 +152,15 @@ def _convert(array: "ArrowArray", target: pa.DataType) -> "ArrowArray":
     if conversion(source, target) is Conversion.CHECKED:
         _check_unchanged(array, casted)
     return casted
+
+
+def _listed(views: Any) -> "ArrowArray":
+    """Return list views as lists; Arrow's own cast makes offsets that it finds invalid itself."""
+    lengths = cast("Any", pc.list_value_length(views)).fill_null(0)
+    offsets = pa.concat_arrays([pa.nulls(1, lengths.type).fill_null(0), pc.cumulative_sum(lengths)])
+    large = _types.is_large_list_view(views.type)
+    kind = cast("Any", pa.LargeListArray if large else pa.ListArray)
+    return kind.from_arrays(offsets, pc.list_flatten(views), mask=views.is_null())
 
 
 def _check_unchanged(array: "ArrowArray", casted: "ArrowArray") -> None:
@@ -210,8 +221,12 @@ def _nested_conversion(source: pa.DataType, target: pa.DataType) -> Conversion:
         pairs = [(found[name], wanted[name]) for name in wanted]
     else:
         return Conversion.NONE
-    worst = max((conversion(one.type, other.type) for one, other in pairs), default=0)
-    return Conversion.SAFE if worst == Conversion.SAFE else Conversion.NONE
+    # What takes more than a cast of Arrow's is done for whole columns alone.
+    safe = all(
+        conversion(one.type, other.type) is Conversion.SAFE and not _is_list_view(one.type)
+        for one, other in pairs
+    )
+    return Conversion.SAFE if safe else Conversion.NONE
 
 
 def _is_text(data_type: pa.DataType) -> bool:
@@ -247,9 +262,11 @@ def _is_day(data_type: pa.DataType) -> bool:
 
 
 def _is_any_list(data_type: pa.DataType) -> bool:
-    return (
-        is_list(data_type) or _types.is_list_view(data_type) or _types.is_large_list_view(data_type)
-    )
+    return is_list(data_type) or _is_list_view(data_type)
+
+
+def _is_list_view(data_type: pa.DataType) -> bool:
+    return _types.is_list_view(data_type) or _types.is_large_list_view(data_type)
 
 
 def _mismatch(

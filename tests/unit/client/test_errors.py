@@ -1,0 +1,99 @@
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+
+from wings_client._errors import Connection, copy_of, is_passing, typed_error, typed_errors
+from wings_core.errors import (
+    ERRORS_BY_CODE,
+    Internal,
+    OffsetOutOfRange,
+    PermissionDenied,
+    ResourceExhausted,
+    TopicNotFound,
+    Unauthenticated,
+    Unavailable,
+    WingsError,
+)
+
+server_error: Any = flight.FlightServerError
+"""The stubs do not know of `extra_info`."""
+
+ENDPOINT = "grpc://host:7777"
+
+
+@pytest.mark.parametrize("code", ERRORS_BY_CODE)
+def test_what_a_server_raised_is_raised_again_with_its_facts(code: str) -> None:
+    extra_info = json.dumps({"code": code, "message": "why", "offset": 7}).encode()
+    with pytest.raises(WingsError, match="why") as raised, typed_errors(ENDPOINT):
+        raise server_error("something around it", extra_info=extra_info)
+    assert type(raised.value) is ERRORS_BY_CODE[code]
+    assert raised.value.facts == {"offset": 7}
+
+
+def test_nobody_there_is_told_from_a_connection_lost() -> None:
+    nobody = typed_error(
+        flight.FlightUnavailableError(
+            "Flight returned unavailable error, with message: failed to connect to all addresses; "
+            "last error: UNKNOWN: ipv4:127.0.0.1:1: Connection refused. gRPC client debug context: "
+            "UNAVAILABLE:failed to connect"
+        ),
+        ENDPOINT,
+    )
+    assert isinstance(nobody, Unavailable)
+    assert nobody.facts == {"endpoint": ENDPOINT, "connection": Connection.UNREACHABLE}
+    assert "debug context" not in nobody.message
+    lost = typed_error(
+        flight.FlightUnavailableError("with message: Stream removed (Socket closed)"), ENDPOINT
+    )
+    assert lost.facts["connection"] == Connection.LOST
+    cancelled = typed_error(flight.FlightCancelledError("CANCELLED"), ENDPOINT)
+    assert cancelled.facts["connection"] == Connection.LOST
+    late = typed_error(flight.FlightTimedOutError("Deadline Exceeded"), ENDPOINT)
+    assert late.facts["connection"] == Connection.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (flight.FlightUnauthenticatedError("who?"), Unauthenticated),
+        (flight.FlightUnauthorizedError("no"), PermissionDenied),
+        (flight.FlightInternalError("broken"), Internal),
+        (server_error("x", extra_info=b"not json"), Internal),
+        (server_error("y", extra_info=b"[]"), Internal),
+        (pa.ArrowInvalid("no stream"), Internal),
+        (OSError("broken pipe"), Internal),
+    ],
+    ids=repr,
+)
+def test_every_other_error_of_pyarrow_has_a_class_of_its_own(
+    raised: Exception, expected: type[WingsError]
+) -> None:
+    assert type(typed_error(raised, ENDPOINT)) is expected
+
+
+def test_only_what_may_pass_and_may_be_repeated_is_tried_again() -> None:
+    def failed(how: Connection) -> WingsError:
+        return Unavailable("x", connection=how.value)
+
+    refused = Unavailable("the server is stopping")
+    busy = ResourceExhausted("too many")
+    for error in (refused, busy, failed(Connection.UNREACHABLE)):
+        assert is_passing(error, repeatable=True)
+        assert is_passing(error, repeatable=False)
+    for error in (failed(Connection.LOST), failed(Connection.TIMEOUT)):
+        assert is_passing(error, repeatable=True)
+        assert not is_passing(error, repeatable=False)
+    for error in (failed(Connection.CLOSED), TopicNotFound("x"), Internal("x")):
+        assert not is_passing(error, repeatable=True)
+
+
+def test_a_copy_has_its_own_facts() -> None:
+    error = OffsetOutOfRange("x", log_start_offset=3)
+    copy = copy_of(error)
+    copy.facts["more"] = 1
+    assert type(copy) is OffsetOutOfRange
+    assert copy.log_start_offset == 3
+    assert "more" not in error.facts

@@ -1,0 +1,192 @@
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from wings_client._model import CommittedRange
+from wings_client._window import Ranges, Window
+from wings_core.errors import (
+    InvalidArgument,
+    OffsetMismatch,
+    ResourceExhausted,
+    Unavailable,
+)
+from wings_core.times import Deadline
+
+BATCH = pa.record_batch({"n": pa.array([1, 2])})
+NOW = Deadline.after(0)
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def in_one_minute() -> float:
+    return time.monotonic() + 60
+
+
+def committed(start: int, end: int, partition: str | int | None = None) -> CommittedRange:
+    return CommittedRange(partition, start, end, NOON)
+
+
+def window(batches: int = 4, size: int = 1 << 20) -> Window:
+    return Window(10, batches, size, "grpc://host:1")
+
+
+def answer(found: Window, start: int, end: int) -> None:
+    """Write the next batch and answer it."""
+    assert found.next_to_write(in_one_minute()) is not None
+    found.answered([committed(start, end)])
+
+
+def test_a_send_is_resolved_by_its_last_answer_with_joined_ranges() -> None:
+    found = window()
+    send = found.begin()
+    found.put(send, BATCH, None, NOW)
+    found.put(send, BATCH, None, NOW)
+    found.complete(send)
+    assert found.begin_stream() == 10
+    answer(found, 0, 1)
+    assert not send.future.done()
+    answer(found, 2, 3)
+    result = send.future.result(0)
+    assert result.committed == (committed(0, 3),)
+    assert (result.rows, result.batches) == (4, 2)
+    assert (result.sequence, result.next_sequence) == (10, 12)
+    assert (found.rows, found.answers) == (4, 2)
+
+
+def test_a_send_of_nothing_is_resolved_at_once() -> None:
+    found = window()
+    send = found.begin()
+    found.complete(send)
+    assert send.future.result(0).committed == ()
+    assert send.future.result(0).next_sequence == 10
+
+
+@pytest.mark.parametrize("full", [{"batches": 1}, {"size": BATCH.nbytes}], ids=str)
+def test_a_full_window_makes_a_sender_wait_for_an_answer(full: dict[str, int]) -> None:
+    found = window(**full)
+    send = found.begin()
+    found.put(send, BATCH, None, NOW)
+    with pytest.raises(ResourceExhausted) as refused:
+        found.put(send, BATCH, None, NOW)
+    assert refused.value.batches_sent == 1
+    second = in_thread(lambda: found.put(send, BATCH, None, Deadline.never()))
+    found.begin_stream()
+    answer(found, 0, 1)
+    second()
+    assert found.next_sequence == 12
+
+
+def in_thread(call: Callable[[], object]) -> Callable[[], None]:
+    """Run a call in a thread; return what waits for its end."""
+    thread = threading.Thread(target=call)
+    thread.start()
+
+    def end() -> None:
+        thread.join(10)
+        assert not thread.is_alive()
+
+    return end
+
+
+def test_one_batch_may_be_larger_than_the_window() -> None:
+    found = window(size=1)
+    found.put(found.begin(), BATCH, None, NOW)
+
+
+def test_a_new_stream_begins_with_the_oldest_batch_without_an_answer() -> None:
+    found = window()
+    send = found.begin()
+    for _ in range(3):
+        found.put(send, BATCH, None, NOW)
+    found.begin_stream()
+    answer(found, 0, 1)
+    assert found.next_to_write(in_one_minute()) is not None
+    assert found.unanswered
+    assert found.begin_stream() == 11
+    written = [found.next_to_write(in_one_minute()) for _ in range(2)]
+    assert [entry and entry.sequence for entry in written] == [11, 12]
+
+
+def test_a_writer_stops_where_its_stream_ended_is_old_or_nothing_more_comes() -> None:
+    found = window()
+    found.put(found.begin(), BATCH, None, NOW)
+    found.begin_stream()
+    assert found.next_to_write(time.monotonic()) is None
+    found.end_stream()
+    assert found.next_to_write(in_one_minute()) is None
+    found.begin_stream()
+    assert found.next_to_write(in_one_minute()) is not None
+    found.close()
+    assert found.next_to_write(in_one_minute()) is None
+
+
+def test_a_failure_fails_all_that_is_there_and_all_that_comes() -> None:
+    found = window()
+    first, second = found.begin(), found.begin()
+    for send in (first, first, second):
+        found.put(send, BATCH, None, NOW)
+        found.complete(send)
+    found.begin_stream()
+    answer(found, 0, 1)
+    found.fail(OffsetMismatch("no", next_offset=7))
+    for send, rows in ((first, 2), (second, 0)):
+        error = send.future.exception(0)
+        assert isinstance(error, OffsetMismatch)
+        assert error.next_offset == 7
+        assert error.rows_committed == rows
+    with pytest.raises(OffsetMismatch):
+        found.put(found.begin(), BATCH, None, NOW)
+    with pytest.raises(OffsetMismatch):
+        found.wait_empty(0)
+    assert not found.wait_for_work()
+    found.answered([committed(2, 3)])  # One that was under way; nobody waits for it any more.
+
+
+def test_a_failure_frees_a_sender_that_waits_for_room() -> None:
+    found = window(batches=1)
+    send = found.begin()
+    found.put(send, BATCH, None, NOW)
+
+    def put() -> None:
+        with pytest.raises(OffsetMismatch):
+            found.put(send, BATCH, None, Deadline.never())
+
+    end = in_thread(put)
+    found.fail(OffsetMismatch("no"))
+    end()
+
+
+def test_a_closed_window_takes_nothing_and_keeps_what_it_has() -> None:
+    found = window()
+    found.put(found.begin(), BATCH, None, NOW)
+    assert found.close()
+    assert not found.close()
+    with pytest.raises(InvalidArgument, match="closed"):
+        found.put(found.begin(), BATCH, None, NOW)
+    assert found.wait_for_work()
+    with pytest.raises(Unavailable):
+        found.wait_empty(0)
+
+
+def test_ranges_are_joined_by_partition_where_nothing_lies_between() -> None:
+    ranges = Ranges()
+    ranges.add([committed(0, 1, "a"), committed(5, 6, "b")])
+    ranges.add([committed(2, 3, "a"), committed(9, 9, "b")])
+    ranges.add([committed(0, 0, 1), committed(0, 0, "a")])
+    assert ranges.joined() == (
+        committed(0, 3, "a"),
+        committed(5, 6, "b"),
+        committed(9, 9, "b"),
+        committed(0, 0, 1),
+        committed(0, 0, "a"),
+    )
+
+
+def test_the_partitions_true_and_1_are_two() -> None:
+    ranges = Ranges()
+    ranges.add([committed(0, 0, True)])
+    ranges.add([committed(1, 1, 1)])
+    assert len(ranges.joined()) == 2
