@@ -30,6 +30,11 @@ brought to these forms first.)
 """
 
 from wings_core.json_rows.decode import decode_rows
-from wings_core.json_rows.encode import EncodedRows, encode_rows, encode_rows_within
+from wings_core.json_rows.encode import (
+    EncodedRows,
+    encode_lines,
+    encode_rows,
+    encode_rows_within,
+)
 
-__all__ = ["EncodedRows", "decode_rows", "encode_rows", "encode_rows_within"]
+__all__ = ["EncodedRows", "decode_rows", "encode_lines", "encode_rows", "encode_rows_within"]

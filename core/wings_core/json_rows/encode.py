@@ -69,6 +69,20 @@ def encode_rows_within(
     return EncodedRows(b"".join(texts)[:-1], rows)
 
 
+def encode_lines(batch: pa.RecordBatch) -> Iterator[bytes]:
+    """Yield the rows of a batch as JSON objects, each on a line that ends in a line feed.
+
+    Args:
+        batch: As for `encode_rows`.
+
+    Raises:
+        BatchTooLarge: As `encode_rows`.
+    """
+    for step in _steps(batch):
+        text, _ = _step_text(step, "\n")
+        yield text
+
+
 def _steps(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Cut a batch into pieces whose JSON is not much above `STEP_BYTES`, in order."""
     waiting = [batch]
@@ -92,10 +106,10 @@ def _steps(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             waiting += [piece.slice(start, rows) for start in reversed(starts)]
 
 
-def _step_text(piece: pa.RecordBatch) -> tuple[bytes, Column]:
-    """Return the objects, a comma after each, and where each ends in the text."""
+def _step_text(piece: pa.RecordBatch, after: str = ",") -> tuple[bytes, Column]:
+    """Return the objects, a character after each, and where each ends in the text."""
     columns = cast("list[Column]", piece.columns)
-    texts = object_texts(piece.schema.names, columns, piece.num_rows, end="},")
+    texts = object_texts(piece.schema.names, columns, piece.num_rows, end="}" + after)
     _, offsets, data = texts.buffers()
     assert offsets is not None
     assert data is not None
