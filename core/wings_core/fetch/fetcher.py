@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from wings_core.errors import ResourceExhausted, WingsError
+from wings_core.errors import WingsError
 from wings_core.fetch.chunks import Chunk, ChunkReader
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
+from wings_core.fetch.waits import Waits
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import Position, Topic
@@ -71,13 +72,15 @@ class Fetcher:
         store: Where pages lie.
         registry: Where they are found.
         limits: Bounds on the wire and on waiting readers.
+
+    Attributes:
+        waits: Counts and bounds the readers that wait, here or by `OffsetRegistry.watch`.
     """
 
     def __init__(self, store: FolioStore, registry: OffsetRegistry, limits: Limits) -> None:
         self._chunks = ChunkReader(store, limits)
         self._registry = registry
-        self._limits = limits
-        self._waiting = threading.BoundedSemaphore(limits.calls_waiting_max)
+        self.waits = Waits(limits.calls_waiting_max)
 
     def fetch(
         self,
@@ -215,15 +218,9 @@ class Fetcher:
         cursor.has_rows = has_rows
 
     def _wait(self, cursor: Cursor, deadline: Deadline, wake: threading.Event) -> None:
-        if not self._waiting.acquire(blocking=False):
-            raise ResourceExhausted(
-                f"{self._limits.calls_waiting_max} readers wait for messages already"
-            )
-        try:
+        with self.waits.one():
             position = Position(cursor.topic.uuid, cursor.partition, cursor.offset)
             self._registry.wait([position], deadline, wake)
-        finally:
-            self._waiting.release()
 
 
 def _filtered(cursor: Cursor) -> bool:

@@ -1,0 +1,49 @@
+"""Waits: how many readers wait for messages, and the bound on them."""
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from wings_core.errors import ResourceExhausted
+
+
+class Waits:
+    """Counts the readers that wait, whichever way they came in; all methods from any thread.
+
+    Args:
+        waiting_max: How many may wait at once; further ones are refused.
+    """
+
+    def __init__(self, waiting_max: int) -> None:
+        self._lock = threading.Lock()
+        self._waiting_max = waiting_max
+        self._waiting = 0
+        self._begun = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many wait now."""
+        return self._waiting
+
+    @property
+    def begun(self) -> int:
+        """How many waits have begun so far."""
+        return self._begun
+
+    @contextmanager
+    def one(self) -> Generator[None]:
+        """Count one wait.
+
+        Raises:
+            ResourceExhausted: So many wait already.
+        """
+        with self._lock:
+            if self._waiting >= self._waiting_max:
+                raise ResourceExhausted(f"{self._waiting_max} readers wait for messages already")
+            self._waiting += 1
+            self._begun += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
