@@ -249,6 +249,10 @@ class OffsetRegistry(Protocol):
         """Return a named consumer's offsets, of one topic or of all, by topic and partition."""
         ...
 
+    def list_consumers(self, consumers_max: int) -> list[str]:
+        """Return the named consumers that read on somewhere, the first so many by name."""
+        ...
+
     def purge(self, pages_max: int) -> bool:
         """Forget up to `pages_max` pages of deleted topics, and else what is out of date.
 

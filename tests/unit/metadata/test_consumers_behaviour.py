@@ -126,3 +126,15 @@ def test_a_consumers_name_that_cannot_be_stored_is_refused(
     topic = metadata.create_topic()
     with pytest.raises(InvalidArgument):
         metadata.registry.commit_offsets(consumer, [(topic, UNPARTITIONED, 1)])
+
+
+def test_consumers_are_listed_by_name_up_to_a_number(metadata: MetadataUnderTest) -> None:
+    kept, deleted = metadata.create_topic(), metadata.create_topic()
+    assert metadata.registry.list_consumers(10) == []
+    for consumer in ("b", "a", "C"):
+        metadata.registry.commit_offsets(consumer, [(kept, UNPARTITIONED, 1)])
+    metadata.registry.commit_offsets("a", [(deleted, UNPARTITIONED, 1)])
+    metadata.registry.commit_offsets("gone", [(deleted, UNPARTITIONED, 1)])
+    metadata.admin.delete_topic(deleted.name)
+    assert metadata.registry.list_consumers(10) == ["C", "a", "b"]
+    assert metadata.registry.list_consumers(2) == ["C", "a"]

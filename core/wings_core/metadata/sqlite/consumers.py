@@ -61,3 +61,14 @@ def get_offsets(
         for tenant, namespace, topic, partition, offset, committed_at in rows
     ]
     return sorted(offsets, key=lambda entry: (entry.topic, partition_sort_key(entry.partition)))
+
+
+def list_consumers(connection: sqlite3.Connection, consumers_max: int) -> list[str]:
+    """Return the named consumers, by name; see `OffsetRegistry.list_consumers`."""
+    rows = connection.execute(
+        "SELECT DISTINCT consumer_offsets.consumer FROM consumer_offsets "
+        "JOIN topics ON topics.id = consumer_offsets.topic_id "
+        "WHERE topics.namespace_id IS NOT NULL ORDER BY consumer_offsets.consumer LIMIT ?",
+        (consumers_max,),
+    )
+    return [consumer for (consumer,) in rows]

@@ -102,6 +102,11 @@ class SqliteRegistry(OffsetRegistry):
         with self._connections.reading() as connection:
             return consumers.get_offsets(connection, consumer, topic_uuid)
 
+    def list_consumers(self, consumers_max: int) -> list[str]:
+        """Return the named consumers; see `OffsetRegistry.list_consumers`."""
+        with self._connections.reading() as connection:
+            return consumers.list_consumers(connection, consumers_max)
+
     def purge(self, pages_max: int) -> bool:
         """Forget deleted topics step by step; see `OffsetRegistry.purge`."""
         with self._connections.writing() as connection:
