@@ -1,8 +1,8 @@
-"""Commands of other layers, found by the entry-point group `wings.commands`.
+"""Commands: the client's own, and those of the entry-point group `wings.commands`.
 
 A command is a plain function or a `typer.Typer`. It is imported only when it is called or listed,
-so `wings fetch` never pays for the server's imports. One that cannot be imported is named on
-standard error and leaves the others alone.
+so `wings fetch` never pays for the server's imports. One of another layer that cannot be imported
+is named on standard error and leaves the others alone.
 """
 
 import sys
@@ -13,6 +13,16 @@ import typer
 from typer.core import TyperGroup
 
 GROUP = "wings.commands"
+
+OWN = {
+    name: EntryPoint(name, f"wings_client.cli.{module}:{attribute}", GROUP)
+    for name, module, attribute in (
+        ("fetch", "fetch", "fetch"),
+        ("push", "push", "push"),
+        ("topic", "topic", "app"),
+    )
+}
+"""The client's commands."""
 
 MARKUP: Final = "markdown"
 """Of the help: paragraphs flow to the terminal's width, and brackets stay what they are."""
@@ -52,8 +62,8 @@ class PluginGroup(TyperGroup):
 
 
 def _found() -> dict[str, EntryPoint]:
-    """Return the plugins by name; of two with one name the first found, as pip allows both."""
-    found: dict[str, EntryPoint] = {}
+    """Return commands by name; of two with one name the first found, as pip allows both."""
+    found = dict(OWN)
     for entry_point in entry_points(group=GROUP):
         found.setdefault(entry_point.name, entry_point)
     return found

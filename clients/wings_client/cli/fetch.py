@@ -1,0 +1,203 @@
+"""`wings fetch`: the messages of one partition from an offset on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import pyarrow as pa
+import typer
+
+from wings_client.cli.endpoint import DEFAULT, AnyEndpointOption, Endpoint, connected, explained
+from wings_client.cli.http import HttpServer
+from wings_client.cli.output import Format, check_output, write_all
+from wings_client.cli.values import (
+    Offset,
+    chosen_columns,
+    parse_offset,
+    parse_partition,
+    partition_text,
+    printable,
+)
+from wings_core.errors import WingsError
+from wings_core.names import TopicName
+from wings_core.partitions import JsonScalar
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked for."""
+
+    topic: str
+    partition: str | None
+    offset: Offset
+    timeout_ms: int | None
+    min_messages: int | None
+    max_messages: int | None
+    columns: list[str] | None
+    filter: str | None
+    system_columns: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was there."""
+
+    partition: JsonScalar
+    start_offset: int
+    end_offset: int | None
+    schema: pa.Schema
+    batches: Sequence[pa.RecordBatch]
+
+
+def fetch(
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
+    ],
+    *,
+    offset: Annotated[
+        str,
+        typer.Option(
+            metavar="N",
+            help="Where to begin: a number; over Flight also earliest, latest, or a time like "
+            "2026-11-20T12:00:00Z.",
+        ),
+    ],
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            metavar="V",
+            help="The partition value, read by the key's type: 7, JFK, true; base64 for binary.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        int | None,
+        typer.Option(metavar="MS", min=0, help="Milliseconds to wait at most. Default: 500."),
+    ] = None,
+    min_messages: Annotated[
+        int | None, typer.Option(metavar="N", help="Wait for so many. Default: 1.")
+    ] = None,
+    max_messages: Annotated[
+        int | None, typer.Option(metavar="N", help="Take no more. Default: 10000.")
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMES", help="Columns to show, with commas or one by one. Flight only."
+        ),
+    ] = None,
+    predicate: Annotated[
+        str | None,
+        typer.Option(
+            "--filter", metavar="SQL", help="Only messages that this holds of. Flight only."
+        ),
+    ] = None,
+    system_columns: Annotated[
+        bool,
+        typer.Option("--system-columns", help="Append __offset and __timestamp. Flight only."),
+    ] = False,
+    wanted_format: Annotated[
+        Format, typer.Option("--format", help="table for people; the others write data alone.")
+    ] = Format.TABLE,
+    endpoint: AnyEndpointOption = DEFAULT,
+) -> None:
+    """Fetch messages of one partition, and wait for them where there are too few.
+
+    Prints the topic as you named it, the partition, the offsets of the first and the last message,
+    and the messages:
+
+        $ wings fetch flights --partition JFK --offset 0 --max-messages 2
+
+        Topic: flights, Partition: JFK, Start: 0, End: 1
+
+    The partition of a topic without a key is `null`. Where nothing came, End is `null` and Start
+    the offset asked for. What fails is one line, and exit status 1:
+
+        Topic: flights, Partition: JFK, Error: the reason
+
+    `--format json` (one array), `csv` and `arrow` (an IPC stream) write data alone to standard
+    output, and a failure to standard error:
+
+        $ wings fetch flights --partition JFK --offset 0 --format json | jq '.[0]'
+    """
+    check_output(wanted_format)
+    wanted = Wanted(
+        topic=topic,
+        partition=partition,
+        offset=parse_offset(offset),
+        timeout_ms=timeout,
+        min_messages=min_messages,
+        max_messages=max_messages,
+        columns=columns or None,
+        filter=predicate,
+        system_columns=system_columns,
+    )
+    server = Endpoint.parse(endpoint)
+    shown = printable(topic)
+    try:
+        found = _over_http(server, wanted) if server.is_http else _over_flight(endpoint, wanted)
+    except WingsError as error:
+        given = "null" if partition is None else printable(partition)
+        message = " ".join(printable(error.message.replace("\n", " ")).split())
+        typer.echo(
+            f"Topic: {shown}, Partition: {given}, Error: {message}",
+            err=wanted_format is not Format.TABLE,
+        )
+        raise typer.Exit(1) from None
+    if wanted_format is Format.TABLE:
+        end = "null" if found.end_offset is None else found.end_offset
+        typer.echo(
+            f"Topic: {shown}, Partition: {partition_text(found.partition)}, "
+            f"Start: {found.start_offset}, End: {end}\n"
+        )
+    write_all(found.batches, found.schema, wanted_format)
+
+
+def _over_flight(endpoint: str, wanted: Wanted) -> Found:
+    with connected(endpoint, wanted.topic) as client:
+        topic = client.topic(wanted.topic)
+        partition = parse_partition(wanted.partition, topic)
+        result = client.fetch(
+            topic,
+            partition,
+            offset=wanted.offset,
+            timeout=None if wanted.timeout_ms is None else wanted.timeout_ms / 1000,
+            min_messages=wanted.min_messages,
+            max_messages=wanted.max_messages,
+            columns=chosen_columns(wanted.columns, topic.schema),
+            filter=wanted.filter,
+            system_columns=wanted.system_columns,
+        )
+    return Found(partition, result.start_offset, result.end_offset, result.schema, result.batches)
+
+
+def _over_http(endpoint: Endpoint, wanted: Wanted) -> Found:
+    if wanted.columns or wanted.filter is not None or wanted.system_columns:
+        raise typer.BadParameter(
+            "--columns, --filter and --system-columns need Arrow Flight: give grpc://HOST:PORT",
+            param_hint="--endpoint",
+        )
+    if not isinstance(wanted.offset, int):
+        raise typer.BadParameter("over HTTP an offset is a number", param_hint="--offset")
+    limits = {
+        "timeout_ms": None if wanted.timeout_ms is None else max(2, wanted.timeout_ms),
+        "min_messages": wanted.min_messages,
+        "max_messages": wanted.max_messages,
+    }
+    server = HttpServer(endpoint)
+    try:
+        topic = server.topic(wanted.topic)
+        partition = parse_partition(wanted.partition, topic)
+        given = {name: value for name, value in limits.items() if value is not None}
+        result = server.fetch(topic, partition, wanted.offset, given)
+    except WingsError as error:
+        namespace = str(TopicName.parse(wanted.topic).namespace)
+        raise explained(
+            error, endpoint.url, wanted.topic, lambda: server.topic_names(namespace)
+        ) from error
+    return Found(
+        partition,
+        result.start_offset,
+        result.end_offset,
+        result.table.schema,
+        result.table.to_batches(),
+    )

@@ -1,0 +1,75 @@
+"""Formats of files, told by their names or their first bytes."""
+
+from enum import StrEnum
+from pathlib import PurePath
+
+import typer
+
+
+class FileFormat(StrEnum):
+    """How a file holds its rows."""
+
+    JSONL = "jsonl"
+    """An object on each line."""
+    JSON = "json"
+    """An array of objects, or objects one after another."""
+    CSV = "csv"
+    """Values with commas between them, names in the first line."""
+    PARQUET = "parquet"
+    ARROW = "arrow"
+    """Arrow IPC, of either kind: file or stream."""
+
+
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+"""By the last ending of a name, which may follow that of the format."""
+
+_BY_ENDING = {
+    ".jsonl": FileFormat.JSONL,
+    ".ndjson": FileFormat.JSONL,
+    ".json": FileFormat.JSON,
+    ".csv": FileFormat.CSV,
+    ".tsv": FileFormat.CSV,
+    ".parquet": FileFormat.PARQUET,
+    ".pq": FileFormat.PARQUET,
+    ".arrow": FileFormat.ARROW,
+    ".arrows": FileFormat.ARROW,
+    ".feather": FileFormat.ARROW,
+    ".ipc": FileFormat.ARROW,
+}
+
+ARROW_FILE = b"ARROW1"
+PARQUET = b"PAR1"
+_ARROW_STREAM = b"\xff\xff\xff\xff"
+_BOM = b"\xef\xbb\xbf"
+
+
+def compression_of(path: PurePath) -> str | None:
+    """Return the compression that the name of a file tells of."""
+    return COMPRESSIONS.get(path.suffix.lower())
+
+
+def format_by_name(path: PurePath) -> FileFormat | None:
+    """Return the format that the name of a file tells of."""
+    if compression_of(path) is not None:
+        path = path.with_suffix("")
+    return _BY_ENDING.get(path.suffix.lower())
+
+
+def format_by_content(head: bytes) -> FileFormat:
+    """Return the format that the first bytes tell of.
+
+    Raises:
+        typer.BadParameter: They could be anything.
+    """
+    if head.startswith((ARROW_FILE, _ARROW_STREAM)):
+        return FileFormat.ARROW
+    if head.startswith(PARQUET):
+        return FileFormat.PARQUET
+    text = head.removeprefix(_BOM).lstrip()
+    if text.startswith(b"{"):
+        return FileFormat.JSONL
+    if text.startswith(b"["):
+        return FileFormat.JSON
+    raise typer.BadParameter(
+        f"cannot tell what the input is; say one of {', '.join(FileFormat)}", param_hint="--format"
+    )

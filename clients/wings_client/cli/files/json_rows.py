@@ -1,0 +1,314 @@
+"""JSON: lines, arrays and sequences of objects, cut into rows and read in bulk."""
+
+import codecs
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.json
+
+from wings_client.cli.files.parts import Part, settled_type
+from wings_client.cli.files.source import HEAD_BYTES, Source
+from wings_client.cli.values import bad_row
+from wings_core.arrow_types import children, fields_of, with_children
+from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
+from wings_core.json_rows import decode_rows, encode_rows
+
+ROW_BYTES_MAX = 64 * 1024 * 1024
+"""A longer row is refused, as a server would."""
+
+TIME_TYPES = (
+    pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32(), pa.time64("us"),
+)  # fmt: skip
+"""What strings that look like times may be, tried in turn."""
+
+_BOM = codecs.BOM_UTF8
+_SPACE: Any = re.compile(r"[ \t\n\r]*")
+_GRAMMAR: dict[str, dict[str, str]] = {
+    "start": {"[": "open", "{": "sequence"},
+    "open": {"{": "item", "]": "closed"},
+    "item": {",": "comma", "]": "closed"},
+    "comma": {"{": "item"},
+    "sequence": {"{": "sequence"},
+    "closed": {},
+}
+"""What may come next, and the state after it; after a brace, that is the one after its object."""
+
+_NEAR_END = 16
+"""An error so near the end of a text may be only that the text goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The texts of some rows, and where they are."""
+
+    rows: list[bytes]
+    numbers: Sequence[int]
+    """Of the rows, or of their lines, from 1."""
+    noun: str
+    """What is numbered: `line` or `row`."""
+
+    def place(self, index: int) -> str:
+        """Say where a row is."""
+        return f"{self.noun} {self.numbers[index]}"
+
+
+class JsonRows:
+    """JSON objects, from either kind of file.
+
+    Args:
+        source: Its bytes.
+        by_line: Whether each line is an object; else they come in an array or one after another.
+    """
+
+    def __init__(self, source: Source, *, by_line: bool) -> None:
+        self.rows: int | None = None
+        self._blocks = line_blocks(source) if by_line else object_blocks(source)
+        self._head: list[Block] = []
+
+    def schema(self) -> pa.Schema:
+        """Infer columns from the first rows; see `infer`.
+
+        Raises:
+            SchemaMismatch: They contradict each other.
+            InvalidArgument: There are none.
+        """
+        size = 0
+        while size < HEAD_BYTES and (block := next(self._blocks, None)) is not None:
+            self._head.append(block)
+            size += sum(map(len, block.rows))
+        return infer(self._head)
+
+    def parts(self, schema: pa.Schema) -> Iterator[Part]:
+        """Yield its rows; see `Rows.parts`."""
+        head, self._head = self._head, []
+        for block in chain(head, self._blocks):
+            yield Part(_decode(block, schema), block.place)
+
+
+def line_blocks(source: Source) -> Iterator[Block]:
+    """Cut the lines of a file into blocks; empty ones are left out."""
+    rest = b""
+    first = 1
+    ended = False
+    while not ended:
+        block = source.read()
+        ended = not block
+        data = rest + block
+        if first == 1:
+            data = data.removeprefix(_BOM)
+        cut = len(data) if ended else data.rfind(b"\n") + 1
+        rest = data[cut:]
+        if len(rest) > ROW_BYTES_MAX:
+            number = first + data.count(b"\n")
+            raise bad_row(f"line {number}", f"longer than {ROW_BYTES_MAX} bytes")
+        lines = data[:cut].split(b"\n")
+        count = len(lines) - 1
+        rows = [line for line in lines if line and not line.isspace()]
+        numbers: Sequence[int] = range(first, first + len(rows))
+        if len(rows) < count:
+            numbers = [
+                first + index for index, line in enumerate(lines) if line and not line.isspace()
+            ]
+        first += count
+        if rows:
+            yield Block(rows, numbers, "line")
+
+
+def object_blocks(source: Source) -> Iterator[Block]:
+    """Cut an array of objects, or objects one after another, into blocks of rows."""
+    cutter = _Cutter()
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    while True:
+        data = source.read()
+        first = cutter.rows + 1
+        try:
+            text = decoder.decode(data, final=not data)
+        except UnicodeDecodeError:
+            raise bad_row(f"row {first} or later", "not UTF-8") from None
+        rows = [row.encode() for row in cutter.feed(text, final=not data)]
+        if rows:
+            yield Block(rows, range(first, first + len(rows)), "row")
+        if not data:
+            return
+
+
+class _Cutter:
+    """Finds where each object ends, in text that comes in pieces.
+
+    Attributes:
+        rows: How many were found.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._text = ""
+        self._place = 0
+        self._state = "start"
+        self._scan = json.JSONDecoder().raw_decode
+
+    def feed(self, text: str, *, final: bool) -> Iterator[str]:
+        """Yield the texts of the objects that are whole by now.
+
+        Raises:
+            SchemaMismatch: Not JSON, or not objects.
+        """
+        self._text = self._text[self._place :] + text
+        self._place = 0
+        while self._at_object():
+            end = self._end(final=final)
+            if end is None:
+                if len(self._text) - self._place > ROW_BYTES_MAX:
+                    raise self._bad(f"longer than {ROW_BYTES_MAX} characters, or never closed")
+                return
+            yield self._text[self._place : end]
+            self.rows += 1
+            self._place = end
+            self._state = _GRAMMAR[self._state]["{"]
+        if final and self._state in {"open", "item", "comma"}:
+            raise self._bad("the array is never closed")
+
+    def _at_object(self) -> bool:
+        """Pass over what stands between objects, and tell whether one begins here."""
+        while True:
+            self._place = _SPACE.match(self._text, self._place).end()
+            if self._place == len(self._text):
+                return False
+            character = self._text[self._place]
+            follows = _GRAMMAR[self._state]
+            if character not in follows:
+                found = self._text[self._place : self._place + 20]
+                raise self._bad(f"expected {' or '.join(follows) or 'nothing more'}, got {found!r}")
+            if character == "{":
+                return True
+            self._state = follows[character]
+            self._place += 1
+
+    def _end(self, *, final: bool) -> int | None:
+        """Return where the object here ends; None where that is not there yet."""
+        try:
+            return self._scan(self._text, self._place)[1]
+        except json.JSONDecodeError as error:
+            cut_off = error.msg.startswith("Unterminated string")
+            if not final and (cut_off or error.pos >= len(self._text) - _NEAR_END):
+                return None
+            raise self._bad(f"not JSON: {error.msg}") from None
+        except RecursionError:
+            raise self._bad("nested too deeply") from None
+
+    def _bad(self, problem: str) -> SchemaMismatch:
+        return bad_row(f"row {self.rows + 1}", problem)
+
+
+def infer(blocks: Sequence[Block]) -> pa.Schema:
+    """Infer columns from rows.
+
+    Strings stay strings, but for those of which all are times as JSON has them in a topic. What is
+    null throughout becomes a string.
+
+    Raises:
+        SchemaMismatch: Values of one column are of different kinds; names the first row.
+        InvalidArgument: There are no rows.
+    """
+    rows = [row.replace(b"\n", b" ") for block in blocks for row in block.rows]
+    if not rows:
+        raise InvalidArgument("there are no rows to infer columns from")
+    try:
+        table = _read(b"\n".join(rows))
+    except pa.ArrowInvalid as error:
+        raise _explained(error, blocks) from None
+    fields: list[Any] = []
+    for field, values in zip(fields_of(table.schema), table.columns, strict=True):
+        data_type = settled_type(_timeless(field.type), pa.string())
+        if pa.types.is_timestamp(field.type) or pa.types.is_time(field.type):
+            data_type = _time_type(rows, field.name)
+        elif pa.types.is_list(data_type) and values.null_count == len(values):
+            data_type = settled_type(data_type, pa.string())
+        fields.append(pa.field(field.name, data_type))
+    return pa.schema(fields)
+
+
+def _read(data: bytes, schema: pa.Schema | None = None) -> pa.Table:
+    options: Any = pyarrow.json.ParseOptions(
+        explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "ignore"
+    )
+    read = pyarrow.json.ReadOptions(block_size=len(data) + 1, use_threads=False)
+    return pyarrow.json.read_json(pa.BufferReader(data), read, options)
+
+
+def _timeless(data_type: pa.DataType) -> pa.DataType:
+    """Return a type with strings in place of times, at every depth."""
+    if pa.types.is_temporal(data_type):
+        return pa.string()
+    parts = [
+        pa.field(child.name, _timeless(child.type), nullable=child.nullable)
+        for child in children(data_type)
+    ]
+    return with_children(data_type, parts)
+
+
+def _time_type(rows: Sequence[bytes], name: str) -> pa.DataType:
+    """Return what type of time all values of a column are, or string."""
+    schema = pa.schema([pa.field(name, pa.string())])
+    table = _read(b"\n".join(rows), schema).select([name]).combine_chunks()
+    (batch,) = table.to_batches()
+    data = encode_rows(batch)
+    for data_type in TIME_TYPES:
+        try:
+            decode_rows(data, pa.schema([pa.field(name, data_type)]))
+        except WingsError:
+            continue
+        return cast("pa.DataType", data_type)
+    return pa.string()
+
+
+def _decode(block: Block, schema: pa.Schema) -> pa.RecordBatch:
+    try:
+        batch = decode_rows(b"[" + b",".join(block.rows) + b"]", schema)
+    except WingsError as error:
+        raise _first_bad(block, schema, error) from None
+    if batch.num_rows != len(block.rows):
+        raise _first_bad(block, schema, SchemaMismatch("not one object on each line"))
+    return batch
+
+
+def _first_bad(block: Block, schema: pa.Schema, problem: WingsError) -> WingsError:
+    """Return the error of the first bad row, which is found by halving."""
+    low, high = 0, len(block.rows)
+    while high - low > 1:
+        middle = (low + high) // 2
+        rows = block.rows[low:middle]
+        try:
+            batch = decode_rows(b"[" + b",".join(rows) + b"]", schema)
+        except WingsError as error:
+            high, problem = middle, error
+        else:
+            low, high = (middle, high) if batch.num_rows == len(rows) else (low, middle)
+    try:
+        decode_rows(b"[" + block.rows[low] + b"]", schema)
+    except WingsError as error:
+        problem = error
+    message = problem.message.removeprefix(f"row {problem.facts.get('row')}: ")
+    message = message.replace("the rows are", "it is")
+    return bad_row(block.place(low), message, problem.facts.get("column"))
+
+
+def _explained(error: pa.ArrowInvalid, blocks: Sequence[Block]) -> SchemaMismatch:
+    """Say which row contradicts those before it."""
+    rows = [row.replace(b"\n", b" ") for block in blocks for row in block.rows]
+    places = [block.place(index) for block in blocks for index in range(len(block.rows))]
+    low, high = 0, len(rows)
+    problem = str(error)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            _read(b"\n".join(rows[:middle]))
+            low = middle
+        except pa.ArrowInvalid as found:
+            high, problem = middle, str(found)
+    text = problem.removeprefix("JSON parse error: ").partition(" in row ")[0]
+    return bad_row(places[low], text[:300])

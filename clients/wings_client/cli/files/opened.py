@@ -1,0 +1,112 @@
+"""Opening a file: its format, its reader, and the columns that a topic for it would have."""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import typer
+
+from wings_client.cli.files.arrow_batches import ArrowRows, ParquetRows
+from wings_client.cli.files.csv_rows import CsvRows
+from wings_client.cli.files.formats import FileFormat, format_by_content, format_by_name
+from wings_client.cli.files.json_rows import JsonRows
+from wings_client.cli.files.parts import Rows, settled_type
+from wings_client.cli.files.source import Source
+from wings_core.arrow_types import fields_of
+
+if TYPE_CHECKING:
+    from wings_core.arrow_types import ArrowField
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A file that is being read."""
+
+    name: str
+    format: FileFormat
+    rows: Rows
+    source: Source
+
+    @property
+    def total(self) -> int | None:
+        """How many bytes there are, or None where that is not known."""
+        return self.source.size
+
+    @property
+    def position(self) -> int:
+        """How many bytes were read."""
+        return self.source.position
+
+    def schema(self, fields: "Mapping[str, ArrowField]") -> pa.Schema:
+        """Return the columns for a topic.
+
+        Args:
+            fields: Those that are given, by name; the others are as in the file.
+
+        Raises:
+            typer.BadParameter: The file has no column of a given name.
+            WingsError: The file cannot be read, or its rows contradict each other.
+        """
+        found = self.rows.schema()
+        for name in fields:
+            if name not in found.names:
+                raise typer.BadParameter(
+                    f"{self.name} has no column {name!r:.80}", param_hint="--field"
+                )
+        return pa.schema(
+            [
+                fields.get(field.name)
+                or pa.field(
+                    field.name, settled_type(field.type, pa.string()), nullable=field.nullable
+                )
+                for field in fields_of(found)
+            ]
+        )
+
+
+@contextmanager
+def open_file(
+    path: Path | None, given: FileFormat | None = None, delimiter: str | None = None
+) -> Generator[OpenFile]:
+    """Open a file to read its rows.
+
+    Args:
+        path: Where it is; None for standard input.
+        given: Its format; None: told by its name, else by its first bytes.
+        delimiter: Of CSV; None: a tab for `.tsv`, else a comma.
+
+    Raises:
+        typer.BadParameter: Its format is not known, or standard input cannot be read in it.
+        InvalidArgument: It is not of that format.
+    """
+    with Source(path) as source:
+        name = "standard input" if path is None else str(path)
+        found = given or (None if path is None else format_by_name(path))
+        if found is None:
+            found = format_by_content(source.head())
+        yield OpenFile(name, found, _rows(source, path, found, delimiter), source)
+
+
+def infer_schema(
+    path: Path,
+    fields: "Mapping[str, ArrowField]",
+    given: FileFormat | None = None,
+    delimiter: str | None = None,
+) -> pa.Schema:
+    """Return the columns that a topic for a file would have; see `OpenFile.schema`."""
+    with open_file(path, given, delimiter) as file:
+        return file.schema(fields)
+
+
+def _rows(source: Source, path: Path | None, wanted: FileFormat, delimiter: str | None) -> Rows:
+    if wanted is FileFormat.PARQUET:
+        return ParquetRows(path)
+    if wanted is FileFormat.ARROW:
+        return ArrowRows(source)
+    if wanted is FileFormat.CSV:
+        is_tabbed = path is not None and ".tsv" in path.suffixes
+        return CsvRows(source, delimiter or ("\t" if is_tabbed else ","), path)
+    return JsonRows(source, by_line=wanted is FileFormat.JSONL)

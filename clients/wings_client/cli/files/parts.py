@@ -1,0 +1,139 @@
+"""Parts of a file: rows as a batch, and where in the file each of them is."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from wings_client._cast import Caster
+from wings_client.cli.values import bad_row
+from wings_core.arrow_types import children, fields_of, with_children
+from wings_core.batches import BatchCheck
+from wings_core.errors import SchemaMismatch
+
+Place = Callable[[int], str]
+"""Says where the row of a batch is, by its index: `line 17`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows that are read and pushed together."""
+
+    batch: pa.RecordBatch
+    place: Place
+
+
+class Rows(Protocol):
+    """A file that is read."""
+
+    def schema(self) -> pa.Schema:
+        """Return the columns as the file has them, or as its first rows let them be inferred."""
+        ...
+
+    def parts(self, schema: pa.Schema) -> Iterator[Part]:
+        """Yield the rows, in order, as batches of a topic's schema.
+
+        Raises:
+            SchemaMismatch: A row does not fit; its message says where it is.
+            InvalidArgument: The file is not what it should be.
+        """
+        ...
+
+
+class PartCheck:
+    """Checks what a server would refuse, so that the row can be named.
+
+    Args:
+        schema: The topic's.
+        partition_key: The topic's.
+    """
+
+    def __init__(self, schema: pa.Schema, partition_key: str | None) -> None:
+        self._check = BatchCheck(schema)
+        self._key = partition_key
+        self._has_required = any(_has_required(field) for field in fields_of(schema))
+
+    def check(self, part: Part) -> None:
+        """Check that there are no nulls where none may be.
+
+        Raises:
+            SchemaMismatch: There is one; names the first row that has one.
+        """
+        batch = part.batch
+        if self._key is not None:
+            key: Any = batch.column(self._key)
+            if key.null_count:
+                row = key.is_null().index(True).as_py()
+                raise bad_row(
+                    part.place(row),
+                    f"column {self._key!r:.80}: a row without a value has no partition",
+                    self._key,
+                )
+        if self._has_required:
+            row = first_bad(batch, self._check.check)
+            if row is not None:
+                index, error = row
+                raise bad_row(part.place(index), error.message, error.facts.get("column"))
+
+
+def cast_part(caster: Caster, batch: pa.RecordBatch, place: Place) -> Part:
+    """Return rows cast to a topic's types.
+
+    Raises:
+        SchemaMismatch: A value does not fit; names the first row that has one.
+    """
+    try:
+        return Part(caster.cast(batch), place)
+    except SchemaMismatch:
+        found = first_bad(batch, caster.cast)
+        if found is None:
+            raise
+        index, error = found
+        raise bad_row(place(index), error.message, error.facts.get("column")) from None
+
+
+def first_bad(
+    batch: pa.RecordBatch, check: Callable[[pa.RecordBatch], object]
+) -> tuple[int, SchemaMismatch] | None:
+    """Return the index of the first row that a check refuses, and with what; None if none.
+
+    Args:
+        batch: The rows.
+        check: Raises `SchemaMismatch` for a batch if it does for one of its rows alone.
+    """
+    found: SchemaMismatch | None = None
+    low, high = 0, batch.num_rows
+    try:
+        check(batch)
+        return None
+    except SchemaMismatch as error:
+        found = error
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            check(batch.slice(low, middle - low))
+            low = middle
+        except SchemaMismatch as error:
+            found, high = error, middle
+    return low, found
+
+
+def settled_type(data_type: pa.DataType, unknown: pa.DataType) -> pa.DataType:
+    """Return an inferred type with something in place of what no value told anything of.
+
+    Args:
+        data_type: As it was inferred.
+        unknown: For the type of nulls, at every depth.
+    """
+    if pa.types.is_null(data_type):
+        return unknown
+    parts = [
+        pa.field(child.name, settled_type(child.type, unknown), nullable=child.nullable)
+        for child in children(data_type)
+    ]
+    return with_children(data_type, parts)
+
+
+def _has_required(field: Any) -> bool:
+    return not field.nullable or any(_has_required(child) for child in children(field.type))

@@ -1,0 +1,128 @@
+"""Topics and messages over HTTP: what `wings fetch` needs where its endpoint is of that kind."""
+
+import http.client
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from wings_client import Connection, Topic
+from wings_client.cli.endpoint import Endpoint
+from wings_core.arrow_types import fields_of
+from wings_core.errors import Internal, Unavailable, error_from_json
+from wings_core.json_rows import decode_rows
+from wings_core.names import TopicName
+from wings_core.partitions import JsonScalar
+
+GRACE_SECONDS = 30.0
+"""How long a call may take beside its wait."""
+
+ANSWER_BYTES_MAX = 256 * 1024 * 1024
+"""Longer answers are refused; a server sends 32 MiB unless it is told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpFetched:
+    """Messages of one partition."""
+
+    table: pa.Table
+    start_offset: int
+    end_offset: int | None
+
+
+class HttpServer:
+    """A server's HTTP interface; each call has a connection of its own."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def topic(self, name: str) -> Topic:
+        """Return what the server says of a topic.
+
+        Raises:
+            TopicNotFound: There is none of this name.
+        """
+        return Topic.from_json(self._call("GET", f"/v1/{TopicName.parse(name)}"))
+
+    def topic_names(self, namespace: str) -> Iterable[str]:
+        """Return the full names of all topics of a namespace."""
+        return [found["topic"] for found in self._call("GET", f"/v1/{namespace}/topics")]
+
+    def fetch(
+        self, topic: Topic, partition: JsonScalar, offset: int, limits: dict[str, int]
+    ) -> HttpFetched:
+        """Return messages of one partition from an offset on; wait where there are too few.
+
+        Args:
+            topic: Where from.
+            partition: Its value; None for a topic without a key.
+            offset: Where to begin.
+            limits: `timeout_ms`, `min_messages`, `max_messages`, where they are given.
+
+        Raises:
+            WingsError: The server's refusal, or `Unavailable`.
+        """
+        name = TopicName.parse(topic.name)
+        asked = {"topic": name.topic, "partition_value": partition, "offset": offset}
+        body = {"namespace": str(name.namespace), "topics": [asked], **limits}
+        wait = limits.get("timeout_ms", 0) / 1000
+        (found,) = self._call("POST", "/v1/fetch", body, wait)["topics"]
+        if found["_tag"] == "error":
+            raise error_from_json({key: found[key] for key in ("code", "message")})
+        return HttpFetched(
+            _table(found["messages"], topic.schema), found["start_offset"], found["end_offset"]
+        )
+
+    def _call(
+        self, method: str, path: str, body: dict[str, Any] | None = None, wait: float = 0.0
+    ) -> Any:
+        endpoint = self._endpoint
+        kind = http.client.HTTPSConnection
+        if endpoint.scheme == "http":
+            kind = http.client.HTTPConnection
+        connection = kind(endpoint.host, endpoint.port, timeout=wait + GRACE_SECONDS)
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        try:
+            connection.connect()
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unavailable(str(error), Connection.UNREACHABLE) from None
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            data = answer.read(ANSWER_BYTES_MAX + 1)
+        except TimeoutError:
+            raise self._unavailable("no answer in time", Connection.TIMEOUT) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unavailable(str(error), Connection.LOST) from None
+        finally:
+            connection.close()
+        return self._read(answer.status, data)
+
+    def _read(self, status: int, data: bytes) -> Any:
+        if len(data) > ANSWER_BYTES_MAX:
+            raise Internal(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
+        try:
+            found = json.loads(data)
+        except ValueError:
+            raise Internal(
+                f"{self._endpoint.url} answers {status} without JSON: is it a Wings server?"
+            ) from None
+        if status == 200:
+            return found
+        if isinstance(found, dict) and "code" in found:
+            raise error_from_json(found)
+        raise Internal(f"{self._endpoint.url} answers {status}: is it a Wings server?")
+
+    def _unavailable(self, problem: str, how: Connection) -> Unavailable:
+        url = self._endpoint.url
+        return Unavailable(f"{url}: {problem}", endpoint=url, connection=how.value)
+
+
+def _table(messages: list[Any], schema: pa.Schema) -> pa.Table:
+    """Return messages as they came, in the topic's types."""
+    # JSON has no NaN: it comes as null, also where the column may not be null.
+    nullable = pa.schema([field.with_nullable(True) for field in fields_of(schema)])
+    data = json.dumps(messages, ensure_ascii=False).encode()
+    return pa.Table.from_batches([decode_rows(data, nullable)])

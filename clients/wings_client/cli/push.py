@@ -1,0 +1,228 @@
+"""`wings push`: the rows of a file to a topic, batch by batch, each row once."""
+
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, NoReturn, Protocol
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from wings_client import Client, Producer, Topic
+from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected, short_name
+from wings_client.cli.files import FileFormat, OpenFile, open_file
+from wings_client.cli.files.parts import PartCheck
+from wings_client.cli.values import parse_fields
+from wings_core.errors import InvalidArgument, TopicNotFound, WingsError
+
+
+def push(
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
+    ],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE|-",
+            allow_dash=True,
+            exists=True,
+            dir_okay=False,
+            help="What to push; - is standard input.",
+        ),
+    ],
+    *,
+    file_format: Annotated[
+        FileFormat | None,
+        typer.Option("--format", help="Of the file. Default: by its name, or its first bytes."),
+    ] = None,
+    delimiter: Annotated[
+        str | None,
+        typer.Option(metavar="CHAR", help="Between CSV's values. Default: a comma; a tab in .tsv."),
+    ] = None,
+    create: Annotated[
+        bool,
+        typer.Option("--create", help="Create the topic, if there is none, from the first rows."),
+    ] = False,
+    partition_key: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="With --create: the column that rows are routed by."),
+    ] = None,
+    field: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:TYPE", help="With --create: the type of a column, not to be inferred."
+        ),
+    ] = None,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Push the rows of a file to a topic.
+
+        $ wings push flights flights-20k.json --create --partition-key origin
+
+        $ zcat events.jsonl.gz | wings push events - --format jsonl
+
+    Reads JSON (`jsonl`: an object on each line; `json`: one array, or objects one after another),
+    CSV with names in its first line, Parquet, and Arrow IPC, also compressed (`.gz`, `.zst`,
+    `.bz2`), in batches: a file may be larger than memory. Columns are found by name, and cast to
+    the topic's types where no value changes.
+
+    A bad row is named by its line, or by its number from 1; nothing of its batch is kept, what was
+    pushed before it stays, and the exit status is 1. Ctrl-C stops after what was sent is answered.
+
+    `--create` infers types from the first 16 MiB. Where later rows do not fit them, say what the
+    column is: `--field zip:string`. In CSV, nothing between commas is null, `""` an empty string.
+    """
+    if (partition_key is not None or field) and not create:
+        raise typer.BadParameter("--partition-key and --field go with --create")
+    if delimiter is not None and len(delimiter) != 1:
+        raise typer.BadParameter("one character", param_hint="--delimiter")
+    fields = parse_fields(field or [])
+    path = None if str(file) == "-" else file
+    if path is None and sys.stdin.isatty():
+        typer.echo("reading standard input; Ctrl-D ends it", err=True)
+    with open_file(path, file_format, delimiter) as opened, connected(endpoint, topic) as client:
+        try:
+            described = client.topic(topic)
+        except TopicNotFound:
+            if not create:
+                raise
+            schema = opened.schema(fields)
+            described = client.create_topic(topic, schema, partition_key, if_not_exists=True)
+        if partition_key is not None and described.partition_key != partition_key:
+            raise InvalidArgument(
+                f"the topic is there already, partitioned by {described.partition_key!r:.80}, not "
+                f"by {partition_key!r:.80}"
+            )
+        _push(client, described, opened)
+
+
+def _push(client: Client, topic: Topic, file: OpenFile) -> None:
+    started = time.monotonic()
+    check = PartCheck(topic.schema, topic.partition_key)
+    producer = client.producer(topic)
+    try:
+        with _shown(file, producer) as progress:
+            for part in file.rows.parts(topic.schema):
+                check.check(part)
+                producer.send(part.batch)
+                progress.update()
+            progress.wait()
+            producer.close()
+    except WingsError as error:
+        _fail(error, producer)
+    except KeyboardInterrupt:
+        _stop(producer)
+    seconds = time.monotonic() - started
+    rows = producer.rows_committed
+    typer.echo(
+        f"{rows:,} rows pushed to {short_name(topic.name)} in {seconds:,.1f} s "
+        f"({rows / max(seconds, 1e-3):,.0f} rows/s)"
+    )
+
+
+def _fail(error: WingsError, producer: Producer) -> NoReturn:
+    """Wait for what was sent before, and raise the error with what is committed.
+
+    Raises:
+        WingsError: Always.
+    """
+    with suppress(WingsError):  # The first error tells more; what is committed is known.
+        producer.close()
+    raise type(error)(f"{error.message}; {_kept(producer)}", **error.facts) from None
+
+
+def _stop(producer: Producer) -> NoReturn:
+    """Wait for what was sent, and say what is committed.
+
+    Raises:
+        typer.Exit: Always, with the status of an interrupt.
+    """
+    problem = ""
+    try:
+        producer.close()
+    except WingsError as error:
+        problem = f" ({error.message})"
+    typer.echo(f"wings: stopped{problem}; {_kept(producer)}", err=True)
+    raise typer.Exit(130)
+
+
+def _kept(producer: Producer) -> str:
+    rows = producer.rows_committed
+    if not rows:
+        return "nothing was pushed"
+    return f"the first {rows:,} rows are committed, and nothing after them"
+
+
+class _Shown(Protocol):
+    def update(self) -> None:
+        """Show how far the push is."""
+        ...
+
+    def wait(self) -> None:
+        """Show it until all that was sent is answered."""
+        ...
+
+
+@contextmanager
+def _shown(file: OpenFile, producer: Producer) -> Generator[_Shown]:
+    """Show a bar with rows a second on standard error, where that is a terminal."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("pushing"),
+        BarColumn(),
+        _Amount(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        yield _Bar(progress, file, producer)
+
+
+class _Bar:
+    """Keeps a progress bar up to date."""
+
+    def __init__(self, progress: Progress, file: OpenFile, producer: Producer) -> None:
+        self._progress = progress
+        self._file = file
+        self._producer = producer
+        self._started = time.monotonic()
+        self._task = progress.add_task("", total=file.total, rows=0, rate=0.0)
+
+    def update(self) -> None:
+        rows = self._producer.rows_committed
+        seconds = max(time.monotonic() - self._started, 1e-3)
+        self._progress.update(
+            self._task, completed=self._file.position, rows=rows, rate=rows / seconds
+        )
+
+    def wait(self) -> None:
+        if not self._progress.disable:
+            self._producer.flush()
+            self.update()
+
+
+class _Amount(ProgressColumn):
+    """Rows, rows a second, and bytes read."""
+
+    def render(self, task: "Task") -> Text:
+        """Return the text for a task."""
+        fields = task.fields
+        return Text(
+            f"{fields['rows']:,} rows, {fields['rate']:,.0f} rows/s, "
+            f"{decimal(int(task.completed))} read"
+        )

@@ -1,0 +1,224 @@
+"""Tables as text: a line for each row, columns aligned, fitted to a width."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute
+from rich.cells import cell_len, set_cell_size
+
+from wings_client.cli.values import printable
+from wings_core.json_rows.texts import json_texts
+
+pc: Any = pyarrow.compute
+
+CELL_CHARACTERS_MAX = 1_000
+"""Longer values are cut off, however wide the table may be."""
+
+CELL_WIDTHS = (64, 48, 40, 32, 24, 20, 16, 12)
+"""How wide a column may be, tried in turn until the table fits."""
+
+MARGIN = " │ "
+GAP = "…"
+
+
+def terminal_width() -> int | None:
+    """Return how wide the output may be; None where nothing bounds it, as in a pipe."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns) > 0:
+        return int(columns)
+    if not sys.stdout.isatty():
+        return None
+    return os.get_terminal_size(sys.stdout.fileno()).columns or None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as text."""
+
+    name: str
+    texts: list[str]
+    is_number: bool = False
+    """Numbers stand at the right."""
+
+    @classmethod
+    def of(cls, name: str, values: "pa.ChunkedArray[Any]") -> Self:
+        """Return the texts of a column: each on one line, nulls as `null`."""
+        is_number = (
+            pa.types.is_integer(values.type)
+            or pa.types.is_floating(values.type)
+            or pa.types.is_decimal(values.type)
+        )
+        return cls(printable(name), list(cell_texts(values)), is_number)
+
+    @property
+    def width(self) -> int:
+        """How many cells of a terminal the widest value needs."""
+        return max(map(cell_len, (self.name, *self.texts)))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which columns are shown, and how wide."""
+
+    widths: tuple[int, ...]
+    """Of all columns; 0: left out."""
+    dropped: range
+    """Those left out, from the middle."""
+
+    @classmethod
+    def fit(cls, natural: Sequence[int], width: int | None) -> Self:
+        """Choose widths: narrow the wide columns first, then leave out middle ones.
+
+        Args:
+            natural: What the columns need.
+            width: What there is; None: as much as they need.
+        """
+        if width is None or _total(natural) <= width:
+            return cls(tuple(natural), range(0))
+        widths: list[int] = list(natural)
+        for bound in CELL_WIDTHS:
+            widths = [min(bound, each) for each in natural]
+            if _total(widths) <= width:
+                return cls(tuple(widths), range(0))
+        left, right = 0, len(widths)
+        room = width - len(GAP)
+        while left < right:
+            # The left end is one ahead: the first columns tell what a row is.
+            index = left if left <= len(widths) - right else right - 1
+            room -= widths[index] + len(MARGIN)
+            if room < 0:
+                break
+            left, right = (left + 1, right) if index == left else (left, right - 1)
+        if left == 0:
+            widths[0], left = max(1, width - len(MARGIN) - len(GAP)), 1
+        dropped = range(left, right)
+        return cls(
+            tuple(0 if index in dropped else each for index, each in enumerate(widths)), dropped
+        )
+
+    def line(self, cells: Sequence[str], numbers: Sequence[bool], margin: str = MARGIN) -> str:
+        """Return the cells of one row as a line."""
+        shown: list[str] = []
+        for index, (cell, width) in enumerate(zip(cells, self.widths, strict=True)):
+            if width:
+                shown.append(_fitted(cell, width, right=numbers[index]))
+            elif index == self.dropped.start:
+                shown.append(GAP)
+        return margin.join(shown).rstrip()
+
+    def rule(self) -> str:
+        """Return the line under the names."""
+        widths = [
+            width or len(GAP)
+            for index, width in enumerate(self.widths)
+            if width or index == self.dropped.start
+        ]
+        return "─┼─".join("─" * width for width in widths)
+
+    def note(self, names: Sequence[str]) -> str | None:
+        """Say which columns are left out; None where none are."""
+        if not self.dropped:
+            return None
+        first, last = names[self.dropped.start], names[self.dropped.stop - 1]
+        which = first if len(self.dropped) == 1 else f"{first} to {last}"
+        return f"({len(self.dropped)} of {len(names)} columns left out: {which})"
+
+
+class TableWriter:
+    """Lines of a table that comes in parts: the head again where the columns need more room.
+
+    Args:
+        width: Of the lines; None: as they come.
+    """
+
+    def __init__(self, width: int | None) -> None:
+        self._width = width
+        self._natural: list[int] = []
+        self._layout: Layout | None = None
+
+    def lines(self, table: pa.Table) -> Iterator[str]:
+        """Yield the lines of the next rows, the head before them where it is needed."""
+        columns = _columns(table)
+        natural = self._natural or [0] * len(columns)
+        self._natural = [
+            max(before, column.width) for before, column in zip(natural, columns, strict=True)
+        ]
+        layout = Layout.fit(self._natural, self._width)
+        if layout != self._layout:
+            note = layout.note([column.name for column in columns])
+            if note is not None and self._layout is None:
+                yield note
+            yield from _head(columns, layout)
+            self._layout = layout
+        yield from _rows(columns, layout)
+
+
+def render(columns: Sequence[Column], width: int | None) -> Iterator[str]:
+    """Yield the lines of a table, and a note where columns are left out."""
+    layout = Layout.fit([column.width for column in columns], width)
+    yield from _head(columns, layout)
+    yield from _rows(columns, layout)
+    note = layout.note([column.name for column in columns])
+    if note is not None:
+        yield note
+
+
+def render_table(table: pa.Table, width: int | None) -> Iterator[str]:
+    """Yield the lines of an Arrow table; see `render`."""
+    yield from render(_columns(table), width)
+
+
+def _columns(table: pa.Table) -> list[Column]:
+    return [
+        Column.of(name, values)
+        for name, values in zip(table.schema.names, table.columns, strict=True)
+    ]
+
+
+def _head(columns: Sequence[Column], layout: Layout) -> Iterator[str]:
+    yield layout.line([column.name for column in columns], [c.is_number for c in columns])
+    yield layout.rule()
+
+
+def _rows(columns: Sequence[Column], layout: Layout) -> Iterator[str]:
+    numbers = [column.is_number for column in columns]
+    for cells in zip(*(column.texts for column in columns), strict=True):
+        yield layout.line(cells, numbers)
+
+
+def cell_texts(values: "pa.ChunkedArray[Any]") -> Iterator[str]:
+    """Yield each value as text on one line; nested ones as JSON, nulls as `null`."""
+    for chunk in values.chunks:
+        yield from map(printable, _texts(chunk).to_pylist())
+
+
+def _texts(values: Any) -> Any:
+    data_type = values.type
+    if pa.types.is_floating(data_type):
+        # JSON has no infinities, and a person needs no `.0`.
+        texts = values.cast(pa.float32() if pa.types.is_float16(data_type) else data_type)
+        texts = texts.cast(pa.string())
+    elif pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
+        texts = values
+    else:
+        texts = json_texts(values)
+        if not pa.types.is_nested(data_type):
+            texts = pc.utf8_trim(texts, characters='"')
+    cut = pc.utf8_slice_codeunits(texts, 0, CELL_CHARACTERS_MAX)
+    return pc.fill_null(cut.cast(pa.string()), "null")
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(MARGIN) * (len(widths) - 1)
+
+
+def _fitted(cell: str, width: int, *, right: bool) -> str:
+    needed = cell_len(cell)
+    if needed > width:
+        return set_cell_size(cell, width - 1) + GAP
+    padding = " " * (width - needed)
+    return padding + cell if right else cell + padding

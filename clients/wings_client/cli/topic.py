@@ -1,0 +1,239 @@
+"""`wings topic`: create, list, describe and delete topics."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import pyarrow as pa
+import typer
+
+from wings_client import PartitionState, Topic
+from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected, short_name
+from wings_client.cli.plugins import MARKUP
+from wings_client.cli.tables import Column, render, terminal_width
+from wings_client.cli.values import parse_fields, partition_text, printable
+from wings_core.arrow_types import fields_of
+from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.type_names import type_name
+
+PARTITIONS_SHOWN_MAX = 20
+"""Partitions that `describe` shows, unless all are wanted."""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=MARKUP,
+    help="Create, list, describe and delete topics.",
+)
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Full name, or id in the default namespace.")
+]
+
+
+@app.command()
+def create(
+    name: NameArgument,
+    *,
+    field: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:TYPE",
+            help="A column: its name, Arrow's name of its type, and 'not null' if it may not be.",
+        ),
+    ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="A file with the columns: Parquet, Arrow, CSV, JSON. --field then sets a type.",
+        ),
+    ] = None,
+    partition_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="The column whose value says which partition a row goes to."
+        ),
+    ] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Accept one that is there and the same.")
+    ] = False,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Create a topic, its columns given one by one or taken from a file.
+
+    $ wings topic create readings --field sensor:string --field 'at:timestamp[us, tz=UTC]'
+      --field 'celsius:double not null' --partition-key sensor
+
+    $ wings topic create flights --like flights.parquet --partition-key origin
+    """
+    fields = parse_fields(field or [])
+    if like is not None:
+        from wings_client.cli.files import infer_schema
+
+        schema = infer_schema(like, fields)
+    elif fields:
+        schema = pa.schema(list(fields.values()))
+    else:
+        raise typer.BadParameter("give --field for each column, or --like FILE")
+    with connected(endpoint) as client:
+        created = client.create_topic(name, schema, partition_key, if_not_exists=if_not_exists)
+    typer.echo(f"{short_name(created.name)}: {_columns_text(created)}")
+
+
+@app.command("list")
+def list_topics(
+    *,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMESPACE",
+            help="Full name, or id in the default tenant. Default: all namespaces.",
+        ),
+    ] = None,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """List topics by name.
+
+    $ wings topic list --namespace tenants/default/namespaces/default
+    """
+    if namespace is not None and "/" not in namespace:
+        namespace = f"tenants/{DEFAULT_NAMESPACE.tenant}/namespaces/{namespace}"
+    with connected(endpoint) as client:
+        topics = client.topics(namespace)
+    if not topics:
+        typer.echo("no topics; create one with `wings topic create`", err=True)
+        return
+    columns = [
+        Column("topic", [short_name(topic.name) for topic in topics]),
+        Column("partition key", [_key_text(topic) for topic in topics]),
+        Column("columns", [str(len(topic.schema)) for topic in topics], is_number=True),
+        Column("created", [_time_text(topic.created_at) for topic in topics]),
+    ]
+    _print(render(columns, terminal_width()))
+
+
+@app.command()
+def describe(
+    name: NameArgument,
+    *,
+    all_partitions: Annotated[
+        bool,
+        typer.Option(
+            "--all-partitions", help=f"Show all, not the first {PARTITIONS_SHOWN_MAX} alone."
+        ),
+    ] = False,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Show a topic's columns, configuration and partitions.
+
+    $ wings topic describe flights
+    """
+    with connected(endpoint, name) as client:
+        topic = client.topic(name)
+        states = client.partitions(topic)
+    _print(_description(topic, states, all_partitions=all_partitions))
+
+
+@app.command()
+def delete(
+    name: NameArgument,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Delete a topic with all its messages.
+
+    Asks first on a terminal; elsewhere `--yes` must say that it is meant.
+
+        $ wings topic delete flights --yes
+    """
+    if not yes and not sys.stdin.isatty():
+        raise typer.BadParameter(
+            "nobody to ask here: say --yes to delete the topic with all its messages",
+            param_hint="--yes",
+        )
+    with connected(endpoint, name) as client:
+        topic = client.topic(name)
+        if not yes:
+            states = client.partitions(topic)
+            rows = sum(state.next_offset - state.log_start_offset for state in states)
+            typer.confirm(f"Delete {topic.name} with {rows:,} messages?", abort=True)
+        client.delete_topic(topic)
+    typer.echo(f"{short_name(topic.name)} is deleted")
+
+
+def _description(
+    topic: Topic, states: list[PartitionState], *, all_partitions: bool
+) -> Iterator[str]:
+    width = terminal_width()
+    yield f"Topic: {topic.name}"
+    yield f"UUID: {topic.uuid}"
+    yield f"Created: {_time_text(topic.created_at)}"
+    yield f"Partition key: {_key_text(topic)}"
+    for key, value in topic.config.items():
+        if value is not None:
+            yield f"{key}: {value}"
+    yield ""
+    fields = fields_of(topic.schema)
+    yield from render(
+        [
+            Column("column", [printable(field.name) for field in fields]),
+            Column("type", [type_name(field.type) for field in fields]),
+            Column("null", ["yes" if field.nullable else "no" for field in fields]),
+        ],
+        width,
+    )
+    yield ""
+    yield from _partition_lines(states, width, all_partitions=all_partitions)
+
+
+def _partition_lines(
+    states: list[PartitionState], width: int | None, *, all_partitions: bool
+) -> Iterator[str]:
+    if not states:
+        yield "no partitions yet: each comes into being with its first message"
+        return
+    shown = states if all_partitions else states[:PARTITIONS_SHOWN_MAX]
+    messages = [state.next_offset - state.log_start_offset for state in states]
+    yield from render(
+        [
+            Column("partition", [partition_text(state.partition) for state in shown]),
+            Column("start", [f"{state.log_start_offset}" for state in shown], is_number=True),
+            Column("next", [f"{state.next_offset}" for state in shown], is_number=True),
+            Column("bytes", [f"{state.bytes}" for state in shown], is_number=True),
+            Column("last message", [_time_text(state.last_timestamp) for state in shown]),
+        ],
+        width,
+    )
+    total = sum(state.bytes for state in states)
+    hidden = f", {len(states) - len(shown):,} of them not shown" if len(states) > len(shown) else ""
+    yield (
+        f"{sum(messages):,} messages, {total:,} bytes, "
+        f"{len(states):,} partition{'' if len(states) == 1 else 's'}{hidden}"
+    )
+
+
+def _columns_text(topic: Topic) -> str:
+    fields = ", ".join(
+        f"{printable(field.name)} {type_name(field.type)}{'' if field.nullable else ' not null'}"
+        for field in fields_of(topic.schema)
+    )
+    key = topic.partition_key
+    return fields if key is None else f"{fields}; partitioned by {printable(key)}"
+
+
+def _key_text(topic: Topic) -> str:
+    return "-" if topic.partition_key is None else printable(topic.partition_key)
+
+
+def _time_text(time: datetime | None) -> str:
+    return "-" if time is None else time.isoformat(sep=" ", timespec="seconds")
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(line)

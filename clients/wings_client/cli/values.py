@@ -1,0 +1,148 @@
+"""Values of the command line: partitions, offsets and columns, as text."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+import typer
+
+from wings_client import Topic
+from wings_core.arrow_types import fields_of
+from wings_core.errors import InvalidArgument, InvalidSchema, SchemaMismatch
+from wings_core.partitions import JsonScalar, partition_of
+from wings_core.times import parse_timestamp
+from wings_core.type_names import parse_type
+
+if TYPE_CHECKING:
+    from wings_core.arrow_types import ArrowField
+
+Offset = int | Literal["earliest", "latest"] | datetime
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
+    # These turn the direction of the text that follows.
+    code: f"\\u{code:04x}"
+    for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)
+}
+_CONTROLS |= {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"}
+
+
+def parse_partition(text: str | None, topic: Topic) -> JsonScalar:
+    """Read a partition value by the type of a topic's key column.
+
+    Args:
+        text: As it was typed; of a binary key, base64. None: not given.
+        topic: Whose partition it is.
+
+    Raises:
+        PartitionRequired: Not given, and the topic has a key.
+        PartitionNotAllowed: Given, and the topic has none.
+        PartitionTypeMismatch: Not a value of the key's type.
+    """
+    key_type = None
+    if topic.partition_key is not None:
+        key_type = next(
+            field.type for field in fields_of(topic.schema) if field.name == topic.partition_key
+        )
+    value: JsonScalar = text
+    if text is not None and key_type is not None:
+        if pa.types.is_integer(key_type) and _INTEGER.fullmatch(text) and len(text) < 40:
+            value = int(text)
+        elif pa.types.is_boolean(key_type):
+            value = {"true": True, "false": False}.get(text.lower(), text)
+    partition_of(value, key_type)
+    return value
+
+
+def partition_text(value: JsonScalar) -> str:
+    """Return a partition value as `parse_partition` reads it; None is `null`."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return printable(str(value))
+
+
+def parse_offset(text: str) -> Offset:
+    """Read where to begin: a number, `earliest`, `latest`, or a time with a zone.
+
+    Raises:
+        typer.BadParameter: None of these.
+    """
+    if text == "earliest" or text == "latest":
+        return text
+    if _INTEGER.fullmatch(text) and len(text) < 20:
+        return int(text)
+    try:
+        return _EPOCH + timedelta(microseconds=parse_timestamp(text))
+    except InvalidArgument:
+        raise typer.BadParameter(
+            f"{text!r:.80} is not an offset: expected a number, earliest, latest, or a time with a "
+            "zone, like 2026-11-20T12:00:00Z"
+        ) from None
+
+
+def parse_fields(texts: list[str]) -> "dict[str, ArrowField]":
+    """Read columns given as `NAME:TYPE`, with ` not null` behind where they may not be null.
+
+    The type is what follows the first colon that leaves one, so names and types may have colons.
+
+    Raises:
+        typer.BadParameter: Not that form, no such type, or a name given twice.
+    """
+    fields: dict[str, ArrowField] = {}
+    for text in texts:
+        field = _parse_field(text)
+        if field.name in fields:
+            raise typer.BadParameter(f"column {field.name!r:.80} is given twice")
+        fields[field.name] = field
+    return fields
+
+
+def _parse_field(text: str) -> "ArrowField":
+    problem = "expected NAME:TYPE, like delay:int64 or 'at:timestamp[us, tz=UTC] not null'"
+    for colon in re.finditer(":", text):
+        name, type_text = text[: colon.start()], text[colon.end() :].strip()
+        bare = type_text.removesuffix("not null")
+        try:
+            data_type = parse_type(bare)
+        except InvalidSchema as error:
+            problem = error.message
+        else:
+            return pa.field(name, data_type, nullable=bare == type_text)
+    raise typer.BadParameter(f"{text!r:.120}: {problem}")
+
+
+def chosen_columns(given: list[str] | None, schema: pa.Schema) -> list[str] | None:
+    """Return the columns that were asked for, one by one or with commas between them.
+
+    Args:
+        given: As they were typed; None: all.
+        schema: Of the topic; a name of it may have commas itself.
+    """
+    if given is None:
+        return None
+    names: list[str] = []
+    for text in given:
+        names += [text] if text in schema.names else [name.strip() for name in text.split(",")]
+    return names
+
+
+def printable(text: str) -> str:
+    """Return a text on one line, with what would act on a terminal written as escapes."""
+    return text.translate(_CONTROLS)
+
+
+def bad_row(place: str, message: str, column: str | None = None) -> SchemaMismatch:
+    """Return the error of a row of a file.
+
+    Args:
+        place: Where it is, like `line 17`.
+        message: What is wrong with it.
+        column: Where in it.
+    """
+    facts = {} if column is None else {"column": column}
+    return SchemaMismatch(f"{place}: {message}", **facts)
