@@ -145,12 +145,14 @@ class ChunkReader:
                 yield _Piece(begin, location.timestamp, page, size)
                 continue
             for offset in range(begin, end, step):
-                count = min(step, end - offset)
-                rows = page.slice(offset - location.start_offset, count)
-                yield _Piece(offset, location.timestamp, rows, size * count // location.rows)
+                rows = page.slice(offset - location.start_offset, min(step, end - offset))
+                for part in _cut(rows, self._limits.wire_bytes_max):
+                    part_bytes = max(part.nbytes, size * part.num_rows // location.rows)
+                    yield _Piece(offset, location.timestamp, part, part_bytes)
+                    offset += part.num_rows
 
     def _wire_rows(self, location: Location) -> int:
-        """Return how many rows of a page make at most one batch on the wire."""
+        """Return how many rows of a page make one batch on the wire, if all are of one size."""
         rows_max = self._limits.wire_rows_max
         size = location.address.length
         if size > self._limits.wire_bytes_max:
@@ -168,6 +170,16 @@ class ChunkReader:
                 position=address.position,
             )
         return page
+
+
+def _cut(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """Halve rows until no part is above the bound, but for a single row: their sizes may differ."""
+    if rows.num_rows <= 1 or rows.nbytes <= bytes_max:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _cut(rows.slice(0, half), bytes_max)
+    yield from _cut(rows.slice(half), bytes_max)
 
 
 def _merge(pieces: Iterator[_Piece], selection: Selection, limits: Limits) -> Iterator[_Run]:

@@ -7,19 +7,19 @@ deadline alone, a scan by an end offset and never waits.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from wings_core.errors import WingsError
+from wings_core.errors import StorageCorrupt, WingsError
 from wings_core.fetch.chunks import Chunk, ChunkReader
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.fetch.waits import Waits
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.model import Position, Topic
+from wings_core.model import Location, Position, Topic
 from wings_core.partitions import Partition
 from wings_core.storage.interfaces import FolioStore
 from wings_core.times import Deadline
@@ -63,6 +63,8 @@ class Cursor:
     """As of the last look at the log."""
     has_rows: bool = True
     """Whether it counts among the partitions of its state that still have rows."""
+    filtered_rows: int = 0
+    """How many rows its filter has looked at."""
 
 
 class Fetcher:
@@ -144,11 +146,11 @@ class Fetcher:
 
         Whoever reads several partitions in turn exhausts one slice before it begins the next.
         """
+        # A filter that passed few rows so far looks at ever more of them at a time: one that took
+        # as many as are still wanted would be called for each small page.
+        wanted = max(1, state.max_messages - state.delivered) + cursor.filtered_rows
         located = self._registry.locate(
-            cursor.topic.uuid,
-            cursor.partition,
-            cursor.offset,
-            min(LOCATE_ROWS_MAX, max(1, state.max_messages - state.delivered)),
+            cursor.topic.uuid, cursor.partition, cursor.offset, min(LOCATE_ROWS_MAX, wanted)
         )
         cursor.log_end_offset = located.log_end_offset
         self._count_rows(cursor, state, bool(located.locations))
@@ -159,15 +161,10 @@ class Fetcher:
         if reserved == 0:
             return
         try:
-            for chunk in self._chunks.read(
-                cursor.topic,
-                located.locations,
-                cursor.offset,
-                stop_offset,
-                reserved,
-                cursor.selection,
-            ):
+            for chunk in self._read(cursor, located.locations, stop_offset, reserved):
                 rows = chunk.batch.num_rows
+                if _filtered(cursor):
+                    cursor.filtered_rows += chunk.end_offset + 1 - cursor.offset
                 cursor.offset = chunk.end_offset + 1
                 state.settle(rows, rows)
                 reserved -= rows
@@ -197,18 +194,26 @@ class Fetcher:
             )
             cursor.log_end_offset = located.log_end_offset
             assert located.locations, "a scan ends at or before the log's end"
-            for chunk in self._chunks.read(
-                cursor.topic,
-                located.locations,
-                cursor.offset,
-                min(end_offset, located.locations[-1].end_offset + 1),
-                UNLIMITED,
-                cursor.selection,
-            ):
+            stop_offset = min(end_offset, located.locations[-1].end_offset + 1)
+            for chunk in self._read(cursor, located.locations, stop_offset, UNLIMITED):
                 cursor.offset = chunk.end_offset + 1
                 if chunk.batch.num_rows:
                     yield chunk
                 cancel.check()
+
+    def _read(
+        self, cursor: Cursor, locations: Sequence[Location], stop_offset: int, rows_max: int
+    ) -> Iterator[Chunk]:
+        """Yield the chunks of what was located; see `ChunkReader.read`."""
+        try:
+            yield from self._chunks.read(
+                cursor.topic, locations, cursor.offset, stop_offset, rows_max, cursor.selection
+            )
+        except StorageCorrupt:
+            # Nothing is damaged where the topic was deleted meanwhile, and its pages are gone: to
+            # look again then says so.
+            self._registry.locate(cursor.topic.uuid, cursor.partition, cursor.offset, 1)
+            raise
 
     def _count_rows(self, cursor: Cursor, state: FetchState, has_rows: bool) -> None:
         if has_rows and not cursor.has_rows:

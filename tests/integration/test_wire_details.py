@@ -1,0 +1,96 @@
+"""What a reader gets on the wire in rare cases, by a plain Flight client."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from flight_calls import act, chunks, code_of, create_topic, get, numbers, push, ticket_of
+
+from wings_core.limits import Limits
+from wings_server.testing import RunningServer, running_server
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """A server whose segments end early, so that a deleted topic's files go."""
+    with running_server(limits=Limits(segment_bytes_max=MIB)) as running:
+        yield running
+
+
+def wait_for_segments(server: RunningServer, segments: int) -> None:
+    """Wait until at most so many finished segments are left."""
+    end = time.monotonic() + 20
+    while len(server.server.log.store.folios()) > segments:
+        assert time.monotonic() < end, "the segments are still there"
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("kind", ["scan", "follow"])
+def test_a_topic_deleted_during_a_read_ends_it_with_topic_not_found(
+    server: RunningServer, client: flight.FlightClient, new_topic_id: str, kind: str
+) -> None:
+    create_topic(client, new_topic_id, ["n: int64"])
+    # More than the transport takes ahead of a reader.
+    rows = numbers(*range(MIB // 8))
+    for _ in range(48):
+        push(client, new_topic_id, rows)
+    read = chunks(client.do_get(ticket_of(topic=new_topic_id, kind=kind, offset=0)))
+    next(read)
+    act(client, "delete-topic", topic=new_topic_id)
+    wait_for_segments(server, 0)
+    with pytest.raises(flight.FlightServerError) as caught:
+        list(read)
+    assert code_of(caught.value) == "TOPIC_NOT_FOUND"
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_rows_of_very_different_sizes_keep_to_the_bytes_of_a_batch_on_the_wire(
+    client: flight.FlightClient, new_topic_id: str, offset: int, filtered: bool
+) -> None:
+    create_topic(client, new_topic_id, ["s: string"])
+    rows = pa.record_batch({"s": pa.array(["x" * MIB] * 40 + ["y"] * 100_000)})
+    push(client, new_topic_id, rows)
+    keys = {"filter": "s is not null"} if filtered else {}
+    ticket = ticket_of(topic=new_topic_id, kind="scan", offset=offset, **keys)
+    batches = [chunk.data for chunk in chunks(client.do_get(ticket)) if chunk.data is not None]
+    assert max(batch.nbytes for batch in batches) <= 16 * MIB
+    assert sum(batch.num_rows for batch in batches) == rows.num_rows - offset
+
+
+def test_a_row_above_the_bytes_of_a_batch_on_the_wire_comes_alone(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["s: string"])
+    push(client, new_topic_id, pa.record_batch({"s": ["a", "x" * (17 * MIB), "b", "c"]}))
+    answer = get(client, topic=new_topic_id, kind="scan")
+    assert (1, 1) in answer.ranges
+    assert [len(text) for text in answer.column("s")] == [1, 17 * MIB, 1, 1]
+
+
+def test_a_filter_that_passes_one_row_of_many_pages_is_called_a_few_times(
+    server: RunningServer,
+    client: flight.FlightClient,
+    new_topic_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create_topic(client, new_topic_id, ["n: int64"])
+    for number in range(500):
+        push(client, new_topic_id, numbers(number))
+    registry = server.server.log.registry
+    locate = registry.locate
+    looks: list[int] = []
+
+    def counted(*arguments: Any) -> object:
+        looks.append(1)
+        return locate(*arguments)
+
+    monkeypatch.setattr(registry, "locate", counted)
+    answer = get(client, topic=new_topic_id, offset=0, max_messages=1, filter="n = 499")
+    assert (answer.column("n"), answer.end, answer.next_offset) == ([499], "max_messages", 500)
+    assert len(looks) <= 12
