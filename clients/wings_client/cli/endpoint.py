@@ -9,7 +9,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from wings_client import Client, Connection, Retry, connect
+from wings_client import Client, Connection, Retry
+from wings_client._client import TIMEOUT_SECONDS
+from wings_client._transport import Transport
 from wings_core.errors import TopicNotFound, Unavailable, WingsError
 from wings_core.names import DEFAULT_NAMESPACE, TopicName
 
@@ -86,15 +88,24 @@ def connected(endpoint: str, topic: str = "", retry: Retry | None = None) -> Gen
         typer.BadParameter: Not the address of a Flight server.
         WingsError: What the block raised, its message for a person at a terminal.
     """
-    parsed = Endpoint.parse(endpoint)
-    if parsed.is_http:
+    with connected_transport(endpoint, topic, retry) as (client, _):
+        yield client
+
+
+@contextmanager
+def connected_transport(
+    endpoint: str, topic: str = "", retry: Retry | None = None
+) -> Generator[tuple[Client, Transport]]:
+    """Connect as `connected` does, for what needs the connection under the client."""
+    if Endpoint.parse(endpoint).is_http:
         raise typer.BadParameter(
             f"{endpoint} speaks HTTP, and this goes over Arrow Flight: give grpc://HOST:PORT",
             param_hint="--endpoint",
         )
-    with connect(endpoint, retry=retry) as client:
+    transport = Transport(endpoint, TIMEOUT_SECONDS, retry or Retry())
+    with Client(transport) as client:
         try:
-            yield client
+            yield client, transport
         except WingsError as error:
             raise explained(error, endpoint, topic, lambda: _names(client)) from error
 

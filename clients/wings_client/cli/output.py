@@ -133,7 +133,8 @@ class _Csv:
 
 class _Arrow:
     def __init__(self, schema: pa.Schema) -> None:
-        self._writer = pa.ipc.new_stream(_binary(), schema)
+        sink: Any = _binary()
+        self._writer = pa.ipc.new_stream(sink, schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)

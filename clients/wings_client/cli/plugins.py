@@ -17,8 +17,11 @@ GROUP = "wings.commands"
 OWN = {
     name: EntryPoint(name, f"wings_client.cli.{module}:{attribute}", GROUP)
     for name, module, attribute in (
+        ("bench", "bench", "bench"),
+        ("consume", "consume", "consume"),
         ("fetch", "fetch", "fetch"),
         ("push", "push", "push"),
+        ("tail", "tail", "tail"),
         ("topic", "topic", "app"),
     )
 }

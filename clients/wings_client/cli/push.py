@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, NoReturn, Protocol
 
+import pyarrow as pa
 import typer
 from rich.console import Console
 from rich.filesize import decimal
@@ -25,7 +26,7 @@ from wings_client import Client, Producer, Topic
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected, short_name
 from wings_client.cli.files import FileFormat, OpenFile, open_file
 from wings_client.cli.files.parts import PartCheck
-from wings_client.cli.values import parse_fields
+from wings_client.cli.values import columns_text, parse_fields
 from wings_core.errors import InvalidArgument, TopicNotFound, WingsError
 
 
@@ -37,9 +38,6 @@ def push(
         Path,
         typer.Argument(
             metavar="FILE|-",
-            allow_dash=True,
-            exists=True,
-            dir_okay=False,
             help="What to push; - is standard input.",
         ),
     ],
@@ -91,6 +89,8 @@ def push(
         raise typer.BadParameter("one character", param_hint="--delimiter")
     fields = parse_fields(field or [])
     path = None if str(file) == "-" else file
+    if path is not None and not path.is_file() and not path.is_fifo():
+        raise typer.BadParameter(f"there is no file {str(path)!r}", param_hint="FILE")
     if path is None and sys.stdin.isatty():
         typer.echo("reading standard input; Ctrl-D ends it", err=True)
     with open_file(path, file_format, delimiter) as opened, connected(endpoint, topic) as client:
@@ -99,14 +99,19 @@ def push(
         except TopicNotFound:
             if not create:
                 raise
-            schema = opened.schema(fields)
-            described = client.create_topic(topic, schema, partition_key, if_not_exists=True)
+            described = _create(client, topic, opened.schema(fields), partition_key)
         if partition_key is not None and described.partition_key != partition_key:
             raise InvalidArgument(
                 f"the topic is there already, partitioned by {described.partition_key!r:.80}, not "
                 f"by {partition_key!r:.80}"
             )
         _push(client, described, opened)
+
+
+def _create(client: Client, topic: str, schema: pa.Schema, partition_key: str | None) -> Topic:
+    created = client.create_topic(topic, schema, partition_key, if_not_exists=True)
+    typer.echo(f"created {short_name(created.name)}: {columns_text(created)}", err=True)
+    return created
 
 
 def _push(client: Client, topic: Topic, file: OpenFile) -> None:

@@ -13,7 +13,7 @@ from wings_client import PartitionState, Topic
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected, short_name
 from wings_client.cli.plugins import MARKUP
 from wings_client.cli.tables import Column, render, terminal_width
-from wings_client.cli.values import parse_fields, partition_text, printable
+from wings_client.cli.values import columns_text, parse_fields, partition_text, printable
 from wings_core.arrow_types import fields_of
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.type_names import type_name
@@ -81,7 +81,7 @@ def create(
         raise typer.BadParameter("give --field for each column, or --like FILE")
     with connected(endpoint) as client:
         created = client.create_topic(name, schema, partition_key, if_not_exists=if_not_exists)
-    typer.echo(f"{short_name(created.name)}: {_columns_text(created)}")
+    typer.echo(f"{short_name(created.name)}: {columns_text(created)}")
 
 
 @app.command("list")
@@ -215,15 +215,6 @@ def _partition_lines(
         f"{sum(messages):,} messages, {total:,} bytes, "
         f"{len(states):,} partition{'' if len(states) == 1 else 's'}{hidden}"
     )
-
-
-def _columns_text(topic: Topic) -> str:
-    fields = ", ".join(
-        f"{printable(field.name)} {type_name(field.type)}{'' if field.nullable else ' not null'}"
-        for field in fields_of(topic.schema)
-    )
-    key = topic.partition_key
-    return fields if key is None else f"{fields}; partitioned by {printable(key)}"
 
 
 def _key_text(topic: Topic) -> str:

@@ -12,7 +12,7 @@ from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, InvalidSchema, SchemaMismatch
 from wings_core.partitions import JsonScalar, partition_of
 from wings_core.times import parse_timestamp
-from wings_core.type_names import parse_type
+from wings_core.type_names import parse_type, type_name
 
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
@@ -22,12 +22,17 @@ Offset = int | Literal["earliest", "latest"] | datetime
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
-    # These turn the direction of the text that follows.
-    code: f"\\u{code:04x}"
-    for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)
+_ESCAPES = {
+    **{code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))},
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+    ord("\t"): "\\t",
+    # These break lines, or turn the direction of the text that follows.
+    **{
+        code: f"\\u{code:04x}"
+        for code in (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    },
 }
-_CONTROLS |= {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"}
 
 
 def parse_partition(text: str | None, topic: Topic) -> JsonScalar:
@@ -131,9 +136,19 @@ def chosen_columns(given: list[str] | None, schema: pa.Schema) -> list[str] | No
     return names
 
 
+def columns_text(topic: Topic) -> str:
+    """Return a topic's columns and key on one line."""
+    fields = ", ".join(
+        f"{printable(field.name)} {type_name(field.type)}{'' if field.nullable else ' not null'}"
+        for field in fields_of(topic.schema)
+    )
+    key = topic.partition_key
+    return fields if key is None else f"{fields}; partitioned by {printable(key)}"
+
+
 def printable(text: str) -> str:
     """Return a text on one line, with what would act on a terminal written as escapes."""
-    return text.translate(_CONTROLS)
+    return text.translate(_ESCAPES)
 
 
 def bad_row(place: str, message: str, column: str | None = None) -> SchemaMismatch:

@@ -15,6 +15,9 @@ from wings_client.cli.files.parts import Part, cast_part
 from wings_client.cli.files.source import Source, SourceFile
 from wings_core.errors import InvalidArgument
 
+arrow: Any = pa
+"""Beside what pyarrow's stubs know."""
+
 BATCH_ROWS = 65_536
 """Rows that are read at a time."""
 
@@ -110,10 +113,14 @@ def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows += batch.num_rows
         size += batch.nbytes
         if rows >= BATCH_ROWS or size >= GATHERED_BYTES:
-            yield pa.concat_batches(waiting) if len(waiting) > 1 else batch
+            yield _joined(waiting)
             waiting, rows, size = [], 0, 0
     if waiting:
-        yield pa.concat_batches(waiting) if len(waiting) > 1 else waiting[0]
+        yield _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else arrow.concat_batches(batches)
 
 
 def _readable(batches: Iterable[pa.RecordBatch], what: str) -> Iterator[pa.RecordBatch]:

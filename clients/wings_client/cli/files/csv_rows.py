@@ -25,6 +25,8 @@ from wings_core.errors import InvalidArgument, SchemaMismatch
 from wings_core.type_names import type_name
 
 pc: Any = pyarrow.compute
+arrow_csv: Any = pyarrow.csv
+"""Its stubs know paths and files opened by Python alone."""
 
 HEADER_BYTES_MAX = 1024 * 1024
 """The names of the columns must end before."""
@@ -100,8 +102,8 @@ class CsvRows:
 
     def _open(self, file: SourceFile, types: dict[str, pa.DataType], block_bytes: int) -> Any:
         try:
-            return pyarrow.csv.open_csv(
-                pa.PythonFile(file, "r"),
+            return arrow_csv.open_csv(
+                file,
                 pyarrow.csv.ReadOptions(block_size=max(1, block_bytes), use_threads=False),
                 pyarrow.csv.ParseOptions(
                     delimiter=self._delimiter,
@@ -155,7 +157,7 @@ class CsvRows:
         conversion = _CONVERSION.match(text)
         if conversion is not None:
             name = self._names[int(conversion[1])]
-            problem = conversion[3][:_PROBLEM_SHOWN_MAX]
+            problem = conversion[3].removeprefix("CSV conversion error to ")[:_PROBLEM_SHOWN_MAX]
             invalid = _INVALID_VALUE.match(conversion[3])
             if invalid is not None:
                 problem = f"{invalid[2]!r:.80} is not a value of type {invalid[1]}"

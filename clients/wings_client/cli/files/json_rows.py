@@ -26,8 +26,13 @@ TIME_TYPES = (
 )  # fmt: skip
 """What strings that look like times may be, tried in turn."""
 
+arrow_json: Any = pyarrow.json
+"""Its stubs know paths and files opened by Python alone."""
+
 _BOM = codecs.BOM_UTF8
 _SPACE: Any = re.compile(r"[ \t\n\r]*")
+_CHANGED = re.compile(r"(?s)Column\(/(.*)\) changed from (\S+) to (\S+)")
+
 _GRAMMAR: dict[str, dict[str, str]] = {
     "start": {"[": "open", "{": "sequence"},
     "open": {"{": "item", "]": "closed"},
@@ -237,7 +242,7 @@ def _read(data: bytes, schema: pa.Schema | None = None) -> pa.Table:
         explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "ignore"
     )
     read = pyarrow.json.ReadOptions(block_size=len(data) + 1, use_threads=False)
-    return pyarrow.json.read_json(pa.BufferReader(data), read, options)
+    return arrow_json.read_json(pa.BufferReader(data), read, options)
 
 
 def _timeless(data_type: pa.DataType) -> pa.DataType:
@@ -311,4 +316,7 @@ def _explained(error: pa.ArrowInvalid, blocks: Sequence[Block]) -> SchemaMismatc
         except pa.ArrowInvalid as found:
             high, problem = middle, str(found)
     text = problem.removeprefix("JSON parse error: ").partition(" in row ")[0]
-    return bad_row(places[low], text[:300])
+    changed = _CHANGED.fullmatch(text)
+    if changed is not None:
+        text = f"column {changed[1]!r:.80} changes from {changed[2]} to {changed[3]}"
+    return bad_row(places[low], f"{text[:300]}")

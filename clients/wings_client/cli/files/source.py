@@ -13,6 +13,8 @@ import pyarrow as pa
 from wings_client.cli.files.formats import compression_of
 from wings_core.errors import InvalidArgument
 
+arrow: Any = pa
+
 BLOCK_BYTES = 4 * 1024 * 1024
 """How much is read at a time; what is made of one block is pushed before the next is read."""
 
@@ -53,7 +55,7 @@ class Source:
                 self.size = status.st_size
             compression = compression_of(path)
             if compression is not None:
-                self._compressed = pa.CompressedInputStream(self._file, compression)
+                self._compressed = arrow.CompressedInputStream(self._file, compression)
         self._is_pipe = not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
 
     def head(self) -> bytes:

@@ -1,0 +1,106 @@
+"""`wings consume`: read a topic under a name, which remembers where it was."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import pyarrow as pa
+import typer
+
+from wings_client import Client, Consumer, Topic
+from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected
+from wings_client.cli.following import (
+    RETRY,
+    ColumnsOption,
+    Display,
+    FilterOption,
+    FormatOption,
+    IdleOption,
+    SystemColumnsOption,
+)
+from wings_client.cli.output import Format, check_output
+from wings_client.cli.values import chosen_columns, parse_offset, parse_partition, partition_text
+
+PARTITIONS_SHOWN_MAX = 5
+"""Partitions whose offsets are said where a consumer goes on."""
+
+
+def consume(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the consumer.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
+    ],
+    *,
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            metavar="V",
+            help="One partition, read by the key's type. Default: all, new ones included.",
+        ),
+    ] = None,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="Where a name begins that has read nothing yet: earliest, latest, or a time.",
+        ),
+    ] = "earliest",
+    columns: ColumnsOption = None,
+    predicate: FilterOption = None,
+    system_columns: SystemColumnsOption = False,
+    wanted_format: FormatOption = Format.TABLE,
+    timeout: IdleOption = None,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Show the messages of a topic as they come, and go on there the next time.
+
+        $ wings consume alerts flights --filter 'delay > 60'
+
+    The server keeps where the name is in each partition. A batch is committed once it is written
+    out, so one that was cut off comes again. Where the name goes on is said on standard error.
+    Ctrl-C ends it, with exit status 130.
+    """
+    check_output(wanted_format)
+    offset = parse_offset(start)
+    if isinstance(offset, int):
+        raise typer.BadParameter("expected earliest, latest, or a time", param_hint="--from")
+    display = Display(wanted_format, system_columns=system_columns)
+    with connected(endpoint, topic, RETRY) as client:
+        described = client.topic(topic)
+        _say_where(client, name, described, start)
+        only = None if partition is None else [parse_partition(partition, described)]
+        with client.consumer(
+            name,
+            described,
+            partitions=only,
+            start=offset,
+            timeout=None if timeout is None else timeout / 1000,
+            columns=chosen_columns(columns, described.schema),
+            filter=predicate,
+            system_columns=True,
+        ) as consumer:
+            display.run(_batches(consumer), done=lambda: f"; {_where(consumer)}")
+
+
+def _batches(consumer: Consumer) -> Iterator[pa.RecordBatch]:
+    for taken in consumer:
+        yield taken.batch
+
+
+def _say_where(client: Client, name: str, topic: Topic, start: str) -> None:
+    offsets = client.committed_offsets(name, topic)
+    if not offsets:
+        typer.echo(f"{name} has read nothing of it yet, and begins at {start}", err=True)
+        return
+    shown = [
+        f"{partition_text(each.partition)} at {each.offset}"
+        for each in offsets[:PARTITIONS_SHOWN_MAX]
+    ]
+    if len(offsets) > len(shown):
+        shown.append(f"and {len(offsets) - len(shown):,} more")
+    typer.echo(f"{name} resumes: {', '.join(shown)}", err=True)
+
+
+def _where(consumer: Consumer) -> str:
+    moved = "goes on after them" if consumer.positions else "stays where it was"
+    return f"{consumer.name} {moved}"

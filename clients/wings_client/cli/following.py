@@ -1,0 +1,105 @@
+"""What `wings tail` and `wings consume` share: messages as they come, until Ctrl-C."""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, NoReturn
+
+import pyarrow as pa
+import typer
+
+from wings_client import Retry
+from wings_client.cli.output import Format, Writer, stream_writer
+
+RETRY = Retry(reconnect_seconds=24 * 3600.0)
+"""A server may be away for a day before whoever follows it gives up."""
+
+OFFSET, TIMESTAMP = "__offset", "__timestamp"
+
+ColumnsOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAMES", help="Columns to show, with commas or one by one."),
+]
+FilterOption = Annotated[
+    str | None, typer.Option("--filter", metavar="SQL", help="Only messages that this holds of.")
+]
+SystemColumnsOption = Annotated[
+    bool, typer.Option("--system-columns", help="Show __offset and __timestamp in every format.")
+]
+FormatOption = Annotated[
+    Format,
+    typer.Option(
+        "--format", help="table for people; json (an object on each line), csv, arrow for pipes."
+    ),
+]
+IdleOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="MS",
+        min=1,
+        help="End after so many milliseconds without a message. Default: never.",
+    ),
+]
+
+
+class Display:
+    """Writes batches as they come, and counts.
+
+    Args:
+        wanted: The format.
+        system_columns: Whether both system columns are wanted; else a table shows the offset.
+
+    Attributes:
+        messages: How many were written.
+    """
+
+    def __init__(self, wanted: Format, *, system_columns: bool) -> None:
+        self.messages = 0
+        self._format = wanted
+        self._system_columns = system_columns
+        self._writer: Writer | None = None
+
+    def show(self, batch: pa.RecordBatch) -> None:
+        """Write a batch that has both system columns."""
+        names = [name for name in batch.schema.names if name not in {OFFSET, TIMESTAMP}]
+        if self._system_columns:
+            names += [OFFSET, TIMESTAMP]
+        elif self._format is Format.TABLE:
+            names.insert(0, OFFSET)
+        shown = batch.select(names)
+        if self._writer is None:
+            self._writer = stream_writer(shown.schema, self._format)
+        self._writer.write(shown)
+        self.messages += batch.num_rows
+
+    def run(self, batches: Iterator[pa.RecordBatch], done: Callable[[], str]) -> None:
+        """Write all batches, until they end or somebody says Ctrl-C.
+
+        Args:
+            batches: Blocks while there are none.
+            done: Says what was done, besides how many messages there were.
+
+        Raises:
+            typer.Exit: Ctrl-C, with the status of an interrupt.
+        """
+        try:
+            for batch in batches:
+                self.show(batch)
+        except KeyboardInterrupt:
+            self._close()
+            self._interrupted(done)
+        self._close()
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _interrupted(self, done: Callable[[], str]) -> NoReturn:
+        plural = "" if self.messages == 1 else "s"
+        typer.echo(f"stopped after {self.messages:,} message{plural}{done()}", err=True)
+        raise typer.Exit(130)
+
+
+def say(text: str) -> None:
+    """Say something on standard error, where a person reads it."""
+    if sys.stderr.isatty():
+        typer.echo(text, err=True)
