@@ -1,16 +1,27 @@
 """What a reader gets on the wire in rare cases, by a plain Flight client."""
 
+import struct
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from flight_calls import act, chunks, code_of, create_topic, get, numbers, push, ticket_of
+from flight_calls import (
+    act,
+    chunks,
+    code_of,
+    create_topic,
+    get,
+    numbers,
+    push,
+    put_stream,
+    ticket_of,
+)
 
 from wings_core.limits import Limits
-from wings_server.testing import RunningServer, running_server
+from wings_server.testing import RunningServer, running_server, server_process
 
 MIB = 1024 * 1024
 
@@ -94,3 +105,29 @@ def test_a_filter_that_passes_one_row_of_many_pages_is_called_a_few_times(
     answer = get(client, topic=new_topic_id, offset=0, max_messages=1, filter="n = 499")
     assert (answer.column("n"), answer.end, answer.next_offset) == ([499], "max_messages", 500)
     assert len(looks) <= 12
+
+
+def test_offsets_beyond_the_buffers_of_a_batch_that_is_too_large_do_not_crash_the_server() -> None:
+    offsets = bytearray(struct.pack("<2i", 0, 1))
+    values = pa.array(["a"])
+    column = pa.Array.from_buffers(
+        pa.list_(pa.string()),
+        1,
+        cast("Any", [None, pa.py_buffer(offsets)]),
+        children=cast("Any", [values]),
+    )
+    rows = pa.record_batch({"x": column})
+    # Only now, as pyarrow checks what it makes.
+    offsets[:] = struct.pack("<2i", 0, 1 << 30)
+    schema = {"fields": [{"name": "x", "type": "list<item: string>"}]}
+    with server_process() as server:  # It would take the tests with it.
+        client = server.client()
+        body = {"topic": "nested", "schema": schema, "config": {"batch_bytes_max": 1}}
+        act(client, "create-topic", **body)
+        with (
+            pytest.raises(flight.FlightServerError) as caught,
+            put_stream(client, rows.schema, "nested") as stream,
+        ):
+            stream.send(rows)
+        assert code_of(caught.value) == "SCHEMA_MISMATCH"
+        assert act(client, "partition-states", topic="nested")[0]["next_offset"] == 0

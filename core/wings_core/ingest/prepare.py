@@ -71,6 +71,8 @@ class Preparer:
             InvalidArgument: A row of another partition than the one named, or an expected offset
                 for rows that are not of exactly one partition.
         """
+        # First of all: to count the bytes of a batch with bad offsets reads beyond its buffers.
+        self._check.check(batch)
         # Whole buffers are counted faster than the part of them that a slice refers to.
         if batch.get_total_buffer_size() > self._bytes_max and batch.nbytes > self._bytes_max:
             raise BatchTooLarge(
@@ -78,7 +80,6 @@ class Preparer:
                 bytes=batch.nbytes,
                 bytes_max=self._bytes_max,
             )
-        self._check.check(batch)
         if options.partition is None:
             routed = route(self._topic, batch, self._partitions_max)
         else:
