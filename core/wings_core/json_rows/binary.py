@@ -5,6 +5,7 @@ of the base64 of each; the padding then becomes `=`.
 """
 
 import binascii
+from array import array
 
 import pyarrow as pa
 
@@ -12,8 +13,16 @@ from wings_core.json_rows.kernels import Column, UnfitError, arrow, check_form, 
 
 _BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 
-_ZEROS = pa.array([b"", b"\0", b"\0\0"])
-_EQUALS = pa.array(["", "=", "=="])
+
+def _none_to_two(data_type: pa.DataType, character: bytes) -> Column:
+    """Return a column of no, one and two characters."""
+    # Not from a Python list: with the first of these pyarrow imports pandas, if it is installed.
+    offsets = pa.py_buffer(array("i", [0, 0, 1, 3]))
+    return arrow.Array.from_buffers(data_type, 3, [None, offsets, pa.py_buffer(character * 3)])
+
+
+_ZEROS = _none_to_two(pa.binary(), b"\0")
+_EQUALS = _none_to_two(pa.string(), b"=")
 
 
 def base64_texts(values: Column) -> Column:
