@@ -29,6 +29,15 @@ class Limits(BaseModel):
         ge=1,
         description="Largest HTTP answer, in bytes; fewer messages are returned, at least one.",
     )
+    http_body_bytes_max: int = Field(
+        default=64 * MIB, ge=1, description="Largest body of an HTTP push, in bytes."
+    )
+    http_pending_bytes_max: int = Field(
+        default=256 * MIB,
+        ge=1,
+        description="Bytes of HTTP bodies in memory, requests and answers each (one may exceed it "
+        "alone).",
+    )
     pending_bytes_max: int = Field(
         default=256 * MIB,
         ge=1,
@@ -45,7 +54,9 @@ class Limits(BaseModel):
         description="Size at which a segment file is closed and the next begun.",
     )
     calls_running_max: int = Field(
-        default=16_384, ge=1, description="Most Flight calls at once, those that wait included."
+        default=16_384,
+        ge=1,
+        description="Most calls of Flight, and as many of HTTP, at once, those that wait included.",
     )
     calls_waiting_max: int = Field(
         default=8_192, ge=1, description="Most long polls waiting at once."

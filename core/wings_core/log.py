@@ -1,10 +1,11 @@
 """The log: metadata, storage, ingest and fetch put together over one data directory."""
 
+from collections.abc import Callable
 from typing import Self
 
 from wings_core.data_directory import DataDirectory
 from wings_core.fetch.fetcher import Fetcher
-from wings_core.ingest.group_commit import GroupCommit
+from wings_core.ingest.group_commit import FlushReport, GroupCommit
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry
 from wings_core.metadata.sqlite import SqliteMetadata
@@ -27,26 +28,42 @@ class Log:
         limits: The bounds in force.
     """
 
-    def __init__(self, metadata: Metadata, store: FolioStore, limits: Limits) -> None:
+    def __init__(
+        self,
+        metadata: Metadata,
+        store: FolioStore,
+        limits: Limits,
+        on_flush: Callable[[FlushReport], None] | None = None,
+    ) -> None:
         self.admin: Admin = metadata.admin
         self.registry: OffsetRegistry = metadata.registry
         self.store = store
         self.limits = limits
-        self.group_commit = GroupCommit(store, self.registry, limits)
+        self.group_commit = GroupCommit(store, self.registry, limits, on_flush)
         self.fetcher = Fetcher(store, self.registry, limits)
         self._metadata = metadata
         self._reclaimer = Reclaimer(self.registry, store)
 
     @classmethod
-    def open(cls, directory: DataDirectory, limits: Limits | None = None) -> Self:
+    def open(
+        cls,
+        directory: DataDirectory,
+        limits: Limits | None = None,
+        on_flush: Callable[[FlushReport], None] | None = None,
+    ) -> Self:
         """Open the log of a data directory that the caller has locked.
+
+        Args:
+            directory: Where it lies.
+            limits: The bounds in force.
+            on_flush: Called after each group commit, on the thread that ran it.
 
         Raises:
             Internal: Its metadata cannot be opened.
         """
         limits = limits or Limits()
         store = SegmentStore(directory.segments, segment_bytes_max=limits.segment_bytes_max)
-        return cls(SqliteMetadata(directory.metadata), store, limits)
+        return cls(SqliteMetadata(directory.metadata), store, limits, on_flush)
 
     def delete_topic(self, name: TopicName) -> Topic:
         """Delete a topic; its disk space is given back in the background.
