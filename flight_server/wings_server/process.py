@@ -9,6 +9,7 @@ import threading
 from contextlib import ExitStack, closing, suppress
 from typing import NoReturn
 
+import prometheus_client
 import structlog
 
 from wings_core.data_directory import DataDirectory
@@ -18,6 +19,8 @@ from wings_server import logs
 from wings_server.flight.service import FlightService
 from wings_server.http.app import create_app
 from wings_server.http.listener import HttpListener, bind
+from wings_server.http.service import HttpService
+from wings_server.metrics import Metrics
 from wings_server.settings import Address, Settings
 
 STOP_SECONDS_MAX = 10.0
@@ -35,10 +38,12 @@ class Server:
         flight: Where Flight is served, with the real port, from `start` on.
         http: Where HTTP is served, with the real port, from `start` on.
         service: The Flight service, from `start` on.
+        http_service: The HTTP service, from `start` on.
     """
 
     log: Log
     service: FlightService
+    http_service: HttpService
     flight: Address
     http: Address
 
@@ -65,12 +70,19 @@ class Server:
         # Every part pushes how it is stopped; unwound backwards, that is the order of a drain.
         with ExitStack() as started:
             directory = started.enter_context(DataDirectory.open(settings.data_dir))
-            self.log = started.enter_context(closing(Log.open(directory, settings.limits)))
+            metrics = Metrics()
+            log = Log.open(directory, settings.limits, metrics.flushed)
+            self.log = started.enter_context(closing(log))
+            metrics.observe(log)
+            self.http_service = started.enter_context(closing(HttpService(log, metrics)))
             # Started before Flight so that it is stopped after it, and tells of the drain.
-            listener = HttpListener(create_app(lambda: self._ready), settings.http)
+            app = create_app(lambda: self._ready, self.http_service)
+            listener = HttpListener(app, settings.http)
             started.callback(listener.stop)
-            self.service = _serve_flight(self.log, settings.flight)
+            started.callback(self.http_service.drain, settings.drain_seconds)
+            self.service = _serve_flight(log, settings.flight, metrics)
             started.callback(self.service.stop, settings.drain_seconds)
+            started.callback(self.http_service.refuse)
             self.http = listener.address
             self.flight = Address(settings.flight.host, self.service.port)
             self._stop = started.pop_all()
@@ -79,19 +91,19 @@ class Server:
     def stop(self) -> None:
         """Drain and stop; blocks for the drain's bound and a little more, or not at all again.
 
-        First `/readyz` turns to 503. Then Flight refuses new calls, ends waiting polls with
-        UNAVAILABLE, and waits for what was received to be committed and acknowledged. Then HTTP
-        stops, and the log is closed and its directory unlocked.
+        First `/readyz` turns to 503. Then Flight and HTTP refuse new calls, end waiting polls with
+        UNAVAILABLE, and wait for what was received to be committed and acknowledged. Then they
+        stop, and the log is closed and its directory unlocked.
         """
         self._ready = False
         self._stop.close()
 
 
-def _serve_flight(log: Log, address: Address) -> FlightService:
+def _serve_flight(log: Log, address: Address, metrics: Metrics) -> FlightService:
     # gRPC does not tell why a start fails, so the address is tried beforehand.
     bind(address).close()
     try:
-        return FlightService(log, address.host, address.port)
+        return FlightService(log, address.host, address.port, metrics)
     except Exception as error:
         raise Unavailable(f"cannot serve Flight on {address}: {error}") from error
 
@@ -106,6 +118,7 @@ def run(settings: Settings) -> NoReturn:
         WingsError: It could not start.
     """
     logs.configure(settings.log_level, settings.log_format)
+    prometheus_client.disable_created_metrics()  # They would double the series, for little use.
     # A handler may only do what is safe at any point of the main thread: putting into a
     # SimpleQueue is, setting an Event is not.
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()

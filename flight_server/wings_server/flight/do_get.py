@@ -6,7 +6,7 @@ The schema goes out before any wait, or the client's `do_get` itself would block
 cancelled: so `open_get` checks everything that can be checked at once, and the generator waits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -31,7 +31,6 @@ from wings_core.model import Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of
 from wings_core.times import Deadline
-from wings_server.flight.boundary import flight_errors
 from wings_server.flight.client_watch import ClientWatch
 
 
@@ -115,10 +114,10 @@ def resolve_offset(log: Log, topic: Topic, partition: Partition, offset: Offset)
 
 def stream(
     get: Get, context: flight.ServerCallContext, watch: ClientWatch
-) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+) -> Generator[tuple[pa.RecordBatch, bytes]]:
     """Yield what goes on the wire: each chunk with its range, then the empty end chunk."""
     cancel = Cancel()
-    with flight_errors("do_get"), watch.watched(context, cancel):
+    with watch.watched(context, cancel):
         for chunk in get.chunks(cancel):
             yield chunk.batch, chunk_metadata(chunk.start_offset, chunk.end_offset)
         # A scan that begins at or past its end, and a wait in vain, end where they began.

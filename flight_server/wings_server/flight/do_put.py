@@ -29,9 +29,10 @@ from wings_core.errors import InvalidArgument, Unavailable, WingsError
 from wings_core.ingest.group_commit import Pending, PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.log import Log
-from wings_core.model import CommitResult, Rejected, Sequence
+from wings_core.model import Accepted, CommitResult, Rejected, Sequence
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of
+from wings_server.metrics import Metrics
 
 _logger = structlog.get_logger("wings.flight")
 
@@ -58,13 +59,15 @@ class Put:
     Args:
         log: Where the batches go.
         command: From the descriptor.
+        metrics: Told of every batch that is committed.
 
     Raises:
         TopicNotFound: And the other refusals before any batch.
     """
 
-    def __init__(self, log: Log, command: PutCommand) -> None:
+    def __init__(self, log: Log, command: PutCommand, metrics: Metrics) -> None:
         self._log = log
+        self._metrics = metrics
         self._topic = log.admin.get_topic(TopicName.parse(command.topic))
         self._partition: Partition | None = None
         if command.partition is not None or self._topic.partition_key is None:
@@ -89,7 +92,7 @@ class Put:
         Raises:
             WingsError: What a batch was refused with, once the client sends again or finishes.
         """
-        answers = Answers(writer)
+        answers = Answers(writer, self._metrics)
         try:
             for chunk in _read(reader):
                 if self._stream.refused is not None:
@@ -166,8 +169,9 @@ class Answers:
     gone nothing more is written, but the outcomes are still waited for.
     """
 
-    def __init__(self, writer: flight.FlightMetadataWriter) -> None:
+    def __init__(self, writer: flight.FlightMetadataWriter, metrics: Metrics) -> None:
         self._writer = writer
+        self._metrics = metrics
         self._queue: queue.SimpleQueue[tuple[int, Pending | Rejected] | None] = queue.SimpleQueue()
         self._places = threading.Semaphore(ANSWERS_WAITING_MAX)
         self._added = 0
@@ -196,11 +200,18 @@ class Answers:
         silent = False
         while (item := self._queue.get()) is not None:
             index, outcome = item
-            result = outcome if isinstance(outcome, Rejected) else outcome.outcome()
+            result = outcome if isinstance(outcome, Rejected) else self._outcome(outcome)
             if not silent:
                 silent = not self._write(index, result)
             self._answered += 1
             self._places.release()
+
+    def _outcome(self, pending: Pending) -> CommitResult:
+        result = pending.outcome()
+        if isinstance(result, Accepted):
+            rows = sum(page.rows for _, page in pending.batch.pages)
+            self._metrics.pushed("flight", rows, pending.batch.bytes)
+        return result
 
     def _write(self, index: int, result: CommitResult) -> bool:
         """Write an answer; return whether the client is still there."""
@@ -213,8 +224,18 @@ class Answers:
 
 
 def _read(reader: flight.MetadataRecordBatchReader) -> Iterator[flight.FlightStreamChunk]:
+    """Yield what the client sends.
+
+    Raises:
+        InvalidArgument: A message that is not Arrow IPC; nothing after it can be read.
+    """
     while True:
         try:
-            yield reader.read_chunk()
+            chunk = reader.read_chunk()
         except StopIteration:
             return
+        except flight.FlightError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidArgument(f"the stream cannot be read: {error!s:.300}") from None
+        yield chunk

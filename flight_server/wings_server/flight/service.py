@@ -7,20 +7,21 @@ signal handlers would run only after the calls in flight end.
 import json
 import threading
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
 from wings_core.log import Log
 from wings_server.actions import ACTIONS
 from wings_server.flight.boundary import flight_errors
-from wings_server.flight.client_watch import ClientWatch
+from wings_server.flight.client_watch import ClientGone, ClientWatch
 from wings_server.flight.do_get import Get, open_get, stream
 from wings_server.flight.do_put import Put, parse_descriptor
 from wings_server.flight.info import get_info, get_schema, list_flights
 from wings_server.flight.running import Running
+from wings_server.metrics import Metrics
 
 SHUTDOWN_SECONDS_MAX = 1.0
 """pyarrow's `shutdown` blocks while any stream is open; it is waited for no longer than this."""
@@ -33,10 +34,12 @@ class FlightService(flight.FlightServerBase):
         log: What is served; closed by its owner after `stop`.
         host: Where to listen.
         port: 0 picks a free one; `self.port` tells which.
+        metrics: Told of what is done.
     """
 
-    def __init__(self, log: Log, host: str, port: int) -> None:
+    def __init__(self, log: Log, host: str, port: int, metrics: Metrics | None = None) -> None:
         self._log = log
+        self._metrics = metrics or Metrics()
         self._watch = ClientWatch()
         self._stopping = threading.Event()
         self._running = Running(log.limits.calls_running_max)
@@ -61,7 +64,8 @@ class FlightService(flight.FlightServerBase):
     ) -> None:
         """Commit a stream of batches."""
         with flight_errors("do_put"), self._call():
-            Put(self._log, parse_descriptor(descriptor)).run(reader, writer, self._stopping)
+            put = Put(self._log, parse_descriptor(descriptor), self._metrics)
+            put.run(reader, writer, self._stopping)
 
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
@@ -124,14 +128,32 @@ class FlightService(flight.FlightServerBase):
 
     @contextmanager
     def _call(self) -> Generator[None]:
-        if self._stopping.is_set():
-            raise Unavailable("the server is stopping")
-        with self._running.one():
+        with self._errors_counted():
+            if self._stopping.is_set():
+                raise Unavailable("the server is stopping")
+            with self._running.one():
+                yield
+
+    @contextmanager
+    def _errors_counted(self) -> Generator[None]:
+        try:
             yield
+        except (flight.FlightError, ClientGone):
+            raise
+        except Exception as error:
+            code = error.code if isinstance(error, WingsError) else Internal.code
+            self._metrics.failed("flight", code)
+            raise
 
     def _stream(
         self, get: Get, context: flight.ServerCallContext
     ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         # Counted here, as the stream outlives the handler.
-        with flight_errors("do_get"), self._running.one():
-            yield from stream(get, context, self._watch)
+        with flight_errors("do_get"), self._errors_counted(), self._running.one():
+            self._metrics.fetch_begun("flight")
+            # Closed with this generator, so that the call is no longer watched when it ends.
+            with closing(stream(get, context, self._watch)) as chunks:
+                for batch, metadata in chunks:
+                    if batch.num_rows:
+                        self._metrics.delivered("flight", batch.num_rows, batch.nbytes)
+                    yield batch, metadata

@@ -1,6 +1,7 @@
 """The HTTP application: routes only; each parses, calls one plain function, and translates."""
 
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from typing import Literal
 
@@ -9,6 +10,9 @@ from pydantic import BaseModel
 
 from wings_core.errors import Unavailable
 from wings_server.http import errors
+from wings_server.http.api import add_api
+from wings_server.http.documentation import complete
+from wings_server.http.service import HttpService
 
 
 class Status(BaseModel):
@@ -17,11 +21,12 @@ class Status(BaseModel):
     status: Literal["ok"] = "ok"
 
 
-def create_app(ready: Callable[[], bool]) -> FastAPI:
+def create_app(ready: Callable[[], bool], service: HttpService | None = None) -> FastAPI:
     """Build the application.
 
     Args:
         ready: Whether the server takes requests; false from the moment that it begins to stop.
+        service: What the endpoints of the log work on; None leaves them out.
     """
     app = FastAPI(
         title="Wings",
@@ -32,7 +37,12 @@ def create_app(ready: Callable[[], bool]) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    errors.install(app)
+    if service is None:
+        errors.install(app)
+    else:
+        errors.install(app, partial(service.metrics.failed, "http"))
+        add_api(app, service)
+        complete(app)
 
     # Handlers are coroutines so that none takes a thread.
 

@@ -1,13 +1,15 @@
 """The one place where errors become HTTP answers: `{"message", "code"}`, and nothing else."""
 
+from collections.abc import Callable
 from http import HTTPStatus
 
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wings_core.errors import (
@@ -23,6 +25,7 @@ from wings_core.errors import (
     Unavailable,
     WingsError,
 )
+from wings_server.flight.client_watch import ClientGone
 
 _logger = structlog.get_logger("wings.http")
 
@@ -53,24 +56,39 @@ def status_of(error: WingsError) -> HTTPStatus:
     return next(found, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def install(app: FastAPI) -> None:
-    """Make an application answer every error in the documented form."""
+def install(app: FastAPI, on_error: Callable[[str], None] = lambda code: None) -> None:
+    """Make an application answer every error in the documented form.
+
+    Args:
+        app: The application.
+        on_error: Called with the code of each.
+    """
+    app.state.on_error = on_error
     app.add_exception_handler(WingsError, _wings_error)
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(RequestValidationError, _bad_request)
-    app.add_middleware(_Faults)
+    app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_middleware(_Faults, on_error=on_error)
 
 
-def _answer(status: int, code: str, message: str) -> JSONResponse:
+def _answer(request: Request, status: int, code: str, message: str) -> JSONResponse:
+    request.app.state.on_error(code)
     return JSONResponse({"message": message, "code": code}, status)
 
 
-async def _wings_error(request: Request, error: Exception) -> JSONResponse:
+async def _gone(_request: Request, _error: Exception) -> Response:
+    """Answer nobody: the client left, before its body was whole or while it waited."""
+    return Response(status_code=HTTPStatus.BAD_REQUEST)
+
+
+async def _wings_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, WingsError)
+    if isinstance(error, ClientGone):
+        return await _gone(request, error)
     status = status_of(error)
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:
         _logger.error("request failed", path=request.url.path, **error.to_json())
-    return _answer(status, error.code, error.message)
+    return _answer(request, status, error.code, error.message)
 
 
 async def _http_exception(request: Request, error: Exception) -> JSONResponse:
@@ -78,18 +96,18 @@ async def _http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
     code = InvalidArgument.code if status is HTTPStatus.BAD_REQUEST else status.name
-    answer = _answer(status, code, f"{request.method} {request.url.path}: {error.detail}")
+    answer = _answer(request, status, code, f"{request.method} {request.url.path}: {error.detail}")
     answer.headers.update(error.headers or {})
     return answer
 
 
-async def _bad_request(_request: Request, error: Exception) -> JSONResponse:
+async def _bad_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     problems = [
         f"{'.'.join(str(name) for name in problem['loc'])}: {problem['msg']}"
         for problem in error.errors()
     ]
-    return _answer(HTTPStatus.BAD_REQUEST, InvalidArgument.code, "; ".join(problems))
+    return _answer(request, HTTPStatus.BAD_REQUEST, InvalidArgument.code, "; ".join(problems))
 
 
 class _Faults:
@@ -98,8 +116,9 @@ class _Faults:
     uvicorn closes the connection of a request that raised, and the client's next one fails.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, on_error: Callable[[str], None]) -> None:
         self._app = app
+        self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
@@ -117,5 +136,6 @@ class _Faults:
             request = f"{scope['method']} {scope['path']}"
             _logger.exception("request failed by a fault of the server", request=request)
             summary = f"internal error in {request}: {type(error).__name__}"
-            answer = _answer(HTTPStatus.INTERNAL_SERVER_ERROR, Internal.code, summary)
-            await answer(scope, receive, send)
+            self._on_error(Internal.code)
+            body = {"message": summary, "code": Internal.code}
+            await JSONResponse(body, HTTPStatus.INTERNAL_SERVER_ERROR)(scope, receive, send)

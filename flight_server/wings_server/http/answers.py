@@ -1,0 +1,117 @@
+"""What the endpoints answer, for the OpenAPI document alone: answers are written, not modelled."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from wings_core.model import TopicConfig
+from wings_core.schemas import FieldSpec
+
+_TIME = Field(description="RFC 3339, UTC, six digits of fraction.")
+
+
+class _Answer(BaseModel):
+    """A documented answer; nothing else is in it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class NamespaceDescription(_Answer):
+    """A namespace."""
+
+    namespace: str
+    created_at: str = _TIME
+
+
+class SchemaDescription(_Answer):
+    """A topic's columns."""
+
+    fields: list[FieldSpec]
+
+
+class TopicDescription(_Answer):
+    """A topic."""
+
+    topic: str = Field(description="The full name.")
+    uuid: str
+    columns: SchemaDescription = Field(alias="schema")
+    schema_ipc: str = Field(description="Base64 of the schema as an Arrow IPC message.")
+    partition_key: str | None
+    config: TopicConfig
+    created_at: str = _TIME
+
+
+class PartitionDescription(_Answer):
+    """Where a partition stands."""
+
+    partition: JsonValue
+    log_start_offset: int = Field(description="The first that is still kept.")
+    next_offset: int = Field(description="The next to be assigned.")
+    bytes: int
+    last_timestamp: str | None
+
+
+class FetchSuccess(_Answer):
+    """What was read of a partition."""
+
+    tag: Literal["success"] = Field(alias="_tag")
+    topic: str = Field(description="The full name.")
+    partition_value: JsonValue
+    start_offset: int
+    end_offset: int | None = Field(description="Inclusive; null where there are no messages.")
+    next_offset: int = Field(description="Where to read on.")
+    messages: list[dict[str, Any]] = Field(description="Objects of the topic's columns.")
+
+
+class FetchFailure(_Answer):
+    """Why a partition could not be read."""
+
+    tag: Literal["error"] = Field(alias="_tag")
+    topic: str = Field(description="The full name.")
+    partition_value: JsonValue
+    message: str
+    code: str
+
+
+class FetchAnswer(_Answer):
+    """The partitions, in the order asked."""
+
+    topics: list[Annotated[FetchSuccess | FetchFailure, Field(discriminator="tag")]]
+
+
+class CommittedDescription(_Answer):
+    """Offsets that a batch got in one partition."""
+
+    partition_value: JsonValue
+    start_offset: int
+    end_offset: int = Field(description="Inclusive.")
+    timestamp: str = _TIME
+
+
+class PushSuccess(_Answer):
+    """A batch that was committed; of exactly one partition, its four values stand here too."""
+
+    tag: Literal["success"] = Field(alias="_tag")
+    topic: str = Field(description="The full name.")
+    committed: list[CommittedDescription] = Field(
+        description="By first row of each partition; none for an empty batch."
+    )
+    partition_value: JsonValue = None
+    start_offset: int = 0
+    end_offset: int = 0
+    timestamp: str = ""
+
+
+class PushFailure(_Answer):
+    """A batch that was refused, whole."""
+
+    tag: Literal["error"] = Field(alias="_tag")
+    topic: str = Field(description="The full name.")
+    message: str
+    code: str
+
+
+class PushAnswer(_Answer):
+    """The batches, in the order pushed."""
+
+    batches: list[Annotated[PushSuccess | PushFailure, Field(discriminator="tag")]]

@@ -1,0 +1,180 @@
+"""Request bodies as frozen models, and the names in them resolved; all that a 400 is about."""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema, model_validator
+
+from wings_core.contracts.messages import (
+    Message,
+    OffsetNumber,
+    Timestamp,
+    problem_of,
+    shortened,
+)
+from wings_core.contracts.tickets import MESSAGES_MAX, TIMEOUT_MS_MAX
+from wings_core.errors import InvalidArgument
+from wings_core.names import ID_PATTERN, NamespaceName, TopicName
+from wings_core.times import parse_timestamp
+
+ENTRIES_MAX = 10_000
+"""The most partitions of one fetch, and batches of one push."""
+
+TIMEOUT_MS = 500
+"""How long a fetch that names no time waits."""
+
+NAMESPACE_PATTERN = f"^tenants/{ID_PATTERN}/namespaces/{ID_PATTERN}$"
+
+NamespaceText = Annotated[
+    str,
+    WithJsonSchema(
+        {"type": "string", "pattern": NAMESPACE_PATTERN, "examples": ["tenants/t/namespaces/n"]}
+    ),
+]
+"""A full name, parsed by `NamespaceName`, which has an error code of its own."""
+
+TopicText = Annotated[
+    str,
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": f"^(tenants/{ID_PATTERN}/namespaces/{ID_PATTERN}/topics/)?{ID_PATTERN}$",
+            "description": "A bare id in the body's namespace, or a full name in that namespace.",
+        }
+    ),
+]
+
+PartitionValue = Annotated[
+    JsonValue,
+    WithJsonSchema(
+        {
+            "description": "Of the key column's kind: an integer, a string (of binary: base64) or "
+            "a boolean; null or absent for a topic without a key.",
+        }
+    ),
+]
+
+
+def _not_null(value: object) -> object:
+    if value is None:
+        raise problem_of("must not be null")
+    return value
+
+
+class FetchEntry(Message):
+    """One partition to fetch."""
+
+    topic: TopicText
+    partition_value: PartitionValue = None
+    offset: OffsetNumber = Field(description="The first message wanted.")
+
+
+class FetchBody(Message):
+    """The body of `POST /v1/fetch`."""
+
+    namespace: NamespaceText
+    timeout_ms: int = Field(
+        default=TIMEOUT_MS, gt=1, le=TIMEOUT_MS_MAX, description="Counted from arrival."
+    )
+    min_messages: int = Field(
+        default=1,
+        ge=1,
+        le=MESSAGES_MAX,
+        description="Of the whole request: while there are fewer, it waits.",
+    )
+    max_messages: int = Field(
+        default=10_000, ge=1, le=MESSAGES_MAX, description="Of the whole request: never more."
+    )
+    topics: Annotated[
+        tuple[FetchEntry, ...], Field(strict=False, min_length=1, max_length=ENTRIES_MAX)
+    ]
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> "FetchBody":
+        if self.min_messages > self.max_messages:
+            raise problem_of(
+                f"key 'min_messages': must be at most max_messages ({self.max_messages}); "
+                f"got {self.min_messages}"
+            )
+        return self
+
+
+class PushEntry(Message):
+    """One batch to push."""
+
+    topic: TopicText
+    partition_value: PartitionValue = None
+    timestamp: Annotated[
+        Timestamp | None,
+        BeforeValidator(_not_null),
+        WithJsonSchema(
+            {
+                "type": "string",
+                "format": "date-time",
+                "description": "Of all rows; absent: the time of commit.",
+            }
+        ),
+    ] = None
+    data: Annotated[
+        int,
+        WithJsonSchema(
+            {
+                "type": "array",
+                "items": {"type": "object"},
+                "description": "The rows: objects of the topic's columns.",
+            }
+        ),
+    ]
+    """Where the text of the rows stands among those that were cut out of the body."""
+
+    @property
+    def timestamp_us(self) -> int | None:
+        """In microseconds since the epoch."""
+        return None if self.timestamp is None else parse_timestamp(self.timestamp)
+
+
+class PushBody(Message):
+    """The body of `POST /v1/push`."""
+
+    namespace: NamespaceText
+    batches: Annotated[tuple[PushEntry, ...], Field(strict=False, max_length=ENTRIES_MAX)]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """A fetch whose names were found good; the topics are in the order asked."""
+
+    body: FetchBody
+    topics: tuple[TopicName, ...]
+
+
+def topic_in(namespace: NamespaceName, text: str) -> TopicName:
+    """Return the topic that a body or path names by its id, or in full, in a namespace.
+
+    Raises:
+        InvalidName: Not a name.
+        InvalidArgument: The name of a topic in another namespace.
+    """
+    name = TopicName.parse(text, namespace)
+    if name.namespace != namespace:
+        raise InvalidArgument(shortened(f"topic {text} is not in the namespace {namespace}"))
+    return name
+
+
+def parse_fetch(raw: bytes) -> FetchRequest:
+    """Parse the body of a fetch, whole.
+
+    Raises:
+        InvalidArgument: And `InvalidName`; everything that fails the request as such.
+    """
+    body = FetchBody.parse(raw, InvalidArgument, "fetch body")
+    namespace = NamespaceName.parse(body.namespace)
+    topics = tuple(topic_in(namespace, entry.topic) for entry in body.topics)
+    seen: set[tuple[TopicName, str]] = set()
+    for topic, entry in zip(topics, body.topics, strict=True):
+        key = (topic, json.dumps(entry.partition_value, sort_keys=True))
+        if key in seen:
+            raise InvalidArgument(shortened(f"fetch body: {topic}, partition {key[1]}: is twice"))
+        seen.add(key)
+    return FetchRequest(body, topics)

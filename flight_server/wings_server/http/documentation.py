@@ -1,0 +1,89 @@
+"""The OpenAPI document: bodies and errors as they are, beside what the framework finds itself.
+
+Bodies are parsed by our own models from the raw bytes, which the framework does not see; so their
+schemas are added here.
+"""
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+
+from wings_core.contracts.actions import CreateTopic, NamespaceBody
+from wings_core.contracts.messages import Message
+from wings_server.http.bodies import FetchBody, PushBody
+from wings_server.http.errors import ErrorBody
+
+BODIES: tuple[type[Message], ...] = (FetchBody, PushBody, NamespaceBody, CreateTopic)
+"""The bodies that endpoints take."""
+
+_REFERENCE = "#/components/schemas/{model}Input"
+
+_ANYWHERE = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.INTERNAL_SERVER_ERROR,
+             HTTPStatus.SERVICE_UNAVAILABLE)  # fmt: skip
+_WITH_BODY = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_TIMEOUT,
+              HTTPStatus.REQUEST_ENTITY_TOO_LARGE)  # fmt: skip
+
+
+def described(
+    answer: Any, *, body: type[Message] | None = None, errors: Sequence[HTTPStatus] = ()
+) -> dict[str, Any]:
+    """Return the arguments of a route that describe it.
+
+    Args:
+        answer: A model of what it answers with 200.
+        body: The model of what it takes, one of `BODIES`.
+        errors: What else it answers, beside what every endpoint may.
+    """
+    statuses = {*errors, *_ANYWHERE, *(_WITH_BODY if body is not None else ())}
+    responses: dict[int, Any] = {200: {"model": answer, "description": "Done."}}
+    for status in sorted(statuses):
+        responses[int(status)] = {"model": ErrorBody, "description": status.phrase}
+    described: dict[str, Any] = {"responses": responses, "response_model": None}
+    if body is not None:
+        content = {"application/json": {"schema": {"$ref": _reference(body.__name__)}}}
+        described["openapi_extra"] = {"requestBody": {"required": True, "content": content}}
+    return described
+
+
+def complete(app: FastAPI) -> None:
+    """Let an application's document tell of the bodies too."""
+    found = app.openapi
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = found()
+            schemas: dict[str, Any] = document.setdefault("components", {}).setdefault(
+                "schemas", {}
+            )
+            for body in BODIES:
+                schemas.update(_schemas(body))
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = document
+
+
+def _reference(model: str) -> str:
+    return _REFERENCE.format(model=model)
+
+
+def _schemas(body: type[Message]) -> dict[str, Any]:
+    """Return the schemas of a body and of the models in it, by name."""
+    schema = body.model_json_schema(ref_template=_REFERENCE)
+    nested: dict[str, Any] = schema.pop("$defs", {})
+    for name, described in schema["properties"].items():
+        if name not in body.nullable_keys:
+            _forbid_null(described)
+    if body is CreateTopic:
+        schema["oneOf"] = [{"required": ["schema"]}, {"required": ["schema_ipc"]}]
+    return {f"{name}Input": found for name, found in [(body.__name__, schema), *nested.items()]}
+
+
+def _forbid_null(described: dict[str, Any]) -> None:
+    """Take null away from a key's schema: absent is how such a key is left out."""
+    kinds = [kind for kind in described.get("anyOf", []) if kind != {"type": "null"}]
+    if len(kinds) == 1 and described.pop("anyOf") != kinds:
+        described.update(kinds[0])
+        described.pop("default", None)

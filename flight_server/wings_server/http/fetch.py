@@ -1,0 +1,197 @@
+"""`POST /v1/fetch`: one read of many partitions, under one budget and one deadline.
+
+    open ─▶ read in turns, a slice of each ─▶ too few: wait once ─▶ read ─▶ … ─▶ answer
+
+All but the wait runs on a few threads, which none holds while it waits. Messages become JSON only
+at the end, all of a partition at once.
+"""
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pyarrow as pa
+from pydantic import JsonValue
+
+from wings_core.errors import WingsError
+from wings_core.fetch.chunks import Chunk
+from wings_core.fetch.fetcher import Cursor
+from wings_core.fetch.selection import Selection
+from wings_core.fetch.state import FetchState
+from wings_core.json_rows import EncodedRows, encode_rows_within
+from wings_core.log import Log
+from wings_core.model import Position, Topic
+from wings_core.names import TopicName
+from wings_core.partitions import partition_of
+from wings_core.times import Deadline
+from wings_server.http.bodies import FetchRequest
+
+_NONE = EncodedRows(b"", 0)
+
+_OFFSETS_BYTES_MAX = 60
+"""By how much the numbers of a result may be longer than those of one without messages."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One partition of a request, and what was read of it so far."""
+
+    topic: TopicName
+    partition_value: JsonValue
+    offset: int
+    """The one asked for."""
+    cursor: Cursor | None = None
+    """None once nothing more is read."""
+    chunks: list[Chunk] = field(default_factory=list[Chunk])
+    error: WingsError | None = None
+
+
+class Poll:
+    """One fetch. Its methods block for reads alone and may run on any thread, one at a time.
+
+    Args:
+        log: What is read.
+        request: What is asked for.
+        deadline: The end of waiting.
+
+    Raises:
+        NotFound: A topic or the namespace does not exist.
+    """
+
+    def __init__(self, log: Log, request: FetchRequest, deadline: Deadline) -> None:
+        self._log = log
+        self.deadline = deadline
+        self._bytes = 0
+        self._entries = _open_entries(log, request)
+        live = sum(1 for entry in self._entries if entry.cursor is not None)
+        body = request.body
+        self._state = FetchState(deadline, body.min_messages, body.max_messages, max(1, live))
+
+    def read(self) -> bool:
+        """Take what is committed, within the budget; return whether the request can be answered.
+
+        Partitions take turns, a slice of the budget each, until none has more, so that none starves
+        another. A partition that fails ends alone, with the messages that came before.
+        """
+        moved = True
+        while moved and not self._full:
+            moved = False
+            for entry in self._live:
+                moved = self._read_slice(entry) or moved
+                if self._full:
+                    break
+        return self._full or self._state.enough or self.deadline.passed or not self._live
+
+    def watch(self, callback: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call back on commits that are worth another `read`; see `OffsetRegistry.watch`."""
+        cursors = [entry.cursor for entry in self._entries if entry.cursor is not None]
+        positions = [
+            Position(cursor.topic.uuid, cursor.partition, cursor.offset) for cursor in cursors
+        ]
+        return self._log.registry.watch(positions, callback)
+
+    def answer(self) -> "Answer":
+        """Return the answer, its messages as JSON."""
+        results: list[bytes] = []
+        messages = 0
+        frame = sum(len(_result(entry, _NONE)) + _OFFSETS_BYTES_MAX for entry in self._entries)
+        room = self._log.limits.http_bytes_max - frame
+        partitions = sum(1 for entry in self._entries if entry.chunks)
+        for entry in self._entries:
+            encoded = _NONE
+            if entry.chunks:
+                # Each gets an equal share of what is left; the first message of all always fits.
+                encoded = _encode(entry, room // partitions, rows_min=0 if messages else 1)
+                partitions -= 1
+                room -= len(encoded.text)
+                messages += encoded.rows
+            results.append(_result(entry, encoded))
+        errors = tuple(entry.error.code for entry in self._entries if entry.error is not None)
+        return Answer(b'{"topics": [' + b", ".join(results) + b"]}", messages, errors)
+
+    @property
+    def _live(self) -> list[_Entry]:
+        return [entry for entry in self._entries if entry.cursor is not None]
+
+    @property
+    def _full(self) -> bool:
+        # More Arrow data than this makes more JSON than an answer may have.
+        return self._state.full or self._bytes >= self._log.limits.http_bytes_max
+
+    def _read_slice(self, entry: _Entry) -> bool:
+        """Read one slice; return whether the cursor moved."""
+        cursor = entry.cursor
+        assert cursor is not None
+        before = cursor.offset
+        try:
+            for chunk in self._log.fetcher.take_slice(cursor, self._state):
+                entry.chunks.append(chunk)
+                self._bytes += chunk.batch.nbytes
+                if self._full:
+                    break
+        except WingsError as error:
+            entry.error = None if entry.chunks else error
+            entry.cursor = None
+            if cursor.has_rows:
+                self._state.leave_rows()
+        return cursor.offset != before
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a fetch answers."""
+
+    body: bytes
+    messages: int
+    errors: tuple[str, ...]
+    """The codes of the partitions that failed."""
+
+
+def _open_entries(log: Log, request: FetchRequest) -> list[_Entry]:
+    topics: dict[TopicName, Topic] = {}
+    for name in request.topics:
+        if name not in topics:
+            topics[name] = log.admin.get_topic(name)
+    selections = {name: Selection.of(topic) for name, topic in topics.items()}
+    entries: list[_Entry] = []
+    for name, asked in zip(request.topics, request.body.topics, strict=True):
+        entry = _Entry(name, asked.partition_value, asked.offset)
+        try:
+            partition = partition_of(asked.partition_value, topics[name].key_type)
+            entry.cursor = Cursor(topics[name], partition, asked.offset, selections[name])
+        except WingsError as error:
+            entry.error = error
+        entries.append(entry)
+    return entries
+
+
+def _encode(entry: _Entry, bytes_max: int, *, rows_min: int) -> EncodedRows:
+    """Encode as many of an entry's messages as fit; one too long for JSON fails the entry."""
+    if bytes_max <= 0 and rows_min == 0:
+        return _NONE
+    batches = [chunk.batch for chunk in entry.chunks]
+    rows = batches[0] if len(batches) == 1 else cast("Any", pa).concat_batches(batches)
+    try:
+        return encode_rows_within(rows, bytes_max, rows_min=rows_min)
+    except WingsError as error:
+        entry.error = error
+        return _NONE
+
+
+def _result(entry: _Entry, encoded: EncodedRows) -> bytes:
+    """Return one element of the answer's list."""
+    name = {"topic": str(entry.topic), "partition_value": entry.partition_value}
+    if entry.error is not None:
+        error = {"message": entry.error.message, "code": entry.error.code}
+        return json.dumps({"_tag": "error", **name, **error}).encode()
+    end_offset = entry.offset + encoded.rows - 1
+    fields = {
+        "_tag": "success",
+        **name,
+        "start_offset": entry.offset,
+        "end_offset": end_offset if encoded.rows else None,
+        "next_offset": end_offset + 1,
+    }
+    return json.dumps(fields).encode()[:-1] + b', "messages": [' + encoded.text + b"]}"

@@ -1,0 +1,107 @@
+"""`POST /v1/push`: each batch on its own, in order, all of them in one flush where that can be."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wings_core.errors import WingsError
+from wings_core.ingest.group_commit import Pending, PushStream
+from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
+from wings_core.json_rows import decode_rows
+from wings_core.log import Log
+from wings_core.model import CommitResult, CommittedRange, Rejected
+from wings_core.partitions import Partition, partition_of, partition_value
+from wings_core.times import format_timestamp
+from wings_server.http.envelope import PushedRows
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    batch: PreparedBatch
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What became of one batch."""
+
+    result: CommitResult
+    rows: int
+    """That were committed."""
+    bytes: int
+    """Of their pages."""
+
+
+def push(log: Log, batches: Sequence[PushedRows]) -> list[Pushed]:
+    """Commit batches, each by itself: one that is refused refuses no other.
+
+    Blocks until the outcome of all is known. They are committed in order; all are read first, so
+    that one flush can take them.
+    """
+    prepared = [_prepare(log, batch) for batch in batches]
+    submitted = [
+        _submit(log, found) if isinstance(found, _Prepared) else Rejected(found)
+        for found in prepared
+    ]
+    outcomes = [
+        pending if isinstance(pending, Rejected) else pending.outcome() for pending in submitted
+    ]
+    return [
+        Pushed(outcome, found.rows, found.batch.bytes)
+        if isinstance(found, _Prepared) and not isinstance(outcome, Rejected)
+        else Pushed(outcome, 0, 0)
+        for found, outcome in zip(prepared, outcomes, strict=True)
+    ]
+
+
+def push_answer(batches: Sequence[PushedRows], results: Sequence[Pushed]) -> bytes:
+    """Return the answer to a push."""
+    answers = [
+        _result(batch, pushed.result) for batch, pushed in zip(batches, results, strict=True)
+    ]
+    return json.dumps({"batches": answers}).encode()
+
+
+def _prepare(log: Log, batch: PushedRows) -> "_Prepared | WingsError":
+    """Read a batch's rows and check them."""
+    try:
+        topic = log.admin.get_topic(batch.topic)
+        partition: Partition | None = None
+        fill: dict[str, str] = {}
+        if batch.entry.partition_value is not None or topic.partition_key is None:
+            partition = partition_of(batch.entry.partition_value, topic.key_type)
+        if topic.partition_key is not None and partition is not None:
+            fill[topic.partition_key] = partition
+        rows = decode_rows(batch.rows, topic.schema, fill)
+        options = PushOptions(partition=partition, timestamp=batch.entry.timestamp_us)
+        return _Prepared(Preparer(topic, log.limits).prepare(rows, options), rows.num_rows)
+    except WingsError as error:
+        return error
+
+
+def _submit(log: Log, found: _Prepared) -> Pending | Rejected:
+    try:
+        # Awaited: by the loop over the outcomes, which begins as soon as all are submitted.
+        return log.group_commit.submit(PushStream(), found.batch, awaited=True)
+    except WingsError as error:
+        return Rejected(error)
+
+
+def _result(batch: PushedRows, result: CommitResult) -> dict[str, Any]:
+    topic = {"topic": str(batch.topic)}
+    if isinstance(result, Rejected):
+        error = {"message": result.error.message, "code": result.error.code}
+        return {"_tag": "error", **topic, **error}
+    committed = [_range(found) for found in result.committed]
+    single = committed[0] if len(committed) == 1 else {}
+    return {"_tag": "success", **topic, "committed": committed, **single}
+
+
+def _range(committed: CommittedRange) -> dict[str, Any]:
+    return {
+        "partition_value": partition_value(committed.partition),
+        "start_offset": committed.start_offset,
+        "end_offset": committed.end_offset,
+        "timestamp": format_timestamp(committed.timestamp),
+    }

@@ -1,0 +1,94 @@
+"""The HTTP service: what its handlers share, from the log to the threads they work on."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+from wings_core.errors import Unavailable
+from wings_core.log import Log
+from wings_server.flight.running import Running
+from wings_server.http.waiting import Waiting
+from wings_server.http.wire import Budget
+from wings_server.metrics import Metrics
+
+READERS = 4
+"""Threads that read and encode; each is busy for its own work alone, never for a wait."""
+
+WRITERS = 32
+"""Threads that push: each waits for its flush, and all that wait share one."""
+
+Result = TypeVar("Result")
+
+
+class HttpService:
+    """Serves a log to the handlers of one application, on one event loop.
+
+    Args:
+        log: What is served; closed by its owner after `close`.
+        metrics: Told of what is done.
+
+    Attributes:
+        log: The log.
+        metrics: The metrics.
+        bodies: Counts the bytes of requests held in memory.
+        answers: Counts the bytes of answers held in memory.
+        waiting: The calls that wait.
+    """
+
+    def __init__(self, log: Log, metrics: Metrics) -> None:
+        self.log = log
+        self.metrics = metrics
+        self.bodies = Budget(log.limits.http_pending_bytes_max)
+        self.answers = Budget(log.limits.http_pending_bytes_max)
+        self.waiting = Waiting(log.fetcher.waits)
+        self._running = Running(log.limits.calls_running_max)
+        self._stopping = threading.Event()
+        self._stopped_at = 0.0
+        self._readers = ThreadPoolExecutor(READERS, "wings-http-read")
+        self._writers = ThreadPoolExecutor(WRITERS, "wings-http-write")
+
+    @contextmanager
+    def call(self) -> Generator[None]:
+        """Count one call.
+
+        Raises:
+            Unavailable: The server is stopping.
+            ResourceExhausted: Too many run already.
+        """
+        if self._stopping.is_set():
+            raise Unavailable("the server is stopping")
+        with self._running.one():
+            yield
+
+    @property
+    def calls_running(self) -> int:
+        """How many calls are under way, waiting polls among them."""
+        return self._running.calls
+
+    async def read(self, work: Callable[[], Result]) -> Result:
+        """Run something short on a reader's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+
+    async def write(self, work: Callable[[], Result]) -> Result:
+        """Run something that waits for a commit on a writer's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._writers, work)
+
+    def refuse(self) -> None:
+        """Refuse new calls and end waiting ones, with UNAVAILABLE; returns at once."""
+        self._stopped_at = time.monotonic()
+        self._stopping.set()
+        self.waiting.stop(Unavailable("the server is stopping"))
+
+    def drain(self, seconds: float) -> None:
+        """Wait until no call is under way, at most so long after `refuse`."""
+        left = self._stopped_at + seconds - time.monotonic()
+        self._running.drain(left, lambda: False)
+
+    def close(self) -> None:
+        """End the threads, after the work they are at."""
+        self._readers.shutdown()
+        self._writers.shutdown()

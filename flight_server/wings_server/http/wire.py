@@ -1,0 +1,150 @@
+"""Bodies in and out, in bounded memory and bounded time."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from http import HTTPStatus
+from typing import Self
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from wings_core.errors import BatchTooLarge, ResourceExhausted
+
+PIECE_BYTES = 256 * 1024
+"""An answer is handed to the transport in such pieces, each when the client has taken the last."""
+
+PIECE_SECONDS_MAX = 60.0
+"""How long a client may take to send, or to take, the next piece of a body."""
+
+
+class Budget:
+    """Bytes of bodies held in memory; used on the event loop alone.
+
+    Args:
+        bytes_max: How many may be held; one body may exceed them alone.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._held = 0
+
+    @property
+    def held(self) -> int:
+        """How many are held now."""
+        return self._held
+
+    def take(self, size: int) -> None:
+        """Count bytes as held, until they are given back.
+
+        Raises:
+            ResourceExhausted: There is no room for them.
+        """
+        if self._held and self._held + size > self._bytes_max:
+            raise ResourceExhausted(
+                f"{self._held} bytes of bodies are held already, the limit is {self._bytes_max}"
+            )
+        self._held += size
+
+    def give_back(self, size: int) -> None:
+        """Count bytes as no longer held."""
+        self._held -= size
+
+
+class Body:
+    """A request's body: its bytes are counted as held until it is dropped.
+
+    Args:
+        budget: Where they are counted.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._held = 0
+        self.raw = b""
+
+    def __enter__(self) -> Self:
+        """Return the body, empty until it is received."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Drop it."""
+        self.drop()
+
+    def drop(self) -> None:
+        """Let go of it, where nothing needs it any more."""
+        self.raw = b""
+        self._budget.give_back(self._held)
+        self._held = 0
+
+    async def receive(self, request: Request, bytes_max: int) -> bytes:
+        """Receive it whole, and return it.
+
+        Args:
+            request: Whose.
+            bytes_max: The longest that is taken.
+
+        Raises:
+            BatchTooLarge: It is longer; what is left of it is not read.
+            ResourceExhausted: Too much is held already.
+            ClientDisconnect: The client left before it had sent all.
+            HTTPException: It does not come in time.
+        """
+        declared = request.headers.get("content-length", "")
+        if declared.isdecimal() and len(declared) < 20 and int(declared) > bytes_max:
+            raise _too_large(bytes_max)
+        pieces: list[bytes] = []
+        stream = request.stream()
+        while piece := await _next_piece(stream):
+            if self._held + len(piece) > bytes_max:
+                raise _too_large(bytes_max)
+            self._budget.take(len(piece))
+            self._held += len(piece)
+            pieces.append(piece)
+        self.raw = b"".join(pieces)
+        return self.raw
+
+
+async def _next_piece(stream: AsyncGenerator[bytes]) -> bytes:
+    try:
+        async with asyncio.timeout(PIECE_SECONDS_MAX):
+            return await anext(stream, b"")
+    except TimeoutError:
+        raise HTTPException(
+            HTTPStatus.REQUEST_TIMEOUT, f"no more of the body came in {PIECE_SECONDS_MAX:.0f} s"
+        ) from None
+
+
+def _too_large(bytes_max: int) -> BatchTooLarge:
+    return BatchTooLarge(f"the body is larger than {bytes_max} bytes", bytes_max=bytes_max)
+
+
+class JsonAnswer(Response):
+    """A JSON answer that is sent no faster than its client takes it, and held until then."""
+
+    media_type = "application/json"
+
+    def __init__(self, content: bytes, budget: Budget) -> None:
+        self._budget = budget
+        super().__init__(content)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it.
+
+        Raises:
+            ResourceExhausted: Too much is held already; nothing was sent.
+        """
+        del scope, receive
+        body = bytes(self.body)
+        self._budget.take(len(body))
+        try:
+            start = {"status": self.status_code, "headers": self.raw_headers}
+            await send({"type": "http.response.start", **start})
+            for place in range(0, max(1, len(body)), PIECE_BYTES):
+                piece = body[place : place + PIECE_BYTES]
+                more = place + PIECE_BYTES < len(body)
+                async with asyncio.timeout(PIECE_SECONDS_MAX):
+                    await send({"type": "http.response.body", "body": piece, "more_body": more})
+        finally:
+            self._budget.give_back(len(body))

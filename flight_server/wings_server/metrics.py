@@ -1,0 +1,190 @@
+"""Metrics for Prometheus: what was done, told by all handlers, and where the log stands, looked up.
+
+Series are named `wings_…`; the label `transport` is `flight` or `http`, `partition` the value's
+JSON text. Where the log stands is read when it is asked for, and bounded: partitions and consumers
+beyond the bounds have no series, and `wings_series_left_out` says how many they are.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from prometheus_client import (
+    CONTENT_TYPE_PLAIN_0_0_4,
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    generate_latest,
+)
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from wings_core.errors import NotFound
+from wings_core.ingest.group_commit import FlushReport
+from wings_core.log import Log
+from wings_core.names import TopicName
+from wings_core.partitions import Partition
+
+SERIES_MAX = 10_000
+"""Series of partitions, and as many of consumers, in one answer."""
+
+CONSUMERS_MAX = 1_000
+"""Named consumers looked at for one answer."""
+
+Transport = Literal["flight", "http"]
+
+_FLUSH_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+
+class Metrics:
+    """The metrics of one server; all methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._errors = Counter(
+            "wings_errors", "Errors answered.", ["transport", "code"], registry=self._registry
+        )
+        self._pushes = self._counters("pushes", "Batches committed.")
+        self._push_rows = self._counters("push_rows", "Messages committed.")
+        self._push_bytes = self._counters("push_bytes", "Bytes of pages committed.")
+        self._fetches = self._counters("fetches", "Reads begun.")
+        self._fetch_rows = self._counters("fetch_rows", "Messages delivered.")
+        self._fetch_bytes = self._counters("fetch_bytes", "Bytes of Arrow data or JSON delivered.")
+        self._flushes = self._counter("flushes", "Group commits.")
+        self._flush_batches = self._counter("flush_batches", "Batches in group commits.")
+        self._flush_bytes = self._counter("flush_bytes", "Bytes of pages in group commits.")
+        self._flush_failures = self._counter(
+            "flush_failures", "Group commits with at least one batch refused."
+        )
+        self._flush_seconds = Histogram(
+            "wings_flush_seconds",
+            "Duration of group commits.",
+            buckets=_FLUSH_SECONDS,
+            registry=self._registry,
+        )
+
+    def pushed(self, transport: Transport, rows: int, size: int) -> None:
+        """Count a batch that was committed; `size` is in bytes of its pages."""
+        self._pushes[transport].inc()
+        self._push_rows[transport].inc(rows)
+        self._push_bytes[transport].inc(size)
+
+    def fetch_begun(self, transport: Transport) -> None:
+        """Count a read."""
+        self._fetches[transport].inc()
+
+    def delivered(self, transport: Transport, rows: int, size: int) -> None:
+        """Count messages on their way to a reader; `size` is in bytes on that way."""
+        self._fetch_rows[transport].inc(rows)
+        self._fetch_bytes[transport].inc(size)
+
+    def failed(self, transport: Transport, code: str) -> None:
+        """Count an error that was answered, of a whole call or of a part of it."""
+        self._errors.labels(transport, code).inc()
+
+    def flushed(self, report: FlushReport) -> None:
+        """Count a group commit."""
+        self._flushes.inc()
+        self._flush_batches.inc(report.batches)
+        self._flush_bytes.inc(report.bytes)
+        self._flush_seconds.observe(report.seconds)
+        if report.failed:
+            self._flush_failures.inc()
+
+    def observe(self, log: Log) -> None:
+        """Tell, whenever asked from now on, where this log stands."""
+        self._registry.register(_LogCollector(log))
+
+    @property
+    def media_type(self) -> str:
+        """Of `exposition`."""
+        return CONTENT_TYPE_PLAIN_0_0_4
+
+    def exposition(self) -> bytes:
+        """Return all of it in Prometheus's text format; reads metadata, so it blocks for that."""
+        return generate_latest(self._registry)
+
+    def _counter(self, name: str, about: str) -> Counter:
+        return Counter(f"wings_{name}", about, registry=self._registry)
+
+    def _counters(self, name: str, about: str) -> dict[Transport, Counter]:
+        """Return a counter for each transport, each there from the start."""
+        both = Counter(f"wings_{name}", about, ["transport"], registry=self._registry)
+        return {"flight": both.labels("flight"), "http": both.labels("http")}
+
+
+@dataclass(slots=True)
+class _Standing:
+    """What one look at the log found."""
+
+    ends: dict[tuple[TopicName, Partition], int] = field(
+        default_factory=dict[tuple[TopicName, Partition], int]
+    )
+    lags: list[tuple[str, TopicName, Partition, int]] = field(
+        default_factory=list[tuple[str, TopicName, Partition, int]]
+    )
+    left_out: int = 0
+
+
+class _LogCollector:
+    """Looks at a log whenever Prometheus asks."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def describe(self) -> list[Metric]:
+        """Say nothing beforehand: what series there are depends on the log."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what the log is at."""
+        waits = self._log.fetcher.waits
+        yield CounterMetricFamily("wings_waits", "Waits for messages begun.", waits.begun)
+        yield GaugeMetricFamily("wings_waiting", "Readers waiting for messages.", waits.waiting)
+        yield GaugeMetricFamily(
+            "wings_pending_bytes",
+            "Bytes received and not yet committed.",
+            self._log.group_commit.pending_bytes,
+        )
+        standing = self._look()
+        ends = GaugeMetricFamily(
+            "wings_topic_end_offset",
+            "The next offset to be assigned.",
+            labels=["topic", "partition"],
+        )
+        for (topic, partition), next_offset in standing.ends.items():
+            ends.add_metric([str(topic), partition], next_offset)
+        lags = GaugeMetricFamily(
+            "wings_consumer_lag",
+            "Messages that a named consumer has not read yet.",
+            labels=["consumer", "topic", "partition"],
+        )
+        for consumer, topic, partition, lag in standing.lags:
+            lags.add_metric([consumer, str(topic), partition], lag)
+        yield ends
+        yield lags
+        yield GaugeMetricFamily(
+            "wings_series_left_out", "Partitions without series.", standing.left_out
+        )
+
+    def _look(self) -> _Standing:
+        standing = _Standing()
+        admin, registry = self._log.admin, self._log.registry
+        for namespace in admin.list_namespaces():
+            try:
+                for topic in admin.list_topics(namespace.name):
+                    for state in registry.partition_states(topic.uuid):
+                        standing.ends[topic.name, state.partition] = state.next_offset
+            except NotFound:
+                continue  # Deleted meanwhile.
+        for consumer in registry.list_consumers(CONSUMERS_MAX):
+            for entry in registry.get_offsets(consumer):
+                next_offset = standing.ends.get((entry.topic, entry.partition), 0)
+                lag = max(0, next_offset - entry.offset)
+                standing.lags.append((consumer, entry.topic, entry.partition, lag))
+        return _bounded(standing)
+
+
+def _bounded(standing: _Standing) -> _Standing:
+    ends = list(standing.ends.items())
+    left_out = max(0, len(ends) - SERIES_MAX) + max(0, len(standing.lags) - SERIES_MAX)
+    return _Standing(dict(ends[:SERIES_MAX]), standing.lags[:SERIES_MAX], left_out)
