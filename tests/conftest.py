@@ -7,6 +7,7 @@ settings.register_profile("wings", deadline=None)
 settings.load_profile("wings")
 
 pytest_plugins = (
+    "fix_client",
     "fix_metadata",
     "fix_server",
     "fix_storage",

@@ -43,6 +43,7 @@ _UNREACHABLE_TEXTS = (
     "connection refused",
     "dns resolution failed",
     "name resolution failure",
+    "errors resolving",
     "no route to host",
     "network is unreachable",
 )

@@ -1,0 +1,291 @@
+import threading
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from breakable_proxy import BreakableProxy, breakable
+from fix_client import EAGER, NewTopic
+
+import wings_client
+from wings_client import Client, ConsumedBatch, Consumer, Topic
+from wings_core.errors import TopicNotFound
+from wings_server.testing import RunningServer, server_process
+
+KEYED = ("key: int64", "n: int64")
+IDLE = 0.7
+"""Seconds after which a test takes it that nothing more comes; longer than a look for news."""
+
+
+def push(client: Client, topic: Any, key: int, *values: int) -> None:
+    client.push(topic, {"key": [key] * len(values), "n": list(values)})
+
+
+def values(batches: Iterable[ConsumedBatch]) -> dict[Any, list[Any]]:
+    """Return the values of column `n` by partition, in the order in which they came."""
+    found: dict[Any, list[Any]] = defaultdict(list)
+    for batch, partition, start_offset, end_offset in batches:
+        assert end_offset - start_offset + 1 == batch.num_rows
+        found[partition] += batch.column("n").to_pylist()
+    return dict(found)
+
+
+def take(consumer: Consumer, rows: int) -> dict[Any, list[Any]]:
+    """Take so many rows."""
+    taken: list[ConsumedBatch] = []
+    while sum(found.batch.num_rows for found in taken) < rows:
+        taken.append(next(consumer))
+    return values(taken)
+
+
+def each(keys: Iterable[int], *numbers: int) -> dict[Any, list[int]]:
+    """Return the same values for each of the partitions."""
+    return {key: list(numbers) for key in keys}
+
+
+def committed(client: Client, name: str, topic: Topic) -> dict[Any, int]:
+    return {found.partition: found.offset for found in client.committed_offsets(name, topic)}
+
+
+def test_a_consumer_reads_all_partitions_each_in_order(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    for start in (0, 10):
+        for key in (1, 2, 3):
+            push(wings, topic, key, *range(start, start + 10))
+    with wings.consumer("reader", topic, timeout=IDLE) as consumer:
+        assert values(consumer) == {key: list(range(20)) for key in (1, 2, 3)}
+        assert consumer.positions == {1: 20, 2: 20, 3: 20}
+
+
+def test_a_consumer_goes_on_where_it_committed(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    wings.push(topic, {"n": [0, 1]})
+    with wings.consumer("reader", topic) as consumer:
+        assert take(consumer, 2) == {None: [0, 1]}
+    assert committed(wings, "reader", topic) == {None: 2}
+    wings.push(topic, {"n": [2]})
+    with wings.consumer("reader", topic) as consumer:
+        assert take(consumer, 1) == {None: [2]}
+    with wings.consumer("another", topic) as consumer:
+        assert take(consumer, 3) == {None: [0, 1, 2]}
+
+
+def test_partitions_that_come_into_being_are_picked_up(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    with wings.consumer("reader", topic) as consumer:
+        for key in range(5):
+            push(wings, topic, key, 7)
+            assert take(consumer, 1) == {key: [7]}
+
+
+def test_a_message_is_handed_on_as_soon_as_it_is_committed(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    with wings.consumer("reader", topic) as consumer:
+        for number in range(20):
+            pusher = threading.Thread(target=wings.push, args=(topic, {"n": [number]}))
+            pusher.start()
+            assert take(consumer, 1) == {None: [number]}
+            pusher.join()
+
+
+def test_a_batch_is_committed_once_the_next_is_asked_for(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    push(wings, topic, 1, 0)
+    push(wings, topic, 2, 0)
+    consumer = wings.consumer("reader", topic, timeout=IDLE)
+    first = next(consumer)
+    assert committed(wings, "reader", topic) == {}
+    second = next(consumer)
+    assert committed(wings, "reader", topic) == {first.partition: 1}
+    consumer.close()
+    assert committed(wings, "reader", topic) == {first.partition: 1}
+    with wings.consumer("reader", topic) as again:
+        assert take(again, 1) == {second.partition: [0]}
+
+
+def test_a_batch_whose_processing_failed_comes_again(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    wings.push(topic, {"n": [0]})
+
+    def process() -> None:
+        with wings.consumer("reader", topic) as consumer:
+            next(consumer)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        process()
+    with wings.consumer("reader", topic) as consumer:
+        assert take(consumer, 1) == {None: [0]}
+
+
+def test_without_auto_commit_only_commit_commits(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    for number in range(3):
+        wings.push(topic, {"n": [number]})
+    with wings.consumer("reader", topic, auto_commit=False) as consumer:
+        take(consumer, 3)
+    assert committed(wings, "reader", topic) == {}
+    with wings.consumer("reader", topic, auto_commit=False) as consumer:
+        take(consumer, 3)
+        consumer.commit()
+        assert committed(wings, "reader", topic) == {None: 3}
+
+
+def test_commits_can_be_spaced_out(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    for key in range(4):
+        push(wings, topic, key, 0)
+    with wings.consumer("reader", topic, auto_commit=3600.0) as consumer:
+        take(consumer, 4)
+        assert committed(wings, "reader", topic) == {}
+    assert committed(wings, "reader", topic) == dict.fromkeys(range(4), 1)
+
+
+def test_a_new_name_begins_where_it_is_told_and_later_partitions_at_their_start(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    push(wings, topic, 1, 0, 1)
+    wings.consumer("reader", topic, start="latest").close()
+    push(wings, topic, 1, 2)
+    push(wings, topic, 2, 0)
+    for _ in range(2):  # The second time, it is no new name.
+        with wings.consumer("reader", topic, start="latest") as consumer:
+            assert take(consumer, 2) == {1: [2], 2: [0]}
+            wings.commit_offsets("reader", topic, {1: 2, 2: 0})
+            consumer.close()
+        wings.commit_offsets("reader", topic, {1: 2, 2: 0})
+
+
+def test_a_new_name_begins_at_a_time(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    noon = datetime(2020, 11, 20, 12, tzinfo=UTC)
+    for hour in range(3):
+        wings.push(topic, {"n": [hour]}, timestamp=noon + timedelta(hours=hour))
+    with wings.consumer("reader", topic, start=noon + timedelta(minutes=1)) as consumer:
+        assert take(consumer, 2) == {None: [1, 2]}
+
+
+def test_partitions_can_be_shared_out(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    for key in range(4):
+        push(wings, topic, key, key)
+    with (
+        wings.consumer("reader", topic, partitions=[0, 1], timeout=IDLE) as one,
+        wings.consumer("reader", topic, partitions=[2, 3, 99], timeout=IDLE) as other,
+    ):
+        assert values(one) == {0: [0], 1: [1]}
+        assert values(other) == {2: [2], 3: [3]}
+        push(wings, topic, 99, 7)
+        assert values(other) == {99: [7]}
+
+
+def test_columns_and_filters_are_pushed_down(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    push(wings, topic, 1, *range(10))
+    consumer = wings.consumer(
+        "reader", topic, columns=["n"], filter="n % 2 = 1", system_columns=True
+    )
+    with consumer:
+        batch = next(consumer).batch
+    assert batch.schema.names == ["n", "__offset", "__timestamp"]
+    assert batch.column("__offset").to_pylist() == [1, 3, 5, 7, 9]
+    assert committed(wings, "reader", topic) == {1: 10}
+
+
+@pytest.mark.parametrize("partitions", [40, 100])
+def test_more_partitions_than_are_followed_are_all_read(
+    wings: Client, new_topic: NewTopic, partitions: int
+) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    keys = list(range(partitions))
+    wings.push(topic, {"key": keys[:20] * 5, "n": [n for n in range(5) for _ in range(20)]})
+    with wings.consumer("reader", topic) as consumer:
+        assert take(consumer, 100) == each(range(20), *range(5))
+        before = threading.active_count()
+        wings.push(topic, {"key": keys, "n": [7] * partitions})
+        assert take(consumer, partitions) == each(keys, 7)
+        wings.push(topic, {"key": keys, "n": [8] * partitions})
+        assert take(consumer, partitions) == each(keys, 8)
+        names = [thread.name for thread in threading.enumerate()]
+        ours = [name for name in names if name.startswith("wings-consumer")]
+        assert len(ours) <= 33
+        assert threading.active_count() - before < 40
+    assert committed(wings, "reader", topic) == dict.fromkeys(keys, 2) | dict.fromkeys(range(20), 7)
+
+
+def test_a_closed_consumer_ends_for_the_thread_that_waits_in_it(
+    server: RunningServer, wings: Client, new_topic: NewTopic
+) -> None:
+    consumer = wings.consumer("reader", new_topic())
+    found: list[ConsumedBatch] = []
+    reader = threading.Thread(target=lambda: found.extend(consumer))
+    reader.start()
+    server.wait_for_calls(1)
+    consumer.close()
+    reader.join(10)
+    assert not reader.is_alive()
+    assert found == []
+    assert list(consumer) == []
+    server.wait_for_calls(0)
+
+
+def test_a_deleted_topic_ends_a_consumer(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    push(wings, topic, 1, 0)
+    with wings.consumer("reader", topic, auto_commit=False) as consumer:
+        take(consumer, 1)
+        wings.delete_topic(topic)
+        with pytest.raises(TopicNotFound):
+            next(consumer)
+
+
+def test_a_breaking_connection_hands_every_message_on_in_order(
+    shaky: Client, proxy: BreakableProxy, wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    with shaky.consumer("reader", topic) as consumer:
+        for number in range(10):
+            for key in (1, 2, 3):
+                push(wings, topic, key, number)
+            proxy.cut()
+        assert take(consumer, 30) == each((1, 2, 3), *range(10))
+    assert committed(wings, "reader", topic) == dict.fromkeys((1, 2, 3), 10)
+
+
+def test_a_killed_and_restarted_server_loses_nothing(tmp_path: Path) -> None:
+    with (
+        server_process(tmp_path) as server,
+        breakable(server.flight) as proxy,
+        wings_client.connect(proxy.endpoint, timeout=5.0, retry=EAGER) as client,
+    ):
+        topic = client.create_topic("crash", {"key": "int64", "n": "int64"}, "key")
+        consumer = client.consumer("reader", topic)
+        for key in (1, 2):
+            push(client, topic, key, *range(5))
+        assert take(consumer, 10) == each((1, 2), *range(5))
+        server.kill()
+        with server_process(tmp_path) as again:
+            proxy.retarget(again.flight)
+            for key in (1, 2, 3):
+                push(client, topic, key, 5)
+            assert take(consumer, 3) == each((1, 2, 3), 5)
+            consumer.commit()
+            consumer.close()
+            assert committed(client, "reader", topic) == {1: 6, 2: 6, 3: 1}
+
+
+def test_a_consumer_past_the_end_waits(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    wings.push(topic, {"n": [0]})
+    wings.commit_offsets("reader", topic, {None: 2})
+    with wings.consumer("reader", topic, timeout=0.2) as consumer:
+        assert list(consumer) == []
+        wings.push(topic, {"n": [1, 2]})
+        assert take(consumer, 1) == {None: [2]}

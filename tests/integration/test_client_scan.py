@@ -1,0 +1,173 @@
+import gc
+import threading
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from arrow_strategies import arrow
+from breakable_proxy import BreakableProxy
+from fix_client import NewTopic
+
+import wings_client
+from wings_client import Client, Topic
+from wings_core.errors import InvalidArgument, InvalidFilter, TopicNotFound
+from wings_server.testing import RunningServer
+
+ROWS = 200_000
+
+
+@pytest.fixture
+def numbers(wings: Client, new_topic: NewTopic) -> Topic:
+    """A topic of the numbers up to `ROWS`, in many batches."""
+    topic = new_topic()
+    wings.push(topic, pa.table({"n": arrow.arange(0, ROWS)}), batch_rows=5_000)
+    return topic
+
+
+def scan_threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name.startswith("wings-scan")]
+
+
+def test_a_scan_is_a_record_batch_reader_of_what_is_committed(
+    wings: Client, numbers: Topic
+) -> None:
+    reader = wings.scan(numbers)
+    assert isinstance(reader, pa.RecordBatchReader)
+    assert reader.schema == numbers.schema
+    wings.push(numbers, {"n": [-1]})
+    assert reader.read_all()["n"].to_pylist() == list(range(ROWS))
+
+
+def test_a_scan_reads_a_range(wings: Client, numbers: Topic) -> None:
+    part = wings.scan(numbers, offset=7_001, end_offset=12_345).read_all()
+    assert part["n"].to_pylist() == list(range(7_001, 12_345))
+    assert wings.scan(numbers, offset="latest").read_all().num_rows == 0
+    assert wings.scan(numbers, offset=ROWS - 1, end_offset=10 * ROWS).read_all().num_rows == 1
+
+
+def test_all_partitions_come_by_value_and_offset(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic("key: int64", "n: int64", partition_key="key")
+    for start in (0, 100):
+        keys = [10, 2, -1] * 20
+        wings.push(topic, {"key": keys, "n": list(range(start, start + 60))})
+    table: Any = wings.scan(topic, system_columns=True).read_all()
+    assert table["key"].to_pylist() == [-1] * 40 + [2] * 40 + [10] * 40
+    assert table["__offset"].to_pylist() == list(range(40)) * 3
+    assert wings.scan(topic, 2).read_all()["key"].to_pylist() == [2] * 40
+
+
+@pytest.mark.parametrize("parallel", [2, 3, 8])
+def test_a_parallel_scan_reads_every_row_once(wings: Client, numbers: Topic, parallel: int) -> None:
+    reader = wings.scan(numbers, parallel=parallel)
+    seen: list[Any] = []
+    for batch in reader:
+        values: list[Any] = batch.column(0).to_pylist()
+        assert values == list(range(values[0], values[-1] + 1))
+        seen += values
+    assert sorted(seen) == list(range(ROWS))
+    assert not scan_threads()
+
+
+def test_a_parallel_scan_of_many_partitions(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic("key: int64", "n: int64", partition_key="key")
+    wings.push(topic, {"key": [n % 50 for n in range(1000)], "n": list(range(1000))})
+    found = wings.scan(topic, parallel=4, columns=["n"]).read_all()
+    assert sorted(cast("list[int]", found["n"].to_pylist())) == list(range(1000))
+
+
+def test_columns_and_filters_are_pushed_down(wings: Client, numbers: Topic) -> None:
+    found = wings.scan(numbers, filter="n % 1000 = 7", system_columns=True).read_all()
+    assert found["__offset"].to_pylist() == list(range(7, ROWS, 1000))
+    with pytest.raises(InvalidFilter):
+        wings.scan(numbers, filter="no_such_column = 1")
+
+
+def test_a_scan_that_is_let_go_of_ends_its_streams(
+    server: RunningServer, wings: Client, numbers: Topic
+) -> None:
+    for parallel in (1, 4):
+        reader = wings.scan(numbers, parallel=parallel)
+        reader.read_next_batch()
+        del reader
+        gc.collect()
+        server.wait_for_calls(0)
+        assert not scan_threads()
+
+
+def test_leaving_the_loop_ends_a_scan(server: RunningServer, wings: Client, numbers: Topic) -> None:
+    for _ in wings.scan(numbers, parallel=2):
+        break
+    server.wait_for_calls(0)
+
+
+def test_a_scan_that_is_never_read_opens_no_stream(
+    server: RunningServer, wings: Client, numbers: Topic
+) -> None:
+    readers = [wings.scan(numbers, parallel=parallel) for parallel in (1, 4)]
+    server.wait_for_calls(0)
+    assert not scan_threads()
+    del readers
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_a_scan_goes_on_where_a_connection_broke(
+    shaky: Client, proxy: BreakableProxy, numbers: Topic, parallel: int
+) -> None:
+    seen: list[Any] = []
+    for number, batch in enumerate(shaky.scan(numbers, parallel=parallel)):
+        seen += batch.column(0).to_pylist()
+        if number % 10 == 3:
+            proxy.cut()
+    assert sorted(seen) == list(range(ROWS))
+    if parallel == 1:
+        assert seen == list(range(ROWS))
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_an_error_midway_is_raised_as_what_it_is(
+    wings: Client, new_topic: NewTopic, parallel: int
+) -> None:
+    topic = new_topic("text: string")
+    rows = ["1"] * 299_999 + ["x"]
+    wings.push(topic, pa.table({"text": rows}), batch_rows=1_000)
+    reader = wings.scan(topic, filter="CAST(text AS BIGINT) = 1", parallel=parallel)
+    with pytest.raises(InvalidFilter):
+        reader.read_all()
+
+
+def test_a_topic_that_is_not_there_is_told_by_the_call(wings: Client) -> None:
+    with pytest.raises(TopicNotFound):
+        wings.scan("no-such-topic")
+    with pytest.raises(InvalidArgument, match="parallel"):
+        wings.scan("no-such-topic", parallel=0)
+
+
+def test_an_empty_topic_is_an_empty_reader(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic("key: int64", partition_key="key")
+    for parallel in (1, 4):
+        reader = wings.scan(topic, parallel=parallel)
+        assert reader.schema == topic.schema
+        assert reader.read_all().num_rows == 0
+
+
+def test_a_slow_reader_outlasts_the_deadline_of_its_stream(
+    server: RunningServer, wings: Client, numbers: Topic
+) -> None:
+    pause = threading.Event()
+    with wings_client.connect(server.flight, timeout=0.2) as client:
+        seen: list[Any] = []
+        for number, batch in enumerate(client.scan(numbers)):
+            seen += batch.column(0).to_pylist()
+            if number < 3:
+                pause.wait(0.3)
+        assert seen == list(range(ROWS))
+
+
+def test_duckdb_and_polars_read_a_scan(wings: Client, numbers: Topic) -> None:
+    polars = pytest.importorskip("polars")
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect() as connection:
+        connection.register("scanned", wings.scan(numbers))
+        total = connection.execute("SELECT sum(n) FROM scanned").fetchall()
+    assert total == [(sum(range(ROWS)),)]
+    assert polars.DataFrame(wings.scan(numbers))["n"].sum() == sum(range(ROWS))
