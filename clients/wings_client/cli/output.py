@@ -112,8 +112,9 @@ class _Csv:
     """CSV with a head; what CSV has no form for is written as in JSON, nulls are empty."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        names = pa.schema([pa.field(name, pa.string()) for name in schema.names])
-        self._write(pa.RecordBatch.from_pylist([], names), head=True)
+        # Not from Python lists: with the first of these pyarrow imports pandas, if it is installed.
+        nothing: list[Any] = [pa.nulls(0, pa.string()) for _ in schema.names]
+        self._write(pa.RecordBatch.from_arrays(nothing, names=schema.names), head=True)
 
     def write(self, batch: pa.RecordBatch) -> None:
         columns = [_csv_column(column) for column in _columns(batch)]

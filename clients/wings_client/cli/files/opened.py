@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import typer
 
-from wings_client.cli.files.arrow_batches import ArrowRows, ParquetRows
-from wings_client.cli.files.csv_rows import CsvRows
 from wings_client.cli.files.formats import FileFormat, format_by_content, format_by_name
-from wings_client.cli.files.json_rows import JsonRows
 from wings_client.cli.files.parts import Rows, settled_type
 from wings_client.cli.files.source import Source
 from wings_core.arrow_types import fields_of
@@ -102,11 +99,20 @@ def infer_schema(
 
 
 def _rows(source: Source, path: Path | None, wanted: FileFormat, delimiter: str | None) -> Rows:
+    # Imported here: a command's start is not to wait for readers of other formats.
     if wanted is FileFormat.PARQUET:
+        from wings_client.cli.files.arrow_batches import ParquetRows
+
         return ParquetRows(path)
     if wanted is FileFormat.ARROW:
+        from wings_client.cli.files.arrow_batches import ArrowRows
+
         return ArrowRows(source)
     if wanted is FileFormat.CSV:
+        from wings_client.cli.files.csv_rows import CsvRows
+
         is_tabbed = path is not None and ".tsv" in path.suffixes
         return CsvRows(source, delimiter or ("\t" if is_tabbed else ","), path)
+    from wings_client.cli.files.json_rows import JsonRows
+
     return JsonRows(source, by_line=wanted is FileFormat.JSONL)
