@@ -1,0 +1,290 @@
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wings_client.cli.files import FileFormat, infer_schema, open_file
+from wings_client.cli.files import source as source_module
+from wings_client.cli.files.json_rows import object_blocks
+from wings_client.cli.files.parts import Part
+from wings_client.cli.files.source import Source
+from wings_core.errors import InvalidArgument, SchemaMismatch
+
+json_values: Any = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+objects: Any = st.lists(st.dictionaries(st.text(), json_values, max_size=3), max_size=8)
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def read(path: Path, schema: pa.Schema | None = None, **options: Any) -> pa.Table:
+    """Read a file by the columns it has, or those given."""
+    with open_file(path, **options) as file:
+        wanted = schema or file.schema({})
+        return pa.Table.from_batches([part.batch for part in file.rows.parts(wanted)], wanted)
+
+
+def parts(path: Path, schema: pa.Schema) -> Iterator[Part]:
+    with open_file(path) as file:
+        yield from file.rows.parts(schema)
+
+
+class Pieces:
+    """A source that comes in pieces of a few bytes."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        self._file = io.BytesIO(data)
+        self._size = size
+
+    def read(self) -> bytes:
+        return self._file.read(self._size)
+
+
+@given(objects, st.sampled_from(["array", "pretty", "sequence"]), st.integers(1, 40), st.booleans())
+def test_objects_are_cut_apart_wherever_the_pieces_end(
+    rows: list[dict[str, object]], form: str, size: int, plain: bool
+) -> None:
+    if form == "sequence":
+        text = "\n".join(json.dumps(row, ensure_ascii=plain) for row in rows)
+    else:
+        text = json.dumps(rows, ensure_ascii=plain, indent=2 if form == "pretty" else None)
+    data: Any = Pieces(text.encode("utf-8", "surrogatepass"), size)
+    blocks = list(object_blocks(data))
+    assert [json.loads(row) for block in blocks for row in block.rows] == rows
+    numbers = [number for block in blocks for number in block.numbers]
+    assert numbers == list(range(1, len(rows) + 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[{"a": 1}, {"a": 2', "row 2: not JSON"),
+        ('[{"a": 1}', "row 2: the array is never closed"),
+        ('[{"a": 1}, 7]', "row 2: expected {"),
+        ('[{"a": 1},]', "row 2: expected {"),
+        ('[{"a": 1} {"a": 2}]', "row 2: expected , or ]"),
+        ('[{"a": 1}] x', "row 2: expected nothing more"),
+        ('[{"a": 1}, {"a": flurb}, {"a": 3}' + " " * 50, "row 2: not JSON"),
+        ("7", r"row 1: expected \[ or {"),
+        ('[{"a": "\xff"}]', "not UTF-8"),
+    ],
+)
+def test_an_array_that_is_none_names_the_row(tmp_path: Path, text: str, problem: str) -> None:
+    path = write(tmp_path / "rows.json", text.encode("latin-1"))
+    with pytest.raises(SchemaMismatch, match=problem):
+        read(path)
+
+
+def test_a_json_array_is_read_by_the_types_of_its_values(tmp_path: Path) -> None:
+    rows = [
+        {
+            "i": 1,
+            "f": 1,
+            "at": "2026-01-01T00:00:00Z",
+            "day": "2026-01-01",
+            "s": "2026/01",
+            "n": None,
+        },
+        {
+            "i": None,
+            "f": 2.5,
+            "at": None,
+            "day": "2026-01-02",
+            "s": "12:00",
+            "l": [],
+            "o": {"x": 1},
+        },
+    ]
+    table = read(write(tmp_path / "rows.json", json.dumps(rows)))
+    assert dict(zip(table.schema.names, map(str, table.schema.types), strict=True)) == {
+        "i": "int64",
+        "f": "double",
+        "at": "timestamp[us, tz=UTC]",
+        "day": "date32[day]",
+        "s": "string",
+        "n": "string",
+        "l": "list<item: string>",
+        "o": "struct<x: int64>",
+    }
+    assert table.num_rows == 2
+
+
+def test_empty_lines_count_and_bad_ones_are_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", '\ufeff{"a": 1}\r\n\n{"a": 2}\n{"a": "x"}\n{"a": 4}')
+    schema = pa.schema([("a", pa.int64())])
+    with pytest.raises(SchemaMismatch, match=r"^line 4: column 'a'"):
+        list(parts(path, schema))
+    with pytest.raises(SchemaMismatch, match="line 4: column 'a' changes from number to string"):
+        infer_schema(path, {})
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1}\n{"a": 2},{"a": 3}\n', '{"a": 1}\n{"a": 2\n', '{"a": 1}\n"b": 2}\n']
+)
+def test_what_is_not_one_object_on_a_line_is_named(tmp_path: Path, text: str) -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.int64())])
+    with pytest.raises(SchemaMismatch, match=r"^line 2: "):
+        list(parts(write(tmp_path / "rows.jsonl", text), schema))
+
+
+def test_messy_csv_is_read_value_by_value(tmp_path: Path) -> None:
+    text = (
+        '\ufeffid,"a ""name""",zip,huge,when,nothing\r\n'
+        '1,"two\nlines",00501,123456789012345678901,2026-01-01,\r\n'
+        "\r\n"
+        '2,"",10001,2,,\r\n'
+        "3,,90210,3,2026-01-03,\r\n"
+    )
+    table = read(write(tmp_path / "messy.csv", text))
+    assert table.schema.names == ["id", 'a "name"', "zip", "huge", "when", "nothing"]
+    assert [str(each) for each in table.schema.types] == [
+        "int64", "string", "string", "string", "date32[day]", "string",
+    ]  # fmt: skip
+    assert table.column(1).to_pylist() == ["two\nlines", "", None]
+    assert table.column("zip").to_pylist() == ["00501", "10001", "90210"]
+    assert table.column("nothing").null_count == 3
+
+
+def test_a_csv_value_far_down_that_does_not_fit_names_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_module, "HEAD_BYTES", 1_000)
+    plain = "id,v\n" + "".join(f"{index},{index}\n" for index in range(5_000)) + "x,1\n"
+    quoted = plain.replace("7,7\n", '7,"7"\n', 1)
+    for name, text in (("plain.csv", plain), ("quoted.csv", quoted)):
+        path = write(tmp_path / name, text)
+        assert infer_schema(path, {}).types == [pa.int64(), pa.int64()]
+        with pytest.raises(SchemaMismatch, match="line 5002: column 'id': 'x' is not a value"):
+            read(path)
+        text_schema = infer_schema(path, {"id": pa.field("id", pa.string())})
+        assert read(path, text_schema).num_rows == 5_001
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a,b\n1,2\n3\n", "line 3: Expected 2 columns, got 1"),
+        ('a,b\n1,2\n3,"x\n4,y\n', "line 3: a quote is never closed"),
+        ("a,b\n1,caf\xe9\n", "line 2: column 'b': string: invalid UTF8"),
+        ("", "the file is empty"),
+    ],
+)
+def test_csv_that_is_broken_names_the_line(tmp_path: Path, text: str, problem: str) -> None:
+    path = write(tmp_path / "broken.csv", text.encode("latin-1"))
+    with pytest.raises((SchemaMismatch, InvalidArgument), match=problem):
+        read(path)
+
+
+def test_an_empty_line_is_a_row_where_there_is_one_column(tmp_path: Path) -> None:
+    assert read(write(tmp_path / "one.csv", "a\n1\n\n3\n")).to_pydict() == {"a": [1, None, 3]}
+
+
+def test_values_are_separated_by_tabs_or_what_is_said(tmp_path: Path) -> None:
+    expected = {"a": [1], "b": ["x,y"]}
+    assert read(write(tmp_path / "rows.tsv", "a\tb\n1\tx,y\n")).to_pydict() == expected
+    semicolons = write(tmp_path / "rows.csv", "a;b\n1;x,y\n")
+    assert read(semicolons, delimiter=";").to_pydict() == expected
+
+
+def test_types_that_csv_has_no_form_for_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.csv", "a\n[1]\n")
+    with pytest.raises(SchemaMismatch, match="which CSV has no form for"):
+        list(parts(path, pa.schema([("a", pa.list_(pa.int64()))])))
+
+
+def test_csv_is_cast_to_the_topic_s_types(tmp_path: Path) -> None:
+    schema = pa.schema(
+        [("t", pa.timestamp("s", "UTC")), ("h", pa.float16()), ("d", pa.decimal32(5, 2))]
+    )
+    good = write(tmp_path / "good.csv", "t,h,d\n2026-01-01T00:00:00.000000Z,1.5,1.50\n")
+    assert read(good, schema).schema == schema
+    bad = write(
+        tmp_path / "bad.csv", "t,h,d\n2026-01-01T00:00:00Z,1,1\n2026-01-01T00:00:00.5Z,1,1\n"
+    )
+    with pytest.raises(SchemaMismatch, match="line 3: column 't'"):
+        read(bad, schema)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "file", "stream", "compressed"])
+def test_arrow_and_parquet_come_as_they_are(tmp_path: Path, kind: str) -> None:
+    table = pa.table({"a": [1, 2, 3], "b": pa.array(["x", "y", "x"]).dictionary_encode()})
+    path = tmp_path / ("rows.parquet" if kind == "parquet" else "rows.arrow")
+    if kind == "parquet":
+        pyarrow.parquet.write_table(table, path)
+    else:
+        new = pa.ipc.new_file if kind == "file" else pa.ipc.new_stream
+        with new(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=1)
+    if kind == "compressed":
+        path = write(tmp_path / "rows.arrow.gz", gzip.compress(path.read_bytes()))
+    found = read(path)
+    assert found.schema == pa.schema([("a", pa.int64()), ("b", pa.string())])
+    assert found.to_pydict() == {"a": [1, 2, 3], "b": ["x", "y", "x"]}
+
+
+def test_a_row_that_cannot_be_cast_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pa.table({"a": [*range(1_000), 300, 2, 400]}), path)
+    schema = pa.schema([("a", pa.int16())])
+    assert read(path, schema).num_rows == 1_003
+    with pytest.raises(SchemaMismatch, match=r"^row 129: column 'a'"):
+        read(path, pa.schema([("a", pa.int8())]))
+
+
+@pytest.mark.parametrize("name", ["cut.arrow", "cut.parquet", "cut.csv.gz"])
+def test_a_file_that_was_cut_off_is_an_error(tmp_path: Path, name: str) -> None:
+    table = pa.table({"a": list(range(100_000))})
+    buffer = io.BytesIO()
+    if name.endswith("parquet"):
+        pyarrow.parquet.write_table(table, buffer)
+    elif name.endswith("arrow"):
+        with pa.ipc.new_stream(buffer, table.schema) as writer:
+            writer.write_table(table)
+    else:
+        buffer.write(gzip.compress(("a\n" + "\n".join(map(str, range(100_000)))).encode()))
+    path = write(tmp_path / name, buffer.getvalue()[: len(buffer.getvalue()) // 2])
+    with pytest.raises(InvalidArgument):
+        read(path)
+
+
+def test_what_nothing_tells_the_format_of_is_asked_for(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.txt", "a,b\n1,2\n")
+    with pytest.raises(typer.BadParameter, match="cannot tell"):
+        read(path)
+    assert read(path, given=FileFormat.CSV).num_rows == 1
+    assert read(write(tmp_path / "rows", '{"a": 1}\n')).num_rows == 1
+
+
+def test_a_file_is_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "rows.jsonl", "".join(f'{{"a": {index}}}\n' for index in range(1_000)))
+    monkeypatch.setattr(source_module.Source.read, "__defaults__", (1_000,))
+    found = list(parts(path, pa.schema([("a", pa.int64())])))
+    assert len(found) > 5
+    assert [value for part in found for value in part.batch.column(0).to_pylist()] == list(
+        range(1_000)
+    )
+    last = found[-1]
+    assert last.place(last.batch.num_rows - 1) == "line 1000"
+
+
+def test_the_head_is_read_again(tmp_path: Path) -> None:
+    with Source(write(tmp_path / "rows", "0123456789")) as source:
+        assert source.head() == b"0123456789"
+        assert [source.read(4), source.read(4), source.read(4), source.read(4)] == [
+            b"0123", b"4567", b"89", b"",
+        ]  # fmt: skip

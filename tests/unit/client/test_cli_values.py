@@ -1,0 +1,131 @@
+import base64
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+import typer
+
+from wings_client import Topic
+from wings_client.cli.endpoint import Endpoint, nearest
+from wings_client.cli.values import (
+    chosen_columns,
+    parse_fields,
+    parse_offset,
+    parse_partition,
+    partition_text,
+)
+from wings_core.errors import PartitionNotAllowed, PartitionRequired, PartitionTypeMismatch
+
+
+def topic(key_type: pa.DataType | None) -> Topic:
+    return Topic(
+        name="tenants/default/namespaces/default/topics/t",
+        uuid="",
+        schema=pa.schema([pa.field("key", key_type or pa.int64())]),
+        partition_key=None if key_type is None else "key",
+        config={},
+        created_at=datetime.now(UTC),
+    )
+
+
+@pytest.mark.parametrize(
+    ("key_type", "text", "value"),
+    [
+        (pa.int8(), "-7", -7),
+        (pa.uint64(), str(2**64 - 1), 2**64 - 1),
+        (pa.string(), "7", "7"),
+        (pa.string(), "JFK", "JFK"),
+        (pa.string(), "", ""),
+        (pa.bool_(), "True", True),
+        (pa.binary(), base64.b64encode(b"hi").decode(), "aGk="),
+        (None, None, None),
+    ],
+)
+def test_a_partition_is_read_by_the_key_s_type(
+    key_type: pa.DataType | None, text: str | None, value: object
+) -> None:
+    assert parse_partition(text, topic(key_type)) == value
+
+
+@pytest.mark.parametrize(
+    ("key_type", "text", "error"),
+    [
+        (pa.int8(), "128", PartitionTypeMismatch),
+        (pa.int64(), "JFK", PartitionTypeMismatch),
+        (pa.int64(), "1.0", PartitionTypeMismatch),
+        (pa.bool_(), "1", PartitionTypeMismatch),
+        (pa.binary(), "?", PartitionTypeMismatch),
+        (pa.string(), None, PartitionRequired),
+        (None, "JFK", PartitionNotAllowed),
+    ],
+)
+def test_a_value_of_another_type_is_refused(
+    key_type: pa.DataType | None, text: str | None, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        parse_partition(text, topic(key_type))
+
+
+def test_partitions_are_shown_on_one_line() -> None:
+    shown = [partition_text(value) for value in (None, 7, True, "JFK", "a\nb")]
+    assert shown == ["null", "7", "true", "JFK", "a\\nb"]
+
+
+def test_offsets_are_numbers_words_or_times() -> None:
+    assert parse_offset("12") == 12
+    assert parse_offset("earliest") == "earliest"
+    assert parse_offset("2026-11-20T12:00:00+01:00") == datetime(2026, 11, 20, 11, tzinfo=UTC)
+    for text in ("first", "1.5", "2026-11-20", "2026-11-20T12:00:00", ""):
+        with pytest.raises(typer.BadParameter, match="expected a number"):
+            parse_offset(text)
+
+
+def test_columns_are_names_and_arrow_s_types() -> None:
+    fields = parse_fields(
+        [
+            "a:int64",
+            "b c:string not null",
+            "x:y:list<item: struct<a: int64>>",
+            "t:timestamp[us, tz=UTC]",
+        ]
+    )
+    assert pa.schema(list(fields.values())) == pa.schema(
+        [
+            pa.field("a", pa.int64()),
+            pa.field("b c", pa.string(), nullable=False),
+            pa.field("x:y", pa.list_(pa.struct([("a", pa.int64())]))),
+            pa.field("t", pa.timestamp("us", "UTC")),
+        ]
+    )
+
+
+@pytest.mark.parametrize("texts", [["a"], ["a:"], ["a:flurb"], ["a:int64", "a:string"]])
+def test_columns_of_another_form_are_refused(texts: list[str]) -> None:
+    with pytest.raises(typer.BadParameter):
+        parse_fields(texts)
+
+
+def test_columns_are_chosen_with_commas_or_by_names_that_have_some() -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("c,d", pa.int64())])
+    assert chosen_columns(["a, b", "c,d"], schema) == ["a", "b", "c,d"]
+    assert chosen_columns(None, schema) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "localhost:7777", "ftp://x:1", "grpc://x", "grpc://:1", "http://[", "grpc://x:y"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is not an address"):
+        Endpoint.parse(text)
+
+
+def test_the_scheme_tells_http_from_flight() -> None:
+    assert Endpoint.parse("http://localhost:7780").is_http
+    assert not Endpoint.parse("grpc://localhost:7777").is_http
+
+
+def test_names_like_the_one_asked_for_are_suggested() -> None:
+    names = [f"tenants/default/namespaces/default/topics/{name}" for name in ("flights", "users")]
+    assert nearest("fligths", names) == ["flights"]
+    assert nearest("tenants/default/namespaces/default/topics/FLIGHT", names) == ["flights"]
+    assert nearest("zzz", names) == []
