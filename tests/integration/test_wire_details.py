@@ -1,10 +1,12 @@
 """What a reader gets on the wire in rare cases, by a plain Flight client."""
 
+import json
 import struct
 import time
 from collections.abc import Iterator
 from typing import Any, cast
 
+import grpc
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
@@ -131,3 +133,39 @@ def test_offsets_beyond_the_buffers_of_a_batch_that_is_too_large_do_not_crash_th
             stream.send(rows)
         assert code_of(caught.value) == "SCHEMA_MISMATCH"
         assert act(client, "partition-states", topic="nested")[0]["next_offset"] == 0
+
+
+def protobuf(number: int, value: bytes) -> bytes:
+    """Return a field of a protobuf message."""
+    field = bytearray()
+    for left in (number << 3 | 2, len(value)):
+        while left > 127:
+            field.append(left & 127 | 128)
+            left >>= 7
+        field.append(left)
+    return bytes(field) + value
+
+
+def test_a_message_that_is_not_arrow_is_a_fault_of_its_sender(
+    server: RunningServer, client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["n: int64"])
+    rows = numbers(1, 2, 3)
+    # Flight has messages without the eight bytes in front, and a batch's body apart.
+    schema = rows.schema.serialize().to_pybytes()[8:]
+    message = rows.serialize().to_pybytes()
+    end = 8 + int.from_bytes(message[4:8], "little")
+    path = b"\x08\x01" + protobuf(3, new_topic_id.encode())
+    sent = [
+        protobuf(1, path) + protobuf(2, schema),
+        protobuf(2, message[8:end]) + protobuf(1000, message[end:]),
+        protobuf(2, b"\xff" * 64) + protobuf(1000, message[end:]),
+    ]
+    with grpc.insecure_channel(server.flight.removeprefix("grpc://")) as channel:
+        put: Any = channel.stream_stream("/arrow.flight.protocol.FlightService/DoPut")
+        answers = put(iter(sent), timeout=20)
+        with pytest.raises(grpc.RpcError):
+            list(answers)
+    trailers = dict(answers.trailing_metadata())
+    assert json.loads(trailers["grpc-status-details-bin"])["code"] == "INVALID_ARGUMENT"
+    assert get(client, topic=new_topic_id, offset=0).column("n") == [1, 2, 3]
