@@ -42,6 +42,8 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 
 # Not by `pa.array`, whose first call imports pandas where that is installed: seconds of a start.
 _NO_ROWS: pa.BooleanArray = cast("Any", pa).nulls(0, pa.bool_())
+# Nor by `pa.scalar`, as `fill_null` does with a bool: the first filtered read would wait for it.
+_FALSE: Any = cast("Any", pa).nulls(1, pa.bool_()).is_valid()[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class RowFilter:
             table = _relation(connection, batch, self.expression).to_arrow_table()
         passed: Any = table.column(0).combine_chunks()
         assert len(passed) == batch.num_rows, "a projection keeps every row"
-        return passed.fill_null(False)
+        return passed.fill_null(_FALSE)
 
 
 def _relation(

@@ -80,7 +80,7 @@ def check_single_partition(topic: Topic, batch: pa.RecordBatch, partition: Parti
 def _encode_key(topic: Topic, batch: pa.RecordBatch) -> "pa.DictionaryArray[Any, Any]":
     column = batch.column(topic.schema.get_field_index(str(topic.partition_key)))
     if column.null_count:
-        row = pc.index(column.is_null(), True).as_py()
+        row: int = pc.indices_nonzero(column.is_null())[0].as_py()
         raise PartitionRequired(
             f"the partition key {topic.partition_key!r} is null in row {row} of the batch",
             column=topic.partition_key,

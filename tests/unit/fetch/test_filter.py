@@ -1,5 +1,7 @@
 """Filters: what they may say, what they must not, and that they find what pyarrow finds."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -763,3 +765,19 @@ def test_one_filter_serves_many_threads() -> None:
     for thread in running:
         thread.join()
     assert counts == [500] * len(running)
+
+
+def test_the_first_filter_of_a_process_does_not_wait_for_pandas() -> None:
+    pytest.importorskip("pandas")
+    # In a process of its own, as pyarrow imports pandas for much that tests do.
+    script = """
+import struct, sys
+import pyarrow as pa
+from wings_core.fetch.filter import RowFilter
+
+values = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(struct.pack("<2q", 1, 2))])
+rows = pa.RecordBatch.from_arrays([values], names=["n"])
+assert RowFilter.compile("n = 2", rows.schema).mask(rows).true_count == 1
+assert "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
