@@ -20,6 +20,7 @@ from wings_core.contracts.actions import (
     TopicBody,
 )
 from wings_core.contracts.messages import JSON_BYTES_MAX
+from wings_core.log import Log
 from wings_core.model import Rejected
 from wings_core.names import NamespaceName
 from wings_core.times import Deadline
@@ -31,7 +32,7 @@ from wings_server.http.answers import (
     PushAnswer,
     TopicDescription,
 )
-from wings_server.http.bodies import FetchBody, PushBody, parse_fetch, topic_in
+from wings_server.http.bodies import FetchBody, FetchRequest, PushBody, parse_fetch, topic_in
 from wings_server.http.documentation import described
 from wings_server.http.envelope import parse_push
 from wings_server.http.fetch import Answer, Poll
@@ -105,27 +106,27 @@ class _Api:
             with Body(service.bodies) as body:
                 asked = parse_fetch(await body.receive(request, JSON_BYTES_MAX))
             deadline = Deadline(arrived + asked.body.timeout_ms / 1000)
-            poll = await service.read(partial(Poll, service.log, asked, deadline))
-            del asked
             service.metrics.fetch_begun("http")
-            answer = await self._poll(poll, request)
+            poll, answer = await service.read(partial(_begin, service.log, asked, deadline))
+            del asked
+            if answer is None:
+                answer = await self._wait(poll, request)
             service.metrics.delivered("http", answer.messages, len(answer.body))
             for code in answer.errors:
                 service.metrics.failed("http", code)
             return JsonAnswer(answer.body, service.answers)
 
-    async def _poll(self, poll: Poll, request: Request) -> Answer:
-        """Read until there is enough; waits once, and holds no thread while it does."""
+    async def _wait(self, poll: Poll, request: Request) -> Answer:
+        """Wait until there is enough, once, and hold no thread meanwhile."""
         service = self._service
-        if not await service.read(poll.read):
-            with service.waiting.one(request.receive) as wake, ExitStack() as watch:
-                # Entered on a reader's thread, as it looks at the log.
-                await service.read(lambda: watch.enter_context(poll.watch(wake.ring)))
-                enough = False
-                while not enough:
-                    await wake.wait(poll.deadline)
-                    enough = await service.read(poll.read)
-        return await service.read(poll.answer)
+        with service.waiting.one(request.receive) as wake, ExitStack() as watch:
+            # Entered on a reader's thread, as it looks at the log.
+            await service.read(lambda: watch.enter_context(poll.watch(wake.ring)))
+            while True:
+                await wake.wait(poll.deadline)
+                answer = await service.read(poll.advance)
+                if answer is not None:
+                    return answer
 
     async def push(self, request: Request) -> Response:
         """Commit batches, each on its own and in order, and tell what became of each."""
@@ -208,6 +209,11 @@ class _Api:
     def _answer(self, answer: Json) -> Response:
         encoded = json.dumps(answer, ensure_ascii=False).encode()
         return JsonAnswer(encoded, self._service.answers)
+
+
+def _begin(log: Log, asked: FetchRequest, deadline: Deadline) -> tuple[Poll, Answer | None]:
+    poll = Poll(log, asked, deadline)
+    return poll, poll.advance()
 
 
 def _namespace(tenant: str, namespace: str) -> str:

@@ -69,8 +69,20 @@ class Poll:
         body = request.body
         self._state = FetchState(deadline, body.min_messages, body.max_messages, max(1, live))
 
-    def read(self) -> bool:
-        """Take what is committed, within the budget; return whether the request can be answered.
+    def advance(self) -> "Answer | None":
+        """Take what is committed; return the answer, or None where the request is to wait."""
+        return self._answer() if self._read() else None
+
+    def watch(self, callback: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call back on commits that are worth another `advance`; see `OffsetRegistry.watch`."""
+        cursors = [entry.cursor for entry in self._entries if entry.cursor is not None]
+        positions = [
+            Position(cursor.topic.uuid, cursor.partition, cursor.offset) for cursor in cursors
+        ]
+        return self._log.registry.watch(positions, callback)
+
+    def _read(self) -> bool:
+        """Take what is committed, within the budget; return whether that is all there will be.
 
         Partitions take turns, a slice of the budget each, until none has more, so that none starves
         another. A partition that fails ends alone, with the messages that came before.
@@ -84,15 +96,7 @@ class Poll:
                     break
         return self._full or self._state.enough or self.deadline.passed or not self._live
 
-    def watch(self, callback: Callable[[], None]) -> AbstractContextManager[None]:
-        """Call back on commits that are worth another `read`; see `OffsetRegistry.watch`."""
-        cursors = [entry.cursor for entry in self._entries if entry.cursor is not None]
-        positions = [
-            Position(cursor.topic.uuid, cursor.partition, cursor.offset) for cursor in cursors
-        ]
-        return self._log.registry.watch(positions, callback)
-
-    def answer(self) -> "Answer":
+    def _answer(self) -> "Answer":
         """Return the answer, its messages as JSON."""
         results: list[bytes] = []
         messages = 0
