@@ -5,10 +5,11 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import cli, locate, memory, poll, put, scan
+from benchmarks import cli, client, locate, memory, poll, put, scan
 from benchmarks.harness import Row, report
 
 SUITES: dict[str, Callable[[], Iterator[Row]]] = {
+    "client": client.run,
     "cli": cli.run,
     "scan": scan.run,
     "put": put.run,

@@ -1,0 +1,106 @@
+"""The Python client against plain pyarrow: what its comforts cost.
+
+The topics are those of the scan suite: 600 batches of 1 MiB, narrow and wide, and small pushes.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+import wings_client
+from benchmarks.harness import (
+    Row,
+    compare,
+    create_topic,
+    drain,
+    median_seconds,
+    narrow,
+    open_put,
+    push,
+    ticket,
+    wide,
+)
+from wings_client import Client
+from wings_server.testing import server_process
+
+TIMES = 300
+SMALL_TIMES = 300
+
+
+def run() -> Iterator[Row]:
+    """Measure the client's reads and writes; only the scan has a bound."""
+    with (
+        server_process() as server,
+        server.client() as plain,
+        wings_client.connect(server.flight) as client,
+    ):
+        for name, batch, shown in (
+            ("narrow", narrow(32_768), "4 columns"),
+            ("wide", wide(1_310), "100 columns"),
+        ):
+            create_topic(plain, name, batch.schema)
+            push(plain, name, batch, TIMES)
+            yield compare(
+                f"client's scan, 1 MiB batches, {shown}",
+                "M rows/s",
+                0.95,
+                _rate(lambda name=name: _scan(client, name, 1)),
+                _rate(lambda name=name: drain(plain, ticket(kind="scan", topic=name))),
+                runs=9,
+            )
+        yield compare(
+            "client's scan, parallel=2 (no bound)",
+            "M rows/s",
+            0.0,
+            _rate(lambda: _scan(client, "narrow", 2)),
+            _rate(lambda: drain(plain, ticket(kind="scan", topic="narrow"))),
+        )
+        yield from _writes(plain, client)
+
+
+def _writes(plain: flight.FlightClient, client: Client) -> Iterator[Row]:
+    batch = narrow(32_768)
+    create_topic(plain, "pushed", batch.schema)
+    table = pa.Table.from_batches([batch] * 100)
+    yield compare(
+        "client's push, 1 MiB batches (no bound)",
+        "M rows/s",
+        0.0,
+        _rate(lambda: client.push("pushed", table, batch_rows=batch.num_rows).rows),
+        _rate(lambda: len(push(plain, "pushed", batch, 100)) * batch.num_rows),
+    )
+    small = narrow(10)
+    create_topic(plain, "small", small.schema)
+    writer, answers = open_put(plain, flight.FlightDescriptor.for_path("small"), small.schema)
+
+    def by_hand() -> None:
+        writer.write_batch(small)
+        answers.read()
+
+    with client.producer("small") as producer:
+        yield compare(
+            "producer's ack of a small push (no bound)",
+            "ms",
+            1_000.0,
+            lambda: 1_000 * median_seconds(lambda: producer.send(small).result(), SMALL_TIMES),
+            lambda: 1_000 * median_seconds(by_hand, SMALL_TIMES),
+            more_is_better=False,
+        )
+    writer.close()
+
+
+def _scan(client: Client, topic: str, parallel: int) -> int:
+    return sum(batch.num_rows for batch in client.scan(topic, parallel=parallel))
+
+
+def _rate(read: Callable[[], int]) -> Callable[[], float]:
+    """Return a measure of the rows per second, in millions, of a call that returns rows."""
+
+    def measure() -> float:
+        started = time.perf_counter()
+        rows = read()
+        return rows / (time.perf_counter() - started) / 1e6
+
+    return measure
