@@ -68,8 +68,8 @@ class Display:
         shown = batch.select(names)
         if self._writer is None:
             self._writer = stream_writer(shown.schema, self._format)
-        self._writer.write(shown)
         self.messages += batch.num_rows
+        self._writer.write(shown)
 
     def run(self, batches: Iterator[pa.RecordBatch], done: Callable[[], str]) -> None:
         """Write all batches, until they end or somebody says Ctrl-C.

@@ -1,11 +1,12 @@
 """`wings push`: the rows of a file to a topic, batch by batch, each row once."""
 
+import shlex
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, NoReturn, Protocol
+from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 
 import pyarrow as pa
 import typer
@@ -27,7 +28,10 @@ from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected, short_
 from wings_client.cli.files import FileFormat, OpenFile, open_file
 from wings_client.cli.files.parts import PartCheck
 from wings_client.cli.values import columns_text, parse_fields
-from wings_core.errors import InvalidArgument, TopicNotFound, WingsError
+from wings_core.errors import InvalidArgument, SchemaMismatch, TopicNotFound, WingsError
+
+if TYPE_CHECKING:
+    from wings_core.arrow_types import ArrowField
 
 
 def push(
@@ -94,18 +98,43 @@ def push(
     if path is None and sys.stdin.isatty():
         typer.echo("reading standard input; Ctrl-D ends it", err=True)
     with open_file(path, file_format, delimiter) as opened, connected(endpoint, topic) as client:
+        is_new = False
         try:
             described = client.topic(topic)
         except TopicNotFound:
             if not create:
                 raise
-            described = _create(client, topic, opened.schema(fields), partition_key)
+            described = _create(client, topic, _inferred(opened, fields), partition_key)
+            is_new = True
         if partition_key is not None and described.partition_key != partition_key:
             raise InvalidArgument(
                 f"the topic is there already, partitioned by {described.partition_key!r:.80}, not "
                 f"by {partition_key!r:.80}"
             )
-        _push(client, described, opened)
+        try:
+            _push(client, described, opened)
+        except SchemaMismatch as error:
+            column = error.facts.get("column")
+            if is_new and isinstance(column, str) and column not in fields:
+                raise _guessed(error, column) from None
+            raise
+
+
+def _inferred(file: OpenFile, fields: "Mapping[str, ArrowField]") -> pa.Schema:
+    try:
+        return file.schema(fields)
+    except WingsError as error:
+        raise type(error)(f"{error.message}; nothing was pushed", **error.facts) from None
+
+
+def _guessed(error: SchemaMismatch, column: str) -> SchemaMismatch:
+    """Say that a type was only what the first rows had, and how to set it."""
+    option = shlex.quote(f"{column}:TYPE")
+    return SchemaMismatch(
+        f"{error.message}. The column's type is that of the first rows: to set it, delete the "
+        f"topic and push with --field {option}",
+        **error.facts,
+    )
 
 
 def _create(client: Client, topic: str, schema: pa.Schema, partition_key: str | None) -> Topic:
@@ -168,6 +197,8 @@ def _kept(producer: Producer) -> str:
     rows = producer.rows_committed
     if not rows:
         return "nothing was pushed"
+    if rows == 1:
+        return "the first row is committed, and nothing after it"
     return f"the first {rows:,} rows are committed, and nothing after them"
 
 

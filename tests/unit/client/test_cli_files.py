@@ -51,8 +51,12 @@ class Pieces:
         self._file = io.BytesIO(data)
         self._size = size
 
+        self.ended = False
+
     def read(self) -> bytes:
-        return self._file.read(self._size)
+        block = self._file.read(self._size)
+        self.ended = not block
+        return block
 
 
 @given(objects, st.sampled_from(["array", "pretty", "sequence"]), st.integers(1, 40), st.booleans())
@@ -228,7 +232,7 @@ def test_arrow_and_parquet_come_as_they_are(tmp_path: Path, kind: str) -> None:
         pyarrow.parquet.write_table(table, path)
     else:
         new = pa.ipc.new_file if kind == "file" else pa.ipc.new_stream
-        with new(path, table.schema) as writer:
+        with new(str(path), table.schema) as writer:
             writer.write_table(table, max_chunksize=1)
     if kind == "compressed":
         path = write(tmp_path / "rows.arrow.gz", gzip.compress(path.read_bytes()))

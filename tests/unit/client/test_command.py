@@ -139,8 +139,10 @@ def test_the_version_is_the_distribution_s() -> None:
 def test_help_names_every_command_and_what_it_does() -> None:
     result = wings("--help")
     assert (result.returncode, result.stderr) == (0, "")
-    assert "serve  Serve a data directory over Arrow Flight" in result.stdout
-    assert "check  Read every message of a data directory" in result.stdout
+    shown = " ".join(result.stdout.split())
+    assert "serve Serve a data directory over Arrow Flight" in shown
+    assert "check Read every message of a data directory" in shown
+    assert "push Push the rows of a file" in shown
     assert "wings COMMAND --help" in result.stdout
 
 

@@ -89,10 +89,15 @@ class CsvRows:
         rows = 0
         batch = self._next(reader, file)
         while batch is not None:
-            following = self._next(reader, file)
 
             def place(index: int, rows: int = rows) -> str:
                 return self._place(rows + index + 1, file)
+
+            try:
+                following = self._next(reader, file)
+            except SchemaMismatch:
+                yield cast_part(caster, batch, place)  # What is good before it is not held back.
+                raise
 
             if following is None and _is_open(batch, file.tail):
                 raise bad_row(place(batch.num_rows - 1), "a quote is never closed")

@@ -102,7 +102,7 @@ def line_blocks(source: Source) -> Iterator[Block]:
     ended = False
     while not ended:
         block = source.read()
-        ended = not block
+        ended = source.ended
         data = rest + block
         if first == 1:
             data = data.removeprefix(_BOM)
@@ -115,7 +115,7 @@ def line_blocks(source: Source) -> Iterator[Block]:
         count = len(lines) - 1
         rows = [line for line in lines if line and not line.isspace()]
         numbers: Sequence[int] = range(first, first + len(rows))
-        if len(rows) < count:
+        if len(rows) < len(lines) - (not lines[-1]):
             numbers = [
                 first + index for index, line in enumerate(lines) if line and not line.isspace()
             ]
@@ -132,13 +132,13 @@ def object_blocks(source: Source) -> Iterator[Block]:
         data = source.read()
         first = cutter.rows + 1
         try:
-            text = decoder.decode(data, final=not data)
+            text = decoder.decode(data, final=source.ended)
         except UnicodeDecodeError:
             raise bad_row(f"row {first} or later", "not UTF-8") from None
-        rows = [row.encode() for row in cutter.feed(text, final=not data)]
+        rows = [row.encode() for row in cutter.feed(text, final=source.ended)]
         if rows:
             yield Block(rows, range(first, first + len(rows)), "row")
-        if not data:
+        if source.ended:
             return
 
 

@@ -45,6 +45,7 @@ class Source:
         self.size: int | None = None
         self.position = 0
         self._head: bytes | None = None
+        self._ended = False
         self._compressed: Any = None
         if path is None:
             self._file: io.FileIO = io.FileIO(sys.stdin.fileno(), closefd=False)
@@ -76,6 +77,11 @@ class Source:
         self._head = b""
         return self._read(bytes_max, QUIET_SECONDS)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the last block was read, as far as it is known; else an empty one follows."""
+        return self._ended and not self._head
+
     def close(self) -> None:
         """Close the file."""
         if self._compressed is not None:
@@ -98,6 +104,7 @@ class Source:
                 break
             block = self._read_some(left)
             if not block:
+                self._ended = True
                 break
             blocks.append(block)
             left -= len(block)

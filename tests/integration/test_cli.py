@@ -1,0 +1,475 @@
+"""The `wings` command against real servers: mostly called in this process, as that is quicker."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+import wings_client
+from wings_client.cli import main
+from wings_server.testing import RunningServer, running_server
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+
+
+@dataclass(frozen=True)
+class Result:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """What a usage error says, without its frame."""
+        return " ".join(self.err.replace("│", " ").split())
+
+
+Wings = Callable[..., Result]
+
+
+@pytest.fixture
+def wings(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Wings:
+    """Calls the command in this process, its endpoint the module's server."""
+
+    def call(*arguments: object, endpoint: str = server.flight) -> Result:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["wings", *map(str, arguments)])
+        monkeypatch.setenv("WINGS_ENDPOINT", endpoint)
+        monkeypatch.delenv("COLUMNS", raising=False)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        status = ended.value.code
+        return Result(status if isinstance(status, int) else 0, out, err)
+
+    return call
+
+
+def start(server: Any, *arguments: str, stdin: int | None = None) -> "subprocess.Popen[bytes]":
+    """Start the command as a process."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "wings_client.cli", *arguments],
+        env={**os.environ, "WINGS_ENDPOINT": server.flight},
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def flights(rows: int = 10) -> pa.Table:
+    return pa.table(
+        {
+            "origin": [("JFK", "LAX")[index % 2] for index in range(rows)],
+            "delay (min)": list(range(rows)),
+        }
+    )
+
+
+@pytest.fixture
+def topic(server: RunningServer, new_topic_id: str) -> str:
+    """A topic of flights: ten, five of each origin."""
+    with wings_client.connect(server.flight) as client:
+        table = flights()
+        client.create_topic(new_topic_id, table.schema, "origin")
+        client.push(new_topic_id, table)
+    return new_topic_id
+
+
+# Topics.
+
+
+def test_a_topic_is_created_listed_described_and_deleted(wings: Wings, new_topic_id: str) -> None:
+    fields = ("--field", "key:int64", "--field", "a b:list<item: string> not null")
+    created = wings("topic", "create", new_topic_id, *fields, "--partition-key", "key")
+    assert created == Result(
+        0,
+        f"{new_topic_id}: key int64, a b list<item: string> not null; partitioned by key\n",
+        "",
+    )
+    again = wings("topic", "create", new_topic_id, *fields)
+    assert (again.status, again.out) == (1, "")
+    assert again.err.startswith("wings: ")
+    assert again.err.count("\n") == 1
+    same = wings(
+        "topic", "create", new_topic_id, *fields, "--partition-key", "key", "--if-not-exists"
+    )
+    assert same.status == 0
+    listed = wings("topic", "list", "--namespace", "default").out
+    assert any(line.split("│")[0].strip() == new_topic_id for line in listed.splitlines())
+    described = wings("topic", "describe", new_topic_id).out
+    assert "Partition key: key" in described
+    assert "a b    │ list<item: string> │ no" in described
+    refused = wings("topic", "delete", new_topic_id)
+    assert refused.status == 2
+    assert "--yes" in refused.error
+    assert wings("topic", "delete", new_topic_id, "--yes").out == f"{new_topic_id} is deleted\n"
+    assert wings("topic", "describe", new_topic_id).status == 1
+
+
+def test_a_topic_is_created_like_a_file(wings: Wings, new_topic_id: str, tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(flights(), tmp_path / "flights.parquet")
+    like = ("--like", tmp_path / "flights.parquet", "--field", "delay (min):int16")
+    created = wings("topic", "create", new_topic_id, *like)
+    assert created.out == f"{new_topic_id}: origin string, delay (min) int16\n"
+
+
+def test_columns_must_come_from_somewhere(wings: Wings, new_topic_id: str) -> None:
+    result = wings("topic", "create", new_topic_id)
+    assert result.status == 2
+    assert "--field" in result.error
+
+
+def test_an_unknown_topic_suggests_names_like_it(wings: Wings, topic: str) -> None:
+    for arguments in (("topic", "describe"), ("tail",), ("consume", "somebody")):
+        result = wings(*arguments, topic.replace("topic", "topik"))
+        assert (result.status, result.out) == (1, "")
+        assert f"did you mean {topic}" in result.err or "did you mean topic-" in result.err
+        assert result.err.count("\n") == 1
+
+
+def test_a_server_that_is_not_there_is_one_line(wings: Wings) -> None:
+    result = wings("topic", "list", endpoint="grpc://127.0.0.1:1")
+    assert result == Result(
+        1,
+        "",
+        "wings: nobody answers at grpc://127.0.0.1:1: start a server with `wings serve`, or say "
+        "where one is with --endpoint\n",
+    )
+    assert wings("topic", "list", endpoint="127.0.0.1:1").status == 2
+
+
+# Fetch.
+
+
+def test_fetch_prints_where_the_messages_are_and_a_table(wings: Wings, topic: str) -> None:
+    result = wings("fetch", topic, "--offset", 1, "--partition", "JFK", "--max-messages", 2)
+    assert result == Result(
+        0,
+        f"Topic: {topic}, Partition: JFK, Start: 1, End: 2\n"
+        "\n"
+        "origin │ delay (min)\n"
+        "───────┼────────────\n"
+        "JFK    │           2\n"
+        "JFK    │           4\n",
+        "",
+    )
+
+
+def test_fetch_of_nothing_has_no_end(wings: Wings, topic: str) -> None:
+    result = wings("fetch", topic, "--offset", 5, "--partition", "LAX", "--timeout", 2)
+    assert result.status == 0
+    assert result.out.startswith(f"Topic: {topic}, Partition: LAX, Start: 5, End: null\n\norigin │")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "partition", "message"),
+    [
+        (("--offset", 0), "null", "the topic is partitioned"),
+        (("--offset", 0, "--partition", "JFK", "--min-messages", 0), "JFK", "min_messages"),
+        (("--offset", 0, "--partition", "JFK", "--columns", "x"), "JFK", "x"),
+        (("--offset", 0, "--partition", "JFK", "--filter", "1 +"), "JFK", "filter"),
+    ],
+)
+def test_a_fetch_that_fails_is_one_line(
+    wings: Wings, topic: str, arguments: tuple[object, ...], partition: str, message: str
+) -> None:
+    result = wings("fetch", topic, *arguments)
+    assert (result.status, result.err) == (1, "")
+    assert result.out.startswith(f"Topic: {topic}, Partition: {partition}, Error: ")
+    assert result.out.count("\n") == 1
+    assert message in result.out
+    for_a_pipe = wings("fetch", topic, *arguments, "--format", "json")
+    assert (for_a_pipe.status, for_a_pipe.out, for_a_pipe.err) == (1, "", result.out)
+
+
+def test_fetch_writes_data_alone_for_pipes(wings: Wings, topic: str) -> None:
+    arguments = (
+        "fetch",
+        topic,
+        "--offset",
+        0,
+        "--partition",
+        "LAX",
+        "--filter",
+        '"delay (min)" > 5',
+    )
+    found = [{"origin": "LAX", "delay (min)": 7}, {"origin": "LAX", "delay (min)": 9}]
+    assert json.loads(wings(*arguments, "--format", "json").out) == found
+    lines = wings(*arguments, "--format", "csv").out
+    assert lines == '"origin","delay (min)"\n"LAX",7\n"LAX",9\n'
+    nothing = wings(
+        *arguments[:2], "--offset", 9, *arguments[4:6], "--timeout", 2, "--format", "json"
+    )
+    assert nothing.out == "[]\n"
+
+
+def test_fetch_shows_chosen_and_system_columns(wings: Wings, topic: str) -> None:
+    shown = wings(
+        "fetch", topic, "--offset", "latest", "--partition", "LAX", "--timeout", 2,
+        "--columns", "delay (min)", "--system-columns",
+    )  # fmt: skip
+    assert shown.out.splitlines()[2] == "delay (min) │ __offset │ __timestamp"
+
+
+def test_an_offset_that_is_none_is_a_usage_error(wings: Wings, topic: str) -> None:
+    result = wings("fetch", topic, "--offset", "first")
+    assert result.status == 2
+    assert "expected a number" in result.error
+
+
+def test_fetch_over_http_prints_the_same(wings: Wings, server: RunningServer, topic: str) -> None:
+    arguments = ("fetch", topic, "--offset", 1, "--partition", "JFK", "--max-messages", 2)
+    for more in ((), ("--format", "json")):
+        assert wings(*arguments, *more, endpoint=server.http) == wings(*arguments, *more)
+    failed = wings("fetch", topic, "--offset", 0, endpoint=server.http)
+    assert failed.status == 1
+    assert failed.out.startswith(f"Topic: {topic}, Partition: null, Error: the topic is partition")
+    unknown = wings("fetch", topic + "x", "--offset", 0, endpoint=server.http)
+    assert f"did you mean {topic}" in unknown.out
+    assert wings(*arguments, "--filter", "true", endpoint=server.http).status == 2
+    assert wings("topic", "list", endpoint=server.http).status == 2
+    nobody = wings(*arguments, endpoint="http://127.0.0.1:1")
+    assert nobody.status == 1
+    assert "Error: nobody answers at http://127.0.0.1:1" in nobody.out
+
+
+# Push.
+
+
+def test_a_file_makes_its_topic(wings: Wings, new_topic_id: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text(json.dumps([{"k": index % 3} for index in range(9)]))
+    push = ("push", new_topic_id, tmp_path / "rows.json")
+    assert wings(*push).status == 1
+    pushed = wings(*push, "--create", "--partition-key", "k")
+    assert pushed.status == 0
+    assert pushed.out.startswith(f"9 rows pushed to {new_topic_id} in ")
+    assert pushed.err == f"created {new_topic_id}: k int64; partitioned by k\n"
+    assert wings(*push, "--create", "--partition-key", "k").err == ""
+    assert wings(*push, "--create", "--partition-key", "x").status == 1
+    fetched = wings("fetch", new_topic_id, "--partition", 2, "--offset", 0)
+    assert fetched.out.startswith(f"Topic: {new_topic_id}, Partition: 2, Start: 0, End: 5\n")
+
+
+def test_a_bad_row_keeps_what_came_before_and_nothing_of_its_batch(
+    wings: Wings, server: RunningServer, new_topic_id: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    values = [str(index) for index in range(1_000_000)]
+    values[900_000] = "many"
+    path.write_text("a\n" + "\n".join(values) + "\n")
+    wings("topic", "create", new_topic_id, "--field", "a:int64")
+    result = wings("push", new_topic_id, path)
+    assert (result.status, result.out) == (1, "")
+    assert "line 900002: column 'a': 'many' is not a value of type int64; the first " in result.err
+    with wings_client.connect(server.flight) as client:
+        (state,) = client.partitions(new_topic_id)
+    assert 0 < state.next_offset < 900_000
+    assert f"the first {state.next_offset:,} rows are committed" in result.err
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (['{"k": "a", "v": 1}', '{"v": 2}'], "line 2: column 'k': a row without a value"),
+        (['{"k": "a", "v": 1}', '{"k": "b"}'], "line 2: column 'v'"),
+        (['{"k": "a", "v": 1, "x": 1}'], "line 1: "),
+        (['{"k": "a", "v": 1}', "{"], "line 2: "),
+    ],
+)
+def test_a_row_that_a_server_would_refuse_is_named(
+    wings: Wings, new_topic_id: str, tmp_path: Path, lines: list[str], problem: str
+) -> None:
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    fields = ("--field", "k:string", "--field", "v:int64 not null", "--partition-key", "k")
+    wings("topic", "create", new_topic_id, *fields)
+    result = wings("push", new_topic_id, tmp_path / "rows.jsonl")
+    assert result.status == 1
+    assert problem in result.err
+    assert result.err.endswith("; nothing was pushed\n")
+
+
+def test_types_that_the_first_rows_gave_are_told_from_those_that_were_set(
+    wings: Wings, new_topic_id: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("zip\n" + "10001\n" * 4_000_000 + "SW1A\n")
+    inferred = wings("push", new_topic_id, path, "--create")
+    assert inferred.status == 1
+    assert "line 4000002: column 'zip': 'SW1A'" in inferred.err
+    assert "--field zip:TYPE" in inferred.err
+    wings("topic", "delete", new_topic_id, "--yes")
+    pushed = wings("push", new_topic_id, path, "--create", "--field", "zip:string")
+    assert pushed.out.startswith("4,000,001 rows pushed")
+
+
+def test_push_refuses_what_it_cannot_read(wings: Wings, topic: str, tmp_path: Path) -> None:
+    assert wings("push", topic, tmp_path / "none.csv").status == 2
+    (tmp_path / "rows.parquet").write_bytes(b"not parquet at all")
+    result = wings("push", topic, tmp_path / "rows.parquet")
+    assert result.status == 1
+    assert result.err.count("\n") == 1
+    assert wings("push", topic, tmp_path / "rows.parquet", "--partition-key", "a").status == 2
+
+
+def test_streams_come_from_standard_input(server: RunningServer, new_topic_id: str) -> None:
+    sink = io.BytesIO()
+    with pa.ipc.new_file(sink, flights().schema) as writer:
+        writer.write_table(flights())
+    arguments = ("push", new_topic_id, "-", "--create", "--partition-key", "origin")
+    for data, more in (
+        (sink.getvalue(), ()),
+        (b'{"origin": "SFO", "delay (min)": 1}\n' * 3, ()),
+        (b"origin,delay (min)\nSFO,2\n", ("--format", "csv")),
+    ):
+        with start(server, *arguments, *more, stdin=subprocess.PIPE) as child:
+            _, err = child.communicate(data, timeout=50)
+        assert child.returncode == 0, err
+    with wings_client.connect(server.flight) as client:
+        offsets = {state.partition: state.next_offset for state in client.partitions(new_topic_id)}
+    assert offsets == {"JFK": 5, "LAX": 5, "SFO": 4}
+
+
+def test_ctrl_c_stops_a_push_and_says_what_is_committed(
+    server: RunningServer, new_topic_id: str
+) -> None:
+    with wings_client.connect(server.flight) as client:
+        client.create_topic(new_topic_id, {"a": "int64"})
+        with start(server, "push", new_topic_id, "-", stdin=subprocess.PIPE) as child:
+            assert child.stdin is not None
+            child.stdin.write(b'{"a": 1}\n' * 5)
+            child.stdin.flush()
+            # Committed while the pipe stays open: a pipe's rows are pushed as they come.
+            assert client.fetch(new_topic_id, offset=0, min_messages=5, timeout=40).num_rows == 5
+            child.send_signal(signal.SIGINT)
+            out, err = child.communicate(timeout=50)
+    assert (child.returncode, out) == (130, b"")
+    assert err == b"wings: stopped; the first 5 rows are committed, and nothing after them\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "key"),
+    [("flights-20k.json", 20_000, "origin"), ("flights-200k.arrow", 200_000, "")],
+)
+def test_real_flights_go_in(
+    wings: Wings, new_topic_id: str, name: str, rows: int, key: str
+) -> None:
+    if not (DATA / name).exists():
+        pytest.skip("the real data is not here")
+    options = ("--partition-key", key) if key else ()
+    pushed = wings("push", new_topic_id, DATA / name, "--create", *options)
+    assert pushed.out.startswith(f"{rows:,} rows pushed")
+
+
+# Tail and consume.
+
+
+def test_tail_shows_all_partitions_from_where_it_is_told(wings: Wings, topic: str) -> None:
+    quiet = ("--timeout", 300)
+    everything = wings("tail", topic, "--from", "earliest", "--format", "json", *quiet)
+    delays = [json.loads(line)["delay (min)"] for line in everything.out.splitlines()]
+    assert sorted(delays) == list(range(10))
+    assert wings("tail", topic, *quiet).out == ""
+    one = wings("tail", topic, "--partition", "LAX", "--from", 3, *quiet).out.splitlines()
+    assert one == [
+        "__offset │ origin │ delay (min)",
+        "─────────┼────────┼────────────",
+        "       3 │ LAX    │           7",
+        "       4 │ LAX    │           9",
+    ]
+    since = wings("tail", topic, "--from", "2020-01-01T00:00:00Z", "--format", "csv", *quiet)
+    assert len(since.out.splitlines()) == 11
+
+
+def test_tail_survives_a_restart_and_sees_new_partitions(tmp_path: Path) -> None:
+    with running_server(tmp_path / "data") as first:
+        address = first.flight
+        with wings_client.connect(address) as client:
+            client.create_topic("flights", flights().schema, "origin")
+            client.push("flights", flights(2))
+            arguments = ("tail", "flights", "--from", "earliest", "--format", "json")
+            with start(first, *arguments) as child:
+                out = child.stdout
+                assert out is not None
+                assert sorted(line_of(out, "origin") for _ in range(2)) == ["JFK", "LAX"]
+                client.push("flights", {"origin": ["SFO"], "delay (min)": [1]})
+                assert line_of(out, "origin") == "SFO"
+                first.stop()
+                with again(tmp_path / "data", address):
+                    client.push("flights", {"origin": ["SFO", "OAK"], "delay (min)": [2, 3]})
+                    assert sorted(line_of(out, "delay (min)") for _ in range(2)) == [2, 3]
+                    child.send_signal(signal.SIGINT)
+                    rest, err = child.communicate(timeout=50)
+    assert (child.returncode, rest, err) == (130, b"", b"stopped after 5 messages\n")
+
+
+def line_of(out: IO[bytes], name: str) -> Any:
+    return json.loads(out.readline())[name]
+
+
+def again(data_dir: Path, address: str) -> Any:
+    """Serve a directory at the address of the server before."""
+    from wings_server.testing import server_process
+
+    return server_process(data_dir, flags=("--flight", address.removeprefix("grpc://")))
+
+
+def test_a_reader_that_goes_away_ends_the_tail_quietly(server: RunningServer, topic: str) -> None:
+    with start(server, "tail", topic, "--from", "earliest", "--format", "json") as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        child.stdout.close()
+        with wings_client.connect(server.flight) as client:
+            while child.poll() is None:
+                client.push(topic, flights(2))
+        assert child.stderr is not None
+        assert child.stderr.read() == b""
+
+
+def test_consume_goes_on_where_it_was(wings: Wings, server: RunningServer, topic: str) -> None:
+    consume = ("consume", f"reader-{topic}", topic, "--timeout", 500, "--format", "json")
+    first = wings(*consume)
+    assert first.status == 0
+    assert len(first.out.splitlines()) == 10
+    assert first.err == f"reader-{topic} has read nothing of it yet, and begins at earliest\n"
+    with wings_client.connect(server.flight) as client:
+        client.push(topic, {"origin": ["JFK"], "delay (min)": [99]})
+    second = wings(*consume)
+    assert second.err == f"reader-{topic} resumes: JFK at 5, LAX at 5\n"
+    assert [json.loads(line)["delay (min)"] for line in second.out.splitlines()] == [99]
+    assert wings(*consume, "--from", 7).status == 2
+
+
+# Bench.
+
+
+def test_bench_measures_and_leaves_nothing_behind(wings: Wings, server: RunningServer) -> None:
+    with wings_client.connect(server.flight) as client:
+        before = [topic.name for topic in client.topics()]
+        result = wings("bench", "--mebibytes", 2, "--messages", 3)
+        assert [topic.name for topic in client.topics()] == before
+    assert result.status == 0
+    for figure in ("push, 1 MiB batches", "scan", "fetch of one message", "push to delivery"):
+        assert figure in result.out
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["topic create", "topic list", "topic describe", "topic delete", "push", "fetch", "tail",
+     "consume", "bench"],
+)  # fmt: skip
+def test_every_command_teaches_by_an_example(wings: Wings, command: str) -> None:
+    result = wings(*command.split(), "--help")
+    assert result.status == 0
+    assert f"$ wings {command}" in result.out
