@@ -345,6 +345,26 @@ def test_a_bad_info_command_is_refused(
     assert code_of(caught.value) == code
 
 
+def test_an_unknown_column_of_an_info_command_is_named(
+    client: flight.FlightClient, topic: str
+) -> None:
+    with pytest.raises(flight.FlightError) as caught:
+        info_of(client, topic=topic, columns=["nope"])
+    assert code_of(caught.value) == "INVALID_ARGUMENT"
+    assert error_of(caught.value)["column"] == "nope"
+
+
+def test_more_endpoints_than_an_answer_may_have_are_refused(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["key: int32"], "key")
+    rows = pa.record_batch({"key": pa.array([*range(11)] * 10_000, pa.int32())})
+    push(client, new_topic_id, rows)
+    with pytest.raises(flight.FlightError, match="more than 100000 endpoints") as caught:
+        info_of(client, topic=new_topic_id, splits=10_000)
+    assert code_of(caught.value) == "INVALID_ARGUMENT"
+
+
 def test_the_schema_of_a_topic(client: flight.FlightClient, keyed: str) -> None:
     descriptor = flight.FlightDescriptor.for_path(keyed)
     answer: Any = client.get_schema(descriptor)

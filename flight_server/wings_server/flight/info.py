@@ -7,13 +7,16 @@ import pyarrow.flight as flight
 
 from wings_core.contracts.info import InfoCommand, info_path, parse_criteria, parse_info_command
 from wings_core.contracts.tickets import ScanTicket
-from wings_core.errors import InvalidArgument, OffsetOutOfRange
+from wings_core.errors import InvalidArgument, InvalidTicket, OffsetOutOfRange
 from wings_core.fetch.selection import Selection
 from wings_core.log import Log
 from wings_core.model import PartitionState, Topic
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import partition_of, partition_value
 from wings_server.flight.do_get import resolve_offset
+
+ENDPOINTS_MAX = 100_000
+"""The most endpoints of one answer."""
 
 
 def parse_info_descriptor(descriptor: flight.FlightDescriptor) -> InfoCommand:
@@ -69,9 +72,12 @@ def list_flights(log: Log, raw_criteria: bytes) -> Iterator[flight.FlightInfo]:
 
 
 def _selection(topic: Topic, command: InfoCommand) -> Selection:
-    return Selection.of(
-        topic, command.columns, command.filter, system_columns=command.system_columns
-    )
+    try:
+        return Selection.of(
+            topic, command.columns, command.filter, system_columns=command.system_columns
+        )
+    except InvalidTicket as error:  # An unknown column; here it is of a command.
+        raise InvalidArgument(error.message, **error.facts) from None
 
 
 def _info(
@@ -87,6 +93,11 @@ def _info(
         records += rows
         kept = state.next_offset - state.log_start_offset
         size += state.bytes * rows // kept if kept else 0
+        if len(endpoints) + min(command.splits, max(1, rows)) > ENDPOINTS_MAX:
+            raise InvalidArgument(
+                f"{command.splits} splits of each partition make more than {ENDPOINTS_MAX} "
+                "endpoints: ask for fewer, or for one partition"
+            )
         for first, last in _split(start, end, command.splits):
             ticket = ScanTicket(
                 topic=str(topic.name),
