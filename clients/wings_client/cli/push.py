@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 import pyarrow as pa
 import typer
 from rich.console import Console
-from rich.filesize import decimal
 from rich.progress import (
     BarColumn,
     Progress,
     ProgressColumn,
     Task,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.text import Text
@@ -218,9 +216,8 @@ def _shown(file: OpenFile, producer: Producer) -> Generator[_Shown]:
     console = Console(stderr=True)
     columns = (
         TextColumn("pushing"),
-        BarColumn(),
+        BarColumn(bar_width=20),
         _Amount(),
-        TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with Progress(
@@ -253,12 +250,9 @@ class _Bar:
 
 
 class _Amount(ProgressColumn):
-    """Rows, rows a second, and bytes read."""
+    """Rows, and rows a second."""
 
     def render(self, task: "Task") -> Text:
         """Return the text for a task."""
         fields = task.fields
-        return Text(
-            f"{fields['rows']:,} rows, {fields['rate']:,.0f} rows/s, "
-            f"{decimal(int(task.completed))} read"
-        )
+        return Text(f"{fields['rows']:,} rows, {fields['rate']:,.0f} rows/s")
