@@ -1,15 +1,18 @@
-"""The main job, end to end, with nothing but `pyarrow.flight` on the client's side.
+"""The main job, end to end, first with nothing but `pyarrow.flight` on the client's side.
 
 Starts a server on a temporary directory, pushes a million flight records, reads a partition back,
-shows a long poll being woken by a push, and reads two columns through a filter. Leaves nothing.
+shows a long poll being woken by a push, and reads two columns through a filter; then fetches a few
+messages as JSON over HTTP and by the command line. Leaves nothing.
 
 Run it with `make demo`, or `python examples/demo.py [ROWS]`.
 """
 
 import json
+import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from typing import Any
 
 import flights
@@ -146,6 +149,29 @@ def read_filtered(client: flight.FlightClient) -> None:
     )
 
 
+def fetch_over_http(url: str) -> None:
+    """Fetch the first messages of a partition as JSON, with nothing but the standard library."""
+    body = {
+        "namespace": "tenants/default/namespaces/default",
+        "max_messages": 2,
+        "topics": [{"topic": "flights", "partition_value": "HNL", "offset": 0}],
+    }
+    request = urllib.request.Request(
+        f"{url}/v1/fetch", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        (result,) = json.load(answer)["topics"]
+    say(f"the same log over HTTP, as JSON: {json.dumps(result['messages'][0])}")
+
+
+def fetch_by_command(endpoint: str) -> None:
+    """Fetch by the command line."""
+    command = [sys.executable, "-m", "wings_client.cli", "fetch", "flights"]
+    command += ["--endpoint", endpoint, "--partition", "HNL", "--offset", "0"]
+    say("$ wings fetch flights --partition HNL --offset 0 --max-messages 3")
+    subprocess.run([*command, "--max-messages", "3"], check=True)
+
+
 def main() -> None:
     """Run the demo."""
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
@@ -157,6 +183,8 @@ def main() -> None:
             read_partition(client)
             wake_long_poll(client, server.flight)
             read_filtered(client)
+        fetch_over_http(server.http)
+        fetch_by_command(server.flight)
     say("server stopped, directory removed")
 
 
