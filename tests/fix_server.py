@@ -8,6 +8,8 @@ import pyarrow.flight as flight
 import pytest
 
 if TYPE_CHECKING:
+    import httpx
+
     from wings_server.testing import RunningServer
 
 _numbers = count()
@@ -27,6 +29,15 @@ def server() -> "Iterator[RunningServer]":
 def client(server: "RunningServer") -> Iterator[flight.FlightClient]:
     """A new Flight client of the module's server."""
     with flight.FlightClient(server.flight) as connected:
+        yield connected
+
+
+@pytest.fixture
+def http(server: "RunningServer") -> "Iterator[httpx.Client]":
+    """A new HTTP client of the module's server."""
+    import httpx
+
+    with httpx.Client(base_url=server.http) as connected:
         yield connected
 
 

@@ -20,7 +20,6 @@ from wings_core.contracts.actions import (
     TopicBody,
 )
 from wings_core.contracts.messages import JSON_BYTES_MAX
-from wings_core.log import Log
 from wings_core.model import Rejected
 from wings_core.names import NamespaceName
 from wings_core.times import Deadline
@@ -107,7 +106,7 @@ class _Api:
                 asked = parse_fetch(await body.receive(request, JSON_BYTES_MAX))
             deadline = Deadline(arrived + asked.body.timeout_ms / 1000)
             service.metrics.fetch_begun("http")
-            poll, answer = await service.read(partial(_begin, service.log, asked, deadline))
+            poll, answer = await service.read(partial(_begin, service, asked, deadline))
             del asked
             if answer is None:
                 answer = await self._wait(poll, request)
@@ -211,8 +210,10 @@ class _Api:
         return JsonAnswer(encoded, self._service.answers)
 
 
-def _begin(log: Log, asked: FetchRequest, deadline: Deadline) -> tuple[Poll, Answer | None]:
-    poll = Poll(log, asked, deadline)
+def _begin(
+    service: HttpService, asked: FetchRequest, deadline: Deadline
+) -> tuple[Poll, Answer | None]:
+    poll = Poll(service.log, service.fetcher, asked, deadline)
     return poll, poll.advance()
 
 

@@ -7,6 +7,7 @@ at the end, all of a partition at once.
 """
 
 import json
+import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from pydantic import JsonValue
 
 from wings_core.errors import WingsError
 from wings_core.fetch.chunks import Chunk
-from wings_core.fetch.fetcher import Cursor
+from wings_core.fetch.fetcher import Cursor, Fetcher
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.json_rows import EncodedRows, encode_rows_within
@@ -45,7 +46,14 @@ class _Entry:
     cursor: Cursor | None = None
     """None once nothing more is read."""
     chunks: list[Chunk] = field(default_factory=list[Chunk])
+    bytes: int = 0
+    """Of the chunks, as Arrow data."""
     error: WingsError | None = None
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there were more when it was looked at last."""
+        return self.cursor is not None and self.cursor.has_rows
 
 
 class Poll:
@@ -53,6 +61,7 @@ class Poll:
 
     Args:
         log: What is read.
+        fetcher: Reads it, in chunks that are small against an answer.
         request: What is asked for.
         deadline: The end of waiting.
 
@@ -60,10 +69,14 @@ class Poll:
         NotFound: A topic or the namespace does not exist.
     """
 
-    def __init__(self, log: Log, request: FetchRequest, deadline: Deadline) -> None:
-        self._log = log
+    def __init__(
+        self, log: Log, fetcher: Fetcher, request: FetchRequest, deadline: Deadline
+    ) -> None:
         self.deadline = deadline
+        self._registry = log.registry
+        self._fetcher = fetcher
         self._bytes = 0
+        self._bytes_max = log.limits.http_bytes_max
         self._entries = _open_entries(log, request)
         live = sum(1 for entry in self._entries if entry.cursor is not None)
         body = request.body
@@ -79,29 +92,36 @@ class Poll:
         positions = [
             Position(cursor.topic.uuid, cursor.partition, cursor.offset) for cursor in cursors
         ]
-        return self._log.registry.watch(positions, callback)
+        return self._registry.watch(positions, callback)
 
     def _read(self) -> bool:
         """Take what is committed, within the budget; return whether that is all there will be.
 
         Partitions take turns, a slice of the budget each, until none has more, so that none starves
-        another. A partition that fails ends alone, with the messages that came before.
+        another: none takes more than its share of the bytes either, and a random one begins. A
+        partition that fails ends alone, with the messages that came before.
         """
-        moved = True
+        moved, cut = True, False
         while moved and not self._full:
-            moved = False
-            for entry in self._live:
-                moved = self._read_slice(entry) or moved
+            moved, cut = False, False
+            live = self._live
+            share = self._bytes_max // max(1, sum(1 for entry in live if entry.has_rows))
+            first = random.randrange(len(live)) if live else 0
+            for entry in live[first:] + live[:first]:
+                if entry.bytes >= share:
+                    cut = cut or entry.has_rows
+                else:
+                    moved = self._read_slice(entry, share) or moved
                 if self._full:
                     break
-        return self._full or self._state.enough or self.deadline.passed or not self._live
+        return self._full or cut or self._state.enough or self.deadline.passed or not self._live
 
     def _answer(self) -> "Answer":
         """Return the answer, its messages as JSON."""
         results: list[bytes] = []
         messages = 0
         frame = sum(len(_result(entry, _NONE)) + _OFFSETS_BYTES_MAX for entry in self._entries)
-        room = self._log.limits.http_bytes_max - frame
+        room = self._bytes_max - frame
         partitions = sum(1 for entry in self._entries if entry.chunks)
         for entry in self._entries:
             encoded = _NONE
@@ -122,18 +142,19 @@ class Poll:
     @property
     def _full(self) -> bool:
         # More Arrow data than this makes more JSON than an answer may have.
-        return self._state.full or self._bytes >= self._log.limits.http_bytes_max
+        return self._state.full or self._bytes >= self._bytes_max
 
-    def _read_slice(self, entry: _Entry) -> bool:
-        """Read one slice; return whether the cursor moved."""
+    def _read_slice(self, entry: _Entry, bytes_max: int) -> bool:
+        """Read one slice, until the entry has so many bytes; return whether the cursor moved."""
         cursor = entry.cursor
         assert cursor is not None
         before = cursor.offset
         try:
-            for chunk in self._log.fetcher.take_slice(cursor, self._state):
+            for chunk in self._fetcher.take_slice(cursor, self._state):
                 entry.chunks.append(chunk)
+                entry.bytes += chunk.batch.nbytes
                 self._bytes += chunk.batch.nbytes
-                if self._full:
+                if self._full or entry.bytes >= bytes_max:
                     break
         except WingsError as error:
             entry.error = None if entry.chunks else error

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from wings_core.errors import Unavailable
+from wings_core.fetch.fetcher import Fetcher
 from wings_core.log import Log
 from wings_server.flight.running import Running
 from wings_server.http.waiting import Waiting
@@ -17,6 +18,9 @@ from wings_server.metrics import Metrics
 
 READERS = 4
 """Threads that read and encode; each is busy for its own work alone, never for a wait."""
+
+CHUNKS_MIN = 16
+"""An answer has room for at least so many chunks, so that as many partitions can share it."""
 
 WRITERS = 32
 """Threads that push: each waits for its flush, and all that wait share one."""
@@ -34,6 +38,7 @@ class HttpService:
     Attributes:
         log: The log.
         metrics: The metrics.
+        fetcher: Reads the log, in chunks that are small against an answer.
         bodies: Counts the bytes of requests held in memory.
         answers: Counts the bytes of answers held in memory.
         waiting: The calls that wait.
@@ -42,6 +47,12 @@ class HttpService:
     def __init__(self, log: Log, metrics: Metrics) -> None:
         self.log = log
         self.metrics = metrics
+        chunk_bytes_max = min(log.limits.wire_bytes_max, log.limits.http_bytes_max // CHUNKS_MIN)
+        self.fetcher = Fetcher(
+            log.store,
+            log.registry,
+            log.limits.model_copy(update={"wire_bytes_max": max(1, chunk_bytes_max)}),
+        )
         self.bodies = Budget(log.limits.http_pending_bytes_max)
         self.answers = Budget(log.limits.http_pending_bytes_max)
         self.waiting = Waiting(log.fetcher.waits)
