@@ -1,8 +1,8 @@
 """The client: one object for all calls, safe to share between threads."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import pyarrow as pa
 
@@ -19,6 +19,9 @@ from wings_client._push import Identities, push
 from wings_client._retry import Retry
 from wings_client._scan import scan
 from wings_client._transport import Transport
+from wings_client.gather._gather import Gather, gather
+from wings_client.gather._request import Request
+from wings_client.gather._rules import Rules, Sentinel, Strategy, wait
 from wings_core.errors import WingsError
 
 TIMEOUT_SECONDS = 30.0
@@ -353,6 +356,47 @@ class Client(AdminCalls):
         )
         self._transport.add(consumer)
         return consumer
+
+    def gather(
+        self,
+        requests: Iterable[Request],
+        *,
+        timeout: float | None = None,
+        stall_timeout: float | None = None,
+        max_messages: int | None = None,
+        sentinel: Sentinel | None = None,
+        on_error: Literal["end", "continue"] = "end",
+        strategy: Strategy = wait,
+    ) -> Gather:
+        """Send one request to many partitions or servers, and hand on the replies as they come.
+
+        Args:
+            requests: What to send, at once; see `wings_client.gather.Request`.
+            timeout: Seconds to wait in all; None: the client's. Time that the caller spends with a
+                reply does not count.
+            stall_timeout: Seconds to wait for each reply but the first; None, less than a
+                millisecond, or no less than `timeout`: as long as the rest of it.
+            max_messages: End with so many replies.
+            sentinel: A predicate, true to go on (the reply that it is false for is the last handed
+                on), or `wings_client.gather.EMPTY`: an empty reply ends, and is not handed on.
+            on_error: `"end"` ends with the first source that fails, `"continue"` goes on with the
+                others.
+            strategy: `wait`, `stall` or `first(n)` of `wings_client.gather`.
+
+        Raises:
+            InvalidArgument: An option makes no sense, or there are no requests.
+            InvalidTicket: A request is out of range.
+        """
+        rules = Rules.of(
+            timeout=timeout,
+            stall_timeout=stall_timeout,
+            max_messages=max_messages,
+            sentinel=sentinel,
+            on_error=on_error,
+            strategy=strategy,
+            client_timeout=self._transport.timeout,
+        )
+        return gather(self._transport, requests, rules)
 
     def _described(self, topic: TopicRef) -> Topic:
         return topic if isinstance(topic, Topic) else self.topic(topic)

@@ -1,0 +1,29 @@
+"""Gather: one request to many partitions or servers, and the replies as they come.
+
+from wings_client.gather import Request
+
+requests = [Request("flights", partition, offset=0) for partition in ("JFK", "LAX")]
+gather = client.gather(requests, timeout=2.0, stall_timeout=0.2)
+for reply in gather:
+    print(reply.request.partition, reply.batch.num_rows)
+print(gather.end.reason)
+"""
+
+from wings_client.gather._end import GatherEnd, GatherReason, SourceState
+from wings_client.gather._gather import Gather
+from wings_client.gather._request import Reply, Request
+from wings_client.gather._rules import EMPTY, Strategy, first, stall, wait
+
+__all__ = [
+    "EMPTY",
+    "Gather",
+    "GatherEnd",
+    "GatherReason",
+    "Reply",
+    "Request",
+    "SourceState",
+    "Strategy",
+    "first",
+    "stall",
+    "wait",
+]

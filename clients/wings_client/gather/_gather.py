@@ -1,0 +1,161 @@
+"""The faces of a gather: iterator, async iterator, callback."""
+
+import asyncio
+import contextlib
+import threading
+import time
+import weakref
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from types import TracebackType
+from typing import Self
+
+from wings_client._transport import Transport
+from wings_client.gather._end import GatherEnd, GatherReason
+from wings_client.gather._engine import Engine
+from wings_client.gather._request import Reply, Request
+from wings_client.gather._rules import EMPTY, Rules, Sentinel
+from wings_core.errors import InvalidArgument
+
+SOURCES_MAX = 100_000
+"""Most requests of one gather."""
+
+OnReply = Callable[[Reply], "bool | None"]
+"""Takes a reply; False stops the gather."""
+
+OnEnd = Callable[[GatherEnd], None]
+"""Takes the end."""
+
+
+class Gather:
+    """The replies to one request to many, as they come; made by `Client.gather`.
+
+    The requests are sent by the call. Iterate it, with `for` or `async for`, or have the replies
+    delivered to a function: one of these, once. Leaving the loop, `cancel`, and letting go of the
+    gather all end its streams on the servers.
+    """
+
+    def __init__(self, engine: Engine, sentinel: Sentinel | None) -> None:
+        self._engine = engine
+        self._sentinel = sentinel
+        # The engine's threads hold the engine, and never this: letting go of it ends them.
+        weakref.finalize(self, engine.finish, GatherReason.STOPPED).atexit = False
+        engine.start()
+
+    @property
+    def end(self) -> GatherEnd | None:
+        """How it ended; None while it goes on."""
+        return self._engine.end
+
+    def cancel(self) -> None:
+        """End it, from any thread; whoever waits for a reply gets the end."""
+        self._engine.finish(GatherReason.CANCELLED)
+
+    def __iter__(self) -> Generator[Reply]:
+        """Yield the replies; blocks while there is none. Then `end` tells why it ended."""
+        # Holds the gather, which a `for` loop over a call would else let go of at once.
+        try:
+            while (reply := self._engine.next()) is not None:
+                last = self._is_last(reply)
+                yield reply
+                if last:
+                    return
+        finally:
+            self._engine.finish(GatherReason.STOPPED)
+
+    async def __aiter__(self) -> AsyncGenerator[Reply]:
+        """Yield the replies without blocking the event loop."""
+        loop = asyncio.get_running_loop()
+        news = asyncio.Event()
+
+        def tell() -> None:
+            # The loop may have ended; then nobody waits any more.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(news.set)
+
+        self._engine.listen(tell)
+        try:
+            while (reply := await _next_async(self._engine, news)) is not None:
+                last = self._is_last(reply)
+                yield reply
+                if last:
+                    return
+        finally:
+            self._engine.listen(None)
+            self._engine.finish(GatherReason.STOPPED)
+
+    def deliver(self, on_reply: OnReply, on_end: OnEnd) -> None:
+        """Call functions with the replies and the end, on a thread, and return at once.
+
+        Args:
+            on_reply: Gets each reply, one at a time. Returns False to stop; what it raises stops
+                the gather too, and is the end's error.
+            on_end: Gets the end, exactly once, always, after the last reply.
+        """
+        threading.Thread(
+            target=self._deliver,
+            args=(on_reply, on_end),
+            name="wings-gather-deliver",
+            daemon=True,
+        ).start()
+
+    def __enter__(self) -> Self:
+        """Return the gather itself."""
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop it, where it has not ended."""
+        self._engine.finish(GatherReason.STOPPED, error)
+
+    def _deliver(self, on_reply: OnReply, on_end: OnEnd) -> None:
+        try:
+            while (reply := self._engine.next()) is not None:
+                self._is_last(reply)
+                if on_reply(reply) is False:
+                    self._engine.finish(GatherReason.STOPPED)
+        except BaseException as error:  # noqa: BLE001 - the caller's function may raise anything.
+            self._engine.finish(GatherReason.STOPPED, error)
+        on_end(self._engine.finish(GatherReason.STOPPED))
+
+    def _is_last(self, reply: Reply) -> bool:
+        """Ask a predicate, outside all locks; end the gather where it says so."""
+        if self._sentinel is None or self._sentinel is EMPTY or self._sentinel(reply):
+            return False
+        self._engine.finish(GatherReason.SENTINEL)
+        return True
+
+
+def gather(transport: Transport, requests: Iterable[Request], rules: Rules) -> Gather:
+    """Send the requests; see `Client.gather`."""
+    wanted = tuple(requests)
+    if not 1 <= len(wanted) <= SOURCES_MAX:
+        raise InvalidArgument(f"a gather takes 1 to {SOURCES_MAX} requests; got {len(wanted)}")
+    for request in wanted:
+        wait = rules.timeout if request.timeout is None else request.timeout
+        request.to_ticket(wait)  # So that a bad one is told by the call.
+    endpoints = {request.endpoint for request in wanted if request.endpoint is not None}
+    transports: dict[str | None, Transport] = {None: transport}
+    for endpoint in endpoints:
+        transports[endpoint] = Transport(endpoint, transport.timeout, transport.retry)
+    return Gather(Engine(transports, wanted, rules), rules.sentinel)
+
+
+async def _next_async(engine: Engine, news: asyncio.Event) -> Reply | None:
+    wait = engine.begin_wait()
+    while True:
+        news.clear()  # Before the look, so that what comes after it is not missed.
+        step = engine.next_step(wait)
+        if step is not None:
+            return step if isinstance(step, Reply) else None
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(wait.left):
+                await news.wait()
+        except TimeoutError:
+            pass
+        finally:
+            engine.account(wait, time.monotonic() - began)

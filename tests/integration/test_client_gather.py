@@ -1,0 +1,368 @@
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from breakable_proxy import breakable
+from scripted_responders import Responder, responder, script
+
+import wings_client
+from wings_client import Client, Connection
+from wings_client.gather import (
+    EMPTY,
+    Gather,
+    GatherEnd,
+    GatherReason,
+    Reply,
+    Request,
+    first,
+    stall,
+    wait,
+)
+from wings_core.errors import Internal, InvalidArgument, Unavailable
+
+NOBODY = "grpc://127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Responder]:
+    with responder() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Responder) -> Iterator[Client]:
+    with wings_client.connect(server.endpoint, timeout=5.0) as connected:
+        yield connected
+
+
+def five(server: Responder, *, then: str = "end") -> list[Request]:
+    """Five sources that answer after 10 ms, and a sixth whose empty reply comes at 100 ms."""
+    quick = [script(server.endpoint, (10, 3), then=then) for _ in range(5)]
+    return [*quick, script(server.endpoint, (100, 0), then=then)]
+
+
+def read_sync(gather: Gather) -> list[Reply]:
+    return list(gather)
+
+
+def read_async(gather: Gather) -> list[Reply]:
+    async def read() -> list[Reply]:
+        return [reply async for reply in gather]
+
+    return asyncio.run(read())
+
+
+def read_delivered(gather: Gather) -> list[Reply]:
+    replies: list[Reply] = []
+    ends: list[GatherEnd] = []
+    ended = threading.Event()
+
+    def on_end(end: GatherEnd) -> None:
+        ends.append(end)
+        ended.set()
+
+    gather.deliver(lambda reply: replies.append(reply), on_end)
+    assert ended.wait(20)
+    assert ends == [gather.end]
+    return replies
+
+
+READS: dict[str, Callable[[Gather], list[Reply]]] = {
+    "iterator": read_sync,
+    "async iterator": read_async,
+    "callback": read_delivered,
+}
+
+
+def has_rows(reply: Reply) -> bool:
+    return reply.batch.num_rows > 0
+
+
+CASES: dict[str, tuple[dict[str, Any], str, int, GatherReason]] = {
+    "only the total": ({"timeout": 0.4}, "hang", 6, GatherReason.TIMEOUT),
+    "all answered": ({}, "end", 6, GatherReason.COMPLETE),
+    "the strategy wait": ({"strategy": wait}, "end", 6, GatherReason.COMPLETE),
+    "a stall shorter than the gap": ({"stall_timeout": 0.05}, "hang", 5, GatherReason.STALL),
+    "the strategy stall": (
+        {"timeout": 0.5, "strategy": stall}, "hang", 5, GatherReason.STALL,
+    ),
+    "first three": ({"max_messages": 3}, "hang", 3, GatherReason.MAX_MESSAGES),
+    "the strategy first": ({"strategy": first(3)}, "hang", 3, GatherReason.MAX_MESSAGES),
+    "more than there are": ({"max_messages": 9, "timeout": 0.4}, "hang", 6, GatherReason.TIMEOUT),
+    "more than there are, all ended": ({"max_messages": 9}, "end", 6, GatherReason.COMPLETE),
+    "the empty sentinel": ({"sentinel": EMPTY}, "hang", 5, GatherReason.SENTINEL),
+    "a predicate": (
+        {"sentinel": has_rows}, "hang", 6, GatherReason.SENTINEL,
+    ),
+    "a stall below a millisecond": (
+        {"stall_timeout": 0.0009, "sentinel": EMPTY}, "hang", 5, GatherReason.SENTINEL,
+    ),
+    "a stall beyond the total": (
+        {"stall_timeout": 9.0, "timeout": 0.4}, "hang", 6, GatherReason.TIMEOUT,
+    ),
+    "all options, the stall wins": (
+        {"timeout": 3.0, "stall_timeout": 0.05, "max_messages": 9, "sentinel": EMPTY},
+        "hang", 5, GatherReason.STALL,
+    ),
+    "all options, the maximum wins": (
+        {"timeout": 3.0, "stall_timeout": 0.5, "max_messages": 3, "sentinel": EMPTY},
+        "hang", 3, GatherReason.MAX_MESSAGES,
+    ),
+    "all options, the sentinel wins": (
+        {"timeout": 3.0, "stall_timeout": 0.5, "max_messages": 9, "sentinel": EMPTY},
+        "hang", 5, GatherReason.SENTINEL,
+    ),
+    "all options, the total wins": (
+        {"timeout": 0.06, "stall_timeout": 0.055, "max_messages": 9, "sentinel": EMPTY},
+        "hang", 5, GatherReason.TIMEOUT,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("face", READS)
+@pytest.mark.parametrize("case", CASES)
+def test_a_gather_ends_as_it_is_told(
+    server: Responder, client: Client, face: str, case: str
+) -> None:
+    options, then, replies, reason = CASES[case]
+    gather = client.gather(five(server, then=then), **options)
+    found = READS[face](gather)
+    end = gather.end
+    assert end is not None
+    assert (len(found), end.reason) == (replies, reason)
+    assert end.replies == replies
+    assert end.rows == sum(reply.batch.num_rows for reply in found)
+    assert end.error is None
+    assert len(end.sources) == 6
+    server.wait_until_idle()
+
+
+def test_each_source_tells_where_to_read_on(server: Responder, client: Client) -> None:
+    requests = [script(server.endpoint, (1, 3), (1, 2)), script(server.endpoint, (1, 4))]
+    gather = client.gather(requests)
+    list(gather)
+    assert gather.end is not None
+    states = [(each.replies, each.rows, each.next_offset) for each in gather.end.sources]
+    assert states == [(2, 5, 5), (1, 4, 4)]
+    assert [each.request for each in gather.end.sources] == requests
+
+
+def test_what_was_not_handed_on_is_not_counted(server: Responder, client: Client) -> None:
+    gather = client.gather([script(server.endpoint, *[(0, 2)] * 10)], max_messages=3)
+    assert [reply.end_offset for reply in gather] == [1, 3, 5]
+    assert gather.end is not None
+    assert gather.end.sources[0].next_offset == 6
+
+
+def test_bad_options_are_refused_by_the_call(server: Responder, client: Client) -> None:
+    bad: list[dict[str, Any]] = [
+        {"timeout": 0},
+        {"timeout": -1},
+        {"max_messages": 0},
+        {"max_messages": -1},
+        {"strategy": first(0)},
+        {"strategy": first(2), "max_messages": 2},
+        {"on_error": "ignore"},
+        {"sentinel": "empty"},
+    ]
+    for options in bad:
+        with pytest.raises(InvalidArgument):
+            client.gather(five(server), **options)
+    with pytest.raises(InvalidArgument, match="requests"):
+        client.gather([])
+    assert server.running == 0
+
+
+@pytest.mark.parametrize("on_error", ["end", "continue"])
+def test_nobody_there_is_no_responders(client: Client, on_error: Any) -> None:
+    requests = [script(NOBODY), script("grpc://127.0.0.1:2")]
+    gather = client.gather(requests, timeout=20, on_error=on_error)
+    assert list(gather) == []
+    assert gather.end is not None
+    assert gather.end.reason == GatherReason.NO_RESPONDERS
+    assert isinstance(gather.end.error, Unavailable)
+    assert gather.end.error.connection == Connection.UNREACHABLE
+
+
+def one_down(server: Responder) -> list[Request]:
+    return [
+        script(server.endpoint, (50, 1)),
+        script(NOBODY),
+        script(server.endpoint, (50, 1)),
+    ]
+
+
+def test_one_server_of_three_down_ends_a_gather(server: Responder, client: Client) -> None:
+    gather = client.gather(one_down(server))
+    list(gather)
+    assert gather.end is not None
+    assert gather.end.reason == GatherReason.DISCONNECTED
+    assert isinstance(gather.end.error, Unavailable)
+    server.wait_until_idle()
+
+
+def test_one_server_of_three_down_is_gone_on_without(server: Responder, client: Client) -> None:
+    gather = client.gather(one_down(server), on_error="continue")
+    assert len(list(gather)) == 2
+    assert gather.end is not None
+    assert gather.end.reason == GatherReason.COMPLETE
+    errors = [each.error for each in gather.end.sources]
+    assert errors[0] is None
+    assert isinstance(errors[1], Unavailable)
+    assert errors[2] is None
+
+
+def test_a_refusal_is_a_server_error(server: Responder, client: Client) -> None:
+    requests = [script(server.endpoint, (1, 1), then="refuse")]
+    gather = client.gather(requests)
+    assert len(list(gather)) == 1
+    assert gather.end is not None
+    assert gather.end.reason == GatherReason.SERVER_ERROR
+    assert isinstance(gather.end.error, Internal)
+    assert gather.end.sources[0].next_offset == 1
+
+
+def test_a_server_that_dies_midway_is_disconnected(server: Responder, client: Client) -> None:
+    with breakable(server.endpoint) as proxy:
+        gather = client.gather([script(proxy.endpoint, (1, 2), then="hang")])
+        replies = iter(gather)
+        assert next(replies).batch.num_rows == 2
+        proxy.cut()
+        assert list(replies) == []
+    assert gather.end is not None
+    assert gather.end.reason == GatherReason.DISCONNECTED
+    assert isinstance(gather.end.error, Unavailable)
+    assert gather.end.error.connection == Connection.LOST
+    assert gather.end.sources[0].next_offset == 2
+
+
+@pytest.mark.parametrize("stall_timeout", [None, 30.0])
+def test_a_gather_is_cancelled_from_another_thread(
+    server: Responder, client: Client, stall_timeout: float | None
+) -> None:
+    requests = [script(server.endpoint, (1, 1), then="hang")]
+    gather = client.gather(requests, timeout=60, stall_timeout=stall_timeout)
+    timer = threading.Timer(0.1, gather.cancel)
+    timer.start()
+    assert len(list(gather)) == 1
+    timer.join()
+    assert gather.end is not None
+    assert gather.end.reason == GatherReason.CANCELLED
+    assert server.wait_until_idle() < 1.0
+
+
+def test_time_spent_with_a_reply_does_not_count(server: Responder, client: Client) -> None:
+    pause = threading.Event()
+    requests = [script(server.endpoint, (1, 1), (50, 1), (50, 1))]
+    gather = client.gather(requests, timeout=0.5, stall_timeout=0.3)
+    for _ in gather:
+        pause.wait(0.4)
+    assert gather.end is not None
+    assert (gather.end.reason, gather.end.replies) == (GatherReason.COMPLETE, 3)
+
+
+def test_a_slow_callback_does_not_cause_a_timeout(server: Responder, client: Client) -> None:
+    pause = threading.Event()
+    ends: list[GatherEnd] = []
+    ended = threading.Event()
+
+    def on_end(end: GatherEnd) -> None:
+        ends.append(end)
+        ended.set()
+
+    def on_reply(_: Reply) -> None:
+        pause.wait(0.4)
+
+    requests = [script(server.endpoint, (1, 1), (50, 1), (50, 1))]
+    client.gather(requests, timeout=0.5).deliver(on_reply, on_end)
+    assert ended.wait(20)
+    assert [end.reason for end in ends] == [GatherReason.COMPLETE]
+
+
+def test_a_callback_stops_by_false_or_by_raising(server: Responder, client: Client) -> None:
+    def refuse(_: Reply) -> bool:
+        return False
+
+    def fail(_: Reply) -> None:
+        raise KeyError
+
+    for on_reply, error in ((refuse, type(None)), (fail, KeyError)):
+        ends: list[GatherEnd] = []
+        ended = threading.Event()
+
+        def on_end(
+            end: GatherEnd, ends: list[GatherEnd] = ends, ended: threading.Event = ended
+        ) -> None:
+            ends.append(end)
+            ended.set()
+
+        requests = [script(server.endpoint, (1, 1), then="hang")]
+        client.gather(requests).deliver(on_reply, on_end)
+        assert ended.wait(20)
+        assert [(end.reason, type(end.error)) for end in ends] == [(GatherReason.STOPPED, error)]
+        server.wait_until_idle()
+
+
+def test_leaving_the_loop_cancels_the_streams(server: Responder, client: Client) -> None:
+    hanging = [script(server.endpoint, (1, 1), then="hang") for _ in range(3)]
+    for _ in client.gather(hanging):
+        break
+    assert server.wait_until_idle() < 1.0
+
+    gather = client.gather(hanging)
+
+    def fail() -> None:
+        for _ in gather:
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert server.wait_until_idle() < 1.0
+    assert gather.end is not None
+    assert gather.end.reason == GatherReason.STOPPED
+
+
+def test_a_gather_that_is_never_read_is_cancelled_when_it_is_let_go_of(
+    server: Responder, client: Client
+) -> None:
+    gather = client.gather([script(server.endpoint, (1, 1), then="hang")])
+    until = time.monotonic() + 5
+    while not server.running and time.monotonic() < until:
+        time.sleep(0.002)
+    assert server.running == 1
+    del gather
+    gc.collect()
+    assert server.wait_until_idle() < 1.0
+    with client.gather([script(server.endpoint, (1, 1), then="hang")]):
+        pass
+    assert server.wait_until_idle() < 1.0
+
+
+def test_closing_the_client_ends_its_gathers(server: Responder) -> None:
+    client = wings_client.connect(server.endpoint)
+    ticket = script(server.endpoint, (1, 1), then="hang").ticket
+    gather = client.gather([Request(ticket=ticket)])
+    replies = iter(gather)
+    next(replies)
+    client.close()
+    assert list(replies) == []
+    assert gather.end is not None
+    assert gather.end.reason == GatherReason.DISCONNECTED
+
+
+def test_two_thousand_sources_are_read_by_a_bounded_number_of_threads(
+    server: Responder, client: Client
+) -> None:
+    before = threading.active_count()
+    ticket = script(server.endpoint, (0, 1)).ticket
+    most = 0
+    count = 0
+    for _ in client.gather([Request(ticket=ticket)] * 2000, timeout=60):
+        most = max(most, threading.active_count() - before)
+        count += 1
+    assert count == 2000
+    assert most <= 64

@@ -1,0 +1,83 @@
+"""Gather over partitions of real topics."""
+
+import threading
+
+import pytest
+from fix_client import NewTopic
+
+from wings_client import Client
+from wings_client.gather import GatherReason, Request
+from wings_core.errors import InvalidTicket, TopicNotFound
+from wings_server.testing import RunningServer
+
+KEYED = ("key: int64", "n: int64")
+
+
+def test_replies_of_all_partitions_come_with_their_source(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    wings.push(topic, {"key": [1, 2, 2], "n": [10, 20, 21]})
+    requests = [
+        Request(topic.name, key, offset=0, kind=kind)
+        for key in (1, 2)
+        for kind in ("fetch", "scan")
+    ]
+    gather = wings.gather(requests, timeout=10)
+    found = {
+        (reply.request.partition, reply.request.kind): reply.batch.column("n").to_pylist()
+        for reply in gather
+    }
+    assert found == {
+        (1, "fetch"): [10],
+        (1, "scan"): [10],
+        (2, "fetch"): [20, 21],
+        (2, "scan"): [20, 21],
+    }
+    assert gather.end is not None
+    assert gather.end.reason == GatherReason.COMPLETE
+    assert [each.next_offset for each in gather.end.sources] == [1, 1, 2, 2]
+
+
+def test_the_end_chunk_of_an_idle_partition_is_no_reply(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    gather = wings.gather([Request(topic.name, offset="latest", timeout=0.1)], timeout=10)
+    assert list(gather) == []
+    assert gather.end is not None
+    assert gather.end.reason == GatherReason.COMPLETE
+    assert gather.end.sources[0].next_offset == 0
+
+
+def test_a_push_wakes_a_gather_that_waits(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    requests = [Request(topic.name, key, offset=0) for key in range(10)]
+    gather = wings.gather(requests, timeout=30, max_messages=1)
+    pusher = threading.Timer(0.1, lambda: wings.push(topic, {"key": [7], "n": [1]}))
+    pusher.start()
+    (reply,) = gather
+    pusher.join()
+    assert reply.request.partition == 7
+
+
+def test_more_partitions_than_threads_are_all_waited_for(
+    server: RunningServer, wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    requests = [Request(topic.name, key, offset=0) for key in range(200)]
+    gather = wings.gather(requests, timeout=30, max_messages=1)
+    pusher = threading.Timer(0.1, lambda: wings.push(topic, {"key": [199], "n": [1]}))
+    pusher.start()
+    (reply,) = gather
+    pusher.join()
+    assert reply.request.partition == 199
+    server.wait_for_calls(0)
+
+
+def test_a_topic_that_is_not_there_is_a_server_error(wings: Client) -> None:
+    gather = wings.gather([Request("no-such-topic")])
+    assert list(gather) == []
+    assert gather.end is not None
+    assert gather.end.reason == GatherReason.SERVER_ERROR
+    assert isinstance(gather.end.error, TopicNotFound)
+    with pytest.raises(InvalidTicket, match="offset"):
+        wings.gather([Request("no-such-topic", offset=-1)])
