@@ -92,7 +92,7 @@ class Put:
         Raises:
             WingsError: What a batch was refused with, once the client sends again or finishes.
         """
-        answers = Answers(writer, self._metrics)
+        answers = Answers(writer, self._stream, self._metrics)
         try:
             for chunk in _read(reader):
                 if self._stream.refused is not None:
@@ -169,8 +169,11 @@ class Answers:
     gone nothing more is written, but the outcomes are still waited for.
     """
 
-    def __init__(self, writer: flight.FlightMetadataWriter, metrics: Metrics) -> None:
+    def __init__(
+        self, writer: flight.FlightMetadataWriter, stream: PushStream, metrics: Metrics
+    ) -> None:
         self._writer = writer
+        self._stream = stream
         self._metrics = metrics
         self._queue: queue.SimpleQueue[tuple[int, Pending | Rejected] | None] = queue.SimpleQueue()
         self._places = threading.Semaphore(ANSWERS_WAITING_MAX)
@@ -200,13 +203,16 @@ class Answers:
         silent = False
         while (item := self._queue.get()) is not None:
             index, outcome = item
-            result = outcome if isinstance(outcome, Rejected) else self._outcome(outcome)
+            result = self._outcome(outcome)
             if not silent:
                 silent = not self._write(index, result)
             self._answered += 1
             self._places.release()
 
-    def _outcome(self, pending: Pending) -> CommitResult:
+    def _outcome(self, pending: Pending | Rejected) -> CommitResult:
+        if isinstance(pending, Rejected):
+            # A batch before it may have been refused since it was read.
+            return Rejected(self._stream.refused or pending.error)
         result = pending.outcome()
         if isinstance(result, Accepted):
             rows = sum(page.rows for _, page in pending.batch.pages)
