@@ -54,15 +54,23 @@ def complete(app: FastAPI) -> None:
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = found()
-            schemas: dict[str, Any] = document.setdefault("components", {}).setdefault(
-                "schemas", {}
-            )
+            _drop_framework_errors(document)
+            schemas: dict[str, Any] = document["components"]["schemas"]
             for body in BODIES:
                 schemas.update(_schemas(body))
             app.openapi_schema = document
         return app.openapi_schema
 
     app.openapi = document
+
+
+def _drop_framework_errors(document: dict[str, Any]) -> None:
+    """Take out the 422 that the framework adds; nothing ever answers it."""
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)
 
 
 def _reference(model: str) -> str:

@@ -1,0 +1,104 @@
+"""The OpenAPI document tells the truth: requests made from it meet only what it says."""
+
+import contextlib
+import json
+import re
+from typing import Any, cast
+
+import httpx
+import pytest
+import schemathesis
+from http_calls import create_topic, push
+from hypothesis import HealthCheck, given, settings
+from hypothesis.errors import Unsatisfiable
+from hypothesis.strategies import SearchStrategy
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from wings_server.testing import RunningServer
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+    unsupported_method,
+]
+
+
+SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+
+
+@pytest.mark.timeout(300)
+def test_requests_made_from_the_document_meet_only_what_it_says(server: RunningServer) -> None:
+    with httpx.Client(base_url=server.http) as http:
+        create_topic(http, "t", ["n: int64", "k: string not null"], "k")
+        push(http, {"topic": "t", "data": [{"n": 1, "k": "a"}]})
+    api = schemathesis.openapi.from_url(f"{server.http}/openapi.json")
+    tried = 0
+    operations: list[Any] = [found.ok() for found in cast("Any", api.get_all_operations())]
+    for operation in operations:
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+            tried += _try(operation.as_strategy(generation_mode=mode))
+    assert tried >= 13
+
+
+def _try(cases: SearchStrategy[Any]) -> bool:
+    """Make requests; return whether any could be made."""
+    tried = False
+
+    @given(cases)
+    @settings(max_examples=15, suppress_health_check=SLOW, database=None)
+    def make(case: Any) -> None:
+        nonlocal tried
+        tried = True
+        body: Any = case.body
+        if isinstance(body, dict) and isinstance(body.get("timeout_ms"), int):  # pyright: ignore[reportUnknownMemberType]
+            body["timeout_ms"] = min(5, body["timeout_ms"])  # pyright: ignore[reportUnknownArgumentType] - nobody waits long
+        case.call_and_validate(checks=CHECKS, timeout=30)
+
+    with contextlib.suppress(Unsatisfiable):  # Nothing of an operation without input can be bad.
+        make()
+    return tried
+
+
+@pytest.fixture(scope="module")
+def document(server: RunningServer) -> dict[str, Any]:
+    return httpx.get(f"{server.http}/openapi.json").json()
+
+
+def test_every_endpoint_is_in_the_document(document: dict[str, Any]) -> None:
+    namespace = "/v1/tenants/{tenant}/namespaces/{namespace}"
+    found = {(path, method) for path, methods in document["paths"].items() for method in methods}
+    assert found == {
+        ("/healthz", "get"), ("/readyz", "get"), ("/metrics", "get"),
+        ("/v1/fetch", "post"), ("/v1/push", "post"),
+        ("/v1/namespaces", "get"), ("/v1/namespaces", "post"), (namespace, "delete"),
+        (f"{namespace}/topics", "get"), (f"{namespace}/topics", "post"),
+        (f"{namespace}/topics/{{topic}}", "get"), (f"{namespace}/topics/{{topic}}", "delete"),
+        (f"{namespace}/topics/{{topic}}/partitions", "get"),
+    }  # fmt: skip
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    references = set(re.findall(r'"\$ref": "([^"]+)"', json.dumps(document)))
+    names = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert references == names
+
+
+def test_errors_are_described_by_one_model(document: dict[str, Any]) -> None:
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            assert "422" not in operation["responses"]
+            for status, response in operation["responses"].items():
+                if int(status) >= 400:
+                    schema = response["content"]["application/json"]["schema"]
+                    assert schema == {"$ref": "#/components/schemas/ErrorBody"}
