@@ -1,0 +1,125 @@
+"""The fetcher over a real log: several partitions of one request, and waits."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from wings_core.data_directory import DataDirectory
+from wings_core.errors import Unavailable
+from wings_core.fetch.fetcher import Cancel
+from wings_core.fetch.state import FetchState
+from wings_core.ingest.group_commit import PushStream
+from wings_core.ingest.prepare import Preparer, PushOptions
+from wings_core.log import Log
+from wings_core.model import Topic
+from wings_core.names import TopicName
+from wings_core.partitions import Partition
+from wings_core.times import Deadline
+
+SCHEMA = pa.schema([("n", pa.int64()), ("key", pa.int32())])
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with DataDirectory.open(tmp_path / "data") as directory:
+        opened = Log.open(directory)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def topic(log: Log) -> Topic:
+    return log.admin.create_topic(TopicName.parse("t"), SCHEMA, "key")
+
+
+def push(log: Log, topic: Topic, key: int, *values: int) -> None:
+    arrays = [pa.array(values, pa.int64()), pa.array([key] * len(values), pa.int32())]
+    rows = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    prepared = Preparer(topic, log.limits).prepare(rows, PushOptions())
+    log.group_commit.submit(PushStream(), prepared, awaited=True).accepted()
+
+
+class Readers:
+    """Reads some partitions on a thread each, under one state."""
+
+    def __init__(self, log: Log, topic: Topic, state: FetchState, *keys: int) -> None:
+        self.values: dict[int, list[int]] = {key: [] for key in keys}
+        self.cancels = {key: Cancel() for key in keys}
+        self.errors: list[BaseException] = []
+
+        def read(key: int) -> None:
+            try:
+                for batch, start, end in log.fetcher.fetch(
+                    topic, Partition(str(key)), 0, state, self.cancels[key]
+                ):
+                    assert end - start + 1 == batch.num_rows
+                    self.values[key].extend(value.as_py() for value in batch["n"])
+            except BaseException as error:  # noqa: BLE001 - looked at by the test
+                self.errors.append(error)
+
+        self.threads = [threading.Thread(target=read, args=(key,)) for key in keys]
+        for thread in self.threads:
+            thread.start()
+
+    def join(self) -> None:
+        for thread in self.threads:
+            thread.join(timeout=20)
+            assert not thread.is_alive(), "a partition still waits"
+
+    @property
+    def total(self) -> int:
+        return sum(len(values) for values in self.values.values())
+
+
+def test_the_sum_over_partitions_reaches_the_maximum_exactly(log: Log, topic: Topic) -> None:
+    for key in range(4):
+        for start in range(0, 50, 10):
+            push(log, topic, key, *range(start, start + 10))
+    state = FetchState(Deadline.after(20), 1, 77, partitions=4)
+    readers = Readers(log, topic, state, *range(4))
+    readers.join()
+    assert not readers.errors
+    assert readers.total == state.delivered == 77
+    for values in readers.values.values():
+        assert values == list(range(len(values)))
+
+
+def test_enough_in_one_partition_ends_the_waits_of_the_others(log: Log, topic: Topic) -> None:
+    state = FetchState(Deadline.after(60), 3, 10, partitions=3)
+    readers = Readers(log, topic, state, 0, 1, 2)
+    push(log, topic, 1, 5)
+    push(log, topic, 1, 6, 7)
+    readers.join()
+    assert not readers.errors
+    assert readers.values == {0: [], 1: [5, 6, 7], 2: []}
+
+
+def test_the_minimum_is_collected_by_the_whole_request(log: Log, topic: Topic) -> None:
+    state = FetchState(Deadline.after(60), 4, 10, partitions=2)
+    readers = Readers(log, topic, state, 0, 1)
+    for value in (1, 2):
+        push(log, topic, 0, value)
+        push(log, topic, 1, value)
+    readers.join()
+    assert readers.total == 4
+
+
+def test_a_cancelled_wait_ends_with_its_error(log: Log, topic: Topic) -> None:
+    state = FetchState(Deadline.after(60), 1, 10)
+    readers = Readers(log, topic, state, 0)
+    readers.cancels[0].cancel(Unavailable("the server is stopping"))
+    readers.join()
+    assert [type(error) for error in readers.errors] == [Unavailable]
+
+
+def test_commits_between_look_and_wait_are_not_missed(log: Log, topic: Topic) -> None:
+    for round_number in range(50):
+        key = 100 + round_number
+        state = FetchState(Deadline.after(30), 1, 10)
+        readers = Readers(log, topic, state, key)
+        push(log, topic, key, round_number)  # At any moment of the reader's first steps.
+        readers.join()
+        assert readers.values[key] == [round_number]

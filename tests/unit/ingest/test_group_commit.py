@@ -1,0 +1,142 @@
+"""Group commit over a real store and registry."""
+
+import errno
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from fix_storage import FaultyFiles
+
+from wings_core.errors import Internal, OffsetMismatch, Unavailable
+from wings_core.ingest.group_commit import FlushReport, GroupCommit, PushStream
+from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
+from wings_core.limits import Limits
+from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.model import Accepted, PageAddress, Rejected, Topic
+from wings_core.names import TopicName
+from wings_core.partitions import UNPARTITIONED
+from wings_core.storage.interfaces import EncodedPage
+from wings_core.storage.segments import SegmentStore
+
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+class GatedStore(SegmentStore):
+    """A real store whose writes can be held up, so that others come during a flush."""
+
+    def __init__(self, directory: Path, files: FaultyFiles) -> None:
+        super().__init__(directory, segment_bytes_max=1 << 20, files=files)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Semaphore(0)
+
+    def write(self, pages: Sequence[EncodedPage]) -> list[PageAddress]:
+        self.entered.release()
+        assert self.gate.wait(20)
+        return super().write(pages)
+
+
+class Rig:
+    """A group commit with all its real parts."""
+
+    def __init__(self, path: Path) -> None:
+        self.metadata = SqliteMetadata(path / "metadata.sqlite")
+        self.files = FaultyFiles()
+        self.store = GatedStore(path / "segments", self.files)
+        self.reports: list[FlushReport] = []
+        self.limits = Limits()
+        self.group = GroupCommit(
+            self.store, self.metadata.registry, self.limits, self.reports.append
+        )
+        self.topic: Topic = self.metadata.admin.create_topic(TopicName.parse("t"), SCHEMA)
+
+    def batch(self, *values: int, expected: int | None = None) -> PreparedBatch:
+        rows = pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], schema=SCHEMA)
+        options = PushOptions(expected_offset=expected)
+        return Preparer(self.topic, self.limits).prepare(rows, options)
+
+    def next_offset(self) -> int:
+        return self.metadata.registry.partition_state(self.topic.uuid, UNPARTITIONED).next_offset
+
+    def close(self) -> None:
+        self.store.gate.set()
+        self.group.close()
+        self.store.close()
+        self.metadata.close()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
+    yield made
+    made.close()
+
+
+def in_background(call: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread
+
+
+def test_whoever_comes_during_a_flush_shares_the_next(rig: Rig) -> None:
+    rig.store.gate.clear()
+    first = rig.group.submit(PushStream(), rig.batch(0), awaited=True)
+    leader = in_background(first.outcome)
+    assert rig.store.entered.acquire(timeout=20)
+    later = [rig.group.submit(PushStream(), rig.batch(n), awaited=False) for n in range(20)]
+    rig.store.gate.set()
+    results = [pending.outcome() for pending in later]
+    leader.join(timeout=20)
+    assert all(isinstance(result, Accepted) for result in results)
+    assert [report.batches for report in rig.reports] == [1, 20]
+    assert rig.next_offset() == 21
+
+
+def test_what_nobody_waits_for_is_flushed_by_the_flusher(rig: Rig) -> None:
+    pending = rig.group.submit(PushStream(), rig.batch(1), awaited=False)
+    assert rig.store.entered.acquire(timeout=20)  # Without a call of outcome().
+    assert isinstance(pending.outcome(), Accepted)
+
+
+def test_a_refused_batch_refuses_the_later_ones_of_its_stream_in_later_flushes(rig: Rig) -> None:
+    stream = PushStream()
+    refused = rig.group.submit(stream, rig.batch(1, expected=7), awaited=True).outcome()
+    assert isinstance(refused, Rejected)
+    assert isinstance(refused.error, OffsetMismatch)
+    later = rig.group.submit(stream, rig.batch(2), awaited=True).outcome()
+    assert isinstance(later, Rejected)
+    assert later.error is refused.error
+    other = rig.group.submit(PushStream(), rig.batch(3), awaited=True).outcome()
+    assert isinstance(other, Accepted)
+    assert rig.next_offset() == 1
+
+
+def test_a_failed_sync_fails_the_whole_flush_and_the_next_works(rig: Rig) -> None:
+    rig.store.gate.clear()
+    leader = in_background(rig.group.submit(PushStream(), rig.batch(0), awaited=True).outcome)
+    assert rig.store.entered.acquire(timeout=20)
+    shared = [rig.group.submit(PushStream(), rig.batch(n), awaited=False) for n in range(3)]
+    rig.files.fail("sync", errno.EIO, after=1)
+    rig.store.gate.set()
+    leader.join(timeout=20)
+    for pending in shared:
+        with pytest.raises(Internal):
+            pending.accepted()
+    rig.group.submit(PushStream(), rig.batch(9), awaited=True).accepted()
+    assert rig.next_offset() == 2
+    assert [report.failed for report in rig.reports] == [False, True, False]
+
+
+def test_closing_commits_what_is_pending_and_refuses_what_comes_later(rig: Rig) -> None:
+    rig.store.gate.clear()
+    pending = [rig.group.submit(PushStream(), rig.batch(n), awaited=True) for n in range(3)]
+    closing = in_background(rig.group.close)
+    rig.store.gate.set()
+    closing.join(timeout=20)
+    assert not closing.is_alive()
+    assert all(isinstance(batch.outcome(), Accepted) for batch in pending)
+    with pytest.raises(Unavailable):
+        rig.group.submit(PushStream(), rig.batch(4), awaited=True)
+    assert rig.group.pending_bytes == 0
