@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import cli, client, locate, memory, poll, put, scan
+from benchmarks import cli, client, http, locate, memory, poll, put, scan
 from benchmarks.harness import Row, report
 
 SUITES: dict[str, Callable[[], Iterator[Row]]] = {
@@ -14,6 +14,7 @@ SUITES: dict[str, Callable[[], Iterator[Row]]] = {
     "scan": scan.run,
     "put": put.run,
     "poll": poll.run,
+    "http": http.run,
     "locate": locate.run,
     "memory": memory.run,
 }
