@@ -13,6 +13,9 @@ from wings_server.settings import Address
 BACKLOG = 2048
 """Connections that the kernel holds until they are accepted."""
 
+KEEP_ALIVE_SECONDS = 75
+"""How long a connection may be idle; longer than most clients keep one, so that they close it."""
+
 REQUESTS_SECONDS_MAX = 2
 """How long a stop waits for requests under way before it ends them."""
 
@@ -74,6 +77,7 @@ class HttpListener:
             log_level="warning",
             access_log=False,
             server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=REQUESTS_SECONDS_MAX,
         )
         self._server = _Server(config)
