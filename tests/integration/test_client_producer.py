@@ -191,6 +191,8 @@ def test_a_breaking_connection_neither_loses_nor_doubles_anything(
     breaker = threading.Thread(target=break_it)
     sent: list[Future[Committed]] = []
     with shaky.producer(topic) as producer:
+        # The first one takes long: pyarrow imports pandas for it.
+        sent.append(producer.send({"n": [0]}))
         breaker.start()
         while breaker.is_alive():
             sent.append(producer.send({"n": [len(sent)]}))
