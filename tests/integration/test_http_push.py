@@ -2,6 +2,9 @@
 
 import json
 import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -346,3 +349,35 @@ def test_what_http_pushed_flight_reads_in_the_topics_types(
     table = get(client, topic=new_topic_id, offset=0).table
     assert table.schema.field("at").type == pa.timestamp("us", tz="UTC")
     assert str(table["d"][0]) == "1.50"
+
+
+def test_a_push_under_way_at_a_stop_is_committed_and_answered(tmp_path: Path) -> None:
+    body = json.dumps(push_body({"topic": "t", "data": [{"n": 1}]})).encode()
+    stopping = threading.Event()
+
+    def slow() -> Iterator[bytes]:
+        yield body[:20]
+        assert stopping.wait(30)
+        yield body[20:]
+
+    with running_server(tmp_path) as server, httpx.Client(base_url=server.http) as http:
+        create_topic(http, "t", ["n: int64"])
+        answers: list[httpx.Response] = []
+        pushing = threading.Thread(
+            target=lambda: answers.append(http.post("/v1/push", content=slow(), timeout=60))
+        )
+        pushing.start()
+        while server.server.http_service.calls_running == 0:
+            time.sleep(0.002)
+        stop = threading.Thread(target=server.stop)
+        stop.start()
+        with httpx.Client(base_url=server.http) as other:
+            while (refused := other.get("/v1/namespaces")).status_code == 200:
+                pass
+        assert error(refused) == (503, "UNAVAILABLE")
+        stopping.set()
+        pushing.join()
+        stop.join()
+    assert good(answers[0])["batches"][0]["_tag"] == "success"
+    with running_server(tmp_path) as server, httpx.Client(base_url=server.http) as http:
+        assert fetch(http, entry("t"))[0]["messages"] == [{"n": 1}]

@@ -1,0 +1,104 @@
+"""Wakes and budgets: what ends a wait, and what is held in memory."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from wings_core.errors import ResourceExhausted, Unavailable
+from wings_core.fetch.waits import Waits
+from wings_core.times import Deadline
+from wings_server.flight.client_watch import ClientGone
+from wings_server.http.waiting import Waiting
+from wings_server.http.wire import Budget
+
+SOON = 0.02
+LATER = 30.0
+
+
+async def never() -> dict[str, Any]:
+    """A client that stays."""
+    await asyncio.Event().wait()
+    raise AssertionError("an event that nobody sets")
+
+
+async def leaving() -> dict[str, Any]:
+    return {"type": "http.disconnect"}
+
+
+def test_a_ring_from_another_thread_ends_a_wait() -> None:
+    async def scenario() -> None:
+        with Waiting(Waits(1)).one(never) as wake:
+            thread = threading.Thread(target=wake.ring)
+            thread.start()
+            await wake.wait(Deadline.after(LATER))
+            thread.join()
+
+    asyncio.run(asyncio.wait_for(scenario(), LATER / 2))
+
+
+def test_a_ring_before_the_wait_counts_once() -> None:
+    async def scenario() -> None:
+        with Waiting(Waits(1)).one(never) as wake:
+            wake.set()
+            await asyncio.wait_for(wake.wait(Deadline.never()), LATER)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(wake.wait(Deadline.never()), SOON)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, SOON])
+def test_the_deadline_ends_a_wait(seconds: float) -> None:
+    async def scenario() -> None:
+        with Waiting(Waits(1)).one(never) as wake:
+            await wake.wait(Deadline.after(seconds))
+
+    asyncio.run(asyncio.wait_for(scenario(), LATER))
+
+
+def test_a_client_that_leaves_ends_its_wait() -> None:
+    async def scenario() -> None:
+        with Waiting(Waits(1)).one(leaving) as wake:
+            await wake.wait(Deadline.never())
+
+    with pytest.raises(ClientGone):
+        asyncio.run(asyncio.wait_for(scenario(), LATER))
+
+
+def test_a_stop_ends_waits_and_refuses_later_ones() -> None:
+    waits = Waits(2)
+    waiting = Waiting(waits)
+
+    async def scenario() -> None:
+        with waiting.one(never) as wake:
+            threading.Thread(target=waiting.stop, args=(Unavailable("stopping"),)).start()
+            with pytest.raises(Unavailable):
+                await wake.wait(Deadline.never())
+        with pytest.raises(Unavailable), waiting.one(never):
+            pass
+
+    asyncio.run(asyncio.wait_for(scenario(), LATER))
+    assert waits.waiting == 0
+
+
+def test_a_ring_after_the_loop_is_closed_does_no_harm() -> None:
+    async def scenario() -> Any:
+        with Waiting(Waits(1)).one(never) as wake:
+            return wake
+
+    asyncio.run(scenario()).ring()
+
+
+def test_one_body_may_exceed_the_budget_alone() -> None:
+    budget = Budget(10)
+    budget.take(50)
+    with pytest.raises(ResourceExhausted):
+        budget.take(1)
+    budget.give_back(50)
+    budget.take(4)
+    budget.take(6)
+    with pytest.raises(ResourceExhausted):
+        budget.take(1)
+    assert budget.held == 10
