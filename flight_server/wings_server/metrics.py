@@ -48,7 +48,9 @@ class Metrics:
         self._push_bytes = self._counters("push_bytes", "Bytes of pages committed.")
         self._fetches = self._counters("fetches", "Reads begun.")
         self._fetch_rows = self._counters("fetch_rows", "Messages delivered.")
-        self._fetch_bytes = self._counters("fetch_bytes", "Bytes of Arrow data or JSON delivered.")
+        self._fetch_bytes = self._counters(
+            "fetch_bytes", "Bytes read from storage, or of JSON delivered."
+        )
         self._flushes = self._counter("flushes", "Group commits.")
         self._flush_batches = self._counter("flush_batches", "Batches in group commits.")
         self._flush_bytes = self._counter("flush_bytes", "Bytes of pages in group commits.")

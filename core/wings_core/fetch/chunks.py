@@ -27,6 +27,8 @@ class Chunk:
     batch: pa.RecordBatch
     start_offset: int
     end_offset: int
+    bytes: int
+    """About so many stored bytes were read for it, rows dropped by a filter included."""
 
 
 @dataclass(slots=True)  # Not frozen, which would take three times as long to make.
@@ -221,11 +223,12 @@ def _chunk(run: _Run, selection: Selection, rows_max: int) -> Chunk:
     timestamps = [(piece.timestamp, piece.rows.num_rows) for piece in run.pieces]
     batch = selection.deliver(rows, run.start_offset, timestamps)
     end_offset = run.start_offset + run.rows - 1
+    size = int(run.bytes * selection.stored_share)
     mask = selection.filter_mask(rows)
     if mask is None:
-        return Chunk(batch, run.start_offset, end_offset)
+        return Chunk(batch, run.start_offset, end_offset, size)
     if mask.true_count > rows_max:
         last: int = pc.indices_nonzero(mask)[rows_max - 1].as_py()
         batch, mask = batch.slice(0, last + 1), mask.slice(0, last + 1)
         end_offset = run.start_offset + last
-    return Chunk(batch.filter(mask), run.start_offset, end_offset)
+    return Chunk(batch.filter(mask), run.start_offset, end_offset, size)

@@ -32,6 +32,7 @@ from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of
 from wings_core.times import Deadline
 from wings_server.flight.client_watch import ClientWatch
+from wings_server.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +114,13 @@ def resolve_offset(log: Log, topic: Topic, partition: Partition, offset: Offset)
 
 
 def stream(
-    get: Get, context: flight.ServerCallContext, watch: ClientWatch
+    get: Get, context: flight.ServerCallContext, watch: ClientWatch, metrics: Metrics
 ) -> Generator[tuple[pa.RecordBatch, bytes]]:
     """Yield what goes on the wire: each chunk with its range, then the empty end chunk."""
     cancel = Cancel()
     with watch.watched(context, cancel):
         for chunk in get.chunks(cancel):
+            metrics.delivered("flight", chunk.batch.num_rows, chunk.bytes)
             yield chunk.batch, chunk_metadata(chunk.start_offset, chunk.end_offset)
         # A scan that begins at or past its end, and a wait in vain, end where they began.
         end = end_metadata(get.end_reason, get.cursor.offset, get.cursor.log_end_offset)

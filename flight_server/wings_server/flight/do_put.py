@@ -206,6 +206,10 @@ class Answers:
             result = self._outcome(outcome)
             if not silent:
                 silent = not self._write(index, result)
+            if isinstance(outcome, Pending) and isinstance(result, Accepted):
+                # Counted when it is answered, which is what somebody waits for.
+                rows = sum(page.rows for _, page in outcome.batch.pages)
+                self._metrics.pushed("flight", rows, outcome.batch.bytes)
             self._answered += 1
             self._places.release()
 
@@ -213,11 +217,7 @@ class Answers:
         if isinstance(pending, Rejected):
             # A batch before it may have been refused since it was read.
             return Rejected(self._stream.refused or pending.error)
-        result = pending.outcome()
-        if isinstance(result, Accepted):
-            rows = sum(page.rows for _, page in pending.batch.pages)
-            self._metrics.pushed("flight", rows, pending.batch.bytes)
-        return result
+        return pending.outcome()
 
     def _write(self, index: int, result: CommitResult) -> bool:
         """Write an answer; return whether the client is still there."""

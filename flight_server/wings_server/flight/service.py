@@ -152,8 +152,5 @@ class FlightService(flight.FlightServerBase):
         with flight_errors("do_get"), self._errors_counted(), self._running.one():
             self._metrics.fetch_begun("flight")
             # Closed with this generator, so that the call is no longer watched when it ends.
-            with closing(stream(get, context, self._watch)) as chunks:
-                for batch, metadata in chunks:
-                    if batch.num_rows:
-                        self._metrics.delivered("flight", batch.num_rows, batch.nbytes)
-                    yield batch, metadata
+            with closing(stream(get, context, self._watch, self._metrics)) as chunks:
+                yield from chunks
