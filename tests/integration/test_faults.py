@@ -2,15 +2,33 @@
 
 import contextlib
 import errno
-from collections.abc import Generator
+import functools
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from fix_storage import FaultyFiles
-from flight_calls import Stream, act, code_of, create_topic, error_of, get, numbers, push
+from flight_calls import (
+    Stream,
+    act,
+    chunks,
+    code_of,
+    create_topic,
+    error_of,
+    get,
+    numbers,
+    push,
+    read_answer,
+    ticket_of,
+)
 
+from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.storage.segments import SegmentStore
 from wings_server.testing import RunningServer, running_server
 
@@ -83,6 +101,131 @@ def test_a_failed_flush_does_not_use_up_a_sequence(tmp_path: Path) -> None:
         assert get(client, topic="t", offset=0).column("n") == [1, 2]
 
 
+class FaultyConnection(sqlite3.Connection):
+    """A connection to metadata on which one kind of statement fails when told to."""
+
+    failing: str | None = None
+    error = sqlite3.SQLITE_IOERR
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        self._check(sql)
+        return super().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
+        self._check(sql)
+        return super().executemany(sql, parameters)
+
+    def _check(self, sql: str) -> None:
+        cls = FaultyConnection
+        if cls.failing is not None and sql.startswith(cls.failing):
+            cls.failing = None
+            error = sqlite3.OperationalError("told to fail")
+            error.sqlite_errorcode = cls.error
+            raise error
+
+
+@pytest.mark.parametrize(
+    ("statement", "error", "code"),
+    [
+        ("COMMIT", sqlite3.SQLITE_IOERR, "INTERNAL"),
+        ("COMMIT", sqlite3.SQLITE_FULL, "RESOURCE_EXHAUSTED"),
+        ("BEGIN", sqlite3.SQLITE_BUSY, "UNAVAILABLE"),
+        ("INSERT INTO pages", sqlite3.SQLITE_IOERR, "INTERNAL"),
+        ("INSERT INTO producers", sqlite3.SQLITE_CORRUPT, "INTERNAL"),
+    ],
+)
+def test_a_push_whose_metadata_fails_is_refused_and_never_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, error: int, code: str
+) -> None:
+    faulty = functools.partial(SqliteMetadata, connection_type=FaultyConnection)
+    monkeypatch.setattr("wings_core.log.SqliteMetadata", faulty)
+    producer = {"producer_id": "p"}
+    with running_server(tmp_path / "data") as server:
+        client = server.client()
+        create_topic(client, "t", ["n: int64"])
+        push(client, "t", numbers(1), sequence=0, **producer)
+        poll = client.do_get(ticket_of(topic="t", offset=1, timeout_ms=30_000))
+        monkeypatch.setattr(FaultyConnection, "error", error)
+        monkeypatch.setattr(FaultyConnection, "failing", statement)
+        stream = Stream(client, numbers().schema, "t", sequence=1, **producer)
+        assert stream.push(numbers(66))["error"]["code"] == code
+        with pytest.raises(flight.FlightError):
+            stream.close()
+        assert FaultyConnection.failing is None
+        assert get(client, kind="scan", topic="t").column("n") == [1]
+        # Neither its offset nor its sequence is used up, and whoever waits gets the next batch.
+        (answer,) = push(client, "t", numbers(2), sequence=1, **producer)
+        assert answer["committed"][0]["start_offset"] == 1
+        assert read_answer(poll).column("n") == [2]
+    with running_server(tmp_path / "data") as server:
+        assert get(server.client(), kind="scan", topic="t").column("n") == [1, 2]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Generator[Path]:
+    """A file system of its own of 4 MiB."""
+    path = tmp_path / "small-disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(path)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        pytest.skip("mounting is not allowed here")
+    yield path
+    subprocess.run(["umount", str(path)], check=True)
+
+
+def test_a_disk_that_is_really_full_refuses_pushes_until_there_is_room(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(1 << 20))
+    acknowledged: list[int] = []
+
+    def push_number(client: flight.FlightClient, value: int) -> str | None:
+        """Push 64 KiB of a number; return the code of a refusal."""
+        stream = Stream(client, numbers().schema, "t")
+        answer = stream.push(numbers(*([value] * 8_192)))
+        if "error" not in answer:
+            stream.close()
+            acknowledged.append(value)
+            return None
+        with pytest.raises(flight.FlightError):
+            stream.close()
+        return answer["error"]["code"]
+
+    def everything(client: flight.FlightClient) -> list[int]:
+        rows = get(client, kind="scan", topic="t").column("n")
+        assert rows == [value for value in rows[::8_192] for _ in range(8_192)]
+        return rows[::8_192]
+
+    with running_server(small_disk / "data") as server:
+        client = server.client()
+        create_topic(client, "t", ["n: int64"])
+        value = 0
+        while push_number(client, value) is None:
+            value += 1
+        assert value > 10
+        # Full for large batches and for small ones, and again and again.
+        refusals = {push_number(client, -number) for number in range(1, 4)}
+        assert refusals == {"RESOURCE_EXHAUSTED"}
+        assert everything(client) == acknowledged
+        ballast.unlink()
+        assert [push_number(client, value + number) for number in range(5)] == [None] * 5
+        assert everything(client) == acknowledged
+    with running_server(small_disk / "data") as server:
+        assert everything(server.client()) == acknowledged
+    assert check(small_disk / "data")[0] == 0
+
+
+def check(data_dir: Path) -> tuple[int, str]:
+    """Run `wings check`; return its exit status and what it says."""
+    command = [sys.executable, "-m", "wings_client.cli", "check", str(data_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert not done.stderr
+    return done.returncode, done.stdout
+
+
 def damaged(tmp_path: Path) -> tuple[Path, list[Path]]:
     """Fill a directory: topic t of two columns in three segments of one page each."""
     path = tmp_path / "data"
@@ -114,10 +257,7 @@ def assert_only_the_middle_is_lost(client: flight.FlightClient, file: Path) -> N
 
 def test_a_flipped_byte_is_told_and_its_neighbours_stay_readable(tmp_path: Path) -> None:
     path, segments = damaged(tmp_path)
-    data = bytearray(segments[1].read_bytes())
-    at = data.index(b"row 10")
-    data[at] ^= 1
-    segments[1].write_bytes(data)
+    flip(segments[1])
     with running_server(path) as server:
         client = server.client()
         assert_only_the_middle_is_lost(client, segments[1])
@@ -153,6 +293,79 @@ def test_a_missing_segment_is_told(tmp_path: Path) -> None:
     segments[1].unlink()
     with running_server(path) as server:
         assert_only_the_middle_is_lost(server.client(), segments[1])
+
+
+def flip(segment: Path, text: bytes = b"row 10") -> None:
+    data = bytearray(segment.read_bytes())
+    # The last place: what pads the page before it may be the same bytes.
+    data[data.rindex(text)] ^= 1
+    segment.write_bytes(data)
+
+
+def cut(segment: Path) -> None:
+    segment.write_bytes(segment.read_bytes()[:-1])
+
+
+def empty(segment: Path) -> None:
+    segment.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (flip, "the checksum of column 's' does not match"),
+        (cut, "its file has"),
+        (empty, "its segment is empty"),
+        (Path.unlink, "its segment is missing"),
+    ],
+)
+def test_check_tells_what_is_damaged_and_where(
+    tmp_path: Path, damage: Callable[[Path], object], says: str
+) -> None:
+    path, segments = damaged(tmp_path)
+    damage(segments[1])
+    status, report = check(path)
+    assert status == 1
+    (problem,) = (line for line in report.splitlines() if line.startswith("problem: "))
+    assert segments[1].name in problem
+    assert "offsets 10 to 19" in problem
+    assert says in problem
+
+
+def test_damage_to_a_page_spares_its_neighbours_in_the_segment(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with running_server(path) as server:
+        client = server.client()
+        create_topic(client, "t", ["key: string", "n: int64", "text: string"], "key")
+        for first in range(0, 40, 10):
+            values = range(first, first + 10)
+            columns = {"key": ["a", "b"] * 5, "n": values, "text": [f"row {v}" for v in values]}
+            push(client, "t", pa.record_batch({k: pa.array(v) for k, v in columns.items()}))
+        (segment,) = (path / "segments").iterdir()
+        flip(segment, b"row 21")
+
+        def scan(key: str, **keys: Any) -> list[Any]:
+            return get(client, kind="scan", topic="t", partition=key, **keys).column("n")
+
+        even, odd = list(range(0, 40, 2)), list(range(1, 40, 2))
+        assert scan("a") == even
+        with pytest.raises(flight.FlightInternalError) as caught:
+            scan("b")
+        error = error_of(caught.value)
+        assert error["code"] == "STORAGE_CORRUPT"
+        assert (error["folio"], error["position"] > 0) == (segment.name, True)
+        assert "'text'" in error["message"]
+        assert scan("b", columns=["n"]) == odd
+        assert scan("b", columns=["n", "key"], filter="n > 20") == odd[10:]
+        assert scan("b", end_offset=10) == odd[:10]
+        assert scan("b", offset=15) == odd[15:]
+        # What stands before the damage is delivered before the error.
+        begun = chunks(client.do_get(ticket_of(kind="scan", topic="t", partition="b")))
+        first_chunk = next(begun).data
+        assert first_chunk is not None
+        assert first_chunk["n"].to_pylist() == odd[:10]
+        with pytest.raises(flight.FlightInternalError):
+            next(begun)
 
 
 def test_the_space_of_a_deleted_topic_is_given_back(tmp_path: Path) -> None:
