@@ -16,7 +16,7 @@ from wings_client.cli.files import FileFormat, infer_schema, open_file
 from wings_client.cli.files import source as source_module
 from wings_client.cli.files.json_rows import object_blocks
 from wings_client.cli.files.parts import Part
-from wings_client.cli.files.source import Source
+from wings_client.cli.files.source import HEAD_BYTES, CsvFile, Source, SourceFile
 from wings_core.errors import InvalidArgument, SchemaMismatch
 
 json_values: Any = st.recursive(
@@ -53,8 +53,8 @@ class Pieces:
 
         self.ended = False
 
-    def read(self) -> bytes:
-        block = self._file.read(self._size)
+    def read(self, size: int = 1 << 20) -> bytes:
+        block = self._file.read(min(size, self._size))
         self.ended = not block
         return block
 
@@ -184,7 +184,10 @@ def test_a_csv_value_far_down_that_does_not_fit_names_its_line(
     [
         ("a,b\n1,2\n3\n", "line 3: Expected 2 columns, got 1"),
         ('a,b\n1,2\n3,"x\n4,y\n', "line 3: a quote is never closed"),
-        ("a,b\n1,caf\xe9\n", "line 2: column 'b': string: invalid UTF8"),
+        ("a,b\n1,x\n2,caf\xe9\n", "line 3: column 'b': not UTF-8: convert the file first"),
+        ("\xff\xfea\x00\n\x00", "the file is UTF-16: convert the file first"),
+        (",a\n1,2\n", "column 1 has no name in the first line"),
+        ("a,b,a\n1,2,3\n", "columns 1 and 3 are both named 'a'"),
         ("", "the file is empty"),
     ],
 )
@@ -292,3 +295,66 @@ def test_the_head_is_read_again(tmp_path: Path) -> None:
         assert [source.read(4), source.read(4), source.read(4), source.read(4)] == [
             b"0123", b"4567", b"89", b"",
         ]  # fmt: skip
+
+
+def test_types_are_inferred_from_whole_rows_of_a_csv_larger_than_its_head(tmp_path: Path) -> None:
+    row = '12345,1.5,"a name, in quotes"\n'
+    rows = HEAD_BYTES // len(row) + 1_000
+    path = write(tmp_path / "rows.csv", "id,x,name\n" + row * rows)
+    table = read(path)
+    assert table.schema.types == [pa.int64(), pa.float64(), pa.string()]
+    assert table.num_rows == rows
+    assert table.slice(rows - 1).to_pylist() == [
+        {"id": 12345, "x": 1.5, "name": "a name, in quotes"}
+    ]
+
+
+@pytest.mark.parametrize("name", ["rows.arrow", "rows.arrow.zst"])
+def test_an_arrow_file_with_batches_across_its_head_is_read_whole(
+    tmp_path: Path, name: str
+) -> None:
+    values = pa.array(range(HEAD_BYTES // 16), pa.int64())
+    batches = [pa.record_batch({"a": values})] * 5
+    sink: Any = pa.OSFile(str(tmp_path / name), "wb")
+    if name.endswith("zst"):
+        sink = pa.CompressedOutputStream(sink, "zstd")
+    with sink, pa.ipc.new_file(sink, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    table = read(tmp_path / name)
+    assert table.equals(pa.Table.from_batches(batches))
+
+
+def test_arrow_that_comes_in_pieces_is_read_whole() -> None:
+    batch = pa.record_batch({"a": list(range(1_000))})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    pieces: Any = Pieces(sink.getvalue().to_pybytes(), 7)
+    reader = pa.ipc.open_stream(pa.PythonFile(SourceFile(pieces), "r"))
+    assert reader.read_all().equals(pa.Table.from_batches([batch]))
+
+
+def test_a_read_of_csv_ends_between_rows_wherever_the_pieces_end() -> None:
+    text = 'a,b\n1,"x\n""y"\n2,z\n3,'
+    pieces: Any = Pieces(text.encode(), 1)
+    file = CsvFile(pieces)
+    blocks = list(iter(file.read, b""))
+    assert blocks == [b"a,b\n", b'1,"x\n""y"\n', b"2,z\n", b"3,"]
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow"])
+def test_the_position_in_a_file_moves_to_its_end(tmp_path: Path, name: str) -> None:
+    table = pa.table({"a": list(range(300_000))})
+    path = tmp_path / name
+    if name.endswith("parquet"):
+        pyarrow.parquet.write_table(table, path)
+    else:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=100_000)
+    with open_file(path) as file:
+        assert file.total == path.stat().st_size
+        positions = [file.position for _ in file.rows.parts(table.schema)]
+    assert positions == sorted(set(positions)) or name.endswith("arrow")
+    assert positions[0] < positions[-1]
+    assert positions[-1] > path.stat().st_size * 0.9

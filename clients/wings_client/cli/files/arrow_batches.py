@@ -32,15 +32,19 @@ class ParquetRows:
     """A Parquet file.
 
     Args:
+        source: Told how far it is read.
         path: Where it is; None for standard input, which Parquet cannot be read from.
 
     Raises:
         InvalidArgument: Not a Parquet file.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        if path is None:
-            raise typer.BadParameter("Parquet is read from its end, so it must be a file")
+    def __init__(self, source: Source, path: Path | None) -> None:
+        self._source = source
+        if path is None or not source.is_plain:
+            raise typer.BadParameter(
+                "Parquet is read from its end, so it must be a file, and one that is not compressed"
+            )
         try:
             self._file: Any = pyarrow.parquet.ParquetFile(path, memory_map=True)
         except pa.ArrowInvalid as error:
@@ -54,28 +58,39 @@ class ParquetRows:
     def parts(self, schema: pa.Schema) -> Iterator[Part]:
         """Yield its rows; see `Rows.parts`."""
         batches = self._file.iter_batches(batch_size=BATCH_ROWS)
-        yield from cast_parts(_readable(batches, "Parquet"), self._file.schema_arrow, schema)
+        rows = 0
+        for part in cast_parts(_readable(batches, "Parquet"), self._file.schema_arrow, schema):
+            rows += part.batch.num_rows
+            self._source.position = (self._source.size or 0) * rows // max(1, self.rows)
+            yield part
 
 
 class ArrowRows:
     """An Arrow IPC stream or file.
 
-    A file holds a stream, and is read as one, so it may come through a pipe.
+    A file holds a stream, and is read as one, so it may come through a pipe. One on a disk is
+    mapped, so a batch in it may be larger than memory.
 
     Args:
         source: Its bytes.
+        path: Where it is; None for standard input.
 
     Raises:
         InvalidArgument: Not Arrow IPC.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, path: Path | None) -> None:
         self.rows: int | None = None
-        file = SourceFile(source)
-        if source.head().startswith(ARROW_FILE):
-            source.read(_FILE_HEAD_BYTES)
+        self._source = source
+        self._mapped: Any = None
+        if path is not None and source.is_plain and source.size:
+            self._mapped = file = arrow.memory_map(str(path))
+        else:
+            file = pa.PythonFile(SourceFile(source), "r")
         try:
-            self._reader: Any = pa.ipc.open_stream(pa.PythonFile(file, "r"))
+            if self._is_file():
+                file.read(_FILE_HEAD_BYTES)
+            self._reader: Any = pa.ipc.open_stream(file)
         except (pa.ArrowInvalid, OSError) as error:
             raise InvalidArgument(f"not Arrow IPC: {error!s:.300}") from None
 
@@ -86,7 +101,15 @@ class ArrowRows:
     def parts(self, schema: pa.Schema) -> Iterator[Part]:
         """Yield its rows; see `Rows.parts`."""
         batches = gathered(_readable(self._reader, "Arrow IPC"))
-        yield from cast_parts(batches, self._reader.schema, schema)
+        for part in cast_parts(batches, self._reader.schema, schema):
+            if self._mapped is not None:
+                self._source.position = self._mapped.tell()
+            yield part
+
+    def _is_file(self) -> bool:
+        if self._mapped is None:
+            return self._source.head().startswith(ARROW_FILE)
+        return self._mapped.read_at(len(ARROW_FILE), 0) == ARROW_FILE
 
 
 def cast_parts(
@@ -105,10 +128,10 @@ def cast_parts(
 
 
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield batches, small ones put together with those that follow."""
+    """Yield batches, small ones put together with those that follow, and large ones cut."""
     waiting: list[pa.RecordBatch] = []
     rows, size = 0, 0
-    for batch in batches:
+    for batch in _cut(batches):
         waiting.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
@@ -117,6 +140,12 @@ def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             waiting, rows, size = [], 0, 0
     if waiting:
         yield _joined(waiting)
+
+
+def _cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for start in range(0, batch.num_rows, BATCH_ROWS):
+            yield batch.slice(start, BATCH_ROWS)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -4,8 +4,6 @@ A value is null where there is nothing between the commas; `""` is an empty stri
 would not come back as they were written (leading zeros, more digits than a double has) are strings.
 """
 
-import csv
-import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +14,9 @@ import pyarrow.compute
 import pyarrow.csv
 
 from wings_client._cast import Caster
-from wings_client.cli.files.formats import compression_of
+from wings_client.cli.files.csv_lines import CONVERT, column_names, is_open, line_of
 from wings_client.cli.files.parts import Part, cast_part, settled_type
-from wings_client.cli.files.source import BLOCK_BYTES, Head, Source, SourceFile
+from wings_client.cli.files.source import BLOCK_BYTES, HEAD_BYTES, CsvFile, Head, Source
 from wings_client.cli.values import bad_row
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, SchemaMismatch
@@ -27,9 +25,6 @@ from wings_core.type_names import type_name
 pc: Any = pyarrow.compute
 arrow_csv: Any = pyarrow.csv
 """Its stubs know paths and files opened by Python alone."""
-
-HEADER_BYTES_MAX = 1024 * 1024
-"""The names of the columns must end before."""
 
 DECIMAL_DIGITS_MAX = 38
 """Of a decimal that Arrow reads from CSV."""
@@ -61,28 +56,37 @@ class CsvRows:
         self._source = source
         self._delimiter = delimiter
         self._path = path
-        self._names = _names(source.head(), delimiter)
+        self._names = column_names(source.head(), delimiter)
 
     def schema(self) -> pa.Schema:
         """Infer columns from the first rows.
 
         Raises:
-            SchemaMismatch: One of them has more or fewer values than there are names.
+            SchemaMismatch: One of them has more or fewer values than there are names, or is not
+                UTF-8.
             InvalidArgument: There is nothing.
         """
         head = self._source.head()
-        inferred = self._open(_head_file(head), {}, len(head)).schema
+        inferred = self._open_head(head, {}).schema
+        unreadable: dict[str, pa.DataType] = {
+            field.name: pa.string()
+            for field in fields_of(inferred)
+            if pa.types.is_binary(field.type)
+        }
+        if unreadable:
+            file = _head_file(head)  # Read as strings, Arrow says which row it is.
+            self._next(self._open(file, unreadable, self._head_bytes(head)), file)
         inexact = self._inexact(head, inferred)
         fields: list[Any] = []
         for field in fields_of(inferred):
-            is_text = field.name in inexact or pa.types.is_binary(field.type)
-            data_type = pa.string() if is_text else settled_type(field.type, pa.string())
+            is_inexact = field.name in inexact
+            data_type = pa.string() if is_inexact else settled_type(field.type, pa.string())
             fields.append(pa.field(field.name, data_type))
         return pa.schema(fields)
 
     def parts(self, schema: pa.Schema) -> Iterator[Part]:
         """Yield its rows; see `Rows.parts`."""
-        file = SourceFile(self._source)
+        file = CsvFile(self._source)
         types = {field.name: _read_type(field) for field in fields_of(schema)}
         reader = self._open(file, types, block_bytes=BLOCK_BYTES)
         caster = Caster(reader.schema, schema)
@@ -99,13 +103,25 @@ class CsvRows:
                 yield cast_part(caster, batch, place)  # What is good before it is not held back.
                 raise
 
-            if following is None and _is_open(batch, file.tail):
+            if following is None and is_open(batch, file.tail):
                 raise bad_row(place(batch.num_rows - 1), "a quote is never closed")
             yield cast_part(caster, batch, place)
             rows += batch.num_rows
             batch = following
 
-    def _open(self, file: SourceFile, types: dict[str, pa.DataType], block_bytes: int) -> Any:
+    def _open_head(self, head: bytes, types: dict[str, pa.DataType]) -> Any:
+        """Open the first bytes; the first batch has all rows that are whole in them."""
+        return self._open(_head_file(head), types, self._head_bytes(head))
+
+    def _head_bytes(self, head: bytes) -> int:
+        """Return how many of the first bytes to read as one block."""
+        # Of a block that is not the last one, Arrow leaves out the row that it cuts in two. A pipe
+        # that paused after a line is not cut there.
+        is_paused = len(head) < HEAD_BYTES and head.endswith(b"\n")
+        is_whole = self._source.head_is_all or is_paused
+        return len(head) if is_whole else len(head) - 1
+
+    def _open(self, file: CsvFile, types: dict[str, pa.DataType], block_bytes: int) -> Any:
         try:
             return arrow_csv.open_csv(
                 file,
@@ -126,7 +142,7 @@ class CsvRows:
         except pa.ArrowInvalid as error:
             raise self._explained(error, file) from None
 
-    def _next(self, reader: Any, file: SourceFile) -> pa.RecordBatch | None:
+    def _next(self, reader: Any, file: CsvFile) -> pa.RecordBatch | None:
         try:
             return reader.read_next_batch()
         except StopIteration:
@@ -144,7 +160,7 @@ class CsvRows:
         if not patterns:
             return set()
         texts: dict[str, pa.DataType] = dict.fromkeys(patterns, pa.string())
-        batch = self._open(_head_file(head), texts, len(head)).read_next_batch()
+        batch = self._open_head(head, texts).read_next_batch()
         return {
             name
             for index, name in enumerate(batch.schema.names)
@@ -152,7 +168,7 @@ class CsvRows:
             and pc.any(pc.match_substring_regex(batch.column(index), patterns[name])).as_py()
         }
 
-    def _explained(self, error: pa.ArrowInvalid, file: SourceFile) -> Exception:
+    def _explained(self, error: pa.ArrowInvalid, file: CsvFile) -> Exception:
         """Say where and what, in words of the file."""
         text = str(error)
         structure = _STRUCTURE.match(text)
@@ -162,81 +178,30 @@ class CsvRows:
         conversion = _CONVERSION.match(text)
         if conversion is not None:
             name = self._names[int(conversion[1])]
+            place = self._place(int(conversion[2]) - 1, file)
             problem = conversion[3].removeprefix("CSV conversion error to ")[:_PROBLEM_SHOWN_MAX]
+            if "invalid UTF8" in problem:
+                return bad_row(place, f"column {name!r:.80}: not UTF-8: {CONVERT}")
             invalid = _INVALID_VALUE.match(conversion[3])
             if invalid is not None:
                 problem = f"{invalid[2]!r:.80} is not a value of type {invalid[1]}"
-            return bad_row(
-                self._place(int(conversion[2]) - 1, file), f"column {name!r:.80}: {problem}", name
-            )
+            return bad_row(place, f"column {name!r:.80}: {problem}", name)
         if "straddling" in text:
             return InvalidArgument(
                 f"a row is longer than {BLOCK_BYTES} bytes, or a quote is never closed"
             )
         return InvalidArgument(f"not CSV: {text:.300}")
 
-    def _place(self, row: int, file: SourceFile) -> str:
+    def _place(self, row: int, file: CsvFile) -> str:
         """Say where a row is: its line, where that can be known."""
         if file.is_plain:
             return f"line {row + 1}"
-        line = None if self._path is None else _line_of(self._path, self._delimiter, row)
+        line = None if self._path is None else line_of(self._path, self._delimiter, row)
         return f"row {row}" if line is None else f"line {line}"
 
 
-def _names(head: bytes, delimiter: str) -> list[str]:
-    """Return the names in the first line.
-
-    Raises:
-        InvalidArgument: There is none.
-    """
-    lines = io.StringIO(head[:HEADER_BYTES_MAX].decode("utf-8-sig", "replace"), newline="")
-    try:
-        for row in csv.reader(lines, delimiter=delimiter):
-            if row:
-                return row
-    except csv.Error as error:
-        raise InvalidArgument(f"the first line is not CSV: {error}") from None
-    raise InvalidArgument("the file is empty: it should begin with the names of the columns")
-
-
-def _head_file(head: bytes) -> SourceFile:
-    return SourceFile(Head(head))
-
-
-def _is_open(batch: pa.RecordBatch, tail: bytes) -> bool:
-    """Tell whether the last value took in the end of the file, as its quote was never closed."""
-    last = batch.column(batch.num_columns - 1)
-    if not batch.num_rows or not pa.types.is_string(last.type) or not tail.endswith(b"\n"):
-        return False
-    value = last[batch.num_rows - 1].as_py()
-    is_closed = tail.removesuffix(b"\n").removesuffix(b"\r").endswith(b'"')
-    return value is not None and value.endswith("\n") and not is_closed
-
-
-def _line_of(path: Path, delimiter: str, row: int) -> int | None:
-    """Return the line at which a row begins; None where Python reads the file otherwise.
-
-    Args:
-        path: Of the file.
-        delimiter: What stands between values.
-        row: Counted from 1, the names not counted.
-    """
-    if compression_of(path) is not None:
-        return None
-    try:
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            reader = csv.reader(file, delimiter=delimiter)
-            names = next((found for found in reader if found), [])
-            begins = reader.line_num + 1
-            for found in reader:
-                if found or len(names) == 1:
-                    row -= 1
-                    if row == 0:
-                        return begins
-                begins = reader.line_num + 1
-    except (OSError, csv.Error):
-        pass
-    return None
+def _head_file(head: bytes) -> CsvFile:
+    return CsvFile(Head(head))
 
 
 def _read_type(field: Any) -> pa.DataType:

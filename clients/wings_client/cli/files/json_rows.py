@@ -31,6 +31,7 @@ arrow_json: Any = pyarrow.json
 
 _BOM = codecs.BOM_UTF8
 _SPACE: Any = re.compile(r"[ \t\n\r]*")
+_TWICE = re.compile(r"(?s)Column\(/(.*)\) was specified twice")
 _CHANGED = re.compile(r"(?s)Column\(/(.*)\) changed from (\S+) to (\S+)")
 
 _GRAMMAR: dict[str, dict[str, str]] = {
@@ -319,4 +320,7 @@ def _explained(error: pa.ArrowInvalid, blocks: Sequence[Block]) -> SchemaMismatc
     changed = _CHANGED.fullmatch(text)
     if changed is not None:
         text = f"column {changed[1]!r:.80} changes from {changed[2]} to {changed[3]}"
+    twice = _TWICE.match(text)
+    if twice is not None:
+        text = f"column {twice[1]!r:.80} is there twice"
     return bad_row(places[low], f"{text[:300]}")

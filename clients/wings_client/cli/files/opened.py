@@ -103,11 +103,11 @@ def _rows(source: Source, path: Path | None, wanted: FileFormat, delimiter: str 
     if wanted is FileFormat.PARQUET:
         from wings_client.cli.files.arrow_batches import ParquetRows
 
-        return ParquetRows(path)
+        return ParquetRows(source, path)
     if wanted is FileFormat.ARROW:
         from wings_client.cli.files.arrow_batches import ArrowRows
 
-        return ArrowRows(source)
+        return ArrowRows(source, path)
     if wanted is FileFormat.CSV:
         from wings_client.cli.files.csv_rows import CsvRows
 

@@ -38,7 +38,8 @@ class Source:
 
     Attributes:
         size: In bytes; None where it is not known.
-        position: How much of that was read.
+        position: How much of that was read; whoever reads the file otherwise keeps it.
+        is_plain: Whether it is a file on a disk, not compressed, which can be mapped.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -58,6 +59,7 @@ class Source:
             if compression is not None:
                 self._compressed = arrow.CompressedInputStream(self._file, compression)
         self._is_pipe = not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
+        self.is_plain = path is not None and not self._is_pipe and self._compressed is None
 
     def head(self) -> bytes:
         """Return what comes first, up to `HEAD_BYTES`; it is read again later."""
@@ -76,6 +78,12 @@ class Source:
             return block
         self._head = b""
         return self._read(bytes_max, QUIET_SECONDS)
+
+    @property
+    def head_is_all(self) -> bool:
+        """Whether nothing follows the head, as far as it is known."""
+        self.head()
+        return self._ended
 
     @property
     def ended(self) -> bool:
@@ -142,6 +150,40 @@ class Head:
 class SourceFile(io.RawIOBase):
     """A source as a file, for readers that want one.
 
+    A read is short at the end of the source alone, as readers take a short one for the end.
+
+    Args:
+        source: What is read.
+    """
+
+    def __init__(self, source: Source | Head) -> None:
+        super().__init__()
+        self._source = source
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes; blocks until all that are asked for are there, or the end is."""
+        blocks: list[bytes] = []
+        left = BLOCK_BYTES if size < 0 else size
+        while left > 0 and (block := self._source.read(left)):
+            blocks.append(block)
+            left -= len(block)
+            if self._may_end(block):
+                break
+        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+
+    def _may_end(self, block: bytes) -> bool:
+        """Tell whether a read may be short by what follows this block."""
+        del block
+        return False
+
+
+class CsvFile(SourceFile):
+    """A source of CSV as a file; where a pipe pauses between rows, a read ends there.
+
     Attributes:
         tail: The last bytes that were read.
         is_plain: Whether there was neither a quote nor an empty line, so rows are lines.
@@ -150,21 +192,22 @@ class SourceFile(io.RawIOBase):
     TAIL_BYTES = 4
 
     def __init__(self, source: Source | Head) -> None:
-        super().__init__()
-        self._source = source
+        super().__init__(source)
         self.tail = b""
         self.is_plain = True
-
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
+        self._in_quotes = False
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes, as `Source.read`."""
-        block = self._source.read(BLOCK_BYTES if size < 0 else size)
+        """Return the next bytes, up to where the source pauses between two rows."""
+        block = super().read(size)
         seen = self.tail + block
         self.is_plain = self.is_plain and not any(
             special in seen for special in (b'"', b"\n\n", b"\n\r\n")
         )
         self.tail = seen[-self.TAIL_BYTES :]
         return block
+
+    def _may_end(self, block: bytes) -> bool:
+        # Arrow takes no row that is spread over more than two reads.
+        self._in_quotes ^= block.count(b'"') % 2 == 1
+        return block.endswith(b"\n") and not self._in_quotes

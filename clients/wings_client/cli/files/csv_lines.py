@@ -1,0 +1,84 @@
+"""What CSV says by its lines: the names of the columns, and where a row begins."""
+
+import codecs
+import csv
+import io
+from pathlib import Path
+
+import pyarrow as pa
+
+from wings_client.cli.files.formats import compression_of
+from wings_core.errors import InvalidArgument
+
+HEADER_BYTES_MAX = 1024 * 1024
+"""The names of the columns must end before."""
+
+CONVERT = "convert the file first, like `iconv -f latin1 -t utf-8`"
+"""What to do about a file of another encoding."""
+
+
+def column_names(head: bytes, delimiter: str) -> list[str]:
+    """Return the names in the first line.
+
+    Raises:
+        InvalidArgument: There is none, or it is nothing that columns can be named by.
+    """
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise InvalidArgument(f"the file is UTF-16: {CONVERT.replace('latin1', 'utf-16')}")
+    lines = io.StringIO(head[:HEADER_BYTES_MAX].decode("utf-8-sig", "replace"), newline="")
+    try:
+        for row in csv.reader(lines, delimiter=delimiter):
+            if row:
+                return _named(row)
+    except csv.Error as error:
+        raise InvalidArgument(f"the first line is not CSV: {error}") from None
+    raise InvalidArgument("the file is empty: it should begin with the names of the columns")
+
+
+def _named(names: list[str]) -> list[str]:
+    for index, name in enumerate(names):
+        if not name:
+            raise InvalidArgument(
+                f"column {index + 1} has no name in the first line: give it one, or leave it out"
+            )
+        if name in names[:index]:
+            raise InvalidArgument(
+                f"columns {names.index(name) + 1} and {index + 1} are both named {name!r:.80}"
+            )
+    return names
+
+
+def is_open(batch: pa.RecordBatch, tail: bytes) -> bool:
+    """Tell whether the last value took in the end of the file, as its quote was never closed."""
+    last = batch.column(batch.num_columns - 1)
+    if not batch.num_rows or not pa.types.is_string(last.type) or not tail.endswith(b"\n"):
+        return False
+    value = last[batch.num_rows - 1].as_py()
+    is_closed = tail.removesuffix(b"\n").removesuffix(b"\r").endswith(b'"')
+    return value is not None and value.endswith("\n") and not is_closed
+
+
+def line_of(path: Path, delimiter: str, row: int) -> int | None:
+    """Return the line at which a row begins; None where Python reads the file otherwise.
+
+    Args:
+        path: Of the file.
+        delimiter: What stands between values.
+        row: Counted from 1, the names not counted.
+    """
+    if compression_of(path) is not None:
+        return None
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            reader = csv.reader(file, delimiter=delimiter)
+            names = next((found for found in reader if found), [])
+            begins = reader.line_num + 1
+            for found in reader:
+                if found or len(names) == 1:
+                    row -= 1
+                    if row == 0:
+                        return begins
+                begins = reader.line_num + 1
+    except (OSError, csv.Error):
+        pass
+    return None
