@@ -4,20 +4,24 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
-from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry
+from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry, Stages
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import (
     Accepted,
     CommitBatch,
+    CommitResult,
     CommittedRange,
     ExpectedOffset,
     PageAddress,
     Rejected,
     Sequence,
+    Staged,
+    StageEntry,
     StoredPage,
     Topic,
 )
@@ -65,6 +69,10 @@ class MetadataUnderTest:
     def registry(self) -> OffsetRegistry:
         return self.opened.registry
 
+    @property
+    def stages(self) -> Stages:
+        return self.opened.stages
+
     def reopen(self) -> None:
         """Close the store and open it again, as a restart does."""
         self.opened.close()
@@ -75,6 +83,24 @@ class MetadataUnderTest:
         self.topics_created += 1
         name = DEFAULT_NAMESPACE.topic(f"topic-{self.topics_created}")
         return self.admin.create_topic(name, SCHEMA, partition_key)
+
+    def stage(
+        self,
+        topic: Topic,
+        stage: str,
+        *batches: dict[Partition, int],
+        timestamp: int | None = None,
+        folio: str = "folio-1",
+    ) -> None:
+        """Stage batches of so many rows for each partition, as one stream does."""
+        entry = StageEntry(stage, uuid4().hex, first=True)
+        for rows in batches or ({UNPARTITIONED: 1},):
+            batch = batch_of(topic, rows, timestamp=timestamp, folio=folio, stage=entry)
+            (result,) = self.registry.commit([batch])
+            if isinstance(result, Rejected):
+                raise result.error
+            assert result == Staged(stage, sum(rows.values()), 100 * len(rows))
+            entry = StageEntry(stage, entry.writing, first=False)
 
     def push(
         self,
@@ -99,6 +125,7 @@ def batch_of(
     expected: tuple[Partition, int] | None = None,
     timestamp: int | None = None,
     folio: str = "folio-1",
+    stage: StageEntry | None = None,
 ) -> CommitBatch:
     """Return a batch with a page of so many rows for each partition."""
     return CommitBatch(
@@ -111,13 +138,15 @@ def batch_of(
         sequence=None if sequence is None else Sequence(*sequence),
         expected=None if expected is None else ExpectedOffset(*expected),
         timestamp=timestamp,
+        stage=stage,
     )
 
 
-def accepted(result: Accepted | Rejected) -> tuple[CommittedRange, ...]:
+def accepted(result: CommitResult) -> tuple[CommittedRange, ...]:
     """Return what an accepted batch got; raise the error of a rejected one."""
     if isinstance(result, Rejected):
         raise result.error
+    assert isinstance(result, Accepted)
     return result.committed
 
 

@@ -27,7 +27,7 @@ from wings_client._transport import Transport
 from wings_client._window import Window, full
 from wings_core.contracts.put import BatchMetadata, PutCommand
 from wings_core.errors import InvalidArgument, Unavailable, WingsError
-from wings_core.model import Rejected
+from wings_core.model import Accepted, Rejected
 from wings_core.times import Deadline
 
 WINDOW_BATCHES_MAX = 64
@@ -270,6 +270,7 @@ class Producer:
                 if isinstance(answer.result, Rejected):
                     self._refusal = answer.result.error
                     return
+                assert isinstance(answer.result, Accepted), "a producer stages nothing"
                 committed = answer.result.committed
                 self._window.answered([CommittedRange.of(found) for found in committed])
         finally:

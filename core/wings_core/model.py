@@ -136,6 +136,18 @@ class ExpectedOffset:
 
 
 @dataclass(frozen=True, slots=True)
+class StageEntry:
+    """Says that a batch is to be staged: durable, and invisible until its stage is published."""
+
+    stage: str
+    """The stage's id."""
+    writing: str
+    """Unique for the stream that writes the stage; no other stream adds to it."""
+    first: bool
+    """Whether it is the stream's first batch, which begins the stage."""
+
+
+@dataclass(frozen=True, slots=True)
 class CommitBatch:
     """One pushed batch, its pages durable, as the registry is asked to commit it.
 
@@ -151,6 +163,8 @@ class CommitBatch:
     expected: ExpectedOffset | None = None
     timestamp: int | None = None
     """Given by the producer, in microseconds since the epoch; None: the time of commit."""
+    stage: StageEntry | None = None
+    """None: visible at once. A batch with a stage has neither sequence nor expected offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +187,65 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
+class Staged:
+    """The batch is durable in a stage, and invisible."""
+
+    stage: str
+    rows: int
+    bytes: int
+    """Of its pages."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rejected:
     """The batch is not committed and never will be."""
 
     error: WingsError
 
 
-CommitResult = Accepted | Rejected
+CommitResult = Accepted | Staged | Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What was staged under one id and is not published yet."""
+
+    stage: str
+    topic_uuid: str
+    rows: int
+    bytes: int
+    pages: int
+    changed_at: int
+    """When its last batch came, in microseconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRange:
+    """Offsets `[start_offset, end_offset]` that a publish got in one partition of a topic."""
+
+    topic: TopicName
+    partition: Partition
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a publish made visible; of a repeat, what the first one did."""
+
+    committed: tuple[PublishedRange, ...]
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """What an abort deleted."""
+
+    stages: tuple[str, ...]
+    """Those that were there, in the order asked."""
+    published: bool | None
+    """Whether the batch that was named had been published before; None where none was named, or it
+    is too old to be remembered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ class Pending:
         result = self.outcome()
         if isinstance(result, Rejected):
             raise result.error
+        assert isinstance(result, Accepted), "a staged batch has an outcome, and no offsets"
         return result
 
     @property
@@ -287,6 +288,7 @@ class GroupCommit:
                     sequence=pending.batch.sequence,
                     expected=pending.batch.expected,
                     timestamp=pending.batch.timestamp,
+                    stage=pending.batch.stage,
                 )
                 for pending in live
             ]

@@ -8,7 +8,7 @@ from wings_core.batches import BatchCheck
 from wings_core.errors import BatchTooLarge, InvalidArgument
 from wings_core.ingest.route import check_single_partition, route
 from wings_core.limits import Limits
-from wings_core.model import ExpectedOffset, Sequence, Topic
+from wings_core.model import ExpectedOffset, Sequence, StageEntry, Topic
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.storage.interfaces import EncodedPage
 from wings_core.storage.page import PageEncoder
@@ -24,6 +24,8 @@ class PushOptions:
     expected_offset: int | None = None
     timestamp: int | None = None
     """Microseconds since the epoch; None: the time of commit."""
+    stage: StageEntry | None = None
+    """None: visible at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class PreparedBatch:
     sequence: Sequence | None
     expected: ExpectedOffset | None
     timestamp: int | None
+    stage: StageEntry | None
 
 
 class Preparer:
@@ -93,6 +96,7 @@ class Preparer:
             sequence=options.sequence,
             expected=_expected(self._topic, options, pages),
             timestamp=options.timestamp,
+            stage=options.stage,
         )
 
 

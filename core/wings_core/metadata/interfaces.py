@@ -1,4 +1,4 @@
-"""What metadata must do: `Admin` for names and schemas, `OffsetRegistry` for the log.
+"""What metadata must do: `Admin` for names and schemas, `OffsetRegistry` and `Stages` for the log.
 
 Every implementation is tried by one behaviour suite (`tests/unit/metadata`). All calls may come
 from any thread. They block for the store's own time only, except `OffsetRegistry.wait`.
@@ -12,6 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from wings_core.model import (
+    Aborted,
     CommitBatch,
     CommitResult,
     ConsumerOffset,
@@ -19,6 +20,9 @@ from wings_core.model import (
     Namespace,
     PartitionState,
     Position,
+    Published,
+    Stage,
+    StoredPage,
     Topic,
     TopicConfig,
 )
@@ -131,12 +135,16 @@ class OffsetRegistry(Protocol):
         A batch's timestamp is raised to the partition's last one where it is earlier. One of a
         producer more than an hour ahead of the clock is rejected with `InvalidArgument`.
 
+        A batch with a `stage` gets no offsets: its pages are kept for `Stages.publish`. Its first
+        one begins the stage; see `metadata.stages` for who may add to it.
+
         Args:
             batches: Their pages are durable in storage.
 
         Returns:
             One result for each batch, in order. A batch can be rejected with `TopicNotFound`,
-            `OutOfOrderSequence`, `OffsetMismatch` or `InvalidArgument`.
+            `OutOfOrderSequence`, `OffsetMismatch` or `InvalidArgument`; a staged one also with
+            `AlreadyExists`, `StageNotFound` or `BatchTooLarge`.
 
         Raises:
             Internal: The transaction failed; none of the batches is committed.
@@ -254,7 +262,7 @@ class OffsetRegistry(Protocol):
         ...
 
     def purge(self, pages_max: int) -> bool:
-        """Forget up to `pages_max` pages of deleted topics, and else what is out of date.
+        """Forget up to `pages_max` pages of deleted topics and stages, and what is out of date.
 
         Returns:
             True while there is more to forget.
@@ -262,12 +270,82 @@ class OffsetRegistry(Protocol):
         ...
 
     def live_folios(self) -> set[str]:
-        """Return the folios that at least one page still refers to."""
+        """Return the folios that at least one page still refers to, visible or staged."""
+        ...
+
+
+class Stages(Protocol):
+    """Batches that are durable and invisible, by the id that they were staged under.
+
+    They come by `OffsetRegistry.commit`. Ids are of the whole store, not of a topic; one that was
+    published, aborted or swept is free again.
+    """
+
+    def publish(self, writer: str, batch: int, stages: Sequence[str]) -> Published:
+        """Make all pages of the stages visible, in one durable transaction.
+
+        Offsets and timestamps are assigned now, by the rules of `OffsetRegistry.commit`: pages in
+        the order of the stages named, those of a stage in the order in which they were staged. The
+        stages are gone then. Waiters are woken after the transaction is durable.
+
+        A batch that the writer published before is answered with its first result and changes
+        nothing, whatever stages are named and whether they are there.
+
+        Args:
+            writer: Whose batches are counted.
+            batch: At least 0 and higher than any that the writer published, or one of those.
+            stages: Each once; none are allowed too.
+
+        Returns:
+            One range for each topic and partition, in the order of their first pages.
+
+        Raises:
+            StageNotFound: One is not there (fact `stage`); nothing is published.
+            TopicNotFound: The topic of one was deleted (fact `stage`); nothing is published.
+            PublishFenced: The writer published a higher batch (fact `last_batch`), and this one
+                never, or so long ago that its result is gone.
+            InvalidArgument: A writer or batch that cannot be, or a stage named twice.
+            BatchTooLarge: The stages have more pages than go into one transaction.
+        """
+        ...
+
+    def abort(self, writer: str, stages: Sequence[str], batch: int | None = None) -> Aborted:
+        """Delete those of the stages that are there; what was published is out of reach.
+
+        All are gone at once; their pages are given back later, by `OffsetRegistry.purge`.
+
+        Args:
+            writer: Whose batch it was to be.
+            stages: Any ids.
+            batch: Asks whether the writer published this batch; changes nothing else.
+
+        Raises:
+            InvalidArgument: A writer or batch that cannot be.
+        """
+        ...
+
+    def sweep(self, seconds: float, stages_max: int) -> int:
+        """Delete stages whose last batch is older than this, as `abort` does.
+
+        Returns:
+            How many; if as many as `stages_max`, there may be more.
+        """
+        ...
+
+    def of_topic(self, topic_uuid: str) -> list[Stage]:
+        """Return a topic's stages, by id; none of a deleted one."""
+        ...
+
+    def pages(self, stage: str, first: int, pages_max: int) -> list[StoredPage]:
+        """Return the pages of a stage, in order, from number `first` (from 0) on.
+
+        None are returned at the end, and of a stage that is not there.
+        """
         ...
 
 
 class Metadata(Protocol):
-    """One store of metadata: both interfaces, opened and closed together."""
+    """One store of metadata: its interfaces, opened and closed together."""
 
     @property
     def admin(self) -> Admin:
@@ -277,6 +355,11 @@ class Metadata(Protocol):
     @property
     def registry(self) -> OffsetRegistry:
         """The log's index."""
+        ...
+
+    @property
+    def stages(self) -> Stages:
+        """What was staged."""
         ...
 
     def close(self) -> None:

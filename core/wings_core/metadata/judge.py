@@ -16,6 +16,7 @@ from wings_core.errors import (
     TopicNotFound,
     WingsError,
 )
+from wings_core.metadata.stages import StageDraft, check_entry, check_pages
 from wings_core.model import (
     Accepted,
     CommitBatch,
@@ -25,6 +26,8 @@ from wings_core.model import (
     PageAddress,
     Rejected,
     Sequence,
+    Staged,
+    StageEntry,
     StoredPage,
 )
 from wings_core.partitions import Partition, partition_value
@@ -73,6 +76,17 @@ class PartitionDraft:
     def changed(self) -> bool:
         """Whether the flush wrote to it."""
         return self.next_offset != self.stored_next_offset
+
+    def append(self, rows: int, size: int, timestamp: int) -> CommittedRange:
+        """Give offsets to the next page, of so many rows and bytes; raise an earlier timestamp."""
+        assert rows > 0, "a page has at least one row"
+        if self.last_timestamp is not None:
+            timestamp = max(timestamp, self.last_timestamp)
+        start_offset = self.next_offset
+        self.next_offset = start_offset + rows
+        self.bytes += size
+        self.last_timestamp = timestamp
+        return CommittedRange(self.partition, start_offset, self.next_offset - 1, timestamp)
 
     def copy(self) -> "PartitionDraft":
         """Return another draft of the same partition."""
@@ -124,6 +138,10 @@ class StoredState(Protocol):
         """Return the sequence that a producer uses next, 0 for one that is not known."""
         ...
 
+    def stage(self, stage: str) -> StageDraft | None:
+        """Return a stage as it is, None where there is none of this id."""
+        ...
+
     def result(
         self, topic_id: int, producer_id: str, sequence: int, committed_after: int
     ) -> tuple[CommittedRange, ...] | None:
@@ -137,7 +155,8 @@ class Judge:
     Attributes:
         partitions: Those looked at, by topic id and partition.
         producers: Those looked at, by topic id and producer id.
-        pages: Of the accepted batches, in order.
+        pages: Of the accepted batches that are visible, in order.
+        stages: Those looked at, by id.
 
     Args:
         stored: What is stored.
@@ -148,6 +167,7 @@ class Judge:
         self.partitions: dict[tuple[int, Partition], PartitionDraft] = {}
         self.producers: dict[tuple[int, str], ProducerDraft] = {}
         self.pages: list[PageDraft] = []
+        self.stages: dict[str, StageDraft] = {}
         self._stored = stored
         self._now = now
         self._topic_ids: dict[str, int | None] = {}
@@ -166,8 +186,10 @@ class Judge:
         self._failed_streams[batch.stream] = error
         return Rejected(error)
 
-    def _accept(self, batch: CommitBatch) -> Accepted:
+    def _accept(self, batch: CommitBatch) -> Accepted | Staged:
         topic_id = self._topic_id(batch.topic_uuid)
+        if batch.stage is not None:
+            return self._stage(topic_id, batch, batch.stage)
         if batch.sequence is not None:
             check_id("producer_id", batch.sequence.producer_id)
             first = self._replayed(topic_id, batch.sequence)
@@ -175,12 +197,7 @@ class Judge:
                 return Accepted(first, replayed=True)
         if batch.expected is not None:
             self._check_expected(topic_id, batch.expected)
-        if batch.timestamp is not None and batch.timestamp > self._now + TIMESTAMP_AHEAD_US_MAX:
-            ahead = (batch.timestamp - self._now) // 1_000_000
-            raise InvalidArgument(
-                f"the timestamp is {ahead} s ahead of the server's clock, at most "
-                f"{TIMESTAMP_AHEAD_US_MAX // 1_000_000} s are allowed"
-            )
+        self._check_timestamp(batch.timestamp)
         # Nothing can refuse the batch from here on.
         timestamp = self._now if batch.timestamp is None else batch.timestamp
         committed = tuple(self._append(topic_id, page, timestamp) for page in batch.pages)
@@ -189,6 +206,29 @@ class Judge:
             producer.next_sequence += 1
             producer.results[batch.sequence.sequence] = committed
         return Accepted(committed)
+
+    def _stage(self, topic_id: int, batch: CommitBatch, entry: StageEntry) -> Staged:
+        """Add a batch to its stage; offsets and times of commit come with the publish."""
+        assert batch.sequence is None
+        assert batch.expected is None
+        draft = self.stages.get(entry.stage)
+        if draft is None:
+            draft = self._stored.stage(entry.stage) or StageDraft(entry.stage, topic_id)
+            self.stages[entry.stage] = draft
+        check_entry(draft, entry)
+        self._check_timestamp(batch.timestamp)
+        check_pages(draft.pages + len(batch.pages), entry.stage)
+        # Nothing can refuse the batch from here on.
+        draft.writing = entry.writing
+        return draft.append(batch.pages, batch.timestamp)
+
+    def _check_timestamp(self, timestamp: int | None) -> None:
+        if timestamp is not None and timestamp > self._now + TIMESTAMP_AHEAD_US_MAX:
+            ahead = (timestamp - self._now) // 1_000_000
+            raise InvalidArgument(
+                f"the timestamp is {ahead} s ahead of the server's clock, at most "
+                f"{TIMESTAMP_AHEAD_US_MAX // 1_000_000} s are allowed"
+            )
 
     def _topic_id(self, topic_uuid: str) -> int:
         if topic_uuid not in self._topic_ids:
@@ -235,17 +275,12 @@ class Judge:
             )
 
     def _append(self, topic_id: int, page: StoredPage, timestamp: int) -> CommittedRange:
-        assert page.rows > 0, "a page has at least one row"
         draft = self._partition(topic_id, page.partition)
-        if draft.last_timestamp is not None:
-            timestamp = max(timestamp, draft.last_timestamp)
-        start_offset = draft.next_offset
-        end_offset = start_offset + page.rows - 1
-        draft.next_offset = end_offset + 1
-        draft.bytes += page.address.length
-        draft.last_timestamp = timestamp
-        self.pages.append(PageDraft(draft, start_offset, end_offset, timestamp, page.address))
-        return CommittedRange(page.partition, start_offset, end_offset, timestamp)
+        got = draft.append(page.rows, page.address.length, timestamp)
+        self.pages.append(
+            PageDraft(draft, got.start_offset, got.end_offset, got.timestamp, page.address)
+        )
+        return got
 
     def _partition(self, topic_id: int, partition: Partition) -> PartitionDraft:
         key = (topic_id, partition)

@@ -10,7 +10,7 @@ from wings_core.ingest.group_commit import Pending, PushStream
 from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
 from wings_core.json_rows import decode_rows
 from wings_core.log import Log
-from wings_core.model import CommitResult, CommittedRange, Rejected
+from wings_core.model import Accepted, CommitResult, CommittedRange, Rejected
 from wings_core.partitions import Partition, partition_of, partition_value
 from wings_core.times import format_timestamp
 from wings_server.http.envelope import PushedRows
@@ -93,6 +93,7 @@ def _result(batch: PushedRows, result: CommitResult) -> dict[str, Any]:
     if isinstance(result, Rejected):
         error = {"message": result.error.message, "code": result.error.code}
         return {"_tag": "error", **topic, **error}
+    assert isinstance(result, Accepted), "nothing is staged over HTTP"
     committed = [_range(found) for found in result.committed]
     single = committed[0] if len(committed) == 1 else {}
     return {"_tag": "success", **topic, "committed": committed, **single}

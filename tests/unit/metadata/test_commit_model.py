@@ -21,6 +21,7 @@ from wings_core.model import (
     CommitBatch,
     CommitResult,
     CommittedRange,
+    Rejected,
     Topic,
 )
 from wings_core.partitions import Partition
@@ -152,6 +153,7 @@ STEPS = st.lists(
 def outcome_of(result: CommitResult) -> Outcome:
     if isinstance(result, Accepted):
         return "accepted", (result.committed, result.replayed)
+    assert isinstance(result, Rejected)
     return result.error.code, result.error.facts
 
 

@@ -13,6 +13,9 @@ from wings_core.metadata.sqlite import SqliteMetadata, migrations
 from wings_core.model import Namespace
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 
+RELEASED = list(range(1, len(migrations.MIGRATIONS) + 1))
+"""The versions that this code brings a database to, one after the other."""
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -33,17 +36,17 @@ def versions(path: Path) -> list[tuple[int, int]]:
 def test_each_migration_is_applied_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     SqliteMetadata(path, clock=clock).close()
-    assert versions(path) == [(1, NOON)]
+    assert versions(path) == [(version, NOON) for version in RELEASED]
     clock.time += SECOND
-    second = ("INSERT INTO namespaces (tenant, name, created_at) VALUES ('a', 'b', :now)",)
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, second))
+    another = ("INSERT INTO namespaces (tenant, name, created_at) VALUES ('a', 'b', :now)",)
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, another))
     for _ in range(2):
         with SqliteMetadata(path, clock=clock) as metadata:
             assert metadata.admin.list_namespaces() == [
                 Namespace(NamespaceName("a", "b"), NOON + SECOND),
                 Namespace(DEFAULT_NAMESPACE, NOON),
             ]
-    assert versions(path) == [(1, NOON), (2, NOON + SECOND)]
+    assert versions(path)[-1] == (len(RELEASED) + 1, NOON + SECOND)
 
 
 def test_a_migration_that_fails_leaves_nothing_and_is_done_at_the_next_start(
@@ -55,10 +58,10 @@ def test_a_migration_that_fails_leaves_nothing_and_is_done_at_the_next_start(
     monkeypatch.setattr(migrations, "MIGRATIONS", (*released, bad))
     with pytest.raises(Internal, match="nowhere"):
         SqliteMetadata(path)
-    assert [version for version, _ in versions(path)] == [1]
+    assert [version for version, _ in versions(path)] == RELEASED
     monkeypatch.setattr(migrations, "MIGRATIONS", (*released, good))
     SqliteMetadata(path).close()
-    assert [version for version, _ in versions(path)] == [1, 2]
+    assert [version for version, _ in versions(path)] == [*RELEASED, len(RELEASED) + 1]
 
 
 @pytest.mark.parametrize("read_only", [False, True])
@@ -67,7 +70,7 @@ def test_a_newer_database_is_refused_and_left_as_it_is(path: Path, read_only: bo
     with raw(path) as connection:
         connection.execute("INSERT INTO migrations VALUES (99, 0)")
     before = path.read_bytes()
-    with pytest.raises(Internal, match="version 99, newer than 1"):
+    with pytest.raises(Internal, match=f"version 99, newer than {len(RELEASED)}"):
         SqliteMetadata(path, read_only=read_only)
     assert path.read_bytes() == before
 

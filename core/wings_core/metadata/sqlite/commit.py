@@ -9,7 +9,9 @@ from pydantic import TypeAdapter
 
 from wings_core.metadata.judge import RESULTS_KEPT_MAX, Judge, PartitionDraft
 from wings_core.metadata.sqlite.commit_cache import CommitCache
+from wings_core.metadata.sqlite.stages import find_stage, write_stages
 from wings_core.metadata.sqlite.topics import find_topic_id
+from wings_core.metadata.stages import StageDraft
 from wings_core.model import CommitBatch, CommitResult, CommittedRange
 from wings_core.partitions import Partition
 
@@ -39,10 +41,12 @@ def commit_batches(
     judge = Judge(stored, now)
     results = [judge.judge(batch) for batch in batches]
     changed = [draft for draft in judge.partitions.values() if draft.changed]
-    _write_partitions(connection, changed)
+    write_partitions(connection, changed)
     folio_ids = _write_pages(connection, judge, cache)
     if judge.producers:
         _write_producers(connection, judge, now)
+    if judge.stages:
+        write_stages(connection, judge.stages.values(), folio_ids, now)
     uuids = {topic_id: topic_uuid for topic_uuid, topic_id in stored.topic_ids.items()}
     ends = {(uuids[draft.topic_id], draft.partition): draft.next_offset for draft in changed}
     return Committed(results, ends, stored.topic_ids, folio_ids, changed)
@@ -69,17 +73,10 @@ class _SqliteState:
         known = self._cache.partition(topic_id, partition)
         if known is not None:
             return known
-        row: tuple[int, int, int, int] | None = self._connection.execute(
-            "SELECT id, next_offset, bytes, last_timestamp FROM partitions "
-            "WHERE topic_id = ? AND value = ?",
-            (topic_id, partition),
-        ).fetchone()
-        if row is None:
-            return PartitionDraft(topic_id, partition)
-        partition_id, next_offset, size, last_timestamp = row
-        return PartitionDraft(
-            topic_id, partition, partition_id, next_offset, size, last_timestamp, next_offset
-        )
+        return find_partition(self._connection, topic_id, partition)
+
+    def stage(self, stage: str) -> StageDraft | None:
+        return find_stage(self._connection, stage)
 
     def next_sequence(self, topic_id: int, producer_id: str) -> int:
         row: tuple[int] | None = self._connection.execute(
@@ -100,7 +97,24 @@ class _SqliteState:
         return None if row is None else _RANGES.validate_json(row[0])
 
 
-def _write_partitions(connection: sqlite3.Connection, changed: Iterable[PartitionDraft]) -> None:
+def find_partition(
+    connection: sqlite3.Connection, topic_id: int, partition: Partition
+) -> PartitionDraft:
+    """Return a partition as it is stored, also one never written to."""
+    row: tuple[int, int, int, int] | None = connection.execute(
+        "SELECT id, next_offset, bytes, last_timestamp FROM partitions "
+        "WHERE topic_id = ? AND value = ?",
+        (topic_id, partition),
+    ).fetchone()
+    if row is None:
+        return PartitionDraft(topic_id, partition)
+    partition_id, next_offset, size, last_timestamp = row
+    return PartitionDraft(
+        topic_id, partition, partition_id, next_offset, size, last_timestamp, next_offset
+    )
+
+
+def write_partitions(connection: sqlite3.Connection, changed: Iterable[PartitionDraft]) -> None:
     """Write partitions back, giving ids to new ones."""
     known = [draft for draft in changed if draft.partition_id is not None]
     new = [draft for draft in changed if draft.partition_id is None]
@@ -135,9 +149,16 @@ def _write_partitions(connection: sqlite3.Connection, changed: Iterable[Partitio
 def _write_pages(
     connection: sqlite3.Connection, judge: Judge, cache: CommitCache
 ) -> dict[str, int]:
-    """Write the accepted pages; return the ids of their folios, by name."""
+    """Write the visible pages, and count all accepted ones to their folios.
+
+    Returns:
+        The ids of the folios, by name.
+    """
     folio_ids: dict[str, int] = {}
-    for folio, pages in Counter(page.address.folio for page in judge.pages).items():
+    counts = Counter(page.address.folio for page in judge.pages)
+    for stage in judge.stages.values():
+        counts.update(page.address.folio for page, _ in stage.added)
+    for folio, pages in counts.items():
         known = cache.folio_ids.get(folio)
         if known is not None:
             connection.execute("UPDATE folios SET pages = pages + ? WHERE id = ?", (pages, known))

@@ -123,7 +123,61 @@ _INITIAL = (
     """,
 )
 
-MIGRATIONS: Sequence[Sequence[str]] = (_INITIAL,)
+_STAGES = (
+    """
+    -- A stage that was aborted or swept has no name any more, which frees it, and stays until its
+    -- pages are purged. One of a deleted topic keeps its row, so that a publish can say why it
+    -- fails; topics' ids are never used again.
+    CREATE TABLE stages (
+        id INTEGER PRIMARY KEY,
+        name TEXT UNIQUE,
+        topic_id INTEGER NOT NULL,
+        writing TEXT NOT NULL, -- Of the stream that writes it.
+        rows INTEGER NOT NULL,
+        bytes INTEGER NOT NULL,
+        pages INTEGER NOT NULL,
+        changed_at INTEGER NOT NULL
+    ) STRICT
+    """,
+    """
+    CREATE INDEX stages_deleted ON stages (id) WHERE name IS NULL
+    """,
+    """
+    CREATE INDEX stages_by_age ON stages (changed_at) WHERE name IS NOT NULL
+    """,
+    """
+    CREATE INDEX stages_by_topic ON stages (topic_id)
+    """,
+    """
+    -- Pages without offsets, in the order in which they came. Folios count them too.
+    CREATE TABLE staged_pages (
+        stage_id INTEGER NOT NULL,
+        number INTEGER NOT NULL,
+        partition TEXT NOT NULL, -- Canonical JSON.
+        rows INTEGER NOT NULL,
+        timestamp INTEGER, -- The producer's; else that of the publish.
+        folio_id INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        length INTEGER NOT NULL,
+        PRIMARY KEY (stage_id, number)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    -- The last batch of each writer has no successor, and is kept for good.
+    CREATE TABLE publishes (
+        writer TEXT NOT NULL,
+        batch INTEGER NOT NULL,
+        committed TEXT NOT NULL, -- JSON of the published ranges.
+        succeeded_at INTEGER,
+        PRIMARY KEY (writer, batch)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE INDEX publishes_by_age ON publishes (succeeded_at) WHERE succeeded_at IS NOT NULL
+    """,
+)
+
+MIGRATIONS: Sequence[Sequence[str]] = (_INITIAL, _STAGES)
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 
 

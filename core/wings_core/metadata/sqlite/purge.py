@@ -4,10 +4,12 @@ import sqlite3
 from collections import Counter
 
 from wings_core.metadata.judge import RESULTS_KEPT_US
+from wings_core.metadata.sqlite.publish import purge_results
+from wings_core.metadata.sqlite.stages import count_off, purge_deleted, purge_of_topic
 
 
 def purge(connection: sqlite3.Connection, rows_max: int, now: int) -> bool:
-    """Delete up to `rows_max` rows of deleted topics, then of producers' results out of date.
+    """Delete up to `rows_max` rows of deleted topics and stages, then of results out of date.
 
     Args:
         connection: In a transaction.
@@ -25,6 +27,8 @@ def purge(connection: sqlite3.Connection, rows_max: int, now: int) -> bool:
         if row is None:
             break
         left = _purge_topic(connection, row[0], left)
+    left -= purge_deleted(connection, left)
+    left -= purge_results(connection, left, now)
     left -= connection.execute(
         "DELETE FROM producer_results WHERE (topic_id, producer_id, slot) IN "
         "(SELECT topic_id, producer_id, slot FROM producer_results "
@@ -46,6 +50,7 @@ def _purge_topic(connection: sqlite3.Connection, topic_id: int, left: int) -> in
         if left > 0:
             connection.execute("DELETE FROM partitions WHERE id = ?", row)
             left -= 1
+    left -= purge_of_topic(connection, topic_id, left)
     for table, key in (
         ("producer_results", "topic_id, producer_id, slot"),
         ("producers", "topic_id, producer_id"),
@@ -74,17 +79,10 @@ def _purge_pages(connection: sqlite3.Connection, partition_id: int, pages_max: i
             "DELETE FROM pages WHERE partition_id = ? AND end_offset <= ?",
             (partition_id, pages[-1][1]),
         )
-    folios = Counter(folio_id for _, _, folio_id in pages)
-    connection.executemany(
-        "UPDATE folios SET pages = pages - ? WHERE id = ?",
-        [(count, folio_id) for folio_id, count in folios.items()],
-    )
-    connection.executemany(
-        "DELETE FROM folios WHERE id = ? AND pages = 0", [(folio_id,) for folio_id in folios]
-    )
+    count_off(connection, Counter(folio_id for _, _, folio_id in pages))
     return len(pages)
 
 
 def live_folios(connection: sqlite3.Connection) -> set[str]:
-    """Return the folios that a page refers to; see `OffsetRegistry.live_folios`."""
+    """Return the folios that pages refer to; see `OffsetRegistry.live_folios`."""
     return {name for (name,) in connection.execute("SELECT name FROM folios")}

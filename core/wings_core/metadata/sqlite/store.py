@@ -21,6 +21,7 @@ from wings_core.metadata.sqlite.admin import SqliteAdmin
 from wings_core.metadata.sqlite.connections import Connections
 from wings_core.metadata.sqlite.migrations import check_version, migrate
 from wings_core.metadata.sqlite.registry import SqliteRegistry
+from wings_core.metadata.sqlite.staging import SqliteStages
 from wings_core.metadata.sqlite.topics import TOPICS_CACHED_MAX, TopicCache
 from wings_core.metadata.waiters import Waiters
 from wings_core.times import now_us
@@ -67,6 +68,7 @@ class SqliteMetadata(Metadata):
         topics = TopicCache(0 if read_only else TOPICS_CACHED_MAX)
         self._admin = SqliteAdmin(self._connections, topics, waiters, clock)
         self._registry = SqliteRegistry(self._connections, waiters, clock)
+        self._stages = SqliteStages(self._connections, waiters, clock)
 
     @property
     def admin(self) -> SqliteAdmin:
@@ -77,6 +79,11 @@ class SqliteMetadata(Metadata):
     def registry(self) -> SqliteRegistry:
         """The log's index."""
         return self._registry
+
+    @property
+    def stages(self) -> SqliteStages:
+        """What was staged."""
+        return self._stages
 
     def close(self) -> None:
         """Close the database, once calls under way have ended; later calls raise `Unavailable`."""

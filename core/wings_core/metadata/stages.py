@@ -1,0 +1,128 @@
+"""The rules of stages, whatever store they are in: who may add to one, what may be published.
+
+A stage is begun by the first batch of one stream and belongs to that stream and its topic. A second
+stream under the same id is refused, since nobody could tell the rows that it repeats from those
+that it adds; so is a stream that goes on after its stage was published, aborted or swept, since a
+part of it would be left over. A task that is tried again takes another id.
+
+A writer publishes batches by number, counting up, with gaps where it likes. The result of its last
+one is kept for good, so no batch is ever published twice, however late it is repeated; those before
+it are kept for a while.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from wings_core.errors import AlreadyExists, BatchTooLarge, PublishFenced, StageNotFound
+from wings_core.model import Staged, StageEntry, StoredPage
+
+PUBLISH_PAGES_MAX = 500_000
+"""The most pages of one publish, and so of a stage: they move in one transaction."""
+
+PUBLISH_RESULTS_KEPT_MAX = 16
+"""A repeated publish is answered with its first result while it is among its writer's last this
+many; the last one always is."""
+
+PUBLISH_RESULTS_KEPT_US = 7 * 24 * 3600 * 1_000_000
+"""And its successor is not older than this, in microseconds."""
+
+
+@dataclass(slots=True)
+class StageDraft:
+    """A stage as it will be after the batches judged so far."""
+
+    stage: str
+    topic_id: int
+    stage_id: int | None = None
+    """None until the store gives it one."""
+    writing: str = ""
+    """Of the stream that began it; empty where none did."""
+    rows: int = 0
+    bytes: int = 0
+    pages: int = 0
+    added: list[tuple[StoredPage, int | None]] = field(
+        default_factory=list[tuple[StoredPage, int | None]]
+    )
+    """Pages of this flush with the producer's timestamp, in order."""
+    changed: bool = False
+    """Whether the flush added a batch, be it an empty one."""
+
+    def append(self, pages: Sequence[StoredPage], timestamp: int | None) -> Staged:
+        """Add a batch."""
+        rows = sum(page.rows for page in pages)
+        size = sum(page.address.length for page in pages)
+        self.rows += rows
+        self.bytes += size
+        self.pages += len(pages)
+        self.added += [(page, timestamp) for page in pages]
+        self.changed = True
+        return Staged(self.stage, rows, size)
+
+
+def check_entry(draft: StageDraft, entry: StageEntry) -> None:
+    """Make sure that a batch may be added to a stage.
+
+    Raises:
+        AlreadyExists: Another stream began the stage.
+        StageNotFound: The batch is not the stream's first, and its stage is gone.
+    """
+    if draft.writing == entry.writing:
+        return
+    if not entry.first:
+        raise StageNotFound(
+            f"stage {entry.stage!r} was published, aborted or swept while it was written",
+            stage=entry.stage,
+        )
+    if draft.writing:
+        raise AlreadyExists(
+            f"there is a stage {entry.stage!r} already: a stage is written by one stream, "
+            "another try takes another id",
+            stage=entry.stage,
+        )
+
+
+def check_pages(pages: int, stage: str) -> None:
+    """Make sure that a stage, or all stages of a publish, can be published at once.
+
+    Args:
+        pages: How many it would have.
+        stage: The one with which it is too many.
+
+    Raises:
+        BatchTooLarge: Too many.
+    """
+    if pages > PUBLISH_PAGES_MAX:
+        raise BatchTooLarge(
+            f"with stage {stage!r} there are {pages} pages to publish at once, the limit is "
+            f"{PUBLISH_PAGES_MAX}",
+            stage=stage,
+            pages=pages,
+            pages_max=PUBLISH_PAGES_MAX,
+        )
+
+
+def check_batch(writer: str, batch: int, last_batch: int | None) -> None:
+    """Make sure that a writer publishes a batch that is later than its last one.
+
+    Args:
+        writer: Who publishes.
+        batch: Its number, of which no result is remembered.
+        last_batch: The highest that was published; None for a new writer.
+
+    Raises:
+        PublishFenced: It is not.
+    """
+    if last_batch is not None and batch <= last_batch:
+        raise PublishFenced(
+            f"batch {batch} of writer {writer!r:.80} comes after {last_batch}: it was never "
+            "published, or its result is no longer remembered",
+            last_batch=last_batch,
+        )
+
+
+def no_stage(stage: str) -> StageNotFound:
+    """Return the error of a publish that names a stage that is not there."""
+    return StageNotFound(
+        f"there is no stage {stage!r}: it was never written, or was published, aborted or swept",
+        stage=stage,
+    )
