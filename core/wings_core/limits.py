@@ -61,3 +61,9 @@ class Limits(BaseModel):
     calls_waiting_max: int = Field(
         default=8_192, ge=1, description="Most long polls waiting at once."
     )
+    stage_seconds_max: float = Field(
+        default=86_400.0,
+        ge=1,
+        allow_inf_nan=False,
+        description="Seconds after its last batch that a stage is kept without being published.",
+    )

@@ -1,15 +1,15 @@
 """The log: metadata, storage, ingest and fetch put together over one data directory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from wings_core.data_directory import DataDirectory
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.ingest.group_commit import FlushReport, GroupCommit
 from wings_core.limits import Limits
-from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry
+from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry, Stages
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.model import Topic
+from wings_core.model import Aborted, Topic
 from wings_core.names import TopicName
 from wings_core.reclaim import Reclaimer
 from wings_core.storage.interfaces import FolioStore
@@ -22,6 +22,7 @@ class Log:
     Attributes:
         admin: Namespaces and topics.
         registry: The index of offsets.
+        stages: What is durable and not visible yet.
         store: The pages.
         group_commit: The way in.
         fetcher: The way out.
@@ -37,12 +38,13 @@ class Log:
     ) -> None:
         self.admin: Admin = metadata.admin
         self.registry: OffsetRegistry = metadata.registry
+        self.stages: Stages = metadata.stages
         self.store = store
         self.limits = limits
         self.group_commit = GroupCommit(store, self.registry, limits, on_flush)
         self.fetcher = Fetcher(store, self.registry, limits)
         self._metadata = metadata
-        self._reclaimer = Reclaimer(self.registry, store)
+        self._reclaimer = Reclaimer(self.registry, self.stages, store, limits.stage_seconds_max)
 
     @classmethod
     def open(
@@ -74,6 +76,19 @@ class Log:
         topic = self.admin.delete_topic(name)
         self._reclaimer.wake()
         return topic
+
+    def abort_stages(self, writer: str, stages: Sequence[str], batch: int | None = None) -> Aborted:
+        """Delete stages; their disk space is given back in the background.
+
+        See `Stages.abort`.
+
+        Raises:
+            InvalidArgument: A writer or batch that cannot be.
+        """
+        aborted = self.stages.abort(writer, stages, batch)
+        if aborted.stages:
+            self._reclaimer.wake()
+        return aborted
 
     def close(self) -> None:
         """Commit what was received, then close every part; readers must have ended."""

@@ -8,12 +8,16 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
-from wings_core.errors import InvalidName
+from wings_core.errors import InvalidArgument, InvalidName
 
 ID_PATTERN = r"[a-z][a-z0-9_-]{0,62}"
 _ID = re.compile(ID_PATTERN)
 _NAMESPACE = re.compile(rf"tenants/({ID_PATTERN})/namespaces/({ID_PATTERN})")
 _TOPIC = re.compile(rf"tenants/({ID_PATTERN})/namespaces/({ID_PATTERN})/topics/({ID_PATTERN})")
+
+
+STAGE_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}"
+_STAGE = re.compile(STAGE_PATTERN)
 
 
 def _shown(text: object) -> str:
@@ -89,3 +93,14 @@ class TopicName:
     def __str__(self) -> str:
         """Return the full name."""
         return f"{self.namespace}/topics/{self.topic}"
+
+
+def check_stage_id(text: str) -> str:
+    """Return the id of a stage as it is, if it is one: 1 to 128 letters, digits and `._:-`.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    if _STAGE.fullmatch(text) is None:
+        raise InvalidArgument(f"{_shown(text)} is not a stage id: expected {STAGE_PATTERN}")
+    return text

@@ -1,32 +1,53 @@
-"""Give back the disk space of deleted topics and of flushes that were never committed."""
+"""Give back the disk space of deleted topics, of stages never published, of flushes that failed."""
 
 import logging
 import threading
 
 from wings_core.errors import WingsError
-from wings_core.metadata.interfaces import OffsetRegistry
+from wings_core.metadata.interfaces import OffsetRegistry, Stages
 from wings_core.storage.interfaces import FolioStore
 
 PURGE_PAGES = 1_000
 """Pages forgotten in one metadata transaction, so that pushes never wait long for it."""
 
 RECLAIM_SECONDS = 3_600.0
-"""How often it looks without being woken: producers' results grow old by themselves."""
+"""How often it looks, at least, without being woken: stages and results grow old by themselves."""
+
+SWEEPS_PER_LIFE = 4
+"""How often it looks during the time that a stage is kept, so that none lives much longer."""
+
+SWEEP_STAGES = 1_000
+"""Stages deleted in one metadata transaction."""
 
 _logger = logging.getLogger(__name__)
 
 
 class Reclaimer:
-    """Forgets pages of deleted topics, then deletes the folios that no page refers to.
+    """Forgets pages of deleted topics and stages, then deletes the folios that no page refers to.
 
     Works at the start, which also finishes what a crash interrupted, whenever woken, and from time
     to time. The folio being written to is left alone, so a page not yet committed is never deleted:
     flushes are committed before the next flush can begin another folio.
+
+    Args:
+        registry: Told to forget.
+        stages: Told to delete what is older than `stage_seconds_max`.
+        store: Where the folios are.
+        stage_seconds_max: How long a stage is kept after its last batch.
     """
 
-    def __init__(self, registry: OffsetRegistry, store: FolioStore) -> None:
+    def __init__(
+        self,
+        registry: OffsetRegistry,
+        stages: Stages,
+        store: FolioStore,
+        stage_seconds_max: float,
+    ) -> None:
         self._registry = registry
+        self._stages = stages
         self._store = store
+        self._stage_seconds_max = stage_seconds_max
+        self._pause = min(RECLAIM_SECONDS, stage_seconds_max / SWEEPS_PER_LIFE)
         self._wake = threading.Event()
         self._wake.set()
         self._closing = False
@@ -45,7 +66,7 @@ class Reclaimer:
 
     def _run(self) -> None:
         while True:
-            self._wake.wait(RECLAIM_SECONDS)
+            self._wake.wait(self._pause)
             self._wake.clear()
             if self._closing:
                 return
@@ -55,6 +76,9 @@ class Reclaimer:
                 _logger.warning("could not give back disk space: %s", error)
 
     def _reclaim(self) -> None:
+        while self._stages.sweep(self._stage_seconds_max, SWEEP_STAGES) == SWEEP_STAGES:
+            if self._closing:
+                return
         while self._registry.purge(PURGE_PAGES):
             if self._closing:
                 return

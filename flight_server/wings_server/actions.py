@@ -17,10 +17,14 @@ from wings_core.contracts.actions import (
     ListTopics,
     NamespaceBody,
     OffsetForTimestamp,
+    StageAbort,
+    StagePublish,
     TopicBody,
+    describe_aborted,
     describe_namespace,
     describe_offsets,
     describe_partition_states,
+    describe_published,
     describe_topic,
 )
 from wings_core.log import Log
@@ -132,6 +136,16 @@ def get_offsets(log: Log, body: GetOffsets) -> Json:
     return describe_offsets(log.registry.get_offsets(body.consumer, uuid))
 
 
+def publish_stages(log: Log, body: StagePublish) -> Json:
+    """Make all that was staged visible at once, once for each batch of a writer."""
+    return describe_published(log.stages.publish(body.writer, body.batch, body.stages))
+
+
+def abort_stages(log: Log, body: StageAbort) -> Json:
+    """Delete stages that were not published."""
+    return describe_aborted(log.abort_stages(body.writer, body.stages, body.batch))
+
+
 def _topic(log: Log, name: str) -> Topic:
     return log.admin.get_topic(TopicName.parse(name))
 
@@ -157,4 +171,8 @@ ACTIONS: dict[str, Action[Any]] = {
         CommitOffsets, commit_offsets, "Remember where a named consumer reads on."
     ),
     "get-offsets": Action(GetOffsets, get_offsets, "Tell where a named consumer reads on."),
+    "stage-publish": Action(
+        StagePublish, publish_stages, "Make stages visible, once for each batch of a writer."
+    ),
+    "stage-abort": Action(StageAbort, abort_stages, "Delete stages that were not published."),
 }

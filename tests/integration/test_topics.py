@@ -271,7 +271,7 @@ def test_the_actions_are_listed(client: flight.FlightClient) -> None:
     assert {
         "create-topic", "describe-topic", "delete-topic", "alter-topic", "list-topics",
         "create-namespace", "delete-namespace", "list-namespaces", "partition-states",
-        "offset-for-timestamp", "commit-offsets", "get-offsets",
+        "offset-for-timestamp", "commit-offsets", "get-offsets", "stage-publish", "stage-abort",
     } <= set(actions)  # fmt: skip
     assert all(actions.values())
 

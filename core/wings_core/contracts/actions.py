@@ -4,18 +4,28 @@ from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Self
 
 import pyarrow as pa
-from pydantic import Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from wings_core.contracts.messages import (
     Identifier,
     Message,
     OffsetNumber,
+    StageId,
     Timestamp,
+    check_distinct,
     problem_of,
     to_bytes,
 )
 from wings_core.errors import InvalidArgument
-from wings_core.model import ConsumerOffset, Namespace, PartitionState, Topic, TopicConfig
+from wings_core.model import (
+    Aborted,
+    ConsumerOffset,
+    Namespace,
+    PartitionState,
+    Published,
+    Topic,
+    TopicConfig,
+)
 from wings_core.partitions import partition_value
 from wings_core.schemas import (
     FIELDS_MAX,
@@ -30,6 +40,9 @@ from wings_core.times import format_timestamp, parse_timestamp
 
 OFFSETS_MAX = 10_000
 """The most entries of one `commit-offsets`."""
+
+STAGES_MAX = 10_000
+"""The most stages of one `stage-publish` or `stage-abort`."""
 
 
 class ActionBody(Message):
@@ -156,6 +169,53 @@ class GetOffsets(ActionBody):
     consumer: Identifier
     topic: str | None = None
     """None: of all topics."""
+
+
+class _StageBody(ActionBody):
+    """What the actions on stages have in common."""
+
+    writer: Identifier
+    """Whose batches are counted, such as a streaming query."""
+    stages: Annotated[
+        tuple[StageId, ...],
+        Field(strict=False, max_length=STAGES_MAX),
+        AfterValidator(check_distinct),
+    ]
+
+
+class StagePublish(_StageBody):
+    """The body of `stage-publish`."""
+
+    batch: OffsetNumber
+    """The writer's number for what it publishes."""
+
+
+class StageAbort(_StageBody):
+    """The body of `stage-abort`."""
+
+    batch: OffsetNumber | None = None
+    """None: it is not asked whether the writer published it."""
+
+
+def describe_published(published: Published) -> dict[str, Any]:
+    """Return the answer to `stage-publish`."""
+    return {
+        "committed": [
+            {
+                "topic": str(found.topic),
+                "partition": partition_value(found.partition),
+                "start_offset": found.start_offset,
+                "end_offset": found.end_offset,
+            }
+            for found in published.committed
+        ],
+        "replayed": published.replayed,
+    }
+
+
+def describe_aborted(aborted: Aborted) -> dict[str, Any]:
+    """Return the answer to `stage-abort`."""
+    return {"deleted": list(aborted.stages), "published": aborted.published}
 
 
 def describe_topic(topic: Topic) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from wings_core.errors import InvalidArgument, WingsError
+from wings_core.names import check_stage_id
 from wings_core.times import parse_timestamp
 
 MESSAGE_BYTES_MAX = 512
@@ -190,6 +191,9 @@ Timestamp = Annotated[str, AfterValidator(accepted_by(parse_timestamp))]
 """A time as text: RFC 3339 with a zone."""
 
 OffsetNumber = Annotated[int, Field(ge=0, le=INT64_MAX)]
+
+StageId = Annotated[str, AfterValidator(accepted_by(check_stage_id))]
+"""What a stage is called."""
 
 Identifier = Annotated[str, Field(min_length=1, max_length=255)]
 """What a producer or consumer calls itself."""

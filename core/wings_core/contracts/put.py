@@ -12,12 +12,13 @@ from wings_core.contracts.messages import (
     Identifier,
     Message,
     OffsetNumber,
+    StageId,
     Timestamp,
     problem_of,
     to_bytes,
 )
 from wings_core.errors import InvalidArgument, WingsError, error_from_json
-from wings_core.model import Accepted, CommittedRange, Rejected
+from wings_core.model import Accepted, CommitResult, CommittedRange, Rejected, Staged
 from wings_core.partitions import partition_of_value
 from wings_core.times import format_timestamp, parse_timestamp
 
@@ -50,9 +51,15 @@ class PutCommand(_BatchValues):
     partition: JsonValue = None
     """Of all rows; None: by the key column."""
     producer_id: Identifier | None = None
+    stage: StageId | None = None
+    """Keep the batches invisible until the stage is published; None: visible at once."""
 
     @model_validator(mode="after")
     def _check_producer(self) -> Self:
+        if self.stage is not None:
+            for key in ("producer_id", *_NOT_STAGED):
+                if getattr(self, key) is not None:
+                    raise problem_of(f"key {key!r} does not go with key 'stage'")
         if self.sequence is not None and self.producer_id is None:
             raise problem_of("key 'sequence' needs key 'producer_id'")
         return self
@@ -61,13 +68,27 @@ class PutCommand(_BatchValues):
 class BatchMetadata(_BatchValues):
     """The app_metadata of one pushed batch; it comes before what the descriptor said."""
 
+    def check_staged(self) -> None:
+        """Make sure that a staged batch says nothing that only a visible one can.
+
+        Raises:
+            InvalidArgument: It does; the message names the key.
+        """
+        for key in _NOT_STAGED:
+            if getattr(self, key) is not None:
+                raise InvalidArgument(f"key {key!r} does not go with key 'stage' of the descriptor")
+
+
+_NOT_STAGED = ("sequence", "expected_offset")
+"""What is judged against the log, which a staged batch is not yet in."""
+
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
     """The answer to batch number `batch` (from 0) of a stream."""
 
     batch: int
-    result: Accepted | Rejected
+    result: CommitResult
 
 
 def parse_put_command(raw: bytes) -> PutCommand:
@@ -117,12 +138,15 @@ def parse_batch_metadata(raw: "bytes | pa.Buffer | None") -> BatchMetadata:
 _NOTHING_SAID = BatchMetadata()
 
 
-def result_to_json(batch: int, result: Accepted | Rejected | WingsError) -> bytes:
-    """Return the PutResult of a batch: what it got, or why it was refused."""
+def result_to_json(batch: int, result: CommitResult | WingsError) -> bytes:
+    """Return the PutResult of a batch: what it got, where it was staged, or why it was refused."""
     if isinstance(result, Accepted):
         # Formatted by hand: this runs once for each batch, and a partition is JSON already.
         ranges = ", ".join([_range_to_json(committed) for committed in result.committed])
         return f'{{"batch": {batch}, "committed": [{ranges}]}}'.encode()
+    if isinstance(result, Staged):
+        staged = {"stage": result.stage, "rows": result.rows, "bytes": result.bytes}
+        return json.dumps({"batch": batch, "staged": staged}).encode()
     error = result.error if isinstance(result, Rejected) else result
     answer = {"batch": batch, "error": error.to_json()}
     return json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
@@ -133,6 +157,9 @@ def result_from_json(raw: "bytes | pa.Buffer") -> PutResult:
     answer = json.loads(to_bytes(raw))
     if "error" in answer:
         return PutResult(answer["batch"], Rejected(error_from_json(answer["error"])))
+    if "staged" in answer:
+        staged = answer["staged"]
+        return PutResult(answer["batch"], Staged(staged["stage"], staged["rows"], staged["bytes"]))
     ranges = tuple(_range_from_json(found) for found in answer["committed"])
     return PutResult(answer["batch"], Accepted(ranges))
 

@@ -10,6 +10,7 @@ client leaves about 26,000 answers unread, so neither the reader nor the flusher
 
 import queue
 import threading
+import uuid
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from wings_core.errors import InvalidArgument, Unavailable, WingsError
 from wings_core.ingest.group_commit import Pending, PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.log import Log
-from wings_core.model import Accepted, CommitResult, Rejected, Sequence
+from wings_core.model import Accepted, CommitResult, Rejected, Sequence, StageEntry
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of
 from wings_server.metrics import Metrics
@@ -75,6 +76,7 @@ class Put:
         self._preparer = Preparer(self._topic, log.limits)
         self._command = command
         self._next_sequence = command.sequence
+        self._writing = uuid.uuid4().hex
         self._batches = 0
         self._stream = PushStream()
 
@@ -138,6 +140,13 @@ class Put:
     def _options(self, metadata: BatchMetadata, *, first: bool) -> PushOptions:
         """Join what the descriptor and the batch's own metadata say."""
         command = self._command
+        timestamp = metadata.timestamp_us
+        if timestamp is None:
+            timestamp = command.timestamp_us
+        if command.stage is not None:
+            metadata.check_staged()
+            entry = StageEntry(command.stage, self._writing, first)
+            return PushOptions(self._partition, timestamp=timestamp, stage=entry)
         sequence = self._next_sequence if metadata.sequence is None else metadata.sequence
         if sequence is not None and command.producer_id is None:
             raise InvalidArgument("key 'sequence' needs key 'producer_id' in the descriptor")
@@ -146,9 +155,6 @@ class Put:
         expected = metadata.expected_offset
         if expected is None and first:
             expected = command.expected_offset
-        timestamp = metadata.timestamp_us
-        if timestamp is None:
-            timestamp = command.timestamp_us
         number = None
         if sequence is not None:
             assert command.producer_id is not None

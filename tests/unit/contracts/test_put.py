@@ -19,7 +19,7 @@ from wings_core.contracts.put import (
     result_to_json,
 )
 from wings_core.errors import InvalidArgument, OffsetMismatch, SchemaMismatch
-from wings_core.model import Accepted, CommittedRange, Rejected
+from wings_core.model import Accepted, CommittedRange, Rejected, Staged
 from wings_core.partitions import partition_of_value
 from wings_core.times import TIMESTAMP_MAX, TIMESTAMP_MIN
 
@@ -47,9 +47,23 @@ def metadata(found: object) -> BatchMetadata:
 def test_a_command_says_what_its_keys_say() -> None:
     found = {**PRODUCER, "partition": "JFK", "expected_offset": 7, "timestamp": TIME}
     parsed = command(found)
-    assert parsed.model_dump() == found
+    assert parsed.model_dump(exclude_unset=True) == found
     assert parsed.timestamp_us == 1_795_176_000_000_000
     assert parse_put_command(parsed.to_bytes()) == parsed
+
+
+@pytest.mark.parametrize("stage", ["a", "Q7.0:3_x-9", "x" * 128])
+def test_a_command_may_name_a_stage(stage: str) -> None:
+    parsed = command({"topic": "t", "stage": stage, "timestamp": TIME, "partition": 3})
+    assert parsed.stage == stage
+    assert parse_put_command(parsed.to_bytes()) == parsed
+
+
+@pytest.mark.parametrize("key", ["producer_id", "sequence", "expected_offset"])
+def test_a_stage_goes_with_no_condition(key: str) -> None:
+    value = "p" if key == "producer_id" else 0
+    with pytest.raises(InvalidArgument, match=f"key '{key}' does not go with key 'stage'"):
+        command({"topic": "t", "stage": "s", key: value})
 
 
 def test_a_command_needs_a_topic_alone() -> None:
@@ -61,7 +75,7 @@ def test_a_command_needs_a_topic_alone() -> None:
         command({})
 
 
-@pytest.mark.parametrize("key", ["stage", "kind", "columns", "offset", "Topic", "producer"])
+@pytest.mark.parametrize("key", ["stages", "kind", "columns", "offset", "Topic", "producer"])
 def test_an_unknown_key_of_a_command_is_refused(key: str) -> None:
     with pytest.raises(InvalidArgument, match=f"unknown key '{key}'") as caught:
         command({"topic": "t", key: "x"})
@@ -180,6 +194,16 @@ def test_a_result_is_what_the_contract_says() -> None:
         ],
     }
     assert json.loads(result_to_json(0, Accepted(()))) == {"batch": 0, "committed": []}
+
+
+def test_a_staged_batch_survives_its_result() -> None:
+    staged = Staged("q-1.0", rows=3, bytes=640)
+    raw = result_to_json(1, staged)
+    assert json.loads(raw) == {
+        "batch": 1,
+        "staged": {"stage": "q-1.0", "rows": 3, "bytes": 640},
+    }
+    assert result_from_json(raw) == PutResult(1, staged)
 
 
 def test_a_repeat_is_answered_like_the_first_time() -> None:
