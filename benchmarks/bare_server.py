@@ -8,7 +8,7 @@ import pyarrow.flight as flight
 
 
 class BareServer(flight.FlightServerBase):
-    """Keeps one table per name, all in memory, and serves the same batches again and again."""
+    """Keeps one table per name, all in memory, and serves its batches again and again."""
 
     def __init__(self) -> None:
         super().__init__("grpc://127.0.0.1:0")
@@ -27,7 +27,7 @@ class BareServer(flight.FlightServerBase):
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
-        """Keep a batch `times` over under a name, or answer each batch and forget it."""
+        """Keep copies of a batch, `times` of them, under a name, or answer each and forget it."""
         assert descriptor.command is not None
         command = json.loads(descriptor.command)
         while True:
@@ -35,9 +35,19 @@ class BareServer(flight.FlightServerBase):
                 batch = reader.read_chunk().data
             except StopIteration:
                 return
+            assert batch is not None
             if "keep" in command:
-                self._tables[command["keep"]] = pa.Table.from_batches([batch] * command["times"])
+                copies = [_copy(batch) for _ in range(command["times"])]
+                self._tables[command["keep"]] = pa.Table.from_batches(copies)
             writer.write(pa.py_buffer(b"{}"))
+
+
+def _copy(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the same rows in memory of their own, as a log's batches have.
+
+    One batch streamed over and over would stay in the processor's cache.
+    """
+    return pa.ipc.read_record_batch(batch.serialize(), batch.schema)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,8 +17,7 @@ SMALL_PAGE_BYTES = 512 * 1024
 """Pages below this, and below an eighth of the wire's rows, are worth a copy to be merged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):  # Not a frozen dataclass, which would take three times as long to make.
     """Rows on their way to a reader.
 
     `start_offset` to `end_offset`, both inclusive, is the range of the log that the chunk covers,

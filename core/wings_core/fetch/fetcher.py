@@ -7,6 +7,7 @@ deadline alone, a scan by an end offset and never waits.
 """
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +27,13 @@ from wings_core.times import Deadline
 
 LOCATE_ROWS_MAX = 1 << 20
 """Rows that are looked up in metadata at a time."""
+
+AHEAD_SECONDS = 0.001
+"""A scan reads ahead for about so long at a time, and then hands on what it has: sending a chunk
+clears the processor's caches, and code that runs once for many chunks finds them filled."""
+
+AHEAD_BYTES = 8 * 1024 * 1024
+"""Nor does it read much more than this ahead, in stored bytes."""
 
 UNLIMITED = 1 << 62
 """The budget of a follow: more messages than a partition can hold."""
@@ -195,7 +203,8 @@ class Fetcher:
             cursor.log_end_offset = located.log_end_offset
             assert located.locations, "a scan ends at or before the log's end"
             stop_offset = min(end_offset, located.locations[-1].end_offset + 1)
-            for chunk in self._read(cursor, located.locations, stop_offset, UNLIMITED):
+            chunks = self._read(cursor, located.locations, stop_offset, UNLIMITED)
+            for chunk in _read_ahead(chunks):
                 cursor.offset = chunk.end_offset + 1
                 if chunk.batch.num_rows:
                     yield chunk
@@ -226,6 +235,26 @@ class Fetcher:
         with self.waits.one():
             position = Position(cursor.topic.uuid, cursor.partition, cursor.offset)
             self._registry.wait([position], deadline, wake)
+
+
+def _read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Yield chunks, reading some at a time, of which all that were read come before an error."""
+    ahead: list[Chunk] = []
+    ahead_bytes = 0
+    ends_at = time.monotonic() + AHEAD_SECONDS
+    try:
+        for chunk in chunks:
+            ahead.append(chunk)
+            ahead_bytes += chunk.bytes
+            if ahead_bytes >= AHEAD_BYTES or time.monotonic() >= ends_at:
+                yield from ahead
+                ahead.clear()
+                ahead_bytes = 0
+                ends_at = time.monotonic() + AHEAD_SECONDS
+    except WingsError:
+        yield from ahead
+        raise
+    yield from ahead
 
 
 def _filtered(cursor: Cursor) -> bool:

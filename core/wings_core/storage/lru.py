@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -15,45 +15,70 @@ class Lru(Generic[K, V]):
     Its lock is held for a few dictionary operations and never while anything else is called.
 
     Args:
-        entries_max: Most entries kept, at least one.
+        weight_max: Most weight kept: of entries, unless they are put with weights of their own.
+            The entry used last is kept whatever it weighs.
+        on_forget: Called with each key that is forgotten for another, not under the lock.
     """
 
-    def __init__(self, entries_max: int) -> None:
-        self._entries_max = max(1, entries_max)
-        self._entries: OrderedDict[K, V] = OrderedDict()
+    def __init__(self, weight_max: int, on_forget: Callable[[K], None] | None = None) -> None:
+        self._weight_max = weight_max
+        self._on_forget = on_forget
+        self._weight = 0
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
         """Return the value of a key and count it as used, or None."""
         with self._lock:
-            value = self._entries.get(key)
-            if value is not None:
-                self._entries.move_to_end(key)
-            return value
-
-    def put(self, key: K, value: V) -> None:
-        """Keep a value as the one used last; the oldest entry may be forgotten for it."""
-        evicted: V | None = None
-        with self._lock:
-            self._entries[key] = value
+            found = self._entries.get(key)
+            if found is None:
+                return None
             self._entries.move_to_end(key)
-            if len(self._entries) > self._entries_max:
-                _, evicted = self._entries.popitem(last=False)
-        # What was evicted may be costly to take down (a file's map): not under the lock.
-        del evicted
+            return found[0]
+
+    def put(self, key: K, value: V, weight: int = 1) -> None:
+        """Keep a value as the one used last; the oldest entries may be forgotten for it."""
+        forgotten: list[tuple[K, V]] = []
+        with self._lock:
+            replaced = self._pop(key)
+            self._entries[key] = (value, weight)
+            self._weight += weight
+            while self._weight > self._weight_max and len(self._entries) > 1:
+                oldest, (old, old_weight) = self._entries.popitem(last=False)
+                self._weight -= old_weight
+                forgotten.append((oldest, old))
+        # Both may be costly to take down (a file's map): not under the lock.
+        del replaced
+        for oldest, _ in forgotten:
+            if self._on_forget is not None:
+                self._on_forget(oldest)
 
     def discard(self, key: K) -> None:
         """Forget a key, if it is there."""
         with self._lock:
-            discarded = self._entries.pop(key, None)
+            discarded = self._pop(key)
+        del discarded
+
+    def discard_where(self, condition: Callable[[K], bool]) -> None:
+        """Forget the keys of which a condition holds; looks at all of them."""
+        with self._lock:
+            discarded = [self._pop(key) for key in list(self._entries) if condition(key)]
         del discarded
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             entries, self._entries = self._entries, OrderedDict()
+            self._weight = 0
         entries.clear()
 
     def __len__(self) -> int:
         """Return the number of entries kept."""
         return len(self._entries)
+
+    def _pop(self, key: K) -> tuple[V, int] | None:
+        """Take an entry out; with the lock held."""
+        popped = self._entries.pop(key, None)
+        if popped is not None:
+            self._weight -= popped[1]
+        return popped

@@ -8,6 +8,7 @@ real length is asked for on every read, before its bytes are looked at (0.5 µs)
 import mmap
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,11 +37,15 @@ class SegmentMaps:
     Args:
         directory: Where the segments are.
         maps_max: Most maps kept open. Each takes a file descriptor.
+        on_forget: Called with a segment whose map is closed for another's, once nobody has rows
+            of it any more.
     """
 
-    def __init__(self, directory: Path, maps_max: int) -> None:
+    def __init__(
+        self, directory: Path, maps_max: int, on_forget: Callable[[str], None] | None = None
+    ) -> None:
         self._directory = directory
-        self._maps: Lru[str, _Map] = Lru(maps_max)
+        self._maps: Lru[str, _Map] = Lru(maps_max, on_forget)
 
     def page(self, address: PageAddress) -> pa.Buffer:
         """Return the bytes of a page, which may be anything.
@@ -48,6 +53,13 @@ class SegmentMaps:
         Raises:
             StorageCorrupt: The segment is missing, or ends before the page does.
             Internal: The segment cannot be opened.
+        """
+        return self.check(address).slice(address.position, address.length)
+
+    def check(self, address: PageAddress) -> pa.Buffer:
+        """Return the bytes of a whole segment, of which those of a page are there to be read.
+
+        Raises: as `page`.
         """
         end = address.position + address.length
         found = self._maps.get(address.folio)
@@ -58,7 +70,7 @@ class SegmentMaps:
         size = min(found.file.size(), found.buffer.size)
         if end > size:
             raise StorageCorrupt(f"it should end at byte {end}, but its file has {size} bytes")
-        return found.buffer.slice(address.position, address.length)
+        return found.buffer
 
     def add(self, folio: str, descriptor: int, length: int, files: Files) -> None:
         """Map a segment that was just created, as long as it may become.

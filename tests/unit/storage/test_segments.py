@@ -337,6 +337,27 @@ def test_a_page_asked_for_as_another_topics_is_refused_also_when_verified(
         store.read(address, "f" * 32, SCHEMA)
 
 
+def test_a_page_read_again_is_not_decoded_again(make_store: MakeStore) -> None:
+    store = make_store()
+    (address,) = store.write([_page(0)])
+    first = _read(store, address)
+    assert _read(store, address) is first
+    assert store.read(address, TOPIC, SCHEMA, [1]).column(0).equals(first.column(1))
+    # A schema that is equal and another object may have other metadata.
+    assert _read(store, address) == store.read(address, TOPIC, pa.schema(list(SCHEMA)))
+
+
+def test_a_deleted_segment_is_not_held_open_by_rows_read_before(make_store: MakeStore) -> None:
+    store = make_store(segment_bytes_max=1)
+    addresses = [store.write([_page(number)])[0] for number in range(3)]
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    for address in addresses[:2]:
+        assert _read(store, address).num_rows == 3
+        store.delete(address.folio)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before - 2  # noqa: PTH208
+
+
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_truncated_segment_is_found_also_while_it_is_mapped(
     make_store: MakeStore, directory: Path, closed: bool
