@@ -31,11 +31,11 @@ check: $(VENV)/.dev ## lint, formatting and types
 	$(BIN)/ruff format --check
 	$(BIN)/basedpyright
 
-bench: $(VENV)/.server ## measure against the baselines, print a table and write JSON
+bench: $(VENV)/.dev ## measure against the baselines, print a table and write JSON
 	$(BIN)/python -m benchmarks
 
 lock: $(VENV)/.dev ## pin the newest versions of everything in requirements/
-	$(LOCK) pyproject.toml --extra server --group dev --output-file requirements/dev.txt
+	$(LOCK) pyproject.toml --extra server --extra spark --group dev --output-file requirements/dev.txt
 	$(LOCK) pyproject.toml --extra server --group build --constraints requirements/dev.txt \
 		--output-file requirements/server.txt
 

@@ -10,5 +10,6 @@ pytest_plugins = (
     "fix_client",
     "fix_metadata",
     "fix_server",
+    "fix_spark",
     "fix_storage",
 )

@@ -1,6 +1,6 @@
 """The client: one object for all calls, safe to share between threads."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
@@ -13,15 +13,17 @@ from wings_client._consumer_offsets import Start
 from wings_client._fetch import fetch
 from wings_client._follow import Follow, follow
 from wings_client._messages import OffsetValue, TimeValue
-from wings_client._model import FetchResult, PartitionValue, PushResult, Topic
+from wings_client._model import Chunk, FetchResult, PartitionValue, PushResult, Topic
 from wings_client._producer import WINDOW_BATCHES_MAX, WINDOW_BYTES, Producer
 from wings_client._push import Identities, push
 from wings_client._retry import Retry
-from wings_client._scan import scan
+from wings_client._scan import plan, scan
+from wings_client._stream import Chunks
 from wings_client._transport import Transport
 from wings_client.gather._gather import Gather, gather
 from wings_client.gather._request import Request
 from wings_client.gather._rules import Rules, Sentinel, Strategy, wait
+from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import WingsError
 
 TIMEOUT_SECONDS = 30.0
@@ -264,6 +266,68 @@ class Client(AdminCalls):
             filter=filter,
             system_columns=system_columns,
         )
+
+    def scan_tickets(
+        self,
+        topic: TopicRef,
+        partition: PartitionValue = None,
+        *,
+        offset: OffsetValue = "earliest",
+        end_offset: int | None = None,
+        splits: int = 1,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - the contract's word.
+        system_columns: bool = False,
+    ) -> tuple[pa.Schema, list[ScanTicket]]:
+        """Cut what is committed now into ranges for others to read, with `read_ticket`.
+
+        For engines that read with many processes. The ranges are fixed by the call, so all of them
+        together read one state of the log.
+
+        Args:
+            topic: Where from.
+            partition: The partition value; None: all partitions.
+            offset: Where to begin, in each partition.
+            end_offset: Where to end, exclusive, in each partition; None: what is committed now.
+            splits: Cut each partition into so many near-equal ranges, or as many as it has rows.
+            columns: The columns wanted, in order; None: all.
+            filter: A SQL predicate over the topic's columns.
+            system_columns: Append `__offset` and `__timestamp`.
+
+        Returns:
+            The schema of the rows, and the tickets by partition value and offset, each with
+            numbers for `offset` and `end_offset`.
+
+        Raises:
+            TopicNotFound: There is no such topic.
+            OffsetOutOfRange: The offset is below a log's start; fact `log_start_offset`.
+            InvalidFilter: Not one boolean expression over the topic's columns.
+        """
+        return plan(
+            self._transport,
+            name_of(topic),
+            partition,
+            offset,
+            end_offset,
+            splits=splits,
+            columns=columns,
+            filter=filter,
+            system_columns=system_columns,
+        )
+
+    def read_ticket(self, ticket: ScanTicket) -> Iterator[Chunk]:
+        """Yield the chunks of one range, in order of offset; a lost connection is resumed.
+
+        Leaving the loop ends the stream on the server too.
+
+        Args:
+            ticket: One of `scan_tickets`, or one like it: its `offset` is a number.
+
+        Raises:
+            OffsetOutOfRange: The range is below the log's start by now; fact `log_start_offset`.
+            WingsError: Whatever else the server refuses it with.
+        """
+        return iter(Chunks(self._transport, ticket))
 
     def follow(
         self,

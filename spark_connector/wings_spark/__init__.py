@@ -1,1 +1,19 @@
-"""The place of the Spark connector. It is empty so far: nothing here reads or writes topics yet."""
+"""Topics of Wings as DataFrames of Spark.
+
+    import wings_spark
+
+    wings_spark.register(spark)
+    flights = (
+        spark.read.format("wings")
+        .option("endpoint", "grpc://127.0.0.1:7777")
+        .option("topic", "flights")
+        .load()
+    )
+
+`wings_spark.read` is the faster way for batch reads that name their columns or a filter.
+"""
+
+from wings_spark.fast_path import read
+from wings_spark.register import register
+
+__all__ = ["read", "register"]

@@ -10,6 +10,7 @@ BELOW = {
     "wings_server": {"wings_core"},
     "wings_client": {"wings_core"},
     "wings_spark": {"wings_core", "wings_client"},
+    "pyspark_wings": {"wings_spark"},
 }
 """The layers, and those that each may import."""
 

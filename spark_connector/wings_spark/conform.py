@@ -1,0 +1,129 @@
+"""Conform: a topic's batches to exactly the Arrow schema that Spark takes.
+
+Spark checks the first batch of a task and trusts the others, so each is brought to the same schema,
+names of list items and nullability included.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+from pyspark.sql.types import StructType
+
+from wings_client._cast import Conversion, cast_column, conversion
+from wings_core.arrow_types import fields_of
+from wings_core.contracts.messages import shortened
+from wings_core.errors import SchemaMismatch, WingsError
+from wings_core.type_names import type_name
+from wings_spark.types import spark_type
+
+if TYPE_CHECKING:
+    from wings_core.arrow_types import ArrowArray, ArrowField
+
+
+Convert = Callable[["ArrowArray"], "ArrowArray"]
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema in which Spark takes rows of a schema."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+class Conformer:
+    """Brings batches of one schema to another.
+
+    Args:
+        source: Of the batches; columns are found by name.
+        target: What Spark takes, of `arrow_schema`.
+        constants: Columns that the batches lack, each of one value.
+
+    Raises:
+        SchemaMismatch: A column is missing, or its type cannot become the target's.
+    """
+
+    def __init__(
+        self, source: pa.Schema, target: pa.Schema, constants: dict[str, str] | None = None
+    ) -> None:
+        self._target = target
+        self._constants = constants or {}
+        self._columns: list[tuple[int, ArrowField, Convert | None]] = []
+        for field in fields_of(target):
+            index = source.get_field_index(field.name)
+            if index < 0 and field.name not in self._constants:
+                raise SchemaMismatch(
+                    f"the topic has no column {field.name!r:.80}", column=field.name
+                )
+            convert = conversion_of(source.field(index), field) if index >= 0 else None
+            self._columns.append((index, field, convert))
+        self._as_is = source.equals(target, check_metadata=True)
+
+    def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with the target's schema; columns that fit are not copied.
+
+        Raises:
+            SchemaMismatch: A value does not fit the target's type; fact `column`.
+        """
+        if self._as_is:
+            return batch
+        arrays = [
+            self._column(batch, index, field, convert) for index, field, convert in self._columns
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._target)
+
+    def _column(
+        self, batch: pa.RecordBatch, index: int, field: "ArrowField", convert: Convert | None
+    ) -> "ArrowArray":
+        if index < 0:
+            return cast("Any", pa).repeat(self._constants[field.name], batch.num_rows)
+        array = cast("ArrowArray", cast("Any", batch).column(index))
+        if convert is not None:
+            array = convert(array)
+        if not field.nullable and array.null_count:
+            raise SchemaMismatch(
+                f"column {field.name!r:.80} holds nulls, and the schema asked for allows none",
+                column=field.name,
+            )
+        return array
+
+
+def conversion_of(source: "ArrowField", target: "ArrowField") -> Convert | None:
+    """Return how a column becomes one of Spark's; None where it is one already.
+
+    A column of the type that Spark's own choice for it would be is converted whatever it holds (in
+    nanoseconds, times are cut); any other type that a user asked for must hold every value.
+
+    Raises:
+        SchemaMismatch: The type cannot become the other.
+    """
+    if source.type.equals(target.type):
+        return None
+    if target.type.equals(_own_type(source)):
+        floors = pa.types.is_timestamp(source.type) and cast("Any", source.type).unit == "ns"
+
+        def convert(array: "ArrowArray") -> "ArrowArray":
+            found: Any = array
+            if floors:  # A cast would cut times before 1970 upwards.
+                found = pc.floor_temporal(found, unit="microsecond")
+            if pa.types.is_dictionary(array.type):
+                found = found.dictionary_decode()
+            return found.cast(target.type, safe=False)
+
+        return convert
+    if conversion(source.type, target.type) is Conversion.NONE:
+        raise SchemaMismatch(
+            shortened(
+                f"column {source.name!r:.80} is of type {type_name(source.type)}, which cannot be "
+                f"read as {target.type}"
+            ),
+            column=source.name,
+        )
+    return lambda array: cast_column(array, target)
+
+
+def _own_type(source: "ArrowField") -> pa.DataType | None:
+    try:
+        return to_arrow_type(spark_type(source.type, source.name), timezone="UTC")
+    except WingsError:
+        return None

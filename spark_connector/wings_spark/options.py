@@ -1,0 +1,225 @@
+"""Options: what a user writes with `.option(…)`, as a frozen model, or an error naming the option.
+
+Spark hands options on as strings, and their names without regard to case. An option that is not
+known is an error: a misspelt `startingOffsets` would otherwise read everything.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import (
+    AfterValidator,
+    AliasGenerator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from wings_core.contracts.info import SPLITS_MAX
+from wings_core.contracts.messages import INT64_MAX, problem_of, sentence, shortened, shown
+from wings_core.contracts.tickets import Columns
+from wings_core.errors import InvalidArgument, WingsError
+from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
+from wings_core.times import parse_timestamp
+from wings_spark.bounds import Bound, parse_bound
+
+MAX_TRIGGER_DELAY_SECONDS = 15 * 60.0
+"""How long a trigger waits for `minOffsetsPerTrigger`, as Kafka's source does."""
+
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?", re.ASCII)
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+
+_BATCH_ONLY = ("ending_offsets", "ending_timestamp")
+_STREAM_ONLY = ("max_offsets_per_trigger", "min_offsets_per_trigger", "max_trigger_delay")
+
+
+def _names(text: object) -> object:
+    """Read a list of names: JSON, or separated by commas."""
+    if not isinstance(text, str):
+        return text
+    if text.lstrip().startswith("["):
+        try:
+            return json.loads(text)
+        except ValueError as problem:
+            raise problem_of(f"not valid JSON: {problem}") from None
+    return [name.strip() for name in text.split(",")]
+
+
+def _duration(text: object) -> object:
+    """Read a duration such as `15m`; without a unit, milliseconds."""
+    match = _DURATION.fullmatch(str(text).strip().lower())
+    if match is None:
+        raise problem_of(f"must be a duration like 30s, 15m or 1h; got {shown(text)}")
+    return int(match[1]) * _UNIT_SECONDS[match[2] or "ms"]
+
+
+def _timestamp(text: object) -> object:
+    """Read a time: milliseconds since the epoch, or RFC 3339; return microseconds."""
+    found = str(text).strip()
+    if re.fullmatch(r"-?\d{1,15}", found, re.ASCII):
+        return int(found) * 1000
+    try:
+        return parse_timestamp(found)
+    except WingsError as error:
+        raise problem_of(
+            f"must be milliseconds since the epoch or RFC 3339 with a zone; got {shown(text)}"
+        ) from error
+
+
+def _bound(text: object) -> object:
+    try:
+        return parse_bound(str(text))
+    except WingsError as error:
+        raise problem_of(error.message) from None
+
+
+def _pattern(text: str) -> str:
+    try:
+        split_pattern(text)
+    except WingsError as error:
+        raise problem_of(error.message) from None
+    return text
+
+
+Duration = Annotated[float, BeforeValidator(_duration)]
+Names = Annotated[Columns, BeforeValidator(_names)]
+Bounds = Annotated[Bound, BeforeValidator(_bound)]
+Time = Annotated[int, BeforeValidator(_timestamp)]
+Count = Annotated[int, Field(ge=1, le=INT64_MAX)]
+
+
+class Options(BaseModel):
+    """Options of one data source; what reads and what writes derives from it."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        arbitrary_types_allowed=True,
+        alias_generator=AliasGenerator(alias=to_camel),
+    )
+
+    synonyms: ClassVar[Mapping[str, str]] = {"path": "topic"}
+    """Other names, in lower case: `load("flights")` gives the topic as `path`."""
+
+    endpoint: Annotated[str, Field(min_length=1)]
+    """Like `grpc://host:7777`."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Self:
+        """Read options as Spark hands them on.
+
+        Raises:
+            InvalidArgument: One is missing, unknown, or has a bad value; the message names it.
+        """
+        known = {str(field.alias).lower(): str(field.alias) for field in cls.model_fields.values()}
+        found: dict[str, Any] = {}
+        for name, value in given.items():
+            folded = cls.synonyms.get(name.lower(), name.lower())
+            alias = known.get(folded, name)
+            if alias in found:
+                raise InvalidArgument(f"option {alias!r} is given twice")
+            found[alias] = value
+        try:
+            return cls.model_validate(found)
+        except ValidationError as problem:
+            # The model's sentences speak of keys.
+            raise InvalidArgument(
+                shortened(sentence(problem).replace("key", "option", 1))
+            ) from None
+
+
+class ReadOptions(Options):
+    """What is read, of batches and of streams."""
+
+    topic: Annotated[str, Field(min_length=1)] | None = None
+    topics_pattern: Annotated[str, AfterValidator(_pattern)] | None = None
+    columns: Names | None = None
+    filter: Annotated[str, Field(min_length=1)] | None = None
+    include_system_columns: bool = False
+    min_partitions: Annotated[int, Field(ge=1, le=SPLITS_MAX)] | None = None
+    fail_on_data_loss: bool = True
+    starting_offsets: Bounds | None = None
+    starting_timestamp: Time | None = None
+    ending_offsets: Bounds | None = None
+    ending_timestamp: Time | None = None
+    max_offsets_per_trigger: Count | None = None
+    min_offsets_per_trigger: Count | None = None
+    max_trigger_delay: Duration | None = None
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if (self.topic is None) == (self.topics_pattern is None):
+            raise problem_of("give exactly one of the options 'topic' and 'topicsPattern'")
+        for end in ("starting", "ending"):
+            if None not in (getattr(self, f"{end}_offsets"), getattr(self, f"{end}_timestamp")):
+                raise problem_of(f"options '{end}Offsets' and '{end}Timestamp' exclude each other")
+        most, least = self.max_offsets_per_trigger, self.min_offsets_per_trigger
+        if most is not None and least is not None and least > most:
+            raise problem_of(
+                "option 'minOffsetsPerTrigger' must be at most 'maxOffsetsPerTrigger' "
+                f"({most}); got {least}"
+            )
+        if self.max_trigger_delay is not None and least is None:
+            raise problem_of("option 'maxTriggerDelay' needs 'minOffsetsPerTrigger'")
+        return self
+
+    def for_batch(self) -> Self:
+        """Return the options, checked for a batch read.
+
+        Raises:
+            InvalidArgument: One is for streams alone.
+        """
+        self._refuse(_STREAM_ONLY, "streams")
+        return self
+
+    def for_stream(self) -> Self:
+        """Return the options, checked for a stream.
+
+        Raises:
+            InvalidArgument: One is for batch reads alone.
+        """
+        self._refuse(_BATCH_ONLY, "batch reads")
+        return self
+
+    def start(self, default: Bound) -> Bound:
+        """Return where to begin."""
+        return _one(self.starting_offsets, self.starting_timestamp, default)
+
+    def end(self, default: Bound) -> Bound:
+        """Return where to end."""
+        return _one(self.ending_offsets, self.ending_timestamp, default)
+
+    def _refuse(self, names: tuple[str, ...], kind: str) -> None:
+        for name in names:
+            if getattr(self, name) is not None:
+                raise InvalidArgument(f"option {to_camel(name)!r} is for {kind} alone")
+
+
+def split_pattern(text: str) -> tuple[NamespaceName, re.Pattern[str]]:
+    """Return the namespace and the pattern of ids that `topicsPattern` stands for.
+
+    Args:
+        text: A regular expression for the ids of topics in the default namespace, or
+            `tenants/T/namespaces/N/topics/` and one for those of another.
+
+    Raises:
+        InvalidArgument: Not a regular expression, or no such name before it.
+    """
+    before, found, pattern = text.rpartition("/topics/")
+    namespace = NamespaceName.parse(before) if found else DEFAULT_NAMESPACE
+    try:
+        return namespace, re.compile(pattern)
+    except re.error as problem:
+        raise InvalidArgument(f"{pattern!r:.80} is not a regular expression: {problem}") from None
+
+
+def _one(offsets: Bound | None, timestamp: int | None, default: Bound) -> Bound:
+    if timestamp is not None:
+        return Bound.at_timestamp(timestamp)
+    return offsets or default

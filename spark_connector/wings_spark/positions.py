@@ -1,0 +1,156 @@
+"""Positions: the bounds of a read as offsets, by what the log holds now."""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Literal
+
+from wings_client import Client, PartitionState, Topic
+from wings_core.contracts.messages import shortened
+from wings_core.errors import InvalidArgument, OffsetOutOfRange
+from wings_core.names import TopicName
+from wings_core.partitions import Partition, partition_of, partition_of_value
+from wings_spark.bounds import AtTime, Bound, Position, partition_shown
+from wings_spark.options import ReadOptions
+from wings_spark.ranges import Range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+States = Mapping[Partition, PartitionState]
+
+
+def states_of(client: Client, topic: Topic) -> dict[Partition, PartitionState]:
+    """Return where all partitions of a topic stand, by value."""
+    return {partition_of_value(state.partition): state for state in client.partitions(topic)}
+
+
+def batch_ranges(client: Client, topic: Topic, options: ReadOptions) -> list[Range]:
+    """Return what a batch read reads of a topic, one range for each partition.
+
+    Raises:
+        InvalidArgument: A position is past the log's end, or of no partition.
+        OffsetOutOfRange: A start is below the log's start, and `failOnDataLoss` holds.
+    """
+    states = states_of(client, topic)
+    starts = resolve(client, topic, states, options.start(Bound("earliest")), "earliest")
+    ends = resolve(client, topic, states, options.end(Bound("latest")), "latest")
+    return [
+        range_of(topic, partition, starts[partition], ends[partition], state, options)
+        for partition, state in states.items()
+    ]
+
+
+def range_of(
+    topic: Topic,
+    partition: Partition,
+    start_offset: int,
+    end_offset: int,
+    state: PartitionState,
+    options: ReadOptions,
+) -> Range:
+    """Return the range from one offset to another, less what is no longer kept.
+
+    Raises:
+        OffsetOutOfRange: Some is no longer kept, and `failOnDataLoss` holds.
+    """
+    if start_offset < min(state.log_start_offset, end_offset):
+        if options.fail_on_data_loss:
+            raise data_loss(topic.name, partition, start_offset, state.log_start_offset)
+        start_offset = state.log_start_offset
+    return Range(topic.name, partition, min(start_offset, end_offset), end_offset)
+
+
+def data_loss(
+    topic: str, partition: Partition, start_offset: int, log_start_offset: int
+) -> OffsetOutOfRange:
+    """Return the error of messages that are gone before they were read."""
+    return OffsetOutOfRange(
+        shortened(
+            f"{partition_shown(partition)} of {topic} starts at offset {log_start_offset}: "
+            f"messages from {start_offset} on are gone and were not read. To go on with those "
+            "that are kept, set the option 'failOnDataLoss' to false"
+        ),
+        log_start_offset=log_start_offset,
+    )
+
+
+def resolve(
+    client: Client,
+    topic: Topic,
+    states: States,
+    bound: Bound,
+    default: Literal["earliest", "latest"],
+) -> dict[Partition, int]:
+    """Return the offsets that a bound stands for, of all partitions that are there.
+
+    Args:
+        client: To ask what times stand for.
+        topic: The topic.
+        states: Where its partitions stand.
+        bound: As the user gave it.
+        default: Of partitions that a bound of named ones does not name.
+
+    Raises:
+        InvalidArgument: An offset is past the log's end, or of a partition that is not there.
+    """
+    option = "startingOffsets" if default == "earliest" else "endingOffsets"
+    named = bound.of_topic(TopicName.parse(topic.name), topic_key_type(topic))
+    for partition, position in named.items():
+        _check_there(option, topic, partition, position, states)
+    times = _Times(client, topic)
+    found: dict[Partition, int] = {}
+    for partition, state in states.items():
+        position = named.get(partition, bound.default or default)
+        if isinstance(position, AtTime):
+            # The log's end may have moved on since the states were read.
+            found[partition] = min(times.offset(position, partition, state), state.next_offset)
+        elif isinstance(position, int):
+            found[partition] = position
+        else:
+            earliest = position == "earliest"
+            found[partition] = state.log_start_offset if earliest else state.next_offset
+    return found
+
+
+def topic_key_type(topic: Topic) -> "pa.DataType | None":
+    """Return the type of a topic's key column."""
+    return None if topic.partition_key is None else topic.schema.field(topic.partition_key).type
+
+
+def _check_there(
+    option: str, topic: Topic, partition: Partition, position: Position, states: States
+) -> None:
+    state = states.get(partition)
+    if not isinstance(position, int) or position <= (state.next_offset if state else 0):
+        return
+    end = f"ends at {state.next_offset}" if state else "has no messages yet"
+    raise InvalidArgument(
+        shortened(
+            f"option {option!r}: offset {position} is past the log's end: "
+            f"{partition_shown(partition)} of {topic.name} {end}"
+        )
+    )
+
+
+class _Times:
+    """What times stand for in a topic; one call for each time, of all partitions."""
+
+    def __init__(self, client: Client, topic: Topic) -> None:
+        self._client = client
+        self._topic = topic
+        self._found: dict[int, dict[Partition, int]] = {}
+
+    def offset(self, time: AtTime, partition: Partition, state: PartitionState) -> int:
+        offsets = self._found.get(time.timestamp)
+        if offsets is None:
+            offsets = self._found[time.timestamp] = dict(self._ask(time))
+        return offsets.get(partition, state.next_offset)
+
+    def _ask(self, time: AtTime) -> Iterator[tuple[Partition, int]]:
+        moment = _EPOCH + timedelta(microseconds=time.timestamp)
+        _, tickets = self._client.scan_tickets(self._topic, offset=moment)
+        for ticket in tickets:
+            assert isinstance(ticket.offset, int)
+            yield partition_of(ticket.partition, topic_key_type(self._topic)), ticket.offset

@@ -1,0 +1,113 @@
+"""One task's read: a range of the log as batches of exactly the schema that Spark takes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+import wings_client
+from wings_client import Client
+from wings_core.contracts.tickets import ScanTicket
+from wings_core.errors import OffsetOutOfRange
+from wings_core.partitions import partition_value
+from wings_spark.conform import Conformer, arrow_schema
+from wings_spark.options import ReadOptions
+from wings_spark.positions import data_loss
+from wings_spark.ranges import Range
+from wings_spark.subscription import TOPIC_COLUMN, Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReader:
+    """How to read any range of one query; goes to the tasks pickled."""
+
+    endpoint: str
+    schema: StructType
+    """Of the rows that Spark takes."""
+    columns: tuple[str, ...]
+    """Of the topic, as asked for on the wire."""
+    system_columns: bool
+    filter: str | None
+    fail_on_data_loss: bool
+
+    @classmethod
+    def of(
+        cls,
+        options: ReadOptions,
+        schema: StructType,
+        subscription: Subscription,
+        pushed: str | None = None,
+    ) -> "RangeReader":
+        """Return the reader of a query.
+
+        Args:
+            options: The user's.
+            schema: What Spark takes.
+            subscription: What is read.
+            pushed: A predicate beside the user's.
+
+        Raises:
+            SchemaMismatch: The schema asks for a column that is not there, or for a type that the
+                topic's cannot become.
+        """
+        available = subscription.all_columns(options)
+        Conformer(available, arrow_schema(schema))  # Tells at planning what does not fit.
+        columns = [name for name in schema.names if not name.startswith("__")]
+        filters = [f"({each})" for each in (options.filter, pushed) if each]
+        return cls(
+            endpoint=options.endpoint,
+            schema=schema,
+            # A ticket cannot ask for no column at all.
+            columns=tuple(columns or subscription.topics[0].schema.names[:1]),
+            system_columns=len(columns) < len(schema.names),
+            filter=" AND ".join(filters) or None,
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+
+    def read(self, part: Range) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range, in order of offset.
+
+        Raises:
+            OffsetOutOfRange: They are no longer kept, and `failOnDataLoss` holds.
+            SchemaMismatch: A value does not fit the type that the user asked for.
+        """
+        target = arrow_schema(self.schema)
+        conformer: Conformer | None = None
+        with wings_client.connect(self.endpoint) as client:
+            for batch in self._batches(client, part):
+                if conformer is None:
+                    constants = {TOPIC_COLUMN: part.topic}
+                    conformer = Conformer(batch.schema, target, constants)
+                yield conformer.conform(batch)
+
+    def ticket(self, part: Range) -> ScanTicket:
+        """Return the ticket that reads a range."""
+        return ScanTicket(
+            topic=part.topic,
+            partition=partition_value(part.partition),
+            offset=part.start_offset,
+            end_offset=part.end_offset,
+            columns=self.columns,
+            filter=self.filter,
+            system_columns=self.system_columns,
+        )
+
+    def _batches(self, client: Client, part: Range) -> Iterator[pa.RecordBatch]:
+        ticket = self.ticket(part)
+        next_offset = part.start_offset
+        # Each turn begins at a later start of the log, so there are no more than rows.
+        while next_offset < part.end_offset:
+            try:
+                ticket = ticket.model_copy(update={"offset": next_offset})
+                for chunk in client.read_ticket(ticket):
+                    next_offset = chunk.end_offset + 1
+                    yield chunk.batch
+                return
+            except OffsetOutOfRange as error:
+                log_start_offset = int(error.log_start_offset)
+                if self.fail_on_data_loss or log_start_offset <= next_offset:
+                    raise data_loss(
+                        part.topic, part.partition, next_offset, log_start_offset
+                    ) from error
+                next_offset = log_start_offset

@@ -1,0 +1,72 @@
+"""Batch reads as Spark's data source API has them.
+
+Spark pickles a reader before it asks for partitions, so what `partitions` finds out reaches the
+tasks in the partitions alone; what `pushFilters` finds out is in the reader by then.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+import wings_client
+from wings_spark.filters import pushable
+from wings_spark.options import ReadOptions
+from wings_spark.positions import batch_ranges
+from wings_spark.ranges import Range, RangePartition, split
+from wings_spark.read_range import RangeReader
+from wings_spark.subscription import Subscription
+
+
+class WingsReader(DataSourceReader):
+    """Reads what is committed when the query is planned.
+
+    Args:
+        options: Checked for a batch read.
+        schema: Of the rows that Spark takes.
+
+    Raises:
+        WingsError: The topic or the schema is not there as asked for.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        with wings_client.connect(options.endpoint) as client:
+            self._subscription = Subscription.find(client, options)
+        self.range_reader = RangeReader.of(options, schema, self._subscription)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the ranges of the query's tasks: their ends are fixed here, for all of them."""
+        # Spark takes nothing but a list.
+        return [RangePartition(each) for each in self.ranges()]
+
+    def ranges(self) -> list[Range]:
+        """Return what there is to read now, cut to tasks."""
+        with wings_client.connect(self.options.endpoint) as client:
+            ranges = [
+                each
+                for topic in self._subscription.topics
+                for each in batch_ranges(client, topic, self.options)
+            ]
+        return split(ranges, self.options.min_partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one range; of none, where the query has none."""
+        part = partition.value
+        return self.range_reader.read(part) if isinstance(part, Range) else iter(())
+
+
+class PushingReader(WingsReader):
+    """A reader that has the server filter.
+
+    A class of its own, since Spark fails a reader that takes filters where the setting
+    `spark.sql.python.filterPushdown.enabled` is off, as it is by default.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name.
+        """Take the filters that the server evaluates just as Spark would, and return the others."""
+        pushed, rest = pushable(filters, self.schema, self._subscription.topics[0].schema)
+        self.range_reader = RangeReader.of(self.options, self.schema, self._subscription, pushed)
+        return rest

@@ -1,0 +1,56 @@
+"""The data source `wings`: what Spark makes readers of.
+
+Spark imports this in every application that uses any Python data source, so everything but the
+class itself is imported when it is used.
+"""
+
+import sys
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.types import StructType
+
+NAME = "wings"
+
+_PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+"""The module that Spark runs to plan a read where filters are pushed down, and only there."""
+
+
+class WingsDataSource(DataSource):
+    """Topics of Wings as DataFrames; options are those of `wings_spark.options`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what `format` takes."""
+        return NAME
+
+    def schema(self) -> "StructType":
+        """Return the columns of the topic, or those that the option `columns` names."""
+        import wings_client
+        from wings_spark.options import ReadOptions
+        from wings_spark.subscription import Subscription
+        from wings_spark.types import spark_schema
+
+        options = ReadOptions.parse(self.options)
+        with wings_client.connect(options.endpoint) as client:
+            return spark_schema(Subscription.find(client, options).schema(options))
+
+    def reader(self, schema: "StructType") -> "DataSourceReader":
+        """Return the reader of a batch read."""
+        from wings_spark.options import ReadOptions
+        from wings_spark.reader import PushingReader, WingsReader
+
+        options = ReadOptions.parse(self.options).for_batch()
+        return (PushingReader if _takes_filters() else WingsReader)(options, schema)
+
+
+def _takes_filters() -> bool:
+    """Tell whether Spark plans this read with filters pushed down.
+
+    The setting itself does not reach the process that plans.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHING_WORKER in sys.modules or (main is not None and main.name == _PUSHING_WORKER)

@@ -1,0 +1,112 @@
+"""Subscription: the topics that a query reads, and the columns that it gets of them."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import pyarrow as pa
+
+from wings_client import Client, Topic
+from wings_core.arrow_types import fields_of
+from wings_core.contracts.messages import shortened
+from wings_core.errors import InvalidArgument, SchemaMismatch, TopicNotFound
+from wings_core.names import TopicName
+from wings_spark.options import ReadOptions, split_pattern
+
+SYSTEM_COLUMNS = ("__offset", "__timestamp")
+TOPIC_COLUMN = "__topic"
+"""With `topicsPattern`, among the system columns: offsets alone would not say where a row lies."""
+
+_SYSTEM_FIELDS = (
+    pa.field("__offset", pa.int64(), nullable=False),
+    pa.field("__timestamp", pa.timestamp("us", "UTC"), nullable=False),
+)
+_TOPIC_FIELD = pa.field(TOPIC_COLUMN, pa.string(), nullable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """The topics of a query as they are now, all of one schema."""
+
+    topics: tuple[Topic, ...]
+    """By name; never empty for a single topic, perhaps empty for a pattern."""
+
+    @classmethod
+    def find(cls, client: Client, options: ReadOptions) -> Self:
+        """Ask the server for the topics.
+
+        Raises:
+            TopicNotFound: There is no such topic, or none that matches.
+            SchemaMismatch: Topics that match differ in their schemas.
+            InvalidFilter: The option `filter` is not one boolean expression over their columns.
+        """
+        found = cls._named(client, options)
+        if options.filter is not None:
+            # Now, not in the tasks, where the error would come late and many times.
+            client.scan_tickets(found.topics[0], offset="latest", filter=options.filter)
+        return found
+
+    @classmethod
+    def _named(cls, client: Client, options: ReadOptions) -> Self:
+        if options.topic is not None:
+            return cls((client.topic(options.topic),))
+        assert options.topics_pattern is not None
+        namespace, pattern = split_pattern(options.topics_pattern)
+        found = [topic for topic in client.topics(str(namespace)) if pattern.fullmatch(topic.id)]
+        if not found:
+            raise TopicNotFound(
+                shortened(
+                    f"option 'topicsPattern': no topic of {namespace} matches {pattern.pattern!r}"
+                )
+            )
+        for topic in found[1:]:
+            _check_alike(found[0], topic)
+        return cls(tuple(found))
+
+    def schema(self, options: ReadOptions) -> pa.Schema:
+        """Return the columns that a query gets where its user gives no schema.
+
+        Raises:
+            InvalidArgument: The option `columns` names one that the topics do not have.
+        """
+        fields = {field.name: field for field in fields_of(self.all_columns(options))}
+        names = [name for name in fields if not name.startswith("__")]
+        if options.columns is not None:
+            names = list(options.columns)
+        if options.include_system_columns:
+            names += [name for name in fields if name.startswith("__") and name not in names]
+        for name in names:
+            if name not in fields:
+                raise InvalidArgument(
+                    shortened(f"option 'columns': {self.shown} has no column {name!r:.80}"),
+                    column=name,
+                )
+        return pa.schema([fields[name] for name in names])
+
+    def all_columns(self, options: ReadOptions) -> pa.Schema:
+        """Return the columns that a query may ask for."""
+        fields = [*fields_of(self.topics[0].schema), *_SYSTEM_FIELDS]
+        if options.topics_pattern is not None:
+            fields.append(_TOPIC_FIELD)
+        return pa.schema(fields)
+
+    @property
+    def shown(self) -> str:
+        """The topics for a message."""
+        return f"topic {self.topics[0].name}"
+
+
+def _check_alike(one: Topic, other: Topic) -> None:
+    if one.schema.equals(other.schema):
+        return
+    ours, theirs = fields_of(one.schema), fields_of(other.schema)
+    column = next((a.name for a, b in zip(ours, theirs, strict=False) if not a.equals(b)), None)
+    if column is None:
+        column = max(ours, theirs, key=len)[min(len(ours), len(theirs))].name
+    raise SchemaMismatch(
+        shortened(
+            "option 'topicsPattern': topics must have one schema, but "
+            f"{TopicName.parse(one.name).topic} and {TopicName.parse(other.name).topic} differ "
+            f"in column {column!r:.80}"
+        ),
+        column=column,
+    )

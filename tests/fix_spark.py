@@ -1,0 +1,41 @@
+"""One Spark session for all tests marked `spark`, and what they load from it."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from wings_server.testing import RunningServer
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """A local session of two cores; starting it takes seconds, so all tests share it."""
+    from wings_spark.testing import local_session
+
+    with local_session() as session:
+        yield session
+
+
+class Load(Protocol):
+    """Loads a topic of the module's server; options by their names."""
+
+    def __call__(self, topic: str | None = None, **options: object) -> "DataFrame": ...
+
+
+@pytest.fixture
+def load(spark: "SparkSession", server: "RunningServer") -> Load:
+    """Load a topic by the data source, found by its name."""
+
+    def load_topic(topic: str | None = None, **options: object) -> "DataFrame":
+        reader = spark.read.format("wings").option("endpoint", server.flight)
+        if topic is not None:
+            reader = reader.option("topic", topic)
+        for name, value in options.items():
+            reader = reader.option(name, str(value))
+        return reader.load()
+
+    return load_topic

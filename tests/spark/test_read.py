@@ -1,0 +1,246 @@
+import contextlib
+import io
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from fix_client import NewTopic
+from fix_spark import Load
+from pyspark.errors import PySparkException
+
+import wings_spark
+from wings_client import Client
+from wings_server.testing import RunningServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def values(frame: "DataFrame", column: str = "n") -> list[int]:
+    return sorted(row[0] for row in frame.select(column).collect())
+
+
+def plan_of(frame: "DataFrame") -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        frame.explain(extended=True)
+    return printed.getvalue()
+
+
+def test_a_topic_is_found_by_the_name_of_the_format_alone(
+    wings: Client, new_topic: NewTopic, load: Load
+) -> None:
+    topic = new_topic()
+    wings.push(topic, {"n": list(range(100))})
+    frame = load(topic.name)
+    assert frame.schema.simpleString() == "struct<n:bigint>"
+    assert values(frame) == list(range(100))
+
+
+def test_partitions_are_split_until_there_are_as_many_as_asked_for_and_no_row_is_lost(
+    wings: Client, new_topic: NewTopic, load: Load
+) -> None:
+    topic = new_topic("key: string", "n: int64", partition_key="key")
+    wings.push(topic, {"key": ["a", "b", "c", "c"] * 250, "n": list(range(1_000))})
+    whole = load(topic.id)
+    assert whole.rdd.getNumPartitions() == 3
+    cut = load(topic.id, minPartitions=7)
+    assert cut.rdd.getNumPartitions() >= 7
+    assert values(whole) == values(cut) == list(range(1_000))
+
+
+def test_system_columns_tell_where_each_row_lies(
+    wings: Client, new_topic: NewTopic, load: Load
+) -> None:
+    topic = new_topic("key: string", "n: int64", partition_key="key")
+    pushed = wings.push(topic, {"key": ["a", "b"] * 5, "n": list(range(10))})
+    frame = load(topic.id, includeSystemColumns="true")
+    assert frame.columns == ["key", "n", "__offset", "__timestamp"]
+    rows = {(row["key"], row["__offset"]): row for row in frame.collect()}
+    assert rows["b", 2]["n"] == 5
+    found = frame.select("__timestamp").toArrow().column(0)
+    assert {at.as_py() for at in found} == {each.timestamp for each in pushed.committed}
+
+
+def test_only_the_columns_named_are_there_in_their_order(
+    wings: Client, new_topic: NewTopic, load: Load
+) -> None:
+    topic = new_topic("a: int32", "b: string", "c: double")
+    wings.push(topic, {"a": [1], "b": ["x"], "c": [0.5]})
+    assert load(topic.id, columns="c, a").collect() == [(0.5, 1)]
+    assert load(topic.id, columns='["b"]').collect() == [("x",)]
+
+
+def test_a_schema_picks_columns_and_widens_their_types(
+    wings: Client, new_topic: NewTopic, spark: "SparkSession", server: RunningServer
+) -> None:
+    topic = new_topic("a: int32", "b: string", "c: float")
+    wings.push(topic, {"a": [1], "b": ["x"], "c": [0.5]})
+    reader = spark.read.format("wings").option("endpoint", server.flight).option("topic", topic.id)
+    frame = reader.schema("c double, __offset bigint, a bigint").load()
+    assert frame.collect() == [(0.5, 0, 1)]
+    assert reader.schema("__offset bigint").load().collect() == [(0,)]
+    with pytest.raises(PySparkException, match="column 'b' is of type string"):
+        reader.schema("b int").load().collect()
+    with pytest.raises(PySparkException, match="no column 'd'"):
+        reader.schema("d int").load().collect()
+
+
+def test_a_value_that_a_narrower_type_does_not_hold_is_an_error(
+    wings: Client, new_topic: NewTopic, spark: "SparkSession", server: RunningServer
+) -> None:
+    topic = new_topic()
+    wings.push(topic, {"n": [1 << 40]})
+    reader = spark.read.format("wings").option("endpoint", server.flight).option("topic", topic.id)
+    with pytest.raises(PySparkException, match="column 'n'"):
+        reader.schema("n int").load().collect()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"startingOffsets": "latest"}, []),
+        ({"startingOffsets": "earliest", "endingOffsets": "latest"}, range(10)),
+        ({"startingOffsets": '{"TOPIC": 7}'}, range(7, 10)),
+        ({"startingOffsets": '{"TOPIC": {"null": 2}}', "endingOffsets": '{"TOPIC": 4}'}, [2, 3]),
+        ({"endingOffsets": '{"TOPIC": -2}'}, []),
+        ({"startingTimestamp": "2026-01-01T00:00:05Z"}, range(5, 10)),
+        ({"endingTimestamp": "1767225605000"}, range(5)),
+        ({"startingTimestamp": "2027-01-01T00:00:00Z"}, []),
+    ],
+)
+def test_a_read_begins_and_ends_where_it_is_told_to(
+    wings: Client,
+    new_topic: NewTopic,
+    load: Load,
+    options: dict[str, str],
+    expected: list[int],
+) -> None:
+    topic = new_topic()
+    for n in range(10):
+        wings.push(topic, {"n": [n]}, timestamp=f"2026-01-01T00:00:0{n}Z")
+    given = {name: value.replace("TOPIC", topic.id) for name, value in options.items()}
+    assert values(load(topic.id, **given)) == list(expected)
+
+
+def test_offsets_are_named_by_the_values_of_partitions(
+    wings: Client, new_topic: NewTopic, load: Load
+) -> None:
+    topic = new_topic("key: string", "n: int64", partition_key="key")
+    wings.push(topic, {"key": ["a", "7"] * 5, "n": list(range(10))})
+    frame = load(topic.id, startingOffsets=f'{{"{topic.id}": {{"a": 4, "7": "latest"}}}}')
+    assert values(frame) == [8]
+
+
+def test_the_server_filters(wings: Client, new_topic: NewTopic, load: Load) -> None:
+    topic = new_topic("n: int64", "word: string")
+    wings.push(topic, {"n": list(range(100)), "word": ["it's", "x"] * 50})
+    frame = load(topic.id, filter="word = 'it''s' AND n >= 96", columns="n")
+    assert values(frame) == [96, 98]
+
+
+def test_filters_are_pushed_down_where_the_setting_is_on(
+    wings: Client, new_topic: NewTopic, load: Load, spark: "SparkSession"
+) -> None:
+    topic = new_topic("n: int64", "word: string")
+    wings.push(topic, {"n": list(range(100)), "word": ["it's", None] * 50})
+    wanted = 'n > 90 AND word = "it\'s" AND word IS NOT NULL AND n % 4 = 0'
+    expected = [92, 96]
+    frame = load(topic.id).where(wanted)
+    assert plan_of(frame).count("Filter") > 1
+    assert values(frame) == expected
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        frame = load(topic.id).where(wanted)
+        optimized = plan_of(frame).partition("== Optimized Logical Plan ==")[2]
+        assert "% 4" in optimized  # Spark's own, handed back.
+        assert "> 90" not in optimized
+        assert values(frame) == expected
+        assert values(load(topic.id, filter="n < 96").where(wanted)) == [92]
+    finally:
+        spark.conf.unset(PUSHDOWN)
+
+
+def test_topics_that_match_a_pattern_are_one_frame(
+    wings: Client, new_topic_id: str, load: Load
+) -> None:
+    namespace = f"tenants/default/namespaces/{new_topic_id}"
+    wings.create_namespace(namespace)
+    for name, first in (("part-1", 0), ("part-2", 10), ("other", 20)):
+        topic = wings.create_topic(f"{namespace}/topics/{name}", {"n": "int64"})
+        wings.push(topic, {"n": list(range(first, first + 10))})
+    pattern = f"{namespace}/topics/part-.*"
+    frame = load(topicsPattern=pattern, includeSystemColumns="true")
+    assert values(frame) == list(range(20))
+    topics = {row["__topic"] for row in frame.collect()}
+    assert topics == {f"{namespace}/topics/part-{number}" for number in (1, 2)}
+    wings.create_topic(f"{namespace}/topics/part-3", {"n": "int32"})
+    with pytest.raises(PySparkException, match="part-1 and part-3 differ in column 'n'"):
+        load(topicsPattern=pattern)
+
+
+def test_an_empty_topic_is_an_empty_frame(new_topic: NewTopic, load: Load) -> None:
+    frame = load(new_topic().id)
+    assert frame.count() == 0
+    assert frame.columns == ["n"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topic": "no-such-topic"}, "no topic .*no-such-topic"),
+        ({"topic": "t", "startingOffset": "5"}, "unknown option 'startingoffset'"),
+        ({"topic": "t", "minPartitions": "none"}, "option 'minPartitions'"),
+        ({}, "'topic' and 'topicsPattern'"),
+        ({"topic": "t", "maxOffsetsPerTrigger": "5"}, "no topic"),
+        ({"topic": "TOPIC", "columns": "nope"}, "option 'columns'.*'nope'"),
+        ({"topic": "TOPIC", "filter": "n +"}, "filter"),
+        ({"topic": "TOPIC", "endpoint": "grpc://127.0.0.1:1"}, "nobody answers at grpc"),
+    ],
+)
+def test_errors_name_what_is_wrong(
+    new_topic: NewTopic, load: Load, options: dict[str, str], message: str
+) -> None:
+    topic = new_topic()
+    given = {name: topic.id if value == "TOPIC" else value for name, value in options.items()}
+    with pytest.raises(PySparkException, match=f"(?s){message}"):
+        load(**given)
+
+
+def test_the_fast_path_reads_the_same(
+    wings: Client, new_topic: NewTopic, load: Load, spark: "SparkSession", server: RunningServer
+) -> None:
+    topic = new_topic(
+        "key: string",
+        "n: int64",
+        "at: timestamp[ns, tz=Europe/Zurich]",
+        partition_key="key",
+    )
+    at = pa.array(range(1_000), pa.timestamp("ns", "Europe/Zurich"))
+    keys = pa.array(["a", "b"] * 500)
+    wings.push(topic, pa.table({"key": keys, "n": pa.array(range(1_000)), "at": at}))
+    options = {"includeSystemColumns": "true", "minPartitions": "5"}
+    slow = load(topic.id, **options)
+    fast = wings_spark.read(spark, server.flight, topic.id, **options)
+    assert fast.schema == slow.schema
+    order = ["key", "__offset"]
+    assert fast.orderBy(*order).collect() == slow.orderBy(*order).collect()
+    late = wings_spark.read(spark, server.flight, topic.id, columns=["n"], filter="n >= 990")
+    assert values(late) == list(range(990, 1_000))
+    empty = wings_spark.read(spark, server.flight, topic.id, startingOffsets="latest")
+    assert empty.count() == 0
+
+
+def test_register_sets_what_the_user_has_not_set_and_warns_of_lz4(spark: "SparkSession") -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "123")
+    wings_spark.register(session)
+    assert session.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == "123"
+    assert session.conf.get("spark.sql.execution.arrow.maxBytesPerBatch") == "2147483647"
+    session.conf.set("spark.sql.execution.arrow.compression.codec", "lz4")
+    with pytest.warns(UserWarning, match="lz4"):
+        wings_spark.register(session)
