@@ -1,8 +1,10 @@
 """Real servers: one for all tests of a module, and a client and a topic of its own for each."""
 
+import contextlib
+import sqlite3
 from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow.flight as flight
 import pytest
@@ -10,6 +12,7 @@ import pytest
 if TYPE_CHECKING:
     import httpx
 
+    from wings_client import Topic
     from wings_server.testing import RunningServer
 
 _numbers = count()
@@ -45,3 +48,26 @@ def http(server: "RunningServer") -> "Iterator[httpx.Client]":
 def new_topic_id() -> str:
     """An id that no other topic of this run has; the topic is for the test to create."""
     return f"topic-{next(_numbers)}"
+
+
+class Trim(Protocol):
+    """Moves the start of an unpartitioned topic's log, as retention does."""
+
+    def __call__(self, topic: "Topic", log_start_offset: int) -> None: ...
+
+
+@pytest.fixture
+def trim(server: "RunningServer") -> Trim:
+    """Move a log's start in the module's server."""
+
+    def move(topic: "Topic", log_start_offset: int) -> None:
+        database = sqlite3.connect(server.data_dir / "metadata.sqlite", timeout=30)
+        with contextlib.closing(database), database:
+            changed = database.execute(
+                "UPDATE partitions SET log_start_offset = ? WHERE topic_id = "
+                "(SELECT id FROM topics WHERE uuid = ?)",
+                (log_start_offset, topic.uuid),
+            )
+            assert changed.rowcount == 1
+
+    return move

@@ -37,29 +37,44 @@ def batch_ranges(client: Client, topic: Topic, options: ReadOptions) -> list[Ran
     starts = resolve(client, topic, states, options.start(Bound("earliest")), "earliest")
     ends = resolve(client, topic, states, options.end(Bound("latest")), "latest")
     return [
-        range_of(topic, partition, starts[partition], ends[partition], state, options)
+        range_of(
+            topic.name,
+            partition,
+            starts[partition],
+            ends[partition],
+            state.log_start_offset,
+            options,
+        )
         for partition, state in states.items()
     ]
 
 
 def range_of(
-    topic: Topic,
+    topic: str,
     partition: Partition,
     start_offset: int,
     end_offset: int,
-    state: PartitionState,
+    log_start_offset: int,
     options: ReadOptions,
 ) -> Range:
     """Return the range from one offset to another, less what is no longer kept.
 
+    Args:
+        topic: Its full name.
+        partition: Of the topic.
+        start_offset: Inclusive.
+        end_offset: Exclusive.
+        log_start_offset: The first offset that is kept.
+        options: `failOnDataLoss`.
+
     Raises:
         OffsetOutOfRange: Some is no longer kept, and `failOnDataLoss` holds.
     """
-    if start_offset < min(state.log_start_offset, end_offset):
+    if start_offset < min(log_start_offset, end_offset):
         if options.fail_on_data_loss:
-            raise data_loss(topic.name, partition, start_offset, state.log_start_offset)
-        start_offset = state.log_start_offset
-    return Range(topic.name, partition, min(start_offset, end_offset), end_offset)
+            raise data_loss(topic, partition, start_offset, log_start_offset)
+        start_offset = log_start_offset
+    return Range(topic, partition, min(start_offset, end_offset), end_offset)
 
 
 def data_loss(

@@ -34,7 +34,7 @@ class WingsReader(DataSourceReader):
         self.options = options
         self.schema = schema
         with wings_client.connect(options.endpoint) as client:
-            self._subscription = Subscription.find(client, options)
+            self._subscription = Subscription.checked(client, options)
         self.range_reader = RangeReader.of(options, schema, self._subscription)
 
     def partitions(self) -> Sequence[InputPartition]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
 
 NAME = "wings"
@@ -36,7 +36,7 @@ class WingsDataSource(DataSource):
 
         options = ReadOptions.parse(self.options)
         with wings_client.connect(options.endpoint) as client:
-            return spark_schema(Subscription.find(client, options).schema(options))
+            return spark_schema(Subscription.checked(client, options).schema(options))
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
         """Return the reader of a batch read."""
@@ -45,6 +45,13 @@ class WingsDataSource(DataSource):
 
         options = ReadOptions.parse(self.options).for_batch()
         return (PushingReader if _takes_filters() else WingsReader)(options, schema)
+
+    def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":  # noqa: N802
+        """Return the reader of a stream."""
+        from wings_spark.options import ReadOptions
+        from wings_spark.stream import WingsStreamReader
+
+        return WingsStreamReader(ReadOptions.parse(self.options).for_stream(), schema)
 
 
 def _takes_filters() -> bool:

@@ -37,16 +37,7 @@ class Subscription:
         Raises:
             TopicNotFound: There is no such topic, or none that matches.
             SchemaMismatch: Topics that match differ in their schemas.
-            InvalidFilter: The option `filter` is not one boolean expression over their columns.
         """
-        found = cls._named(client, options)
-        if options.filter is not None:
-            # Now, not in the tasks, where the error would come late and many times.
-            client.scan_tickets(found.topics[0], offset="latest", filter=options.filter)
-        return found
-
-    @classmethod
-    def _named(cls, client: Client, options: ReadOptions) -> Self:
         if options.topic is not None:
             return cls((client.topic(options.topic),))
         assert options.topics_pattern is not None
@@ -61,6 +52,20 @@ class Subscription:
         for topic in found[1:]:
             _check_alike(found[0], topic)
         return cls(tuple(found))
+
+    @classmethod
+    def checked(cls, client: Client, options: ReadOptions) -> Self:
+        """Ask for the topics, and have the server check the user's filter.
+
+        Raises:
+            InvalidFilter: The option `filter` is not one boolean expression over their columns.
+            WingsError: As for `find`.
+        """
+        found = cls.find(client, options)
+        if options.filter is not None:
+            # Now, not in the tasks, where the error would come late and many times.
+            client.scan_tickets(found.topics[0], offset="latest", filter=options.filter)
+        return found
 
     def schema(self, options: ReadOptions) -> pa.Schema:
         """Return the columns that a query gets where its user gives no schema.

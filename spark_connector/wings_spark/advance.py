@@ -1,0 +1,194 @@
+"""Advance: where a stream's next batch ends, by where it begins and what the logs hold."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from wings_client import Client
+from wings_core.contracts.messages import shortened
+from wings_core.errors import OffsetOutOfRange
+from wings_core.partitions import Partition
+from wings_spark.bounds import partition_shown
+from wings_spark.options import ReadOptions
+from wings_spark.positions import range_of, states_of
+from wings_spark.ranges import Range, share
+from wings_spark.stream_offset import StreamOffset, TopicOffset
+from wings_spark.subscription import Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a topic's log holds."""
+
+    uuid: str
+    kept: Mapping[Partition, tuple[int, int]]
+    """Its start and the next offset to be assigned, by partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """What the logs of all topics of a query hold, by full name."""
+
+    topics: Mapping[str, Head]
+
+    @classmethod
+    def ask(cls, client: Client, options: ReadOptions) -> Self:
+        """Ask the server, with two calls for each topic.
+
+        Raises:
+            TopicNotFound: There is no such topic.
+        """
+        found: dict[str, Head] = {}
+        for topic in Subscription.find(client, options).topics:
+            kept = {
+                partition: (state.log_start_offset, state.next_offset)
+                for partition, state in states_of(client, topic).items()
+            }
+            found[topic.name] = Head(topic.uuid, kept)
+        return cls(found)
+
+    @property
+    def offset(self) -> StreamOffset:
+        """The offset of a query that has read everything."""
+        return StreamOffset(
+            {
+                name: TopicOffset(
+                    head.uuid, {partition: end for partition, (_, end) in head.kept.items()}
+                )
+                for name, head in self.topics.items()
+            }
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return `offset` as JSON."""
+        return self.offset.to_json()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One batch of a stream."""
+
+    end: StreamOffset
+    rows: int
+
+
+def advance(
+    start: StreamOffset,
+    heads: Heads,
+    target: StreamOffset | None,
+    rows_max: int | None,
+    options: ReadOptions,
+) -> Step:
+    """Return where a batch ends that begins at an offset.
+
+    Args:
+        start: Where it begins.
+        heads: What the logs hold.
+        target: Where the query ends; None: never.
+        rows_max: Most rows of the batch, shared out among partitions by what each has; None: all.
+        options: `failOnDataLoss`.
+
+    Raises:
+        OffsetOutOfRange: Messages are gone unread, and `failOnDataLoss` holds.
+    """
+    spans: list[Range] = []
+    for name, head in heads.topics.items():
+        spans += _spans(name, head, start.topics.get(name), target, options)
+    sizes = [span.rows for span in spans]
+    shares = sizes if rows_max is None else share(rows_max, sizes)
+    # Topics that are not there now keep their place, so that they are known should they come back.
+    found = {name: (topic.uuid, dict(topic.offsets)) for name, topic in start.topics.items()}
+    for name, head in heads.topics.items():
+        if name not in found or found[name][0] != head.uuid:
+            found[name] = (head.uuid, {})
+    for span, rows in zip(spans, shares, strict=True):
+        offsets = found[span.topic][1]
+        if rows or span.partition in offsets:
+            offsets[span.partition] = span.start_offset + rows
+    topics = {name: TopicOffset(uuid, offsets) for name, (uuid, offsets) in found.items()}
+    return Step(StreamOffset(topics), sum(shares))
+
+
+def between(start: StreamOffset, end: StreamOffset) -> Iterator[Range]:
+    """Yield what lies between two offsets, one range for each partition."""
+    for name, partition, end_offset in end:
+        begun = start.topics.get(name)
+        same = begun is not None and begun.uuid == end.topics[name].uuid
+        start_offset = begun.offsets.get(partition, 0) if begun is not None and same else 0
+        yield Range(name, partition, min(start_offset, end_offset), end_offset)
+
+
+def still_kept(
+    ranges: Iterator[Range], end: StreamOffset, heads: Heads, options: ReadOptions
+) -> Iterator[Range]:
+    """Yield what there still is of ranges that were planned, perhaps long ago.
+
+    Raises:
+        OffsetOutOfRange: Some is gone, and `failOnDataLoss` holds.
+    """
+    for each in ranges:
+        if not each.rows:
+            continue
+        head = heads.topics.get(each.topic)
+        if head is None or head.uuid != end.topics[each.topic].uuid:
+            if options.fail_on_data_loss:
+                raise _topic_replaced(each.topic)
+            continue
+        log_start_offset, _ = head.kept.get(each.partition, (0, 0))
+        yield range_of(
+            each.topic,
+            each.partition,
+            each.start_offset,
+            each.end_offset,
+            log_start_offset,
+            options,
+        )
+
+
+def _spans(
+    name: str,
+    head: Head,
+    begun: TopicOffset | None,
+    target: StreamOffset | None,
+    options: ReadOptions,
+) -> Iterator[Range]:
+    """Yield what can be read of a topic's partitions, empty ranges included."""
+    if begun is not None and begun.uuid != head.uuid:
+        if options.fail_on_data_loss:
+            raise _topic_replaced(name)
+        begun = None
+    goal = None if target is None else target.topics.get(name)
+    goals = goal.offsets if goal is not None and goal.uuid == head.uuid else {}
+    for partition, (log_start_offset, next_offset) in head.kept.items():
+        start_offset = begun.offsets.get(partition, 0) if begun is not None else 0
+        if start_offset > next_offset:  # The server was set back to an older state.
+            if options.fail_on_data_loss:
+                raise _log_shortened(name, partition, start_offset, next_offset)
+            start_offset = log_start_offset
+        end_offset = next_offset
+        if target is not None:
+            end_offset = min(end_offset, goals.get(partition, start_offset))
+        yield range_of(
+            name, partition, start_offset, max(start_offset, end_offset), log_start_offset, options
+        )
+
+
+def _log_shortened(
+    topic: str, partition: Partition, start_offset: int, next_offset: int
+) -> OffsetOutOfRange:
+    return OffsetOutOfRange(
+        shortened(
+            f"{partition_shown(partition)} of {topic} ends at offset {next_offset}, and the query "
+            f"has read to {start_offset} already: messages are gone. To read what is there "
+            "again, set the option 'failOnDataLoss' to false"
+        )
+    )
+
+
+def _topic_replaced(topic: str) -> OffsetOutOfRange:
+    return OffsetOutOfRange(
+        shortened(
+            f"topic {topic} was deleted since the query read it, and what it held is gone. To go "
+            "on with what there is of that name now, set the option 'failOnDataLoss' to false"
+        )
+    )

@@ -1,0 +1,182 @@
+"""Streams as Spark's data source API has them.
+
+Spark makes a reader in several processes that share nothing: one plans, one on the driver is asked
+for offsets for as long as the query runs, and the tasks read. What a query needs to remember is in
+the offsets; what this module keeps between calls (a connection, the target of an available-now
+trigger, the time of the last one) may be lost with its process. Nothing leans on `commit` or
+`stop`, which may come late or never.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+import wings_client
+from wings_client import Client
+from wings_core.errors import InvalidArgument
+from wings_spark.advance import Heads, advance, between, still_kept
+from wings_spark.bounds import Bound
+from wings_spark.options import MAX_TRIGGER_DELAY_SECONDS, ReadOptions
+from wings_spark.positions import range_of, resolve, states_of
+from wings_spark.ranges import Range, RangePartition, split
+from wings_spark.read_range import RangeReader
+from wings_spark.spark_versions import (
+    HAS_READ_LIMITS,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from wings_spark.stream_offset import StreamOffset, TopicOffset
+from wings_spark.subscription import Subscription
+
+
+class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as they grow.
+
+    Args:
+        options: Checked for a stream.
+        schema: Of the rows that Spark takes.
+
+    Raises:
+        WingsError: The topic or the schema is not there as asked for, or an option needs a later
+            version of Spark.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        limits = (options.max_offsets_per_trigger, options.min_offsets_per_trigger)
+        if not HAS_READ_LIMITS and limits != (None, None):
+            raise InvalidArgument(
+                "options 'maxOffsetsPerTrigger' and 'minOffsetsPerTrigger' need Spark 4.2 or later"
+            )
+        self._options = options
+        self._client: Client | None = None  # Opened where offsets are asked for, never pickled.
+        self._heads: Heads | None = None
+        self._target: StreamOffset | None = None
+        self._triggered_at: float | None = None
+        with wings_client.connect(options.endpoint) as client:
+            subscription = Subscription.checked(client, options)
+        self._range_reader = RangeReader.of(options, schema, subscription)
+
+    # Offsets.
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name.
+        """Return where a new query begins.
+
+        Raises:
+            InvalidArgument: An offset is past the log's end.
+            OffsetOutOfRange: An offset is below the log's start, and `failOnDataLoss` holds.
+        """
+        client, options = self._connected(), self._options
+        topics: dict[str, TopicOffset] = {}
+        for topic in Subscription.find(client, options).topics:
+            states = states_of(client, topic)
+            starts = resolve(client, topic, states, options.start(Bound("latest")), "earliest")
+            kept = {
+                partition: range_of(
+                    topic.name,
+                    partition,
+                    starts[partition],
+                    state.next_offset,
+                    state.log_start_offset,
+                    options,
+                ).start_offset
+                for partition, state in states.items()
+            }
+            topics[topic.name] = TopicOffset(topic.uuid, kept)
+        return StreamOffset(topics).to_json()
+
+    def latestOffset(  # noqa: N802 - Spark's name.
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Return where the next batch ends: `start` itself where there is nothing to read.
+
+        Args:
+            start: Where it begins; None in Spark 4.1, which has no limits.
+            limit: How much Spark wants of it.
+
+        Raises:
+            OffsetOutOfRange: Messages are gone unread, and `failOnDataLoss` holds.
+        """
+        self._heads = Heads.ask(self._connected(), self._options)
+        if start is None:
+            return self._heads.to_json()
+        begin = StreamOffset.from_json(start)
+        rows_min, rows_max = self._limits(limit)
+        step = advance(begin, self._heads, self._target, rows_max, self._options)
+        if step.rows < rows_min and not self._waited_enough():
+            return start
+        if step.rows:
+            self._triggered_at = time.monotonic()
+        return step.end.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name.
+        """Return the limit that the options ask for."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name.
+        """Fix where the query ends: what is committed now."""
+        self._target = Heads.ask(self._connected(), self._options).offset
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name.
+        """Return the log's end as of the last trigger, for the query's progress."""
+        return None if self._heads is None else self._heads.to_json()
+
+    # Reading.
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the ranges between two offsets; none where they are equal.
+
+        Raises:
+            OffsetOutOfRange: A topic is another one than it was at these offsets, and
+                `failOnDataLoss` holds.
+        """
+        planned_end = StreamOffset.from_json(end)
+        ranges = between(StreamOffset.from_json(start), planned_end)
+        heads = Heads.ask(self._connected(), self._options)
+        kept = still_kept(ranges, planned_end, heads, self._options)
+        return [RangePartition(each) for each in split(kept, self._options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one range."""
+        part = partition.value
+        return self._range_reader.read(part) if isinstance(part, Range) else iter(())
+
+    def stop(self) -> None:
+        """Close the connection."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            self._client = wings_client.connect(self._options.endpoint)
+        return self._client
+
+    def _limits(self, limit: ReadLimit | None) -> tuple[int, int | None]:
+        """Return how many rows there must be, and how many there may be at most."""
+        if limit is None or isinstance(limit, ReadAllAvailable):
+            return 0, None
+        rows_min = self._options.min_offsets_per_trigger or 0
+        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if isinstance(limit, ReadMinRows):
+            rows_min = limit.min_rows
+        # A query that ends with what is there must not wait for more.
+        return (0 if self._target is not None else rows_min), rows_max
+
+    def _waited_enough(self) -> bool:
+        if self._triggered_at is None:
+            return True
+        delay = self._options.max_trigger_delay
+        if delay is None:
+            delay = MAX_TRIGGER_DELAY_SECONDS
+        return time.monotonic() - self._triggered_at >= delay
