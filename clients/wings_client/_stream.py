@@ -7,13 +7,14 @@ come in order, each once, whatever happens to connections.
 """
 
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from wings_client._errors import client_closed, is_passing, lost, typed_errors
+from wings_client._interrupt import interruptible
 from wings_client._model import Chunk
 from wings_client._retry import Backoff
 from wings_client._transport import Transport
@@ -27,6 +28,10 @@ TIMEOUT_MS_MIN = 2
 
 GRACE_SECONDS = 5.0
 """How much later than the end of its wait a stream that the server should end is given up."""
+
+
+INTERRUPT_SECONDS = 1.0
+"""Waits that are no longer are not made for Ctrl-C to end."""
 
 
 class StreamCancelled(Exception):  # noqa: N818 - not an error: the caller asked for it.
@@ -89,19 +94,28 @@ class OpenStream:
     end: ChunkEnd | None = None
     """Its last chunk, once that came."""
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self, wait: float) -> Iterator[Chunk]:
         """Yield the chunks of rows, and set `end`; blocks while the server waits.
+
+        Args:
+            wait: Seconds that the server may wait.
 
         Raises:
             StreamCancelled: `Reading.cancel` was called.
             WingsError: The server's refusal, or `Unavailable`.
         """
+        with interruptible(
+            self.reader.read_chunk, waits_long=wait > INTERRUPT_SECONDS
+        ) as read_chunk:
+            yield from self._chunks(read_chunk)
+
+    def _chunks(self, read_chunk: Callable[[], flight.FlightStreamChunk]) -> Iterator[Chunk]:
         endpoint = self.reading.transport.endpoint
         try:
             while True:
                 try:
                     with typed_errors(endpoint):
-                        batch, metadata = self.reader.read_chunk()
+                        batch, metadata = read_chunk()
                 except StopIteration:
                     if self.end is None:
                         raise lost("a stream ended before its end chunk", endpoint) from None
@@ -189,7 +203,7 @@ class Chunks:
     def _one_stream(self) -> Iterator[Chunk]:
         ticket, seconds = self._next_ticket()
         stream = self._reading.open(ticket.to_bytes(), seconds)
-        for chunk in stream.chunks():
+        for chunk in stream.chunks(0.0 if isinstance(ticket, ScanTicket) else seconds):
             # Moved on before the chunk is handed on: it is the reader's from then on.
             self.next_offset = chunk.end_offset + 1
             yield chunk
@@ -230,7 +244,7 @@ def read_all(
     """
     try:
         stream = Reading(transport).open(ticket.to_bytes(), seconds)
-        chunks = list(stream.chunks())
+        chunks = list(stream.chunks((ticket.timeout_ms or 0) / 1000))
     except StreamCancelled:
         raise client_closed(transport.endpoint) from None
     assert stream.end is not None
