@@ -57,13 +57,18 @@ def wings(
     return call
 
 
-def start(server: Any, *arguments: str, stdin: int | None = None) -> "subprocess.Popen[bytes]":
+def start(
+    server: Any,
+    *arguments: str,
+    stdin: int | None = None,
+    stdout: int | IO[bytes] = subprocess.PIPE,
+) -> "subprocess.Popen[bytes]":
     """Start the command as a process."""
     return subprocess.Popen(
         [sys.executable, "-m", "wings_client.cli", *arguments],
         env={**os.environ, "WINGS_ENDPOINT": server.flight},
         stdin=stdin,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
     )
 
@@ -85,6 +90,40 @@ def topic(server: RunningServer, new_topic_id: str) -> str:
         client.create_topic(new_topic_id, table.schema, "origin")
         client.push(new_topic_id, table)
     return new_topic_id
+
+
+# The command as a whole.
+
+
+@pytest.mark.parametrize("wanted", ["table", "json", "csv", "arrow"])
+def test_output_that_cannot_be_written_is_one_line(
+    server: RunningServer, topic: str, wanted: str
+) -> None:
+    arguments = ["fetch", topic, "--partition", "JFK", "--offset", "0", "--format", wanted]
+    with Path("/dev/full").open("wb") as full, start(server, *arguments, stdout=full) as child:
+        _, err = child.communicate(timeout=50)
+    assert (child.returncode, err) == (1, b"wings: No space left on device\n")
+
+
+def test_a_closed_standard_output_is_no_crash(server: RunningServer, topic: str) -> None:
+    command = [sys.executable, "-m", "wings_client.cli", "topic", "describe", topic]
+    child = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *command],
+        env={**os.environ, "WINGS_ENDPOINT": server.flight},
+        stderr=subprocess.PIPE,
+        timeout=50,
+        check=False,
+    )
+    assert (child.returncode, child.stderr) == (0, b"")
+
+
+def test_ctrl_c_ends_a_fetch_that_waits(server: RunningServer, topic: str) -> None:
+    arguments = ["--partition", "new", "--offset", "0", "--timeout", "100000"]
+    with start(server, "fetch", topic, *arguments) as child:
+        server.wait_for_calls(1)
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=50)
+    assert (child.returncode, out, err) == (130, b"", b"")
 
 
 # Topics.

@@ -1,6 +1,9 @@
 """The `wings` command; other layers add theirs through the entry-point group `wings.commands`."""
 
+import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 from wings_core.errors import WingsError
@@ -11,16 +14,28 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line, and exit with its status.
 
-    An error of Wings is one line on standard error and status 1, a mistake in the arguments is
+    An error of Wings is one line on standard error and status 1, as is output that cannot be
+    written; a reader that went away is status 1 without a word. A mistake in the arguments is
     status 2, and Ctrl-C is status 130 without a word.
     """
+    _open_closed_streams()
     try:
         # Imported here, as it needs the `cli` extra.
         from wings_client.cli.app import app
 
-        app(prog_name="wings")
+        try:
+            app(prog_name="wings")
+        finally:
+            sys.stdout.flush()  # An error of the interpreter's own flush, later, is not handled.
     except WingsError as error:
         _fail(error.message)
+    except BrokenPipeError:
+        _forget_output()
+        sys.exit(1)
+    except OSError as error:
+        _forget_output()
+        where = "" if error.filename is None else f"{error.filename}: "
+        _fail(f"{where}{error.strerror or error}")
     except ModuleNotFoundError as error:
         name = error.name or ""
         if name.startswith("wings_"):
@@ -29,6 +44,20 @@ def main() -> None:
         _fail(f"this needs {name}, of an extra: pip install 'wings-flight[{extra}]'")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _open_closed_streams() -> None:
+    """Stand in for streams that were closed beforehand, of which Python has none."""
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - not in its stubs.
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - open until the end.
+    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison] - not in its stubs.
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - open until the end.
+
+
+def _forget_output() -> None:
+    """Drop what could not be written, so that the interpreter does not try again at its end."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str) -> NoReturn:
