@@ -1,13 +1,15 @@
 """The HTTP listener: uvicorn in a thread of its own, on a socket that is bound beforehand."""
 
 import asyncio
+import json
 import socket
 import threading
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from wings_core.errors import Unavailable
+from wings_core.errors import InvalidArgument, Unavailable
 from wings_server.settings import Address
 
 BACKLOG = 2048
@@ -24,6 +26,13 @@ START_SECONDS_MAX = 30
 
 STOP_SECONDS_MAX = 5
 """How long a stop waits for the thread; its work is bounded by less."""
+
+_BAD_REQUEST = (
+    b"HTTP/1.1 400 Bad Request\r\n"
+    b"content-type: application/json\r\n"
+    b"content-length: %d\r\n"
+    b"connection: close\r\n\r\n"
+)
 
 
 def bind(address: Address) -> socket.socket:
@@ -70,7 +79,7 @@ class HttpListener:
         self.address = Address(address.host, self._socket.getsockname()[1])
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=_Protocol,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -101,6 +110,22 @@ class HttpListener:
             asyncio.run(self._server.serve(sockets=[self._socket]))
         finally:
             self._server.settled.set()
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1 whose refusals of what is none have the form of every other error."""
+
+    def send_400_response(self, msg: str) -> None:
+        cycle = self.cycle
+        is_answering = cycle.response_started and not cycle.response_complete if cycle else False
+        if not is_answering:  # Else it would look like a part of that answer.
+            body = json.dumps({"message": msg, "code": InvalidArgument.code}).encode()
+            self.transport.write(_BAD_REQUEST % len(body) + body)
+        self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        # Whoever asks for WebSocket gets a plain answer; it is nothing for the log.
+        return
 
 
 class _Server(uvicorn.Server):

@@ -1,5 +1,7 @@
+import json
 import socket
 from collections.abc import Iterator
+from http.client import HTTPResponse
 from threading import Event
 
 import httpx
@@ -108,6 +110,30 @@ def test_every_error_is_a_message_and_a_code(
     assert body["code"] == code
     assert body["message"]
     assert "secret" not in body["message"]
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 70_000 + b"\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n\r\n",
+    ],
+    ids=["no request", "no length", "a head that is too long", "no host"],
+)
+def test_what_is_not_http_is_answered_in_the_form_of_every_error(
+    http: httpx.Client, request_text: bytes
+) -> None:
+    url = http.base_url
+    with socket.create_connection((url.host, url.port or 0), timeout=20) as connection:
+        connection.sendall(request_text)
+        answer = HTTPResponse(connection)
+        answer.begin()
+        body = json.loads(answer.read())
+    assert (answer.status, answer.getheader("content-type")) == (400, "application/json")
+    assert body.keys() == {"message", "code"}
+    assert body["code"] == "INVALID_ARGUMENT"
 
 
 def test_a_method_that_is_not_allowed_tells_those_that_are(http: httpx.Client) -> None:
