@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Decode = Callable[[bytes, pa.Schema, Mapping[str, str]], pa.RecordBatch]
 
 _SHOWN_MAX = 60
+_DEPTH_SHOWN_MAX = 3
 _WHITESPACE = " \t\n\r"
 
 
@@ -248,8 +249,23 @@ _FORMS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 
 
 def _shown(value: object) -> str:
-    if value is None:
-        return "null"
-    text = str(value) if isinstance(value, _Number) else json.dumps(value, ensure_ascii=False)
-    text = text.encode("utf-8", "replace").decode("utf-8")
+    text = _text(value, _DEPTH_SHOWN_MAX).encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."
+
+
+def _text(value: object, depth: int) -> str:
+    """Return a value as it was written, but for spaces, and for what lies deeper."""
+    if isinstance(value, _Number):
+        return str(value)
+    if isinstance(value, dict):
+        found = cast("dict[str, object]", value)
+        if not depth:
+            return "{...}"
+        pairs = (f"{_text(name, 0)}: {_text(item, depth - 1)}" for name, item in found.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list):
+        items = cast("list[object]", value)
+        if not depth:
+            return "[...]"
+        return f"[{', '.join(_text(item, depth - 1) for item in items)}]"
+    return json.dumps(value, ensure_ascii=False)
