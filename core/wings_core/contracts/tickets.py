@@ -4,6 +4,7 @@ There is one model for each kind; a key of another kind is refused. `topic` and 
 checked against the log, by whoever opens the read, and keep their own error codes.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -101,7 +102,7 @@ class _Read(Message):
         return dump({"kind": type(self).model_fields["kind"].default, **found})
 
 
-class _Waiting(_Read):
+class _Waiting(_Read, ABC):
     """A ticket that may wait, until a time or for a time."""
 
     deadline: Timestamp | None = None
@@ -121,8 +122,9 @@ class _Waiting(_Read):
             return Deadline.after(self.timeout_ms / 1000)
         return self._default_deadline()
 
+    @abstractmethod
     def _default_deadline(self) -> Deadline:
-        raise NotImplementedError
+        """Return when waiting ends where the ticket does not say."""
 
 
 class FetchTicket(_Waiting):
