@@ -16,6 +16,7 @@ from wings_client._consumer import Consumer
 from wings_client._errors import Connection
 from wings_client._follow import Follow
 from wings_client._model import (
+    Aborted,
     Chunk,
     Committed,
     CommittedRange,
@@ -24,15 +25,20 @@ from wings_client._model import (
     FetchResult,
     Namespace,
     PartitionState,
+    Published,
+    PublishedRange,
     PushResult,
+    Staged,
     Topic,
 )
 from wings_client._producer import Producer
 from wings_client._retry import Retry
+from wings_client._stage import Stage
 from wings_core.contracts.chunks import EndReason
 from wings_core.errors import WingsError, error_from_json
 
 __all__ = [
+    "Aborted",
     "Chunk",
     "Client",
     "Committed",
@@ -47,8 +53,12 @@ __all__ = [
     "Namespace",
     "PartitionState",
     "Producer",
+    "Published",
+    "PublishedRange",
     "PushResult",
     "Retry",
+    "Stage",
+    "Staged",
     "Topic",
     "WingsError",
     "connect",

@@ -225,6 +225,9 @@ class AdminCalls:
         """
         return resolve_offset(self._transport, name_of(topic), partition, offset)
 
+    def _described(self, topic: TopicRef) -> Topic:
+        return topic if isinstance(topic, Topic) else self.topic(topic)
+
     def _act(self, action: str, body: ActionBody, *, repeatable: bool = True) -> Any:
         return self._transport.act(action, body, repeatable=repeatable)
 

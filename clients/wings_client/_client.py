@@ -6,18 +6,19 @@ from typing import Literal, Self
 
 import pyarrow as pa
 
-from wings_client._admin import AdminCalls, TopicRef, name_of
+from wings_client._admin import TopicRef, name_of
 from wings_client._batches import BATCH_ROWS, Data
 from wings_client._consumer import Consumer
 from wings_client._consumer_offsets import Start
 from wings_client._fetch import fetch
 from wings_client._follow import Follow, follow
 from wings_client._messages import OffsetValue, TimeValue
-from wings_client._model import Chunk, FetchResult, PartitionValue, PushResult, Topic
+from wings_client._model import Chunk, FetchResult, PartitionValue, PushResult
 from wings_client._producer import WINDOW_BATCHES_MAX, WINDOW_BYTES, Producer
 from wings_client._push import Identities, push
 from wings_client._retry import Retry
 from wings_client._scan import plan, scan
+from wings_client._stages import StageCalls
 from wings_client._stream import Chunks
 from wings_client._transport import Transport
 from wings_client.gather._gather import Gather, gather
@@ -46,7 +47,7 @@ def connect(
     return Client(Transport(endpoint, timeout, retry or Retry()))
 
 
-class Client(AdminCalls):
+class Client(StageCalls):
     """A client of one server; made by `connect`, safe from many threads, closed at the end.
 
     Every call raises errors of the tree under `WingsError`: the server's own, or `Unavailable`
@@ -461,6 +462,3 @@ class Client(AdminCalls):
             client_timeout=self._transport.timeout,
         )
         return gather(self._transport, requests, rules)
-
-    def _described(self, topic: TopicRef) -> Topic:
-        return topic if isinstance(topic, Topic) else self.topic(topic)

@@ -156,6 +156,66 @@ class Committed(PushResult):
     """Of whatever the producer sends next: what a producer started again goes on with."""
 
 
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What is in a stage: durable, and invisible until it is published."""
+
+    stage: str
+    """Its id."""
+    rows: int
+    batches: int
+    bytes: int
+    """As stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRange:
+    """Offsets `[start_offset, end_offset]`, both inclusive, that a publish got in a partition."""
+
+    topic: str
+    """Full."""
+    partition: JsonScalar
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a publish made visible."""
+
+    committed: tuple[PublishedRange, ...]
+    """One for each topic and partition, in the order of their first rows."""
+    replayed: bool
+    """Whether it had been published before, by this call too where its connection broke."""
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Read a server's answer."""
+        ranges = tuple(
+            PublishedRange(
+                each["topic"], each["partition"], each["start_offset"], each["end_offset"]
+            )
+            for each in found["committed"]
+        )
+        return cls(ranges, found["replayed"])
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """What an abort deleted."""
+
+    deleted: tuple[str, ...]
+    """The ids of the stages that were there."""
+    published: bool | None
+    """Whether the batch that was named had been published; None where none was named, or it is too
+    old to be remembered."""
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Read a server's answer."""
+        return cls(tuple(found["deleted"]), found["published"])
+
+
 class Chunk(NamedTuple):
     """Rows of one partition, and the range of the log that they come from."""
 

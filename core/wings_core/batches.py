@@ -211,3 +211,10 @@ def _has_required(data_type: pa.DataType) -> bool:
         key, value = fields
         return not value.nullable or _has_required(key.type) or _has_required(value.type)
     return any(not field.nullable or _has_required(field.type) for field in fields)
+
+
+def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch of no rows."""
+    # Not from Python lists: with the first of these pyarrow imports pandas, if it is installed.
+    columns = [pa.nulls(0, cast("Any", data_type)) for data_type in schema.types]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -8,11 +8,11 @@ cancelled: so `open_get` checks everything that can be checked at once, and the 
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from wings_core.batches import empty_batch
 from wings_core.contracts.chunks import EndReason, chunk_metadata, end_metadata
 from wings_core.contracts.tickets import (
     FetchTicket,
@@ -125,10 +125,3 @@ def stream(
         # A scan that begins at or past its end, and a wait in vain, end where they began.
         end = end_metadata(get.end_reason, get.cursor.offset, get.cursor.log_end_offset)
         yield empty_batch(get.schema), end
-
-
-def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch of no rows."""
-    # Not from Python lists: with the first of these pyarrow imports pandas, if it is installed.
-    columns = [pa.nulls(0, cast("Any", data_type)) for data_type in schema.types]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,295 @@
+"""Stage: one stream of batches that stay invisible until they are published.
+
+    write ─▶ window (bounded) ─▶ writer's thread ─▶ DoPut
+                 ▲                                   │
+                 └──── answers' thread ◀── PutResult ┘   counts, makes room
+
+A stage is written by one stream. One that breaks fails the stage: whoever writes it tries again
+under another id, and what was staged is swept by the server some time.
+"""
+
+import contextlib
+import threading
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from wings_client._batches import BATCH_ROWS, Cut, Data, to_batches
+from wings_client._errors import client_closed, copy_of, lost, timed_out
+from wings_client._messages import TimeValue, build, wire_partition, wire_time
+from wings_client._model import PartitionValue, Staged, Topic
+from wings_client._put import PutStream
+from wings_client._transport import Transport
+from wings_core.batches import empty_batch
+from wings_core.contracts.actions import StageAbort
+from wings_core.contracts.put import PutCommand
+from wings_core.errors import InvalidArgument, WingsError
+from wings_core.model import Rejected
+from wings_core.model import Staged as StagedBatch
+
+STAGE_SECONDS_MAX = 3_600.0
+"""How long a stage may take to be written, unless the caller says otherwise."""
+
+WINDOW_BATCHES = 64
+"""Batches without an answer."""
+
+WINDOW_BYTES = 32 * 1024 * 1024
+"""Bytes without an answer; one batch may exceed it."""
+
+ABANDON_SECONDS = 2.0
+"""How long leaving a stage by an error waits for its stream to end, and as long to delete it."""
+
+
+class Stage:
+    """Writes a stage over one stream; made by `Client.stage`, for one thread at a time.
+
+    Attributes:
+        id: The stage's.
+        topic: Where its rows will be visible.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        topic: Topic,
+        stage_id: str,
+        *,
+        partition: PartitionValue = None,
+        timestamp: TimeValue | None = None,
+        batch_rows: int = BATCH_ROWS,
+        seconds_max: float = STAGE_SECONDS_MAX,
+    ) -> None:
+        if batch_rows < 1 or not seconds_max > 0:
+            raise InvalidArgument("batch_rows and seconds_max must be positive")
+        self.id = stage_id
+        self.topic = topic
+        self._transport = transport
+        self._seconds_max = seconds_max
+        self._command = build(
+            PutCommand,
+            InvalidArgument,
+            "stage",
+            topic=topic.name,
+            partition=wire_partition(partition),
+            timestamp=None if timestamp is None else wire_time(timestamp),
+            stage=stage_id,
+        )
+        self._cut = Cut.of(topic, batch_rows, routed=partition is None)
+        # Guards what is below, and tells of every change; held while nothing blocks.
+        self._changed = threading.Condition()
+        self._unwritten: deque[pa.RecordBatch] = deque()
+        self._unanswered: deque[int] = deque()
+        """The bytes of each batch put in and not answered, the unwritten ones too."""
+        self._bytes_unanswered = 0
+        self._batches = self._rows = self._bytes = 0
+        """Staged."""
+        self._complete = False
+        """Whether no more batches are put in."""
+        self._opened = False
+        self._answered = False
+        """Whether no more answers come."""
+        self._ended = False
+        self._failure: WingsError | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows are durable in the stage so far."""
+        return self._rows
+
+    def write(self, data: Data) -> None:
+        """Add data and return, at once or as soon as there is room for it.
+
+        Up to 64 batches and 32 MiB wait for an answer.
+
+        Args:
+            data: As for `Client.push`.
+
+        Raises:
+            SchemaMismatch: The data does not fit the topic; batches before the one that does not
+                are in the stage.
+            InvalidArgument: The stage is closed.
+            WingsError: What a batch was refused with, or `Unavailable` where the connection broke
+                or stood still: the stage is of no use then.
+        """
+        for batch in to_batches(data, self.topic.schema, self._cut):
+            self._put(batch)
+
+    def close(self) -> Staged:
+        """Wait until everything is durable, and end the stage; again returns the same.
+
+        Returns:
+            What is in the stage: nothing is visible before it is published.
+
+        Raises:
+            WingsError: As `write`.
+        """
+        with self._changed:
+            empty = self._thread is None
+        if empty and not self._complete:
+            # A stage comes into being with its first batch, and this one may have to be published.
+            self._put(empty_batch(self.topic.schema))
+        with self._changed:
+            self._complete = True
+            self._changed.notify_all()
+            self._wait_until_ended()
+            if self._failure is not None:
+                raise copy_of(self._failure)
+            return Staged(self.id, self._rows, self._batches, self._bytes)
+
+    def cancel(self) -> None:
+        """Stop at once, as closing the client does; what was staged is left to `Client.abort`."""
+        with self._changed:
+            if not self._ended:
+                self._fail(client_closed(self._transport.endpoint))
+
+    def __enter__(self) -> Self:
+        """Return the stage itself."""
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it; left by an error, it is deleted, if that can be done without much ado."""
+        if error is None:
+            self.close()
+        else:
+            self._abandon()
+
+    def _put(self, batch: pa.RecordBatch) -> None:
+        with self._changed:
+            self._wait_for_room(batch.nbytes)
+            self._unwritten.append(batch)
+            self._unanswered.append(batch.nbytes)
+            self._bytes_unanswered += batch.nbytes
+            self._changed.notify_all()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="wings-stage", daemon=True)
+                self._thread.start()
+
+    def _wait_for_room(self, size: int) -> None:
+        while True:
+            if self._failure is not None:
+                raise copy_of(self._failure)
+            if self._complete:
+                raise InvalidArgument(f"stage {self.id!r} is closed")
+            waiting = len(self._unanswered)
+            if not waiting or (
+                waiting < WINDOW_BATCHES and self._bytes_unanswered + size <= WINDOW_BYTES
+            ):
+                return
+            self._wait_for_answer()
+
+    def _wait_until_ended(self) -> None:
+        while not self._ended and self._failure is None:
+            self._wait_for_answer()
+
+    def _wait_for_answer(self) -> None:
+        """Wait for a change; fail where none comes for as long as a stream may stand still."""
+        # To open the stream takes no longer than any other call.
+        seconds = self._transport.timeout if self._opened else None
+        if self._changed.wait(seconds):
+            return
+        self._fail(
+            timed_out(
+                f"stage {self.id!r}: no answer in {self._transport.timeout} s",
+                self._transport.endpoint,
+            )
+        )
+
+    def _fail(self, error: WingsError) -> None:
+        """Refuse all that would come; with the lock held."""
+        self._failure = self._failure or copy_of(error)
+        self._unwritten.clear()
+        self._changed.notify_all()
+
+    def _abandon(self) -> None:
+        """End the stream, and delete what it has staged."""
+        with self._changed:
+            self._fail(InvalidArgument(f"stage {self.id!r} was left by an error"))
+            self._complete = True
+        if self._thread is None:
+            return
+        self._thread.join(ABANDON_SECONDS)
+        body = StageAbort(writer=self.id, stages=(self.id,))
+        # Else it is swept.
+        with contextlib.suppress(WingsError):
+            self._transport.act("stage-abort", body, repeatable=True, timeout=ABANDON_SECONDS)
+
+    # The writer's thread.
+
+    def _run(self) -> None:
+        error = self._write_all()
+        with self._changed:
+            if error is not None:
+                self._fail(error)
+            self._ended = True
+            self._changed.notify_all()
+
+    def _write_all(self) -> WingsError | None:
+        """Write until the stage is complete or failed; return what the stream ended with."""
+        try:
+            stream = self._transport.repeat(self._open, repeatable=False)
+        except WingsError as error:
+            return error
+        with self._changed:
+            self._opened = True
+            self._changed.notify_all()
+        answers = threading.Thread(
+            target=self._read_answers, args=(stream,), name="wings-answers", daemon=True
+        )
+        answers.start()
+        while (batch := self._next()) is not None:
+            if not stream.write(batch, None):
+                break
+        stream.finish()
+        answers.join()
+        ended = stream.close()
+        if ended is None and (self._unanswered or not self._complete):
+            return lost("a stream ended before its answers", self._transport.endpoint)
+        return ended
+
+    def _open(self, seconds: float) -> PutStream:
+        del seconds  # Bound the connecting; the stream has its own.
+        return PutStream(self._transport, self._command, self.topic.schema, self._seconds_max)
+
+    def _next(self) -> pa.RecordBatch | None:
+        """Wait for the next batch to write; None where the stream shall end."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (
+                    self._unwritten or self._complete or self._answered or self._failure is not None
+                )
+            )
+            if self._answered or not self._unwritten:
+                return None
+            return self._unwritten.popleft()
+
+    # The answers' thread.
+
+    def _read_answers(self, stream: PutStream) -> None:
+        try:
+            while (answer := stream.read()) is not None:
+                if isinstance(answer.result, Rejected):
+                    with self._changed:
+                        self._fail(answer.result.error)
+                    return
+                assert isinstance(answer.result, StagedBatch), "the stream stages"
+                self._count(answer.result)
+        finally:
+            with self._changed:
+                self._answered = True
+                self._changed.notify_all()
+
+    def _count(self, staged: StagedBatch) -> None:
+        with self._changed:
+            self._bytes_unanswered -= self._unanswered.popleft()
+            self._batches += 1
+            self._rows += staged.rows
+            self._bytes += staged.bytes
+            self._changed.notify_all()

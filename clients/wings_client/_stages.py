@@ -1,0 +1,108 @@
+"""Stages: the calls of whoever writes first and decides later."""
+
+from collections.abc import Iterable
+
+from wings_client._admin import AdminCalls, TopicRef
+from wings_client._batches import BATCH_ROWS
+from wings_client._messages import TimeValue, build
+from wings_client._model import Aborted, PartitionValue, Published, Staged
+from wings_client._stage import STAGE_SECONDS_MAX, Stage
+from wings_core.contracts.actions import StageAbort, StagePublish
+from wings_core.errors import InvalidArgument
+
+
+class StageCalls(AdminCalls):
+    """The part of `Client` that stages and publishes."""
+
+    def stage(
+        self,
+        topic: TopicRef,
+        stage_id: str,
+        *,
+        partition: PartitionValue = None,
+        timestamp: TimeValue | None = None,
+        batch_rows: int = BATCH_ROWS,
+        seconds_max: float = STAGE_SECONDS_MAX,
+    ) -> Stage:
+        """Open a stage: batches that are durable and stay invisible until they are published.
+
+        A context manager: leaving the block closes the stage; leaving it by an error ends the
+        stream and deletes the stage.
+
+        Args:
+            topic: Where to; a `Topic` spares the call that asks for its schema.
+            stage_id: 1 to 128 letters, digits and `._:-`, used for one stage only: put a random
+                part in it. What fails halfway is written again under another.
+            partition: Of all rows; None: by the key column, row by row.
+            timestamp: That the rows shall bear; None: the time of the publish.
+            batch_rows: Most rows of one batch.
+            seconds_max: After which the stage fails, if it is still not closed.
+
+        Raises:
+            TopicNotFound: There is none of this name.
+            InvalidArgument: The id is none.
+        """
+        stage = Stage(
+            self._transport,
+            self._described(topic),
+            stage_id,
+            partition=partition,
+            timestamp=timestamp,
+            batch_rows=batch_rows,
+            seconds_max=seconds_max,
+        )
+        self._transport.add_stream(stage)
+        return stage
+
+    def publish(self, writer: str, batch: int, stages: Iterable[str | Staged]) -> Published:
+        """Make all rows of stages visible at once, and at most once for each batch of a writer.
+
+        Publish stages that are closed. The same writer and batch again change nothing and return
+        the first result, whatever the stages.
+
+        Args:
+            writer: Whose batches are counted, such as a streaming query.
+            batch: At least 0, and higher than any that the writer published, or its last one.
+            stages: Their ids, or what closing them returned, in the order that the rows shall have;
+                none are allowed too.
+
+        Raises:
+            StageNotFound: One was never written, or was aborted or swept (fact `stage`); nothing
+                is published.
+            TopicNotFound: The topic of one was deleted (fact `stage`); nothing is published.
+            PublishFenced: The writer published a higher batch (fact `last_batch`).
+            BatchTooLarge: More than 500,000 pages: a page is a batch's rows in one partition.
+        """
+        body = build(
+            StagePublish,
+            InvalidArgument,
+            "publish",
+            writer=writer,
+            batch=batch,
+            stages=_ids(stages),
+        )
+        return Published.from_json(self._act("stage-publish", body))
+
+    def abort(
+        self, writer: str, stages: Iterable[str | Staged], batch: int | None = None
+    ) -> Aborted:
+        """Delete stages, but for what was published; unknown ones are no error.
+
+        Args:
+            writer: Whose they are.
+            stages: Their ids, or what closing them returned.
+            batch: Asks whether the writer published this batch.
+        """
+        body = build(
+            StageAbort,
+            InvalidArgument,
+            "abort",
+            writer=writer,
+            batch=batch,
+            stages=_ids(stages),
+        )
+        return Aborted.from_json(self._act("stage-abort", body))
+
+
+def _ids(stages: Iterable[str | Staged]) -> tuple[str, ...]:
+    return tuple(stage.stage if isinstance(stage, Staged) else stage for stage in stages)
