@@ -2,8 +2,8 @@
 
 import logging
 import os
-import queue
 import signal
+import socket
 import sys
 import threading
 from contextlib import ExitStack, closing, suppress
@@ -119,21 +119,7 @@ def run(settings: Settings) -> NoReturn:
     """
     logs.configure(settings.log_level, settings.log_format)
     prometheus_client.disable_created_metrics()  # They would double the series, for little use.
-    # A handler may only do what is safe at any point of the main thread: putting into a
-    # SimpleQueue is, setting an Event is not.
-    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-
-    seen: list[int] = []
-
-    def on_signal(number: int, _frame: object) -> None:
-        seen.append(number)
-        if len(seen) > 1:
-            os._exit(128 + number)
-        signals.put(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
-
+    signals = _Signals()
     server = Server(settings)
     server.start()
     with suppress(OSError):  # Nobody may be reading, and the server serves all the same.
@@ -146,11 +132,42 @@ def run(settings: Settings) -> NoReturn:
         http=str(server.http),
     )
 
-    _logger.info("stopping", signal=signal.Signals(signals.get()).name)
+    _logger.info("stopping", signal=signals.wait().name)
     _end_in(settings.drain_seconds + STOP_SECONDS_MAX)
     server.stop()
     _logger.info("stopped")
     _exit(0)
+
+
+class _Signals:
+    """SIGTERM and SIGINT, caught from its making on: the first is waited for, a second ends all.
+
+    Python's own handlers run on the main thread, once that comes back from where it waits. The
+    kernel may hand a signal to any thread, and then nothing wakes the main one. What C writes to
+    the wake-up socket comes in any case.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._seen = 0
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._handle)
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+
+    def wait(self) -> signal.Signals:
+        """Return the first; blocks until it comes."""
+        first = signal.Signals(self._reader.recv(1)[0])
+        threading.Thread(target=self._end_at_next, name="wings-signals", daemon=True).start()
+        return first
+
+    def _handle(self, number: int, _frame: object) -> None:
+        self._seen += 1
+        if self._seen > 1:
+            os._exit(128 + number)
+
+    def _end_at_next(self) -> None:
+        os._exit(128 + self._reader.recv(1)[0])
 
 
 def _end_in(seconds: float) -> None:

@@ -1,5 +1,6 @@
 """`wings serve` as a real process: its start, its refusals, its drain and its end."""
 
+import ctypes
 import json
 import os
 import re
@@ -98,6 +99,16 @@ def test_a_signal_drains_and_ends_with_status_0(number: signal.Signals, tmp_path
         assert server.signal(number) == 0, server.stderr
     with running_server(tmp_path) as again:
         assert get(again.client(), topic="t", offset=0).column("n") == [1, 2, 3]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are named as Linux does")
+def test_a_signal_that_comes_to_another_thread_is_heard_as_well(tmp_path: Path) -> None:
+    with server_process(tmp_path) as server:
+        threads = [int(task.name) for task in Path(f"/proc/{server.pid}/task").iterdir()]
+        another = max(thread for thread in threads if thread != server.pid)
+        # To one thread of a process, as the kernel does when the main one is not free to take it.
+        assert ctypes.CDLL(None).tgkill(server.pid, another, signal.SIGTERM) == 0
+        assert server.wait() == 0, server.stderr
 
 
 def test_an_open_and_idle_push_does_not_hold_up_the_end() -> None:
