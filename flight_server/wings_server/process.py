@@ -16,6 +16,7 @@ from wings_core.data_directory import DataDirectory
 from wings_core.errors import Unavailable
 from wings_core.log import Log
 from wings_server import logs
+from wings_server.allocator import keep_freed_memory
 from wings_server.flight.service import FlightService
 from wings_server.http.app import create_app
 from wings_server.http.listener import HttpListener, bind
@@ -117,6 +118,7 @@ def run(settings: Settings) -> NoReturn:
     Raises:
         WingsError: It could not start.
     """
+    keep_freed_memory()
     logs.configure(settings.log_level, settings.log_format)
     prometheus_client.disable_created_metrics()  # They would double the series, for little use.
     signals = _Signals()

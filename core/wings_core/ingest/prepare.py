@@ -30,7 +30,7 @@ class PushOptions:
 
 @dataclass(frozen=True, slots=True)
 class PreparedBatch:
-    """A checked batch as encoded pages, ready for a flush; it no longer refers to its rows."""
+    """A checked batch as encoded pages, ready for a flush."""
 
     topic: Topic
     pages: tuple[tuple[Partition, EncodedPage], ...]
@@ -43,7 +43,7 @@ class PreparedBatch:
 
 
 class Preparer:
-    """Checks and encodes the batches of one topic, each in its producer's own thread.
+    """Checks and encodes the batches of one topic, one after another, in their producer's thread.
 
     Made once for a stream, since what only depends on the schema is then looked at once.
 

@@ -11,11 +11,13 @@ from wings_core.model import PageAddress
 
 @dataclass(frozen=True, slots=True)
 class EncodedPage:
-    """A page ready to be written: `header` and then `body`, `length` bytes with the padding."""
+    """A page ready to be written: parts that follow one another, `length` bytes together.
+
+    Parts of a large page are the buffers of its rows themselves, so they must not change.
+    """
 
     rows: int
-    header: bytes
-    body: pa.Buffer
+    parts: tuple[bytes | memoryview, ...]
     length: int
 
 

@@ -12,13 +12,18 @@ https://flatbuffers.dev/internals/). Nothing here trusts its input: whatever the
 result is a layout inside the message's bounds or `StorageCorrupt`.
 """
 
+import io
 import struct
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
+from wings_core.batches import empty_batch
 from wings_core.errors import InvalidSchema, StorageCorrupt
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _PREFIX = struct.Struct("<Ii")
 _CONTINUATION = 0xFFFFFFFF
@@ -85,12 +90,73 @@ def read_layout(message: memoryview, first_buffers: tuple[int, ...]) -> MessageL
             not follow one another inside the body.
     """
     body = metadata_end(message)
-    body_length = len(message) - body
+    return read_metadata(message[:body], len(message) - body, first_buffers)
+
+
+def read_metadata(
+    metadata: memoryview, body_length: int, first_buffers: tuple[int, ...]
+) -> MessageLayout:
+    """Read where the columns of a message lie, from its prefix and metadata.
+
+    Args:
+        metadata: All of the message before its body, of `metadata_end` bytes.
+        body_length: In bytes.
+        first_buffers: What `first_buffers` says of the schema.
+
+    Raises: as `read_layout`.
+    """
+    body = len(metadata)
     try:
-        rows, offsets = _parse(message[_PREFIX.size : body], first_buffers[-1], body_length)
+        rows, offsets = _parse(metadata[_PREFIX.size :], first_buffers[-1], body_length)
     except (struct.error, IndexError):
         raise StorageCorrupt("the message's metadata points outside itself") from None
     return MessageLayout(rows, tuple([body + offsets[first] for first in first_buffers]))
+
+
+class MessageWriter:
+    """Writes batches of one schema as messages, without a copy of their buffers; for one thread.
+
+    Args:
+        schema: Of the batches.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._written = _Written()
+        self._writer = pa.ipc.new_stream(pa.PythonFile(self._written, mode="w"), schema)
+        # The stream begins with its schema, which is written with its first batch.
+        self._writer.write_batch(empty_batch(schema))
+
+    def message(self, batch: pa.RecordBatch) -> tuple[memoryview, list[memoryview]]:
+        """Return what `RecordBatch.serialize` does: prefix and metadata, and the body's parts.
+
+        The parts are the batch's own buffers where those can be written as they are, and the
+        padding between them.
+        """
+        self._written.parts = []
+        self._writer.write_batch(batch)
+        parts, self._written.parts = self._written.parts, []
+        # The prefix comes as two parts, the metadata as one, and sometimes its padding as another.
+        metadata, body = b"".join(parts[:2]), 2
+        while len(metadata) < _PREFIX.size + _PREFIX.unpack_from(metadata)[1]:
+            metadata += parts[body]
+            body += 1
+        return memoryview(metadata), parts[body:]
+
+
+class _Written(io.RawIOBase):
+    """A file that keeps what is written to it as it comes."""
+
+    def __init__(self) -> None:
+        self.parts: list[memoryview] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: "Buffer") -> int:
+        part = memoryview(data)
+        self.parts.append(part)
+        return part.nbytes
 
 
 def _parse(metadata: memoryview, buffers: int, body_length: int) -> tuple[int, list[int]]:

@@ -22,7 +22,7 @@ page is verified, and one in a column's bytes when that column is.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -31,7 +31,13 @@ import xxhash
 
 from wings_core.errors import StorageCorrupt
 from wings_core.storage.interfaces import EncodedPage
-from wings_core.storage.ipc import first_buffers, metadata_end, read_layout
+from wings_core.storage.ipc import (
+    MessageWriter,
+    first_buffers,
+    metadata_end,
+    read_layout,
+    read_metadata,
+)
 from wings_core.storage.lru import Lru
 
 PAGE_ALIGNMENT = 64
@@ -46,8 +52,12 @@ _START = struct.Struct("<4sHHIIQQ16sQ")
 _CHECKSUM_BYTES = 8
 _checksum = xxhash.xxh3_64_intdigest
 
+COPIED_BYTES_MAX = 64 * 1024
+"""Rows of no more bytes a column are copied into one buffer, which is faster than to hand on many
+small ones; larger ones are written from where they are."""
+
 _POOL = pa.system_memory_pool()
-"""Pages live for one flush. The C library's allocator hands the memory of the last ones out again;
+"""Copies live for one flush. The C library's allocator hands the memory of the last ones out again;
 Arrow's default gives it back to the system, and every page would be faulted in anew (half the
 throughput of large pushes, measured)."""
 
@@ -55,7 +65,7 @@ _first_buffers: Lru[str, tuple[pa.Schema, tuple[int, ...]]] = Lru(SCHEMAS_REMEMB
 
 
 class PageEncoder:
-    """Frames the rows of one topic as pages; made once for many batches.
+    """Frames the rows of one topic as pages; made once for many batches, for one thread.
 
     Args:
         topic_uuid: The topic, as the text of a UUID.
@@ -71,28 +81,46 @@ class PageEncoder:
         self._columns = len(schema)
         self._header_length = _header_length(self._columns)
         self._checksums = struct.Struct(f"<{self._columns}Q")
+        self._writer: MessageWriter | None = None
 
     def encode(self, batch: pa.RecordBatch) -> EncodedPage:
-        """Frame rows of one partition as a page, copying them once; of a slice only its own."""
-        body = batch.serialize(memory_pool=_POOL)
-        message = memoryview(body)
-        starts = read_layout(message, self._first_buffers).column_starts
+        """Frame rows of one partition as a page; of a slice only its own.
+
+        The page of a large batch refers to its buffers, which must not change.
+        """
+        if batch.get_total_buffer_size() <= COPIED_BYTES_MAX * self._columns:
+            message = memoryview(batch.serialize(memory_pool=_POOL))
+            body = metadata_end(message)
+            metadata, parts = message[:body], [message[body:]]
+        else:
+            metadata, parts = self._message_of(batch)
+        body_length = sum(map(len, parts))
+        starts = read_metadata(metadata, body_length, self._first_buffers).column_starts
+        message_length = len(metadata) + body_length
         start = _START.pack(
             _MAGIC,
             _VERSION,
             0,
             self._header_length,
             self._columns,
-            len(message),
+            message_length,
             batch.num_rows,
             self._uuid,
-            _checksum(message[: starts[0]]),
+            _checksum(metadata),
         )
-        checksums = [_checksum(message[begin:end]) for begin, end in pairwise(starts)]
-        unsigned = start + self._checksums.pack(*checksums)
+        lengths = [end - begin for begin, end in pairwise(starts)]
+        unsigned = start + self._checksums.pack(*_checksums(parts, lengths))
         header = unsigned + _checksum(unsigned).to_bytes(_CHECKSUM_BYTES, "little")
-        length = _padded(self._header_length + len(message))
-        return EncodedPage(batch.num_rows, header, body, length)
+        length = _padded(self._header_length + message_length)
+        padding = bytes(length - self._header_length - message_length)
+        return EncodedPage(batch.num_rows, (header, metadata, *parts, padding), length)
+
+    def _message_of(self, batch: pa.RecordBatch) -> tuple[memoryview, list[memoryview]]:
+        """Return the metadata and the parts of the body of a batch's message."""
+        if self._writer is None or not self._writer.schema.equals(batch.schema):
+            # The columns are the topic's, but names inside lists and nullability may differ.
+            self._writer = MessageWriter(batch.schema)
+        return self._writer.message(batch)
 
 
 def encode_page(batch: pa.RecordBatch, topic_uuid: str) -> EncodedPage:
@@ -216,6 +244,34 @@ def _read_header(page: pa.Buffer | memoryview, topic_uuid: str) -> _Header:
     if uuid != _uuid_bytes(topic_uuid):
         raise StorageCorrupt(f"it belongs to topic {uuid.hex()}, not to {topic_uuid}")
     return _Header(length, columns, message_length, rows, metadata_checksum)
+
+
+def _checksums(parts: Sequence[memoryview], lengths: Iterable[int]) -> Iterator[int]:
+    """Yield the checksum of each column, whose bytes are some of the parts of a body.
+
+    Args:
+        parts: Of the body, in order; a part may end within a column.
+        lengths: Of the columns, in order, in bytes.
+    """
+    left = iter(parts)
+    part = memoryview(b"")
+    for length in lengths:
+        if len(part) == 0 and length:
+            part = next(left)
+        if len(part) >= length:
+            yield _checksum(part[:length])
+            part = part[length:]
+            continue
+        hasher = xxhash.xxh3_64()
+        while True:
+            taken = part[:length]
+            hasher.update(taken)
+            length -= len(taken)
+            part = part[len(taken) :]
+            if length == 0:
+                break
+            part = next(left)
+        yield hasher.intdigest()
 
 
 def _header_length(columns: int) -> int:

@@ -22,7 +22,7 @@ from wings_core.storage.files import BUFFERS_MAX, Files, SystemFiles
 from wings_core.storage.interfaces import EncodedPage
 from wings_core.storage.lru import Lru
 from wings_core.storage.mapping import SEGMENT_NAME, SegmentMaps
-from wings_core.storage.page import PAGE_ALIGNMENT, buffers_of, parts_of, read_page, verify_page
+from wings_core.storage.page import buffers_of, parts_of, read_page, verify_page
 
 OPEN_SEGMENTS_MAX = 128
 """Segments whose maps are kept, at one file descriptor each."""
@@ -38,7 +38,6 @@ WRITE_BYTES = 2 * 1024 * 1024
 """A flush larger than this is written in steps of about this size."""
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_ZEROS = memoryview(bytes(PAGE_ALIGNMENT))
 
 
 _PageKey = tuple[str, int]
@@ -264,13 +263,7 @@ class _Segment:
 
     def append(self, pages: Sequence[EncodedPage]) -> None:
         """Append pages and return once they are durable; OSError if they are not."""
-        buffers: list[memoryview] = []
-        for page in pages:
-            buffers.append(memoryview(page.header))
-            buffers.append(memoryview(page.body))
-            padding = page.length - len(page.header) - page.body.size
-            if padding:
-                buffers.append(_ZEROS[:padding])
+        buffers = [memoryview(part) for page in pages for part in page.parts]
         end = self._write(buffers)
         self._files.sync(self.descriptor)
         self.length = end

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wings_core.errors import InvalidSchema, StorageCorrupt
 from wings_core.storage.interfaces import EncodedPage
-from wings_core.storage.page import PAGE_ALIGNMENT, decode_page, encode_page
+from wings_core.storage.page import PAGE_ALIGNMENT, PageEncoder, decode_page, encode_page
 
 TOPIC = "0d4dd6e4-3c0b-4f6f-9d3e-3b7f7a2f1c55"
 OTHER_TOPIC = "0d4dd6e4-3c0b-4f6f-9d3e-3b7f7a2f1c56"
@@ -75,8 +75,9 @@ def _batches(draw: st.DrawFn) -> pa.RecordBatch:
 
 
 def _bytes_of(page: EncodedPage) -> bytes:
-    data = page.header + page.body.to_pybytes()
-    return data + bytes(page.length - len(data))
+    data = b"".join(page.parts)
+    assert len(data) == page.length
+    return data
 
 
 def _buffer_of(page: EncodedPage) -> pa.Buffer:
@@ -121,6 +122,37 @@ def test_a_slice_is_stored_without_the_rows_around_it(
     part = batch.slice(start, data.draw(st.integers(0, batch.num_rows - start)))
     page = encode_page(part, TOPIC)
     assert decode_page(_buffer_of(page), TOPIC, batch.schema).equals(part)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_a_large_page_is_the_same_bytes_without_a_copy(columns: int) -> None:
+    numbers = pa.array(range(50_000), pa.int64())
+    texts = pa.array([f"text {number}" if number % 3 else None for number in range(50_000)])
+    batch = pa.record_batch([numbers, texts, numbers][:columns], names=list("abc")[:columns])
+    encoder = PageEncoder(TOPIC, batch.schema)
+    for rows in (batch, batch.slice(7, 40_001), batch.slice(16), batch):
+        page = encoder.encode(rows)
+        assert rows.serialize().to_pybytes() in _bytes_of(page)
+        assert decode_page(_buffer_of(page), TOPIC, batch.schema).equals(rows)
+    data = batch.column(0).buffers()[1]
+    assert data is not None
+    addresses = [pa.py_buffer(part).address for part in page.parts]
+    assert data.address in addresses
+
+
+def test_a_stream_may_name_what_is_inside_of_lists_otherwise() -> None:
+    values = pa.array(
+        [[number] for number in range(20_000)], pa.list_(pa.field("other", pa.int64()))
+    )
+    encoder = PageEncoder(TOPIC, pa.schema([("a", pa.list_(pa.int64()))]))
+    for batch in (
+        pa.record_batch([values], names=["a"]),
+        pa.record_batch([values.cast(pa.list_(pa.int64()))], names=["a"]),
+    ):
+        page = encoder.encode(batch)
+        schema = pa.schema([("a", pa.list_(pa.int64()))])
+        decoded = decode_page(_buffer_of(page), TOPIC, schema)
+        assert decoded == batch.cast(schema)
 
 
 def test_a_slice_of_a_long_batch_makes_a_short_page() -> None:
