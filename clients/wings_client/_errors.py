@@ -16,6 +16,7 @@ import pyarrow.flight as flight
 
 from wings_core.errors import (
     Internal,
+    InvalidArgument,
     PermissionDenied,
     ResourceExhausted,
     Unauthenticated,
@@ -48,6 +49,9 @@ _UNREACHABLE_TEXTS = (
     "network is unreachable",
 )
 
+_OTHER_PROTOCOL_TEXT = "trying to connect an http1.x server"
+"""What gRPC says of an answer that is HTTP/1.1."""
+
 _NOISE_BEFORE = "with message: "
 _NOISE_AFTER = ". gRPC client debug context"
 
@@ -75,6 +79,11 @@ def typed_error(error: Exception, endpoint: str) -> WingsError:
         return timed_out(f"no answer from {endpoint} in time", endpoint)
     if isinstance(error, (flight.FlightUnavailableError, flight.FlightCancelledError)):
         lowered = text.lower()
+        if _OTHER_PROTOCOL_TEXT in lowered:
+            return InvalidArgument(
+                f"{endpoint} speaks HTTP, not Arrow Flight: give the server's other address",
+                endpoint=endpoint,
+            )
         if any(sign in lowered for sign in _UNREACHABLE_TEXTS):
             return Unavailable(
                 f"nobody answers at {endpoint}: {text}",

@@ -206,6 +206,20 @@ def test_fetch_prints_where_the_messages_are_and_a_table(wings: Wings, topic: st
     )
 
 
+def test_an_address_of_the_other_protocol_is_told(
+    wings: Wings, server: RunningServer, topic: str
+) -> None:
+    swapped = {
+        server.http.replace("http:", "grpc:"): "speaks HTTP, not Arrow Flight",
+        server.flight.replace("grpc:", "http:"): "does not speak HTTP",
+    }
+    for endpoint, problem in swapped.items():
+        found = wings("fetch", topic, "--partition", "JFK", "--offset", 0, endpoint=endpoint)
+        assert found.status == 1
+        expected = f"Topic: {topic}, Partition: JFK, Error: {endpoint} {problem}"
+        assert found.out.startswith(expected)
+
+
 def test_fetch_of_nothing_has_no_end(wings: Wings, topic: str) -> None:
     result = wings("fetch", topic, "--offset", 5, "--partition", "LAX", "--timeout", 2)
     assert result.status == 0

@@ -49,55 +49,62 @@ class Found:
     batches: Sequence[pa.RecordBatch]
 
 
+OffsetOption = Annotated[
+    str,
+    typer.Option(
+        metavar="N",
+        help="Where to begin: a number; over Flight also earliest, latest, or a time like "
+        "2026-11-20T12:00:00Z.",
+    ),
+]
+PartitionOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="V",
+        help="The partition value, read by the key's type: 7, JFK, true; base64 for binary.",
+    ),
+]
+TimeoutOption = Annotated[
+    int | None,
+    typer.Option(metavar="MS", min=0, help="Milliseconds to wait at most. Default: 500."),
+]
+MinMessagesOption = Annotated[
+    int | None, typer.Option(metavar="N", help="Wait for so many. Default: 1.")
+]
+MaxMessagesOption = Annotated[
+    int | None, typer.Option(metavar="N", help="Take no more. Default: 10000.")
+]
+ColumnsOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAMES", help="Columns to show, with commas or one by one. Flight only."),
+]
+FilterOption = Annotated[
+    str | None,
+    typer.Option("--filter", metavar="SQL", help="Only messages that this holds of. Flight only."),
+]
+SystemColumnsOption = Annotated[
+    bool,
+    typer.Option("--system-columns", help="Append __offset and __timestamp. Flight only."),
+]
+FormatOption = Annotated[
+    Format, typer.Option("--format", help="table for people; the others write data alone.")
+]
+
+
 def fetch(
     topic: Annotated[
         str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
     ],
     *,
-    offset: Annotated[
-        str,
-        typer.Option(
-            metavar="N",
-            help="Where to begin: a number; over Flight also earliest, latest, or a time like "
-            "2026-11-20T12:00:00Z.",
-        ),
-    ],
-    partition: Annotated[
-        str | None,
-        typer.Option(
-            metavar="V",
-            help="The partition value, read by the key's type: 7, JFK, true; base64 for binary.",
-        ),
-    ] = None,
-    timeout: Annotated[
-        int | None,
-        typer.Option(metavar="MS", min=0, help="Milliseconds to wait at most. Default: 500."),
-    ] = None,
-    min_messages: Annotated[
-        int | None, typer.Option(metavar="N", help="Wait for so many. Default: 1.")
-    ] = None,
-    max_messages: Annotated[
-        int | None, typer.Option(metavar="N", help="Take no more. Default: 10000.")
-    ] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAMES", help="Columns to show, with commas or one by one. Flight only."
-        ),
-    ] = None,
-    predicate: Annotated[
-        str | None,
-        typer.Option(
-            "--filter", metavar="SQL", help="Only messages that this holds of. Flight only."
-        ),
-    ] = None,
-    system_columns: Annotated[
-        bool,
-        typer.Option("--system-columns", help="Append __offset and __timestamp. Flight only."),
-    ] = False,
-    wanted_format: Annotated[
-        Format, typer.Option("--format", help="table for people; the others write data alone.")
-    ] = Format.TABLE,
+    offset: OffsetOption,
+    partition: PartitionOption = None,
+    timeout: TimeoutOption = None,
+    min_messages: MinMessagesOption = None,
+    max_messages: MaxMessagesOption = None,
+    columns: ColumnsOption = None,
+    predicate: FilterOption = None,
+    system_columns: SystemColumnsOption = False,
+    wanted_format: FormatOption = Format.TABLE,
     endpoint: AnyEndpointOption = DEFAULT,
 ) -> None:
     """Fetch messages of one partition, and wait for them where there are too few.
@@ -132,24 +139,28 @@ def fetch(
         system_columns=system_columns,
     )
     server = Endpoint.parse(endpoint)
-    shown = printable(topic)
     try:
         found = _over_http(server, wanted) if server.is_http else _over_flight(endpoint, wanted)
     except WingsError as error:
-        given = "null" if partition is None else printable(partition)
-        message = " ".join(printable(error.message.replace("\n", " ")).split())
-        typer.echo(
-            f"Topic: {shown}, Partition: {given}, Error: {message}",
-            err=wanted_format is not Format.TABLE,
-        )
+        typer.echo(_failure(wanted, error), err=wanted_format is not Format.TABLE)
         raise typer.Exit(1) from None
     if wanted_format is Format.TABLE:
-        end = "null" if found.end_offset is None else found.end_offset
-        typer.echo(
-            f"Topic: {shown}, Partition: {partition_text(found.partition)}, "
-            f"Start: {found.start_offset}, End: {end}\n"
-        )
+        typer.echo(f"{_success(wanted, found)}\n")
     write_all(found.batches, found.schema, wanted_format)
+
+
+def _success(wanted: Wanted, found: Found) -> str:
+    end = "null" if found.end_offset is None else found.end_offset
+    return (
+        f"Topic: {printable(wanted.topic)}, Partition: {partition_text(found.partition)}, "
+        f"Start: {found.start_offset}, End: {end}"
+    )
+
+
+def _failure(wanted: Wanted, error: WingsError) -> str:
+    given = "null" if wanted.partition is None else printable(wanted.partition)
+    message = " ".join(printable(error.message.replace("\n", " ")).split())
+    return f"Topic: {printable(wanted.topic)}, Partition: {given}, Error: {message}"
 
 
 def _over_flight(endpoint: str, wanted: Wanted) -> Found:

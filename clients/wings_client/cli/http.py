@@ -11,7 +11,7 @@ import pyarrow as pa
 from wings_client import Connection, Topic
 from wings_client.cli.endpoint import Endpoint
 from wings_core.arrow_types import fields_of
-from wings_core.errors import Internal, Unavailable, error_from_json
+from wings_core.errors import Internal, InvalidArgument, Unavailable, error_from_json
 from wings_core.json_rows import decode_rows
 from wings_core.names import TopicName
 from wings_core.partitions import JsonScalar
@@ -94,8 +94,15 @@ class HttpServer:
             data = answer.read(ANSWER_BYTES_MAX + 1)
         except TimeoutError:
             raise self._unavailable("no answer in time", Connection.TIMEOUT) from None
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             raise self._unavailable(str(error), Connection.LOST) from None
+        except http.client.IncompleteRead:
+            raise self._unavailable("the answer was cut off", Connection.LOST) from None
+        except http.client.HTTPException:
+            raise InvalidArgument(
+                f"{endpoint.url} does not speak HTTP: if it is for Arrow Flight, give it as "
+                "grpc://HOST:PORT"
+            ) from None
         finally:
             connection.close()
         return self._read(answer.status, data)

@@ -19,6 +19,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 from rich.text import Text
 
 from wings_client import Client, Producer, Topic
@@ -32,43 +33,48 @@ if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
 
 
+FileOption = Annotated[
+    Path, typer.Argument(metavar="FILE|-", help="What to push; - is standard input.")
+]
+FormatOption = Annotated[
+    FileFormat | None,
+    typer.Option("--format", help="Of the file. Default: by its name, or its first bytes."),
+]
+DelimiterOption = Annotated[
+    str | None,
+    typer.Option(metavar="CHAR", help="Between CSV's values. Default: a comma; a tab in .tsv."),
+]
+CreateOption = Annotated[
+    bool, typer.Option("--create", help="Create the topic, if there is none, from the first rows.")
+]
+PartitionKeyOption = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="With --create: the column that rows are routed by."),
+]
+FieldOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME:TYPE", help="With --create: the type of a column, not to be inferred."
+    ),
+]
+
+
 def push(
     topic: Annotated[
         str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
     ],
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE|-",
-            help="What to push; - is standard input.",
-        ),
-    ],
+    file: FileOption,
     *,
-    file_format: Annotated[
-        FileFormat | None,
-        typer.Option("--format", help="Of the file. Default: by its name, or its first bytes."),
-    ] = None,
-    delimiter: Annotated[
-        str | None,
-        typer.Option(metavar="CHAR", help="Between CSV's values. Default: a comma; a tab in .tsv."),
-    ] = None,
-    create: Annotated[
-        bool,
-        typer.Option("--create", help="Create the topic, if there is none, from the first rows."),
-    ] = False,
-    partition_key: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="With --create: the column that rows are routed by."),
-    ] = None,
-    field: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME:TYPE", help="With --create: the type of a column, not to be inferred."
-        ),
-    ] = None,
+    file_format: FormatOption = None,
+    delimiter: DelimiterOption = None,
+    create: CreateOption = False,
+    partition_key: PartitionKeyOption = None,
+    field: FieldOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Push the rows of a file to a topic.
+
+    From a file, or from standard input:
 
         $ wings push flights flights-20k.json --create --partition-key origin
 
@@ -90,20 +96,15 @@ def push(
     if delimiter is not None and len(delimiter) != 1:
         raise typer.BadParameter("one character", param_hint="--delimiter")
     fields = parse_fields(field or [])
-    path = None if str(file) == "-" else file
-    if path is not None and not path.is_file() and not path.is_fifo():
-        raise typer.BadParameter(f"there is no file {str(path)!r}", param_hint="FILE")
-    if path is None and sys.stdin.isatty():
-        typer.echo("reading standard input; Ctrl-D ends it", err=True)
+    path = _path(file)
     with open_file(path, file_format, delimiter) as opened, connected(endpoint, topic) as client:
-        is_new = False
         try:
-            described = client.topic(topic)
+            described, inferred = client.topic(topic), set[str]()
         except TopicNotFound:
             if not create:
                 raise
             described = _create(client, topic, _inferred(opened, fields), partition_key)
-            is_new = True
+            inferred = set(described.schema.names) - fields.keys()
         if partition_key is not None and described.partition_key != partition_key:
             raise InvalidArgument(
                 f"the topic is there already, partitioned by {described.partition_key!r:.80}, not "
@@ -113,9 +114,24 @@ def push(
             _push(client, described, opened)
         except SchemaMismatch as error:
             column = error.facts.get("column")
-            if is_new and isinstance(column, str) and column not in fields:
+            if isinstance(column, str) and column in inferred:
                 raise _guessed(error, column) from None
             raise
+
+
+def _path(file: Path) -> Path | None:
+    """Return where the file is; None for standard input.
+
+    Raises:
+        typer.BadParameter: There is none.
+    """
+    if str(file) == "-":
+        if sys.stdin.isatty():
+            typer.echo("reading standard input; Ctrl-D ends it", err=True)
+        return None
+    if not file.is_file() and not file.is_fifo():
+        raise typer.BadParameter(f"there is no file {str(file)!r}", param_hint="FILE")
+    return file
 
 
 def _inferred(file: OpenFile, fields: "Mapping[str, ArrowField]") -> pa.Schema:
@@ -217,7 +233,8 @@ def _shown(file: OpenFile, producer: Producer) -> Generator[_Shown]:
     columns = (
         TextColumn("pushing"),
         BarColumn(bar_width=20),
-        _Amount(),
+        # In a terminal that is too narrow, the bar gives way, not this.
+        _Amount(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(),
     )
     with Progress(

@@ -54,6 +54,8 @@ def tail(
 ) -> None:
     """Show the messages of a topic as they come, of all its partitions.
 
+    As a table for people, or as data for another program:
+
         $ wings tail flights --filter 'delay > 60' --columns origin,destination,delay
 
         $ wings tail flights --partition JFK --from earliest --format json | jq .delay

@@ -63,12 +63,17 @@ def create(
     ] = False,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Create a topic, its columns given one by one or taken from a file.
+    r"""Create a topic, its columns given one by one or taken from a file.
 
-    $ wings topic create readings --field sensor:string --field 'at:timestamp[us, tz=UTC]'
-      --field 'celsius:double not null' --partition-key sensor
+    One by one:
 
-    $ wings topic create flights --like flights.parquet --partition-key origin
+        $ wings topic create readings --partition-key sensor \
+            --field sensor:string --field 'celsius:double not null' \
+            --field 'at:timestamp[us, tz=UTC]'
+
+    From a file:
+
+        $ wings topic create flights --like flights.parquet --partition-key origin
     """
     fields = parse_fields(field or [])
     if like is not None:
