@@ -5,12 +5,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import cli, client, http, locate, memory, poll, put, scan
+from benchmarks import cli, client, gather, http, locate, memory, poll, put, scan
 from benchmarks.harness import Row, report
 
 SUITES: dict[str, Callable[[], Iterator[Row]]] = {
     "client": client.run,
     "cli": cli.run,
+    "gather": gather.run,
     "scan": scan.run,
     "put": put.run,
     "poll": poll.run,

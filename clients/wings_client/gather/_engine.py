@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from wings_client._errors import Connection
 from wings_client._transport import Transport
@@ -33,6 +34,15 @@ class Wait:
     """Seconds."""
     reason: GatherReason
     """What the gather ends with when they are over."""
+
+
+class Step(NamedTuple):
+    """What a look found."""
+
+    reply: Reply | None
+    """To hand on."""
+    reason: GatherReason | None
+    """What the gather ends with after it."""
 
 
 class Engine:
@@ -67,11 +77,12 @@ class Engine:
         self._answering = False
         """Whether any server has answered."""
         self._end: GatherEnd | None = None
+        whole = Deadline.after(rules.timeout)
         self._all = [
             Source(
                 request,
-                Deadline.after(rules.timeout if request.timeout is None else request.timeout),
-                next_offset=request.offset if isinstance(request.offset, int) else None,
+                whole if request.timeout is None else Deadline.after(request.timeout),
+                request.offset if isinstance(request.offset, int) else None,
             )
             for request in requests
         ]
@@ -103,36 +114,29 @@ class Engine:
     def begin_wait(self) -> Wait:
         """Begin to wait for the next reply."""
         with self._lock:
-            left = max(0.0, self._rules.timeout - self._waited)
-            stall = self._rules.stall_timeout
-            if stall is not None and self._replies > 0 and stall < left:
-                return Wait(stall, GatherReason.STALL)
-            return Wait(left, GatherReason.TIMEOUT)
+            return self._begun_wait()
 
     def next_step(self, wait: Wait) -> Reply | GatherEnd | None:
         """Return a reply, the end, or None: wait on, up to `wait.left` seconds."""
-        reply, reason, error = self._look(wait)
-        if reason is not None:
-            self.finish(reason, error)
-        if reply is not None:
-            return reply
-        return self.end
+        with self._lock:
+            step = self._look(wait)
+        return step if step is None else self._taken(step)
 
     def next(self) -> Reply | None:
         """Return the next reply; blocks until it is there. None at the end."""
-        wait = self.begin_wait()
-        while (step := self.next_step(wait)) is None:
-            began = time.monotonic()
-            with self._lock:
-                self._news.wait_for(self._is_news, wait.left)
-            self.account(wait, time.monotonic() - began)
-        return step if isinstance(step, Reply) else None
+        with self._lock:
+            wait = self._begun_wait()
+            while (step := self._look(wait)) is None:
+                began = time.monotonic()
+                self._news.wait(wait.left)
+                self._account(wait, time.monotonic() - began)
+        taken = self._taken(step)
+        return taken if isinstance(taken, Reply) else None
 
     def account(self, wait: Wait, seconds: float) -> None:
         """Take the seconds that were waited off what is left."""
         with self._lock:
-            self._waited += seconds
-        wait.left -= seconds
+            self._account(wait, seconds)
 
     def finish(self, reason: GatherReason, error: BaseException | None = None) -> GatherEnd:
         """End the gather, unless it has ended, and return its end; cancels all streams."""
@@ -146,34 +150,48 @@ class Engine:
         self._sources.cancel()
         return end
 
-    def _look(self, wait: Wait) -> tuple[Reply | None, GatherReason | None, BaseException | None]:
-        """Return the reply to hand on, and what the gather ends with after it."""
-        with self._lock:
-            if self._end is not None:
-                return None, None, None
-            if self._arrived:
-                source, reply = self._arrived.popleft()
-                self._room.notify()
-                return self._judged(source, reply)
-            reason = self._reason()
-            if reason is None and wait.left <= 0:
-                reason = wait.reason
-            return None, reason, self._error
+    def _begun_wait(self) -> Wait:
+        left = max(0.0, self._rules.timeout - self._waited)
+        stall = self._rules.stall_timeout
+        if stall is not None and self._replies > 0 and stall < left:
+            return Wait(stall, GatherReason.STALL)
+        return Wait(left, GatherReason.TIMEOUT)
 
-    def _judged(
-        self, source: Source, reply: Reply
-    ) -> tuple[Reply | None, GatherReason | None, None]:
+    def _account(self, wait: Wait, seconds: float) -> None:
+        self._waited += seconds
+        wait.left -= seconds
+
+    def _look(self, wait: Wait) -> Step | None:
+        """Return what there is to hand on, and what the gather ends with after it, if anything."""
+        if self._end is not None:
+            return Step(None, None)
+        if self._arrived:
+            source, reply = self._arrived.popleft()
+            self._room.notify()
+            return self._judged(source, reply)
+        reason = self._reason()
+        if reason is None and wait.left <= 0:
+            reason = wait.reason
+        return None if reason is None else Step(None, reason)
+
+    def _taken(self, step: Step) -> Reply | GatherEnd | None:
+        """Return the reply of a step, or the end."""
+        if step.reason is not None:
+            self.finish(step.reason)
+        return self.end if step.reply is None else step.reply
+
+    def _judged(self, source: Source, reply: Reply) -> Step:
         sentinel = self._rules.sentinel
         if sentinel is EMPTY and reply.batch.num_rows == 0:
             self._note_handed(source, reply)
-            return None, GatherReason.SENTINEL, None
+            return Step(None, GatherReason.SENTINEL)
         self._replies += 1
         source.replies += 1
         source.rows += reply.batch.num_rows
         self._note_handed(source, reply)
         if self._replies == self._rules.max_messages:
-            return reply, GatherReason.MAX_MESSAGES, None
-        return reply, None, None
+            return Step(reply, GatherReason.MAX_MESSAGES)
+        return Step(reply, None)
 
     def _note_handed(self, source: Source, reply: Reply) -> None:
         if reply.end_offset is not None:
@@ -193,9 +211,6 @@ class Engine:
                 return None
             return GatherReason.SERVER_ERROR
         return GatherReason.COMPLETE if ended else None
-
-    def _is_news(self) -> bool:
-        return bool(self._arrived) or self._end is not None or self._reason() is not None
 
     def _tell(self) -> None:
         self._news.notify_all()

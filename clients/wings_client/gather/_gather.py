@@ -134,9 +134,9 @@ def gather(transport: Transport, requests: Iterable[Request], rules: Rules) -> G
     wanted = tuple(requests)
     if not 1 <= len(wanted) <= SOURCES_MAX:
         raise InvalidArgument(f"a gather takes 1 to {SOURCES_MAX} requests; got {len(wanted)}")
+    checked: set[object] = set()
     for request in wanted:
-        wait = rules.timeout if request.timeout is None else request.timeout
-        request.to_ticket(wait)  # So that a bad one is told by the call.
+        request.check(rules.timeout if request.timeout is None else request.timeout, checked)
     endpoints = {request.endpoint for request in wanted if request.endpoint is not None}
     transports: dict[str | None, Transport] = {None: transport}
     for endpoint in endpoints:

@@ -1,20 +1,28 @@
 """The sources of a gather: their streams, read by a bounded number of threads.
 
-A thread reads one stream to its end and takes the next. Where there are more sources than threads,
-a server waits for a source no longer than a slice at a time, so that each gets its turn.
+A thread reads one stream to its end and takes the next. It begins with one thread, and whoever
+paces them starts more, twice as many each time, for as long as streams take so long that those
+which were not sent yet would wait for them. So replies that are there already come as fast as one
+after another, which on a few cores is faster than all at once, and long polls all wait at once.
+
+Where there are more sources than threads, a server waits for a source no longer than a slice at a
+time, so that each gets its turn.
 """
 
 import json
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow.flight as flight
 
 from wings_client._errors import client_closed, typed_error, typed_errors
 from wings_client._stream import Reading, StreamCancelled
+from wings_client._threads import start_thread
 from wings_client._transport import Transport
 from wings_client.gather._request import Reply, Request
 from wings_core.contracts.messages import to_bytes
@@ -23,6 +31,12 @@ from wings_core.times import Deadline
 
 THREADS_MAX = 64
 """Streams read at once, each by a thread."""
+
+PACE_SECONDS = 0.003
+"""A stream read for longer than this is not waited for: the next one is sent on another thread."""
+
+FRESH_READS = 4
+"""How many threads read streams that are younger than that, while there are sources to send."""
 
 SLICE_SECONDS = 0.1
 """How long a source keeps a thread without a reply, where there are more sources than threads."""
@@ -39,14 +53,14 @@ class Source:
     request: Request
     deadline: Deadline
     """Of what the server may wait."""
+    next_offset: int | None
+    """After what was handed on."""
     arrived: int = 0
     """Replies."""
     replies: int = 0
     """Handed on."""
     rows: int = 0
     """Handed on."""
-    next_offset: int | None = None
-    """After what was handed on."""
     read_offset: int | None = None
     """After what arrived."""
     ended: bool = False
@@ -84,43 +98,93 @@ class Sources:
         self._opened = opened
         self._finished = finished
         self._lock = threading.Lock()
+        self._ended = threading.Condition(self._lock)
+        """Nothing is left to be sent."""
         self._waiting = deque(sources)
         self._readings: set[Reading] = set()
+        self._begun: dict[int, float] = {}
+        """When each thread began to read its present stream, by the thread's number."""
         self._cancelled = False
         self._sliced = len(sources) > THREADS_MAX
-        self._running = min(THREADS_MAX, len(sources))
+        self._started = 0
+        """Threads, but for the one that paces."""
+        self._running = 0
+        """Threads that have not ended, with the one that paces."""
 
     def start(self) -> None:
-        """Send the requests."""
-        for index in range(self._running):
-            threading.Thread(target=self._run, name=f"wings-gather-{index}", daemon=True).start()
+        """Send the first request, and the others as soon as may be."""
+        paced = len(self._waiting) > 1
+        if paced:
+            self._running += 1  # Before there is another thread.
+        self._start_readers(1)
+        if paced:
+            time.sleep(0)  # Lets the first request be sent before anything else is done.
+            start_thread(self._pace, "wings-gather-pace")
 
     def cancel(self) -> None:
         """End all streams, here and on the servers."""
         with self._lock:
             self._cancelled = True
             self._waiting.clear()
+            self._ended.notify()
             readings = list(self._readings)
         for reading in readings:
             reading.cancel()
 
-    def _run(self) -> None:
+    def _start_readers(self, count: int) -> None:
+        for _ in range(count):
+            with self._lock:
+                number = self._started
+                self._started += 1
+                self._running += 1
+                self._begun[number] = time.monotonic()
+            start_thread(partial(self._run, number), f"wings-gather-{number}")
+
+    def _pace(self) -> None:
+        """Start threads while there are sources to send and too few threads to send them soon."""
+        while (count := self._threads_wanted()) is not None:
+            self._start_readers(count)
+        # There is none to be started any more, and this one has nothing else to do.
+        self._run(THREADS_MAX)
+
+    def _threads_wanted(self) -> int | None:
+        """Wait a while; return how many more threads there should be, None where no more ever."""
+        with self._lock:
+            self._ended.wait_for(lambda: not self._waiting, PACE_SECONDS)
+            room = min(THREADS_MAX - 1 - self._started, len(self._waiting))
+            if room == 0:
+                return None
+            slow_since = time.monotonic() - PACE_SECONDS
+            fresh = sum(begun > slow_since for begun in self._begun.values())
+            if fresh >= FRESH_READS:
+                return 0
+            return min(room, max(FRESH_READS - fresh, self._started if fresh == 0 else 0))
+
+    def _run(self, number: int) -> None:
         try:
-            while (source := self._next()) is not None:
+            while (source := self._next(number)) is not None:
                 if self._read(source):
                     with self._lock:
                         if not self._cancelled:
                             self._waiting.append(source)
         finally:
-            with self._lock:
-                self._running -= 1
-                last = self._running == 0
-            if last:
-                self._finished()
+            self._leave()
 
-    def _next(self) -> Source | None:
+    def _leave(self) -> None:
         with self._lock:
-            return self._waiting.popleft() if self._waiting else None
+            self._running -= 1
+            last = self._running == 0
+        if last:
+            self._finished()
+
+    def _next(self, number: int) -> Source | None:
+        with self._lock:
+            if not self._waiting:
+                self._begun.pop(number, None)
+                self._ended.notify()
+                return None
+            self._begun[number] = time.monotonic()
+            return self._waiting.popleft()
 
     def _read(self, source: Source) -> bool:
         """Read a source's stream to its end; return whether it is to be read again later."""

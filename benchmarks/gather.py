@@ -1,0 +1,132 @@
+"""Gather against what one would write by hand: one DoGet after another, and a pool of threads.
+
+A topic of 64 partitions, each with a batch of 1 MiB or a small one.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+import wings_client
+from benchmarks.harness import Row, act, compare, ticket
+from wings_client import Client
+from wings_client.gather import Request
+from wings_server.testing import server_process
+
+PARTITIONS = 64
+ROWS_MAX = 65_536
+
+POOL_THREADS = (8, 64)
+"""Of the pool that is written by hand, and is kept from one request to the next."""
+
+FIRST_REPLIES = 50
+
+
+def run() -> Iterator[Row]:
+    """Measure gathers of large and of small replies."""
+    with (
+        server_process() as server,
+        server.client() as plain,
+        wings_client.connect(server.flight) as client,
+    ):
+        for name, rows, gathers, shown in (
+            ("large", ROWS_MAX, 5, "1 MiB each"),
+            ("small", 10, 20, "10 rows each"),
+        ):
+            _fill(plain, client, name, rows)
+            yield from _figures(plain, client, name, gathers, shown)
+
+
+def _fill(plain: flight.FlightClient, client: Client, topic: str, rows: int) -> None:
+    fields = [{"name": "key", "type": "int64"}, {"name": "n", "type": "int64"}]
+    act(plain, "create-topic", topic=topic, schema={"fields": fields}, partition_key="key")
+    column = pa.arange(0, rows)  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
+    with client.producer(topic) as producer:
+        for key in range(PARTITIONS):
+            keys = pa.repeat(pa.scalar(key, pa.int64()), rows)
+            producer.send(pa.record_batch({"key": keys, "n": column}))
+
+
+def _figures(
+    plain: flight.FlightClient, client: Client, topic: str, gathers: int, shown: str
+) -> Iterator[Row]:
+    tickets = [
+        ticket(topic=topic, partition=key, offset=0, max_messages=ROWS_MAX)
+        for key in range(PARTITIONS)
+    ]
+    requests = [Request(topic, key, offset=0, max_messages=ROWS_MAX) for key in range(PARTITIONS)]
+
+    def gathered() -> int:
+        return sum(reply.batch.num_rows for reply in client.gather(requests))
+
+    def one_by_one() -> int:
+        return sum(_read(plain, each) for each in tickets)
+
+    yield compare(
+        f"gather of {PARTITIONS} partitions, {shown}, against DoGets one by one",
+        "M rows/s",
+        1.0,
+        _rate(gathered, gathers),
+        _rate(one_by_one, gathers),
+    )
+    for threads in POOL_THREADS:
+        with ThreadPoolExecutor(threads) as pool:
+
+            def pooled(pool: ThreadPoolExecutor = pool) -> int:
+                return sum(pool.map(partial(_read, plain), tickets))
+
+            yield compare(
+                f"gather of {PARTITIONS} partitions, {shown}, against a pool of {threads}",
+                "M rows/s",
+                1.0,
+                _rate(gathered, gathers),
+                _rate(pooled, gathers),
+                runs=9,
+            )
+    yield compare(
+        f"gather's first reply, {shown}, against a single DoGet",
+        "ms",
+        1.2,
+        lambda: _median_ms(lambda: _first_of_gather(client, requests)),
+        lambda: _median_ms(lambda: _timed(lambda: _read(plain, tickets[0]))),
+        more_is_better=False,
+    )
+
+
+def _first_of_gather(client: Client, requests: list[Request]) -> float:
+    started = time.perf_counter()
+    with client.gather(requests) as gather:
+        next(iter(gather))
+        return time.perf_counter() - started
+
+
+def _median_ms(measure: Callable[[], float]) -> float:
+    values: list[float] = []
+    for _ in range(FIRST_REPLIES):
+        values.append(measure())
+        time.sleep(0.02)  # So that what the last one left behind has ended.
+    return statistics.median(values) * 1e3
+
+
+def _timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def _read(plain: flight.FlightClient, wanted: flight.Ticket) -> int:
+    return plain.do_get(wanted).read_all().num_rows
+
+
+def _rate(read: Callable[[], int], times: int) -> Callable[[], float]:
+    def measure() -> float:
+        started = time.perf_counter()
+        rows = sum(read() for _ in range(times))
+        return rows / (time.perf_counter() - started) / 1e6
+
+    return measure
