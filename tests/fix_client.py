@@ -1,7 +1,7 @@
 """Clients of the module's server, and topics for them."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
@@ -17,10 +17,35 @@ EAGER = Retry(attempts=20, delay=0.005, delay_max=0.05, reconnect_seconds=20.0)
 """So that a test does not wait for long before a connection is tried again."""
 
 
+class Connect(Protocol):
+    """Connects as `wings_client.connect` does, to a client of the face that is tested."""
+
+    def __call__(
+        self, endpoint: str, *, timeout: float = ..., retry: Retry | None = ...
+    ) -> Client: ...
+
+
+@pytest.fixture(params=["sync", "async"])
+def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    """The way to a client: the sync one, or the async one behind its face."""
+    if request.param == "sync":
+        yield wings_client.connect
+        return
+    from async_adapter import LoopThread, adapted
+
+    loop = LoopThread()
+
+    def connect_adapted(endpoint: str, **options: Any) -> Client:
+        return adapted(loop, wings_client.connect_async(endpoint, **options))
+
+    yield connect_adapted
+    loop.stop()
+
+
 @pytest.fixture
-def wings(server: "RunningServer") -> Iterator[Client]:
+def wings(server: "RunningServer", connect: Connect) -> Iterator[Client]:
     """A new client of the module's server."""
-    with wings_client.connect(server.flight) as connected:
+    with connect(server.flight) as connected:
         yield connected
 
 
@@ -34,9 +59,9 @@ def proxy(server: "RunningServer") -> "Iterator[BreakableProxy]":
 
 
 @pytest.fixture
-def shaky(proxy: "BreakableProxy") -> Iterator[Client]:
+def shaky(proxy: "BreakableProxy", connect: Connect) -> Iterator[Client]:
     """A client whose connection to the module's server a test breaks."""
-    with wings_client.connect(proxy.endpoint, timeout=5.0, retry=EAGER) as connected:
+    with connect(proxy.endpoint, timeout=5.0, retry=EAGER) as connected:
         yield connected
 
 

@@ -7,10 +7,18 @@
         client.push("readings", [{"sensor": "roof", "celsius": 21.5}])
         print(client.fetch("readings", offset=0).table)
 
-A `Client` is safe from many threads. A server speaks plain Arrow Flight, so `pyarrow.flight` alone
-can do everything that this client does.
+A `Client` is safe from many threads; `connect_async` returns one for an event loop. A server speaks
+plain Arrow Flight, so `pyarrow.flight` alone can do everything that this client does.
 """
 
+from wings_client._async import (
+    AsyncClient,
+    AsyncConsumer,
+    AsyncFollow,
+    AsyncProducer,
+    AsyncScan,
+    connect_async,
+)
 from wings_client._client import Client, connect
 from wings_client._consumer import Consumer
 from wings_client._errors import Connection
@@ -39,6 +47,11 @@ from wings_core.errors import WingsError, error_from_json
 
 __all__ = [
     "Aborted",
+    "AsyncClient",
+    "AsyncConsumer",
+    "AsyncFollow",
+    "AsyncProducer",
+    "AsyncScan",
     "Chunk",
     "Client",
     "Committed",
@@ -62,5 +75,6 @@ __all__ = [
     "Topic",
     "WingsError",
     "connect",
+    "connect_async",
     "error_from_json",
 ]

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from wings_client._admin import TopicRef, name_of
 from wings_client._batches import BATCH_ROWS, Data
-from wings_client._consumer import Consumer
+from wings_client._consumer import Consumer, ConsumerEngine
 from wings_client._consumer_offsets import Start
 from wings_client._fetch import fetch
 from wings_client._follow import Follow, follow
@@ -406,7 +406,7 @@ class Client(StageCalls):
             OffsetOutOfRange: A committed offset is below the log's start; while iterating.
         """
         described = self._described(topic)
-        consumer = Consumer(
+        engine = ConsumerEngine(
             self._transport,
             self,
             name,
@@ -419,6 +419,7 @@ class Client(StageCalls):
             filter=filter,
             system_columns=system_columns,
         )
+        consumer = Consumer(engine)
         self._transport.add(consumer)
         return consumer
 

@@ -28,20 +28,15 @@ class ConsumerCalls(OffsetCalls, Protocol):
         ...
 
 
-class Consumer(Iterator[ConsumedBatch]):
-    """Reads under a name; made by `Client.consumer`.
-
-    Iterating yields `(batch, partition, start_offset, end_offset)`, in order of offset within each
-    partition, and blocks while there is nothing new. Each message is handed on at least once: what
-    was not committed before a crash comes again. One thread iterates; `commit` and `close` may be
-    called from any.
-
-    Leaving a `with` block without an error commits everything handed on (unless `auto_commit` is
-    False), as the block has done its work by then; leaving it with an error does not.
+class ConsumerEngine:
+    """What a consumer does, however it waits; see `Client.consumer` for the arguments.
 
     Attributes:
         name: Under which the server keeps its offsets.
         topic: What it reads.
+        offsets: Where it stands.
+        reads: What it reads with.
+        timeout: Seconds without a message after which it ends; None: never.
     """
 
     def __init__(
@@ -59,17 +54,17 @@ class Consumer(Iterator[ConsumedBatch]):
     ) -> None:
         self.name = name
         self.topic = topic
-        self._auto_commit = auto_commit
-        self._timeout = timeout
-        self._offsets = ConsumerOffsets(transport, calls, name, topic)
-        self._reads = ConsumerReads(
+        self.timeout = timeout
+        self.offsets = ConsumerOffsets(transport, calls, name, topic)
+        self.reads = ConsumerReads(
             transport,
             lambda: calls.partitions(topic),
             topic,
             _fixed(topic, partitions),
-            self._offsets.first(start),
+            self.offsets.first(start),
             selection,
         )
+        self._auto_commit = auto_commit
         self._lock = threading.Lock()
         self._started = False
         self._closed = False
@@ -77,8 +72,80 @@ class Consumer(Iterator[ConsumedBatch]):
     @property
     def positions(self) -> dict[JsonScalar, int]:
         """Where the consumer reads on, by partition value, after what it handed on so far."""
-        handed = self._offsets.handed
+        handed = self.offsets.handed
         return {partition_value(partition): offset for partition, offset in handed.items()}
+
+    def ask(self) -> bool:
+        """Begin to ask for a batch, which says that the last one is processed.
+
+        Returns:
+            Whether to commit first.
+        """
+        with self._lock:
+            if not self._started and not self._closed:
+                self.reads.start()
+            self._started = True
+        self.offsets.processed()
+        if isinstance(self._auto_commit, bool):
+            return self._auto_commit
+        return self.offsets.seconds_since_commit >= self._auto_commit
+
+    def commit(self) -> None:
+        """Commit everything that was handed on."""
+        self.offsets.processed()
+        self.offsets.commit()
+
+    def close(self) -> None:
+        """Stop reading; commit what was processed, unless `auto_commit` is False."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.reads.close()
+        if self._auto_commit is not False:
+            self.offsets.commit()
+
+    def leave(self, *, failing: bool) -> None:
+        """Close it at the end of a block; what was handed on is processed, unless it failed.
+
+        Raises:
+            WingsError: The commit failed, and the block did not.
+        """
+        if not failing:
+            self.offsets.processed()
+        try:
+            self.close()
+        except WingsError:
+            if not failing:  # The error that leaves the block tells more.
+                raise
+
+
+class Consumer(Iterator[ConsumedBatch]):
+    """Reads under a name; made by `Client.consumer`.
+
+    Iterating yields `(batch, partition, start_offset, end_offset)`, in order of offset within each
+    partition, and blocks while there is nothing new. Each message is handed on at least once: what
+    was not committed before a crash comes again. One thread iterates; `commit` and `close` may be
+    called from any.
+
+    Leaving a `with` block without an error commits everything handed on (unless `auto_commit` is
+    False), as the block has done its work by then; leaving it with an error does not.
+
+    Attributes:
+        name: Under which the server keeps its offsets.
+        topic: What it reads.
+        engine: What it does, for faces that wait otherwise.
+    """
+
+    def __init__(self, engine: ConsumerEngine) -> None:
+        self.name = engine.name
+        self.topic = engine.topic
+        self.engine = engine
+
+    @property
+    def positions(self) -> dict[JsonScalar, int]:
+        """Where the consumer reads on, by partition value, after what it handed on so far."""
+        return self.engine.positions
 
     def __next__(self) -> ConsumedBatch:
         """Return the next batch; blocks until there is one.
@@ -88,14 +155,13 @@ class Consumer(Iterator[ConsumedBatch]):
             WingsError: A read or a commit was refused; `Unavailable` where the server could not be
                 reached again.
         """
-        self._start()
-        self._offsets.processed()
-        if self._commit_is_due():
-            self._offsets.commit()
-        taken = self._reads.handover.take(self._timeout)
+        engine = self.engine
+        if engine.ask():
+            engine.offsets.commit()
+        taken = engine.reads.handover.take(engine.timeout)
         if taken is None:
             raise StopIteration
-        self._offsets.hand_on(taken)
+        engine.offsets.hand_on(taken)
         return taken
 
     def commit(self) -> None:
@@ -104,8 +170,7 @@ class Consumer(Iterator[ConsumedBatch]):
         Raises:
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
-        self._offsets.processed()
-        self._offsets.commit()
+        self.engine.commit()
 
     def close(self) -> None:
         """Stop reading; commit what was processed, unless `auto_commit` is False.
@@ -115,13 +180,7 @@ class Consumer(Iterator[ConsumedBatch]):
         Raises:
             WingsError: The commit failed. The consumer is closed all the same.
         """
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._reads.close()
-        if self._auto_commit is not False:
-            self._offsets.commit()
+        self.engine.close()
 
     def __enter__(self) -> Self:
         """Return the consumer itself."""
@@ -134,25 +193,7 @@ class Consumer(Iterator[ConsumedBatch]):
         traceback: TracebackType | None,
     ) -> None:
         """Close it; commit what was handed on, where no error leaves the block."""
-        if error is None:
-            self._offsets.processed()
-            self.close()
-            return
-        try:
-            self.close()
-        except WingsError:
-            return  # The error that leaves the block tells more.
-
-    def _start(self) -> None:
-        with self._lock:
-            if not self._started and not self._closed:
-                self._reads.start()
-            self._started = True
-
-    def _commit_is_due(self) -> bool:
-        if isinstance(self._auto_commit, bool):
-            return self._auto_commit
-        return self._offsets.seconds_since_commit >= self._auto_commit
+        self.engine.leave(failing=error is not None)
 
 
 def _fixed(topic: Topic, partitions: Sequence[PartitionValue] | None) -> list[Partition] | None:

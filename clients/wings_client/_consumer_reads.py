@@ -110,18 +110,23 @@ class ConsumerReads:
 
     def close(self) -> None:
         """Stop to read; waits for the threads a little."""
+        self.cancel()
         with self._lock:
-            self._closed.set()
-            reading = [each.chunks for each in self._assigned.values() if each.chunks is not None]
             threads = list(self._workers)
-            self._news.notify_all()
-        self.handover.close()
-        for chunks in reading:
-            chunks.cancel()
         if self._scout is not None:
             threads.append(self._scout)
         for thread in threads:
             thread.join(JOIN_SECONDS)
+
+    def cancel(self) -> None:
+        """Stop to read; does not block."""
+        with self._lock:
+            self._closed.set()
+            reading = [each.chunks for each in self._assigned.values() if each.chunks is not None]
+            self._news.notify_all()
+        self.handover.close()
+        for chunks in reading:
+            chunks.cancel()
 
     # The scout's thread.
 

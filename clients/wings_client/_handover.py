@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -29,6 +30,12 @@ class Handover(Generic[T]):
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._news = threading.Condition(self._lock)
+        self._listener: Callable[[], None] | None = None
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call this, from any thread, when there is something to take, or the end."""
+        with self._lock:
+            self._listener = listener
 
     def put(self, item: T) -> None:
         """Hand over an item; blocks while there is no room.
@@ -42,7 +49,7 @@ class Handover(Generic[T]):
             if self._closed:
                 raise HandoverClosed
             self._items.append(item)
-            self._news.notify()
+            self._tell()
 
     def take(self, timeout: float | None = None) -> T | None:
         """Take the oldest item; blocks until there is one, up to `timeout` seconds.
@@ -74,7 +81,7 @@ class Handover(Generic[T]):
         """Say that one giver has no more items."""
         with self._lock:
             self._givers -= 1
-            self._news.notify()
+            self._tell()
 
     def fail(self, error: BaseException) -> None:
         """Let the taker fail, after the items that are there; the first error counts."""
@@ -91,7 +98,12 @@ class Handover(Generic[T]):
     def _end(self) -> None:
         self._closed = True
         self._room.notify_all()
+        self._tell()
+
+    def _tell(self) -> None:
         self._news.notify_all()
+        if self._listener is not None:
+            self._listener()
 
     @property
     def _ended(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Self
 from uuid import uuid4
 
 from wings_client._batches import BATCH_ROWS, Cut, Data, to_batches
-from wings_client._errors import is_passing, lost
+from wings_client._errors import client_closed, is_passing, lost
 from wings_client._messages import TimeValue, build, wire_partition, wire_time
 from wings_client._model import Committed, CommittedRange, PartitionValue, Topic
 from wings_client._put import PutStream
@@ -179,6 +179,14 @@ class Producer:
             raise
         if self._thread is not None:
             self._thread.join(JOIN_SECONDS)
+
+    def cancel(self) -> None:
+        """Give up: send nothing more, and fail what has no answer; does not block.
+
+        What was sent may have been committed all the same.
+        """
+        self._window.close()
+        self._window.fail(client_closed(self._transport.endpoint))
 
     def __enter__(self) -> Self:
         """Return the producer itself."""

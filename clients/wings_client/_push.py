@@ -77,6 +77,7 @@ def push(
         partition=partition,
         **window,
     )
+    transport.add_stream(producer)
     try:
         with producer:
             sent = producer.send(data, timestamp=timestamp, expected_offset=expected_offset)

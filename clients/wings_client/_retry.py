@@ -76,7 +76,7 @@ def repeat_call(
         call: Takes the seconds that are left.
         retry: How often.
         timeout: Seconds for all attempts and the pauses between them.
-        closed: Ends a pause.
+        closed: Ends a pause, and the attempts.
         repeatable: Whether the call may be carried out twice.
 
     Raises:

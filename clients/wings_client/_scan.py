@@ -43,15 +43,31 @@ def scan(
     **keys: Any,
 ) -> pa.RecordBatchReader:
     """Read a range; see `Client.scan`."""
-    if not 1 <= parallel <= PARALLEL_MAX:
-        raise InvalidArgument(f"parallel must be from 1 to {PARALLEL_MAX}; got {parallel}")
-    schema, tickets = plan(transport, topic, partition, offset, end_offset, **keys)
-    tickets = [part for ticket in tickets for part in _cut(ticket, parallel, len(tickets))]
+    schema, tickets = ranges(
+        transport, topic, partition, offset, end_offset=end_offset, parallel=parallel, **keys
+    )
     if parallel == 1 or len(tickets) <= 1:
         batches = _one_by_one(transport, tickets)
     else:
         batches = ParallelScan(transport, tickets, min(parallel, len(tickets))).batches()
     return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def ranges(
+    transport: Transport,
+    topic: str,
+    partition: PartitionValue,
+    offset: OffsetValue,
+    *,
+    end_offset: int | None,
+    parallel: int,
+    **keys: Any,
+) -> tuple[pa.Schema, list[ScanTicket]]:
+    """Return what `plan` does, cut so that `parallel` streams have work."""
+    if not 1 <= parallel <= PARALLEL_MAX:
+        raise InvalidArgument(f"parallel must be from 1 to {PARALLEL_MAX}; got {parallel}")
+    schema, tickets = plan(transport, topic, partition, offset, end_offset, **keys)
+    return schema, [part for ticket in tickets for part in _cut(ticket, parallel, len(tickets))]
 
 
 def plan(
@@ -110,17 +126,20 @@ class ParallelScan:
         transport: To the server.
         tickets: The ranges.
         parallel: How many threads.
+
+    Attributes:
+        handover: Where the batches go.
     """
 
     def __init__(self, transport: Transport, tickets: list[ScanTicket], parallel: int) -> None:
-        self._handover: Handover[pa.RecordBatch] = Handover(
+        self.handover: Handover[pa.RecordBatch] = Handover(
             parallel * BATCHES_WAITING_PER_STREAM, parallel
         )
         self._streams = [Chunks(transport, ticket) for ticket in tickets]
         self._lock = threading.Lock()
         self._waiting = iter(self._streams)
         self._threads = [
-            threading.Thread(target=self._read, name=f"wings-scan-{index}", daemon=True)
+            threading.Thread(target=self.read, name=f"wings-scan-{index}", daemon=True)
             for index in range(parallel)
         ]
 
@@ -131,26 +150,31 @@ class ParallelScan:
             for thread in self._threads:
                 thread.start()
                 started += 1
-            while (batch := self._handover.take()) is not None:
+            while (batch := self.handover.take()) is not None:
                 yield batch
         finally:
-            self._handover.close()
-            for chunks in self._streams:
-                chunks.cancel()
+            self.cancel()
             for thread in self._threads[:started]:
                 thread.join(JOIN_SECONDS)
 
-    def _read(self) -> None:
+    def cancel(self) -> None:
+        """End all streams; does not block."""
+        self.handover.close()
+        for chunks in self._streams:
+            chunks.cancel()
+
+    def read(self) -> None:
+        """Read ranges until there are no more; `parallel` threads do so."""
         try:
             while (chunks := self._next_stream()) is not None:
                 for chunk in chunks:
-                    self._handover.put(chunk.batch)
+                    self.handover.put(chunk.batch)
         except HandoverClosed:
             return
         except BaseException as error:  # noqa: BLE001 - raised where the scan is read.
-            self._handover.fail(error)
+            self.handover.fail(error)
         finally:
-            self._handover.done()
+            self.handover.done()
 
     def _next_stream(self) -> Chunks | None:
         with self._lock:

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar, cast
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from wings_client._cancellation import current_cancellation
 from wings_client._errors import client_closed, lost, typed_errors
 from wings_client._retry import Retry, repeat_call
 from wings_core.contracts.actions import ActionBody
@@ -84,11 +85,14 @@ class Transport:
             self._open.add(opened)
 
     def add_stream(self, stream: Cancellable) -> None:
-        """Cancel this with the client, once everything is closed."""
+        """Cancel this with the client, once everything is closed, and with the present call."""
         with self._lock:
             if self.closed.is_set():
                 raise client_closed(self.endpoint)
             self._streams.add(stream)
+        cancellation = current_cancellation()
+        if cancellation is not None:
+            cancellation.add(stream.cancel)
 
     def close(self) -> None:
         """Close everything that was opened; calls under way fail, later ones are refused.
@@ -187,11 +191,12 @@ class Transport:
             repeatable: Whether it may be carried out twice.
             timeout: Seconds for all of it; None for the client's.
         """
+        cancellation = current_cancellation()
         return repeat_call(
             call,
             self.retry,
             self.timeout if timeout is None else timeout,
-            self.closed,
+            self.closed if cancellation is None else cancellation.event,
             repeatable=repeatable,
         )
 

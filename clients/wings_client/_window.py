@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from wings_client._errors import copy_of, timed_out
+from wings_client._cancellation import woken_by_cancellation
+from wings_client._errors import client_closed, copy_of, timed_out
 from wings_client._model import Committed, CommittedRange
 from wings_core.errors import InvalidArgument, ResourceExhausted, WingsError
 from wings_core.times import Deadline
@@ -156,9 +157,11 @@ class Window:
             WingsError: What an earlier batch failed with.
         """
         size = batch.nbytes
-        with self._lock:
+        with woken_by_cancellation(self._wake) as cancelled, self._lock:
             while not self._has_room(size):
                 self._check_open()
+                if cancelled():
+                    raise client_closed(self._endpoint)
                 if not self._room.wait(deadline.remaining()) and not self._has_room(size):
                     raise full(send.batches + send.unanswered)
             self._check_open()
@@ -184,8 +187,8 @@ class Window:
             Unavailable: Not within `timeout` seconds.
             WingsError: What a batch failed with.
         """
-        with self._lock:
-            self._empty.wait_for(lambda: not self._entries or self._failure, timeout)
+        with woken_by_cancellation(self._wake) as cancelled, self._lock:
+            self._empty.wait_for(lambda: not self._entries or self._failure or cancelled(), timeout)
             if self._failure is not None:
                 raise copy_of(self._failure)
             if self._entries:
@@ -193,6 +196,12 @@ class Window:
                     f"{len(self._entries)} batches are not answered after {timeout} s",
                     self._endpoint,
                 )
+
+    def _wake(self) -> None:
+        """Let those look again who wait for room, or for the window to be empty."""
+        with self._lock:
+            self._room.notify_all()
+            self._empty.notify_all()
 
     def close(self) -> bool:
         """Take no more batches in; return False where it was closed already."""

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 from breakable_proxy import BreakableProxy, breakable
-from fix_client import EAGER, NewTopic
+from fix_client import EAGER, Connect, NewTopic
 
-import wings_client
 from wings_client import Client, ConsumedBatch, Consumer, Topic
 from wings_core.errors import TopicNotFound
 from wings_server.testing import RunningServer, server_process
@@ -259,11 +258,11 @@ def test_a_breaking_connection_hands_every_message_on_in_order(
     assert committed(wings, "reader", topic) == dict.fromkeys((1, 2, 3), 10)
 
 
-def test_a_killed_and_restarted_server_loses_nothing(tmp_path: Path) -> None:
+def test_a_killed_and_restarted_server_loses_nothing(tmp_path: Path, connect: Connect) -> None:
     with (
         server_process(tmp_path) as server,
         breakable(server.flight) as proxy,
-        wings_client.connect(proxy.endpoint, timeout=5.0, retry=EAGER) as client,
+        connect(proxy.endpoint, timeout=5.0, retry=EAGER) as client,
     ):
         topic = client.create_topic("crash", {"key": "int64", "n": "int64"}, "key")
         consumer = client.consumer("reader", topic)

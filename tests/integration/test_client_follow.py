@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 from breakable_proxy import BreakableProxy, breakable
-from fix_client import EAGER, NewTopic
+from fix_client import EAGER, Connect, NewTopic
 
-import wings_client
 from wings_client import Chunk, Client, Follow, Retry
 from wings_core.errors import PartitionRequired, TopicNotFound, Unavailable
 from wings_server.testing import RunningServer, server_process
@@ -119,11 +118,11 @@ def test_a_follow_that_is_never_read_opens_no_stream(
 
 
 def test_a_follow_outlasts_the_deadlines_of_its_streams(
-    server: RunningServer, wings: Client, new_topic: NewTopic
+    server: RunningServer, wings: Client, new_topic: NewTopic, connect: Connect
 ) -> None:
     topic = new_topic()
     pause = threading.Event()
-    with wings_client.connect(server.flight, timeout=0.1) as client:
+    with connect(server.flight, timeout=0.1) as client:
         reader = Reader(client.follow(topic), 10)
         for number in range(10):
             wings.push(topic, {"n": [number]})
@@ -147,11 +146,13 @@ def test_a_breaking_connection_neither_loses_nor_doubles_anything(
     assert starts == [0, *(end + 1 for end in ends[:-1])]
 
 
-def test_a_killed_and_restarted_server_neither_loses_nor_doubles_anything(tmp_path: Path) -> None:
+def test_a_killed_and_restarted_server_neither_loses_nor_doubles_anything(
+    tmp_path: Path, connect: Connect
+) -> None:
     with (
         server_process(tmp_path) as server,
         breakable(server.flight) as proxy,
-        wings_client.connect(proxy.endpoint, timeout=5.0, retry=EAGER) as client,
+        connect(proxy.endpoint, timeout=5.0, retry=EAGER) as client,
     ):
         client.create_topic("crash", {"n": "int64"})
         reader = Reader(client.follow("crash", system_columns=True), 100)
@@ -164,12 +165,12 @@ def test_a_killed_and_restarted_server_neither_loses_nor_doubles_anything(tmp_pa
 
 
 def test_a_server_that_stays_away_ends_a_follow_in_bounded_time(
-    proxy: BreakableProxy, wings: Client, new_topic: NewTopic
+    proxy: BreakableProxy, wings: Client, new_topic: NewTopic, connect: Connect
 ) -> None:
     topic = new_topic()
     wings.push(topic, {"n": [0]})
     retry = Retry(delay=0.01, delay_max=0.05, reconnect_seconds=0.3)
-    with wings_client.connect(proxy.endpoint, retry=retry) as client:
+    with connect(proxy.endpoint, retry=retry) as client:
         follow = client.follow(topic)
         next(follow)
         proxy.stop_listening()

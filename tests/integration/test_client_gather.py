@@ -39,10 +39,10 @@ def client(server: Responder) -> Iterator[Client]:
         yield connected
 
 
-def five(server: Responder, *, then: str = "end") -> list[Request]:
+def five(server: Responder, *, then: str = "end", empty: float = 100) -> list[Request]:
     """Five sources that answer after 10 ms, and a sixth whose empty reply comes at 100 ms."""
     quick = [script(server.endpoint, (10, 3), then=then) for _ in range(5)]
-    return [*quick, script(server.endpoint, (100, 0), then=then)]
+    return [*quick, script(server.endpoint, (empty, 0), then=then)]
 
 
 def read_sync(gather: Gather) -> list[Reply]:
@@ -82,16 +82,18 @@ def has_rows(reply: Reply) -> bool:
     return reply.batch.num_rows > 0
 
 
+# What the sources do after their replies; "late": the empty reply comes far later than 100 ms, so
+# that a machine under load changes nothing.
 CASES: dict[str, tuple[dict[str, Any], str, int, GatherReason]] = {
     "only the total": ({"timeout": 0.4}, "hang", 6, GatherReason.TIMEOUT),
     "all answered": ({}, "end", 6, GatherReason.COMPLETE),
     "the strategy wait": ({"strategy": wait}, "end", 6, GatherReason.COMPLETE),
-    "a stall shorter than the gap": ({"stall_timeout": 0.05}, "hang", 5, GatherReason.STALL),
+    "a stall shorter than the gap": ({"stall_timeout": 0.4}, "hang late", 5, GatherReason.STALL),
     "the strategy stall": (
-        {"timeout": 0.5, "strategy": stall}, "hang", 5, GatherReason.STALL,
+        {"timeout": 4.0, "strategy": stall}, "hang late", 5, GatherReason.STALL,
     ),
-    "first three": ({"max_messages": 3}, "hang", 3, GatherReason.MAX_MESSAGES),
-    "the strategy first": ({"strategy": first(3)}, "hang", 3, GatherReason.MAX_MESSAGES),
+    "first three": ({"max_messages": 3}, "hang late", 3, GatherReason.MAX_MESSAGES),
+    "the strategy first": ({"strategy": first(3)}, "hang late", 3, GatherReason.MAX_MESSAGES),
     "more than there are": ({"max_messages": 9, "timeout": 0.4}, "hang", 6, GatherReason.TIMEOUT),
     "more than there are, all ended": ({"max_messages": 9}, "end", 6, GatherReason.COMPLETE),
     "the empty sentinel": ({"sentinel": EMPTY}, "hang", 5, GatherReason.SENTINEL),
@@ -105,20 +107,20 @@ CASES: dict[str, tuple[dict[str, Any], str, int, GatherReason]] = {
         {"stall_timeout": 9.0, "timeout": 0.4}, "hang", 6, GatherReason.TIMEOUT,
     ),
     "all options, the stall wins": (
-        {"timeout": 3.0, "stall_timeout": 0.05, "max_messages": 9, "sentinel": EMPTY},
-        "hang", 5, GatherReason.STALL,
+        {"timeout": 4.0, "stall_timeout": 0.4, "max_messages": 9, "sentinel": EMPTY},
+        "hang late", 5, GatherReason.STALL,
     ),
     "all options, the maximum wins": (
         {"timeout": 3.0, "stall_timeout": 0.5, "max_messages": 3, "sentinel": EMPTY},
-        "hang", 3, GatherReason.MAX_MESSAGES,
+        "hang late", 3, GatherReason.MAX_MESSAGES,
     ),
     "all options, the sentinel wins": (
         {"timeout": 3.0, "stall_timeout": 0.5, "max_messages": 9, "sentinel": EMPTY},
         "hang", 5, GatherReason.SENTINEL,
     ),
     "all options, the total wins": (
-        {"timeout": 0.06, "stall_timeout": 0.055, "max_messages": 9, "sentinel": EMPTY},
-        "hang", 5, GatherReason.TIMEOUT,
+        {"timeout": 0.6, "stall_timeout": 0.599, "max_messages": 9, "sentinel": EMPTY},
+        "hang late", 5, GatherReason.TIMEOUT,
     ),
 }  # fmt: skip
 
@@ -129,7 +131,9 @@ def test_a_gather_ends_as_it_is_told(
     server: Responder, client: Client, face: str, case: str
 ) -> None:
     options, then, replies, reason = CASES[case]
-    gather = client.gather(five(server, then=then), **options)
+    then, _, late = then.partition(" ")
+    requests = five(server, then=then, empty=3_000 if late else 100)
+    gather = client.gather(requests, **options)
     found = READS[face](gather)
     end = gather.end
     assert end is not None

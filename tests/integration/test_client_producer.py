@@ -8,9 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from breakable_proxy import BreakableProxy, breakable
-from fix_client import EAGER, NewTopic
+from fix_client import EAGER, Connect, NewTopic
 
-import wings_client
 from wings_client import Client, Committed, Connection, Retry, Topic
 from wings_core.errors import (
     InvalidArgument,
@@ -145,7 +144,7 @@ def test_bounds_of_the_window_are_checked(wings: Client, new_topic: NewTopic) ->
 
 
 def test_a_producer_goes_on_after_a_restart_of_its_process(
-    server: RunningServer, wings: Client, new_topic: NewTopic
+    server: RunningServer, wings: Client, new_topic: NewTopic, connect: Connect
 ) -> None:
     topic = new_topic()
     lines = list(range(100))
@@ -153,7 +152,7 @@ def test_a_producer_goes_on_after_a_restart_of_its_process(
     def run(sequence: int, lines_from: int, lines_to: int) -> int:
         """Send lines one by one, as a process would that has kept a sequence and a line."""
         with (
-            wings_client.connect(server.flight) as client,
+            connect(server.flight) as client,
             client.producer(topic, producer_id="loader", sequence=sequence) as producer,
         ):
             sent = [producer.send({"n": [line]}) for line in lines[lines_from:lines_to]]
@@ -203,11 +202,11 @@ def test_a_breaking_connection_neither_loses_nor_doubles_anything(
 
 
 def test_a_stream_is_renewed_before_its_deadline(
-    server: RunningServer, new_topic: NewTopic, wings: Client
+    server: RunningServer, new_topic: NewTopic, wings: Client, connect: Connect
 ) -> None:
     topic = new_topic()
     with (
-        wings_client.connect(server.flight, timeout=0.3) as client,
+        connect(server.flight, timeout=0.3) as client,
         client.producer(topic) as producer,
     ):
         end = time.monotonic() + 1.5
@@ -221,10 +220,10 @@ def test_a_stream_is_renewed_before_its_deadline(
 
 
 def test_a_full_window_blocks_and_gives_up_in_time(
-    proxy: BreakableProxy, new_topic: NewTopic, wings: Client
+    proxy: BreakableProxy, new_topic: NewTopic, wings: Client, connect: Connect
 ) -> None:
     topic = new_topic()
-    with wings_client.connect(proxy.endpoint, timeout=1.0, retry=EAGER) as client:
+    with connect(proxy.endpoint, timeout=1.0, retry=EAGER) as client:
         producer = client.producer(topic, window_batches=2)
         producer.send({"n": [0]}).result()
         proxy.stall()
@@ -242,11 +241,11 @@ def test_a_full_window_blocks_and_gives_up_in_time(
 
 
 def test_a_server_that_stays_away_fails_what_was_sent_in_bounded_time(
-    proxy: BreakableProxy, new_topic: NewTopic, wings: Client
+    proxy: BreakableProxy, new_topic: NewTopic, wings: Client, connect: Connect
 ) -> None:
     topic = new_topic()
     retry = Retry(delay=0.01, delay_max=0.05, reconnect_seconds=0.5)
-    client = wings_client.connect(proxy.endpoint, timeout=1.0, retry=retry)
+    client = connect(proxy.endpoint, timeout=1.0, retry=retry)
     producer = client.producer(topic)
     producer.send({"n": [0]}).result()
     proxy.stop_listening()
@@ -258,7 +257,9 @@ def test_a_server_that_stays_away_fails_what_was_sent_in_bounded_time(
     assert numbers(wings, topic) == [0]
 
 
-def test_a_killed_and_restarted_server_neither_loses_nor_doubles_anything(tmp_path: Path) -> None:
+def test_a_killed_and_restarted_server_neither_loses_nor_doubles_anything(
+    tmp_path: Path, connect: Connect
+) -> None:
     sent: list[Future[Committed]] = []
     reached = threading.Event()
 
@@ -271,7 +272,7 @@ def test_a_killed_and_restarted_server_neither_loses_nor_doubles_anything(tmp_pa
     with ExitStack() as stack:
         server = stack.enter_context(server_process(tmp_path))
         proxy = stack.enter_context(breakable(server.flight))
-        client = stack.enter_context(wings_client.connect(proxy.endpoint, timeout=5.0, retry=EAGER))
+        client = stack.enter_context(connect(proxy.endpoint, timeout=5.0, retry=EAGER))
         client.create_topic("crash", {"n": "int64"})
         producer = client.producer("crash")
         sender = threading.Thread(target=send_all)

@@ -6,9 +6,8 @@ import pyarrow as pa
 import pytest
 from arrow_strategies import arrow
 from breakable_proxy import BreakableProxy
-from fix_client import NewTopic
+from fix_client import Connect, NewTopic
 
-import wings_client
 from wings_client import Client, Topic
 from wings_core.errors import InvalidArgument, InvalidFilter, TopicNotFound
 from wings_server.testing import RunningServer
@@ -28,6 +27,7 @@ def scan_threads() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name.startswith("wings-scan")]
 
 
+@pytest.mark.parametrize("connect", ["sync"], indirect=True)
 def test_a_scan_is_a_record_batch_reader_of_what_is_committed(
     wings: Client, numbers: Topic
 ) -> None:
@@ -87,7 +87,7 @@ def test_a_scan_that_is_let_go_of_ends_its_streams(
 ) -> None:
     for parallel in (1, 4):
         reader = wings.scan(numbers, parallel=parallel)
-        reader.read_next_batch()
+        next(iter(reader))
         del reader
         gc.collect()
         server.wait_for_calls(0)
@@ -151,10 +151,10 @@ def test_an_empty_topic_is_an_empty_reader(wings: Client, new_topic: NewTopic) -
 
 
 def test_a_slow_reader_outlasts_the_deadline_of_its_stream(
-    server: RunningServer, wings: Client, numbers: Topic
+    server: RunningServer, wings: Client, numbers: Topic, connect: Connect
 ) -> None:
     pause = threading.Event()
-    with wings_client.connect(server.flight, timeout=0.2) as client:
+    with connect(server.flight, timeout=0.2) as client:
         seen: list[Any] = []
         for number, batch in enumerate(client.scan(numbers)):
             seen += batch.column(0).to_pylist()
@@ -163,6 +163,7 @@ def test_a_slow_reader_outlasts_the_deadline_of_its_stream(
         assert seen == list(range(ROWS))
 
 
+@pytest.mark.parametrize("connect", ["sync"], indirect=True)
 def test_duckdb_and_polars_read_a_scan(wings: Client, numbers: Topic) -> None:
     polars = pytest.importorskip("polars")
     duckdb = pytest.importorskip("duckdb")

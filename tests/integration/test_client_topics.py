@@ -149,12 +149,13 @@ def test_an_offset_of_a_partitioned_topic_needs_its_partition(
 def test_offsets_are_kept_by_name(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic("key: int64", partition_key="key")
     wings.push(topic, {"key": [1, 2]})
-    assert wings.committed_offsets("reader", topic) == []
-    wings.commit_offsets("reader", topic, {1: 1, 2: 0})
-    found = wings.committed_offsets("reader", topic)
+    name = f"reader-of-{topic.id}"
+    assert wings.committed_offsets(name, topic) == []
+    wings.commit_offsets(name, topic, {1: 1, 2: 0})
+    found = wings.committed_offsets(name, topic)
     assert [(each.topic, each.partition, each.offset) for each in found] == [
         (topic.name, 1, 1),
         (topic.name, 2, 0),
     ]
-    assert wings.committed_offsets("reader") == found
+    assert wings.committed_offsets(name) == found
     assert wings.committed_offsets("another") == []

@@ -1,14 +1,12 @@
 """The faces of a gather: iterator, async iterator, callback."""
 
-import asyncio
-import contextlib
 import threading
-import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from types import TracebackType
 from typing import Self
 
+from wings_client._news import News
 from wings_client._transport import Transport
 from wings_client.gather._end import GatherEnd, GatherReason
 from wings_client.gather._engine import Engine
@@ -64,15 +62,8 @@ class Gather:
 
     async def __aiter__(self) -> AsyncGenerator[Reply]:
         """Yield the replies without blocking the event loop."""
-        loop = asyncio.get_running_loop()
-        news = asyncio.Event()
-
-        def tell() -> None:
-            # The loop may have ended; then nobody waits any more.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(news.set)
-
-        self._engine.listen(tell)
+        news = News()
+        self._engine.listen(news.tell)
         try:
             while (reply := await _next_async(self._engine, news)) is not None:
                 last = self._is_last(reply)
@@ -111,6 +102,19 @@ class Gather:
         """Stop it, where it has not ended."""
         self._engine.finish(GatherReason.STOPPED, error)
 
+    async def __aenter__(self) -> Self:
+        """Return the gather itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop it, where it has not ended; does not wait."""
+        self._engine.finish(GatherReason.STOPPED, error)
+
     def _deliver(self, on_reply: OnReply, on_end: OnEnd) -> None:
         try:
             while (reply := self._engine.next()) is not None:
@@ -144,18 +148,11 @@ def gather(transport: Transport, requests: Iterable[Request], rules: Rules) -> G
     return Gather(Engine(transports, wanted, rules), rules.sentinel)
 
 
-async def _next_async(engine: Engine, news: asyncio.Event) -> Reply | None:
+async def _next_async(engine: Engine, news: News) -> Reply | None:
     wait = engine.begin_wait()
     while True:
-        news.clear()  # Before the look, so that what comes after it is not missed.
+        news.clear()
         step = engine.next_step(wait)
         if step is not None:
             return step if isinstance(step, Reply) else None
-        began = time.monotonic()
-        try:
-            async with asyncio.timeout(wait.left):
-                await news.wait()
-        except TimeoutError:
-            pass
-        finally:
-            engine.account(wait, time.monotonic() - began)
+        engine.account(wait, await news.wait(wait.left))

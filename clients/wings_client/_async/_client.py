@@ -1,0 +1,227 @@
+"""The async client: every call of `Client`, awaited."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial, wraps
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from wings_client._admin import TopicRef, name_of
+from wings_client._async._consumer import AsyncConsumer
+from wings_client._async._producer import AsyncProducer
+from wings_client._async._streams import AsyncFollow, AsyncScan
+from wings_client._async._turns import Turns
+from wings_client._client import TIMEOUT_SECONDS, Client
+from wings_client._messages import OffsetValue
+from wings_client._model import PartitionValue
+from wings_client._retry import Retry
+from wings_client._scan import ranges
+from wings_client._transport import Transport
+from wings_core.errors import WingsError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+M = TypeVar("M")
+
+READS_MAX = 64
+"""Fetches, follows and scans that run at once, each with a thread, unless the caller says else."""
+
+CALLS_MAX = 32
+"""Other calls that run at once, each with a thread. They never wait for messages, so they never
+wait behind reads that do."""
+
+
+def connect_async(
+    endpoint: str,
+    *,
+    timeout: float = TIMEOUT_SECONDS,
+    retry: Retry | None = None,
+    reads_max: int = READS_MAX,
+) -> "AsyncClient":
+    """Return an async client of a Wings server; the connection is made by the first call.
+
+    Args:
+        endpoint: Like `grpc://host:7777`.
+        timeout: Seconds that a call may take, its retries included (a long poll may wait beside
+            it), that a stream may stand still, and that a call waits for its turn.
+        retry: What is tried again, and how long.
+        reads_max: How many fetches, follows and scans run at once, each with a thread; more wait
+            for their turn, and fail with `ResourceExhausted` where none ends in time.
+
+    Raises:
+        InvalidArgument: The timeout is not positive, or `reads_max` less than 1.
+    """
+    return AsyncClient(Transport(endpoint, timeout, retry or Retry()), reads_max)
+
+
+def _awaited(
+    method: Callable[Concatenate[Client, P], R], *, reads: bool = False
+) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, R]]:
+    """Return the async form of a call of `Client`.
+
+    Args:
+        method: The call.
+        reads: Whether it may wait for messages.
+    """
+    return _made(method, lambda _, found: found, reads=reads)
+
+
+def _made(
+    method: Callable[Concatenate[Client, P], R],
+    make: Callable[["AsyncClient", R], M],
+    *,
+    reads: bool = False,
+) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, M]]:
+    """Return the async form of a call of `Client`, that returns what is made of its result."""
+
+    @wraps(method)
+    async def call(client: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> M:
+        found = await client.run(partial(method, client.sync, *args, **kwargs), reads=reads)
+        return make(client, found)
+
+    return call
+
+
+class AsyncClient:
+    """A client of one server; made by `connect_async`, used by the tasks of one event loop.
+
+    Each call takes what its namesake of `Client` takes, and raises the same errors; no call blocks
+    the event loop. (`stage` and `read_ticket`, for engines of many processes, are the sync client's
+    alone.) What opens something is awaited as well:
+
+        async with wings_client.connect_async("grpc://127.0.0.1:7777") as client:
+            await client.push("readings", [{"sensor": "roof", "celsius": 21.5}])
+            async with await client.follow("readings") as follow:
+                async for batch, start_offset, end_offset in follow:
+                    ...
+
+    A task that is cancelled in a read ends it on the server. One that is cancelled in a write sends
+    nothing more, but what was sent may have been committed.
+
+    Data that is pushed is read and cast on a thread; a reader or an iterable is iterated there.
+
+    Attributes:
+        sync: The client that it drives; its calls block.
+    """
+
+    def __init__(self, transport: Transport, reads_max: int = READS_MAX) -> None:
+        self.sync = Client(transport)
+        self._transport = transport
+        self._reads = Turns(transport, reads_max, "reads")
+        self._calls = Turns(transport, CALLS_MAX, "calls")
+        self._closing = Turns(transport, 1, "closes")
+
+    @property
+    def endpoint(self) -> str:
+        """Where the server is."""
+        return self._transport.endpoint
+
+    async def run(self, call: Callable[[], R], *, reads: bool = False) -> R:
+        """Make a blocking call on a thread, when it is its turn, and return what it returns.
+
+        Args:
+            call: Makes calls of `sync`; ended where the task is cancelled.
+            reads: Whether it may wait for messages; such calls have turns of their own.
+
+        Raises:
+            ResourceExhausted: There was no turn for as long as a call may take.
+        """
+        return await (self._reads if reads else self._calls).run(call)
+
+    async def close(self) -> None:
+        """Close what was opened: producers flush, consumers commit, follows end, scans fail.
+
+        Raises:
+            WingsError: What a producer still had to send was refused, or could not be sent.
+        """
+        await self._closing.run(self.sync.close)
+
+    async def __aenter__(self) -> Self:
+        """Return the client itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it; an error that leaves the block is not covered by one of the close."""
+        try:
+            await self.close()
+        except WingsError:
+            if error is None:
+                raise
+
+    # Topics and where things stand.
+
+    create_topic = _awaited(Client.create_topic)
+    topic = _awaited(Client.topic)
+    topics = _awaited(Client.topics)
+    alter_topic = _awaited(Client.alter_topic)
+    delete_topic = _awaited(Client.delete_topic)
+    create_namespace = _awaited(Client.create_namespace)
+    namespaces = _awaited(Client.namespaces)
+    delete_namespace = _awaited(Client.delete_namespace)
+    partitions = _awaited(Client.partitions)
+    offset_for_timestamp = _awaited(Client.offset_for_timestamp)
+    commit_offsets = _awaited(Client.commit_offsets)
+    committed_offsets = _awaited(Client.committed_offsets)
+    resolve_offset = _awaited(Client.resolve_offset)
+
+    # Writing.
+
+    push = _awaited(Client.push)
+    producer = _made(
+        Client.producer, lambda client, producer: AsyncProducer(client._calls, producer)
+    )
+
+    publish = _awaited(Client.publish)
+    abort = _awaited(Client.abort)
+
+    # Reading.
+
+    fetch = _awaited(Client.fetch, reads=True)
+
+    async def scan(
+        self,
+        topic: TopicRef,
+        partition: PartitionValue = None,
+        *,
+        offset: OffsetValue = "earliest",
+        end_offset: int | None = None,
+        parallel: int = 1,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - the contract's word.
+        system_columns: bool = False,
+    ) -> AsyncScan:
+        """Read what is committed now, of one partition or of all, batch by batch.
+
+        Takes what `Client.scan` takes. The range is fixed by the call; rows are read a little ahead
+        of being asked for. Of `parallel` streams, as many are read as there are turns for.
+
+        Raises:
+            TopicNotFound: There is no such topic.
+            OffsetOutOfRange: The offset is below a log's start; fact `log_start_offset`.
+            WingsError: Also while the scan is iterated.
+        """
+        fixed = partial(
+            ranges,
+            self._transport,
+            name_of(topic),
+            partition,
+            offset,
+            end_offset=end_offset,
+            parallel=parallel,
+            columns=columns,
+            filter=filter,
+            system_columns=system_columns,
+        )
+        schema, tickets = await self._calls.run(fixed)
+        return AsyncScan(self._reads, self._transport, schema, tickets, parallel)
+
+    scan_tickets = _awaited(Client.scan_tickets)
+    follow = _made(Client.follow, lambda client, follow: AsyncFollow(client._reads, follow))
+    consumer = _made(
+        Client.consumer, lambda client, consumer: AsyncConsumer(client._calls, consumer)
+    )
+    gather = _awaited(Client.gather)

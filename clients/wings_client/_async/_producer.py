@@ -1,0 +1,145 @@
+"""The async producer: the sends of a `Producer`, awaited."""
+
+import asyncio
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from wings_client._async._turns import Turns
+from wings_client._batches import Data
+from wings_client._messages import TimeValue
+from wings_client._model import Committed, Topic
+from wings_client._producer import Producer
+from wings_core.errors import WingsError
+
+
+class AsyncProducer:
+    """Writes to a topic over one open stream; made by `AsyncClient.producer`.
+
+    Safe from many tasks; their sends go out one after another. See `Producer` for what it
+    guarantees.
+
+    Attributes:
+        topic: Where it writes.
+        producer_id: The name under which the server counts its sequences.
+    """
+
+    def __init__(self, turns: Turns, producer: Producer) -> None:
+        self.topic: Topic = producer.topic
+        self.producer_id: str = producer.producer_id
+        self._turns = turns
+        self._producer = producer
+        # One send at a time, so that no more than one thread waits for room.
+        self._sending = asyncio.Lock()
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence of the next batch to be sent."""
+        return self._producer.next_sequence
+
+    @property
+    def rows_committed(self) -> int:
+        """How many rows were committed since the producer was opened."""
+        return self._producer.rows_committed
+
+    @property
+    def batches_committed(self) -> int:
+        """How many batches were committed since the producer was opened."""
+        return self._producer.batches_committed
+
+    async def send(
+        self,
+        data: Data,
+        *,
+        timestamp: TimeValue | None = None,
+        expected_offset: int | None = None,
+        timeout: float | None = None,
+    ) -> "asyncio.Future[Committed]":
+        """Send data and return at once, or as soon as the window has room for it.
+
+        A task that is cancelled meanwhile sends nothing more; batches that the window has taken
+        are sent.
+
+        Args:
+            data: As for `Client.push`.
+            timestamp: That its rows shall bear; None: the time of commit.
+            expected_offset: Commit only if this is the partition's next offset; of data that is
+                cut into several batches, the first one's.
+            timeout: Seconds to wait for room at most; None: for as long as the server goes on
+                answering.
+
+        Returns:
+            What was committed, once it is durable, or the error it was refused with. It need not
+            be awaited: `flush` and the end of the block raise the error too.
+
+        Raises:
+            SchemaMismatch: The data does not fit the topic; batches before the one that does not
+                were sent.
+            ResourceExhausted: No room in time; fact `batches_sent` tells how many were sent.
+            WingsError: What an earlier batch was refused with.
+        """
+        send = partial(
+            self._producer.send,
+            data,
+            timestamp=timestamp,
+            expected_offset=expected_offset,
+            timeout=timeout,
+        )
+        async with self._sending:
+            sent = asyncio.wrap_future(await self._turns.run(send))
+        sent.add_done_callback(_look_at)
+        return sent
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until all that was sent before is durable.
+
+        Args:
+            timeout: Seconds; None: for as long as the server goes on answering (and within the
+                bounds of `Retry` where it does not).
+
+        Raises:
+            Unavailable: Not in time; what is without an answer stays so.
+            WingsError: What a batch was refused with.
+        """
+        await self._turns.run(partial(self._producer.flush, timeout))
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Flush and close; again does nothing. A task that is cancelled meanwhile gives up both.
+
+        Args:
+            timeout: As for `flush`.
+
+        Raises:
+            WingsError: As `flush`. The producer is closed all the same; what has no answer by then
+                fails.
+        """
+        await self._turns.run(partial(self._producer.close, timeout))
+
+    async def __aenter__(self) -> Self:
+        """Return the producer itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Flush and close; an error that leaves the block is not covered by one of these.
+
+        A block that is left because its task was cancelled gives up what has no answer.
+        """
+        if isinstance(error, asyncio.CancelledError):
+            self._producer.cancel()
+            return
+        try:
+            await self.close()
+        except WingsError:
+            if error is None:
+                raise
+
+
+def _look_at(sent: "asyncio.Future[Committed]") -> None:
+    """Look at how a send ended, so that nobody need await it."""
+    if not sent.cancelled():
+        sent.exception()

@@ -1,0 +1,339 @@
+"""What the async client adds; the suites of the sync client run on it as well."""
+
+import asyncio
+import gc
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+from breakable_proxy import BreakableProxy
+from fix_client import NewTopic
+from scripted_responders import Responder, responder, script
+
+import wings_client
+from wings_client import AsyncClient, Client, Connection, Topic
+from wings_client.gather import GatherReason, Request
+from wings_core.errors import InvalidArgument, ResourceExhausted, Unavailable
+from wings_server.testing import RunningServer
+
+pytestmark = pytest.mark.parametrize("connect", ["sync"], indirect=True)
+
+TRIES = 5
+"""How often a bound on time is tried: another process may have the processor for a while."""
+
+
+@pytest.fixture(scope="module")
+def responders() -> Iterator[Responder]:
+    with responder() as running:
+        yield running
+
+
+@pytest.fixture
+def topic(wings: Client, new_topic: NewTopic) -> Topic:
+    """A topic of three numbers."""
+    created = new_topic()
+    wings.push(created, {"n": [0, 1, 2]})
+    return created
+
+
+def run(
+    server: RunningServer, test: Callable[[AsyncClient], Awaitable[None]], **options: Any
+) -> None:
+    """Run a test with a client, on an event loop of its own."""
+
+    async def main() -> None:
+        async with wings_client.connect_async(server.flight, **options) as client:
+            await test(client)
+
+    asyncio.run(main())
+
+
+def public(of: type) -> set[str]:
+    return {name for name, _ in inspect.getmembers(of, callable) if not name.startswith("_")}
+
+
+@pytest.fixture(autouse=True)
+def _uses_connect(connect: object) -> None:
+    """Here only so that the mark holds of every test."""
+
+
+def test_every_call_of_the_client_has_an_async_form() -> None:
+    wanted = public(Client) - {"stage", "read_ticket"}  # For engines of many processes.
+    assert wanted <= public(AsyncClient)
+    for name in wanted:
+        found = getattr(AsyncClient, name)
+        assert inspect.iscoroutinefunction(found), name
+        if name not in {"close", "scan"}:
+            assert found.__doc__ == getattr(Client, name).__doc__
+
+
+async def fetches(client: AsyncClient, topic: Topic) -> None:
+    await client.fetch(topic, offset=3, timeout=60)
+
+
+async def follows(client: AsyncClient, topic: Topic) -> None:
+    follow = await client.follow(topic)
+    async for _ in follow:
+        pass
+
+
+async def consumes(client: AsyncClient, topic: Topic) -> None:
+    consumer = await client.consumer("reader", topic, auto_commit=False)
+    async for _ in consumer:
+        pass
+
+
+async def gathers(client: AsyncClient, topic: Topic) -> None:
+    gather = await client.gather([Request(topic.name, offset=3)], timeout=60)
+    async for _ in gather:
+        pass
+
+
+READS: tuple[Callable[[AsyncClient, Topic], Coroutine[Any, Any, None]], ...] = (
+    fetches,
+    follows,
+    consumes,
+    gathers,
+)
+
+
+@pytest.mark.parametrize("reads", READS)
+def test_a_task_that_is_cancelled_ends_its_read_on_the_server(
+    server: RunningServer, topic: Topic, reads: Callable[[AsyncClient, Topic], Any]
+) -> None:
+    async def test(client: AsyncClient) -> None:
+        for _ in range(3):
+            task = asyncio.create_task(reads(client, topic))
+            await asyncio.to_thread(server.wait_for_calls, 1)
+            task.cancel()
+            # Not awaited yet: whatever the task holds is still there.
+            await asyncio.to_thread(server.wait_for_calls, 0)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    run(server, test)
+
+
+def test_a_server_sees_within_100_ms_that_a_task_was_cancelled(responders: Responder) -> None:
+    async def main() -> float:
+        async with wings_client.connect_async(responders.endpoint) as client:
+            ticket = script(responders.endpoint, (0, 1), then="hang").ticket
+            gather = await client.gather([Request(ticket=ticket)] * 3, timeout=60)
+            replied = asyncio.Event()
+
+            async def read() -> None:
+                async for _ in gather:
+                    replied.set()
+
+            task = asyncio.create_task(read())
+            await replied.wait()
+            task.cancel()
+            seconds = await asyncio.to_thread(responders.wait_until_idle)
+            assert gather.end is not None
+            assert gather.end.reason == GatherReason.STOPPED
+            return seconds
+
+    assert min(asyncio.run(main()) for _ in range(TRIES)) < 0.1
+
+
+def test_leaving_a_block_or_letting_go_ends_a_stream(server: RunningServer, topic: Topic) -> None:
+    async def test(client: AsyncClient) -> None:
+        async with await client.follow(topic) as follow:
+            assert (await anext(follow)).end_offset == 2
+            await asyncio.to_thread(server.wait_for_calls, 1)
+        await asyncio.to_thread(server.wait_for_calls, 0)
+        assert [chunk async for chunk in follow] == []
+
+        let_go = await client.follow(topic)
+        await anext(let_go)
+        del let_go
+        gc.collect()
+        await asyncio.to_thread(server.wait_for_calls, 0)
+
+        async with await client.gather([Request(topic.name, offset=3)], timeout=60) as gather:
+            await asyncio.to_thread(server.wait_for_calls, 1)
+        await asyncio.to_thread(server.wait_for_calls, 0)
+        assert gather.end is not None
+        assert gather.end.reason == GatherReason.STOPPED
+
+    run(server, test)
+
+
+def test_the_loop_goes_on_while_calls_wait(
+    server: RunningServer, wings: Client, topic: Topic
+) -> None:
+    async def test(client: AsyncClient) -> None:
+        follow = await client.follow(topic, offset=3)
+        fetching = asyncio.create_task(client.fetch(topic, offset=3, timeout=60))
+        following = asyncio.ensure_future(anext(follow))
+        for _ in range(100):
+            await asyncio.sleep(0.002)
+        assert not fetching.done()
+        assert not following.done()
+        await client.push(topic, {"n": [3]})
+        fetched, chunk = await fetching, await following
+        assert fetched.num_rows == chunk.batch.num_rows == 1
+        assert follow.next_offset == 4
+
+    run(server, test)
+
+
+def test_reads_wait_for_their_turn_and_threads_are_bounded(
+    server: RunningServer, topic: Topic
+) -> None:
+    async def test(client: AsyncClient) -> None:
+        before = threading.active_count()
+        most = 0
+
+        async def read() -> int:
+            nonlocal most
+            rows = (await client.fetch(topic, offset=0)).num_rows
+            scan = await client.scan(topic, parallel=4)
+            rows += (await scan.read_all()).num_rows
+            most = max(most, threading.active_count() - before)
+            return rows
+
+        assert sum(await asyncio.gather(*(read() for _ in range(300)))) == 300 * 6
+        assert most <= 4 + 32  # Reads, and the calls that plan the scans.
+
+    run(server, test, reads_max=4)
+
+
+def test_a_read_without_a_turn_fails_and_writes_go_on(server: RunningServer, topic: Topic) -> None:
+    async def test(client: AsyncClient) -> None:
+        tasks = [asyncio.create_task(client.fetch(topic, offset=9, timeout=60)) for _ in range(2)]
+        await asyncio.to_thread(server.wait_for_calls, 2)
+        with pytest.raises(ResourceExhausted, match=r"2 reads run already.*reads_max"):
+            await client.fetch(topic, offset=0)
+        assert (await client.push(topic, {"n": [3]})).rows == 1
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert (await client.fetch(topic, offset=0)).num_rows == 4
+
+    run(server, test, reads_max=2, timeout=0.5)
+    with pytest.raises(InvalidArgument, match="reads_max"):
+        wings_client.connect_async(server.flight, reads_max=0)
+
+
+def test_a_wait_for_a_turn_can_be_cancelled(server: RunningServer, topic: Topic) -> None:
+    async def test(client: AsyncClient) -> None:
+        first = asyncio.create_task(client.fetch(topic, offset=9, timeout=60))
+        await asyncio.to_thread(server.wait_for_calls, 1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await client.fetch(topic, offset=0)
+        first.cancel()
+        assert (await client.fetch(topic, offset=0)).num_rows == 3
+
+    run(server, test, reads_max=1)
+
+
+def test_a_cancelled_push_sends_nothing_more(server: RunningServer, topic: Topic) -> None:
+    reached = threading.Event()
+    go_on = threading.Event()
+
+    def rows() -> Iterator[dict[str, list[int]]]:
+        yield from ({"n": [number]} for number in range(3, 6))
+        reached.set()
+        go_on.wait(20)
+        yield from ({"n": [number]} for number in range(6, 9))
+
+    def batches() -> Iterator[Any]:
+        import pyarrow as pa
+
+        return (pa.record_batch(each) for each in rows())
+
+    async def test(client: AsyncClient) -> None:
+        task = asyncio.create_task(client.push(topic, batches()))
+        await asyncio.to_thread(reached.wait, 20)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        await client.push(topic, {"n": [100]})
+        found: Any = (await client.fetch(topic, offset=0)).table["n"].to_pylist()
+        assert found[-1] == 100
+        assert set(found) <= {*range(6), 100}
+
+    run(server, test)
+
+
+def test_a_cancelled_send_waits_for_room_no_longer(
+    proxy: BreakableProxy, wings: Client, topic: Topic
+) -> None:
+    async def main() -> None:
+        async with wings_client.connect_async(proxy.endpoint) as client:
+            producer = await client.producer(topic, window_batches=1)
+            assert (await (await producer.send({"n": [3]}))).next_sequence == 1
+            proxy.stop_listening()
+            await producer.send({"n": [4]})
+            task = asyncio.create_task(producer.send({"n": [5]}))
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            with pytest.raises(Unavailable, match="1 batches are not answered"):
+                await producer.close(timeout=0.05)
+
+    asyncio.run(main())
+    assert wings.fetch(topic, offset=3, timeout=0).table["n"].to_pylist() == [3]
+
+
+def test_a_block_that_is_cancelled_gives_up_what_has_no_answer(
+    proxy: BreakableProxy, wings: Client, topic: Topic
+) -> None:
+    sent: list[asyncio.Future[Any]] = []
+
+    async def write(client: AsyncClient) -> None:
+        async with await client.producer(topic) as producer:
+            await (await producer.send({"n": [3]}))
+            proxy.stop_listening()
+            sent.append(await producer.send({"n": [4]}))
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        async with wings_client.connect_async(proxy.endpoint) as client:
+            task = asyncio.create_task(write(client))
+            while not sent:
+                await asyncio.sleep(0.005)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            with pytest.raises(Unavailable) as failed:
+                await sent[0]
+            assert failed.value.connection == Connection.CLOSED
+
+    asyncio.run(main())
+
+
+def test_closing_the_client_ends_what_waits(server: RunningServer, topic: Topic) -> None:
+    async def main() -> None:
+        client = wings_client.connect_async(server.flight)
+        follow = await client.follow(topic, offset=3)
+        waiting = asyncio.ensure_future(anext(follow, None))
+        fetching = asyncio.create_task(client.fetch(topic, offset=3, timeout=60))
+        await asyncio.to_thread(server.wait_for_calls, 2)
+        await client.close()
+        assert await waiting is None
+        with pytest.raises(Unavailable, match="closed"):
+            await fetching
+        with pytest.raises(Unavailable, match="closed"):
+            await client.topics()
+
+    asyncio.run(main())
+
+
+def test_an_error_of_a_send_that_nobody_awaits_is_raised_at_the_end(
+    server: RunningServer, topic: Topic
+) -> None:
+    async def test(client: AsyncClient) -> None:
+        with pytest.raises(wings_client.WingsError) as refused:
+            async with await client.producer(topic) as producer:
+                await producer.send({"n": [3]}, expected_offset=77)
+        assert refused.value.code == "OFFSET_MISMATCH"
+        gc.collect()
+
+    run(server, test)

@@ -1,0 +1,33 @@
+import threading
+
+from wings_client._threads import start_thread
+
+
+def run_one() -> int | None:
+    """Run a call, and return the number of its thread."""
+    seen: list[int | None] = []
+    done = threading.Event()
+
+    def call() -> None:
+        seen.append(threading.get_native_id())
+        done.set()
+
+    start_thread(call, "test-call")
+    assert done.wait(20)
+    return seen[0]
+
+
+def test_a_thread_is_used_again() -> None:
+    seen = [run_one() for _ in range(50)]
+    assert len(set(seen)) < 50
+
+
+def test_calls_that_wait_have_a_thread_each() -> None:
+    together = threading.Barrier(11)
+
+    def meet() -> None:
+        together.wait(20)
+
+    for _ in range(10):
+        start_thread(meet, "test-wait")
+    together.wait(20)
