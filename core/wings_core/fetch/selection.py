@@ -57,9 +57,12 @@ class Selection:
         every = tuple(range(len(topic.schema)))
         wanted = every if columns is None else resolve_columns(topic.schema, columns)
         row_filter = None if expression is None else RowFilter.compile(expression, topic.schema)
-        fields = [topic.schema.field(index) for index in wanted]
-        if system_columns:
-            fields += [OFFSET_FIELD, TIMESTAMP_FIELD]
+        schema = topic.schema  # The very object that the pages' rows have, so that none compares.
+        if wanted != every or system_columns:
+            fields = [topic.schema.field(index) for index in wanted]
+            schema = pa.schema(
+                [*fields, OFFSET_FIELD, TIMESTAMP_FIELD] if system_columns else fields
+            )
         stored = wanted
         if row_filter is not None:
             stored += tuple(index for index in row_filter.columns if index not in wanted)
@@ -67,7 +70,7 @@ class Selection:
             columns=wanted,
             row_filter=row_filter,
             system_columns=system_columns,
-            schema=pa.schema(fields),
+            schema=schema,
             stored_columns=None if stored == every else stored,
             stored_share=len(stored) / len(every),
         )

@@ -13,8 +13,8 @@ result is a layout inside the message's bounds or `StorageCorrupt`.
 """
 
 import io
+import operator
 import struct
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -181,9 +181,9 @@ def _parse(metadata: memoryview, buffers: int, body_length: int) -> tuple[int, l
     numbers = struct.unpack_from(f"<{2 * buffers}q", metadata, vector + _U32.size)
     # One past the last buffer, for the columns that have none there: they take no bytes.
     offsets, lengths = [*numbers[::2], body_length], numbers[1::2]
-    for length, (offset, end) in zip(lengths, pairwise(offsets), strict=True):
-        if not 0 <= length <= end - offset:
-            raise StorageCorrupt("the message's buffers do not follow one another in its body")
+    in_order = all(map(operator.le, map(operator.add, offsets, lengths), offsets[1:]))
+    if not in_order or min(lengths, default=0) < 0:
+        raise StorageCorrupt("the message's buffers do not follow one another in its body")
     if offsets[0] != 0:
         raise StorageCorrupt("the body does not begin with the first column")
     return rows, offsets

@@ -18,8 +18,8 @@ from wings_core.fetch.fetcher import Cancel
 SWEEP_SECONDS = 0.04
 """Pause between two looks at some of the calls."""
 
-SWEEP_CALLS_MAX = 125
-"""Calls asked at a look: at 100 each is asked every 40 ms, at 2,000 every 0.64 s."""
+SWEEP_CALLS_MAX = 100
+"""Calls asked at a look: at 100 each is asked every 40 ms, at 2,000 every 0.8 s."""
 
 
 class ClientGone(Unavailable):
