@@ -1,5 +1,8 @@
 import contextlib
 import io
+import math
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -161,6 +164,44 @@ def test_filters_are_pushed_down_where_the_setting_is_on(
         assert "> 90" not in optimized
         assert values(frame) == expected
         assert values(load(topic.id, filter="n < 96").where(wanted)) == [92]
+    finally:
+        spark.conf.unset(PUSHDOWN)
+
+
+def test_literals_of_every_type_are_pushed_down_as_they_are(
+    wings: Client, new_topic_id: str, load: Load, spark: "SparkSession"
+) -> None:
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
+    columns = {
+        "yes": pa.array([True, False, None]),
+        "small": pa.array([1, 2, None], pa.uint8()),
+        "large": pa.array([(1 << 64) - 1, 2, None], pa.uint64()),
+        "half": pa.array([0.1, math.nan, None], pa.float32()),
+        "double": pa.array([0.1, math.nan, None]),
+        "price": pa.array([Decimal("1.50"), Decimal("-1.50"), None], pa.decimal128(9, 2)),
+        "word": pa.array(["it's", "ü", None]),
+        "code": pa.array([b"\x00'\xff", b"", None]),
+        "day": pa.array([moment.date(), None, None]),
+        "at": pa.array([moment, None, None], pa.timestamp("us", "Asia/Tokyo")),
+        "local": pa.array([moment.replace(tzinfo=None), None, None], pa.timestamp("us")),
+    }
+    rows = pa.table(columns)
+    topic = wings.create_topic(new_topic_id, rows.schema)
+    wings.push(topic, rows)
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        for wanted in (
+            "yes AND NOT small > 1 AND large = 18446744073709551615",
+            "half = float(0.1) AND double = 0.1 AND double <> double('NaN')",
+            "price = 1.50 AND price IN (1.50, 7) AND word LIKE 'it%' AND word = \"it's\"",
+            "code = X'0027FF' AND day = DATE'2026-01-02'",
+            "at = TIMESTAMP'2026-01-02 03:04:05.678901Z'",
+            "local > TIMESTAMP_NTZ'2026-01-02 03:04:05.678900'",
+        ):
+            frame = load(topic.id).where(wanted)
+            optimized = plan_of(frame).partition("== Optimized Logical Plan ==")[2]
+            assert "Filter" not in optimized.replace("RuntimeFilters", ""), wanted
+            assert [row["small"] for row in frame.collect()] == [1], wanted
     finally:
         spark.conf.unset(PUSHDOWN)
 

@@ -1,0 +1,154 @@
+"""Spark against a plain drain of the same topic by two threads, and against its Parquet reader.
+
+Everything runs on two cores: two tasks of Spark, two threads of the drain.
+"""
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pyarrow.parquet as parquet
+
+import wings_spark
+from benchmarks.harness import (
+    Row,
+    at_most,
+    compare,
+    create_topic,
+    drain,
+    median_seconds,
+    narrow,
+    push,
+)
+from wings_server.testing import server_process
+from wings_spark.testing import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TOPIC = "narrow"
+COLUMNS = ("a", "b", "c", "d")
+BATCH_ROWS = 65_536
+BATCHES = 305
+ROWS = BATCH_ROWS * BATCHES
+CORES = 2
+WARM_UPS = 3
+"""Runs that do not count, beside the one of each comparison: the JVM compiles what runs often."""
+
+TRIGGERS = 200
+
+
+def run() -> Iterator[Row]:
+    """Measure reads of 20 million rows, and what an empty trigger of a stream takes."""
+    with (
+        server_process() as server,
+        server.client() as client,
+        local_session(CORES) as spark,
+        tempfile.TemporaryDirectory(prefix="wings-bench-") as directory,
+    ):
+        batch = narrow(BATCH_ROWS)
+        create_topic(client, TOPIC, batch.schema)
+        push(client, TOPIC, batch, BATCHES)
+        wings_spark.register(spark)
+        yield from _reads(spark, client, server.flight)
+        yield _against_parquet(spark, server.flight, Path(directory), batch)
+        yield _empty_trigger(server.flight)
+
+
+def _reads(spark: "SparkSession", client: flight.FlightClient, endpoint: str) -> Iterator[Row]:
+    plain = _rate(lambda: _drain(client))
+    for name, hold, load in (
+        ("data source, 4 columns", 0.18, lambda: _load(spark, endpoint)),
+        ("fast path, 4 columns", 0.25, lambda: wings_spark.read(spark, endpoint, TOPIC)),
+        (
+            "fast path, 1 of 4 columns",
+            0.55,
+            lambda: wings_spark.read(spark, endpoint, TOPIC, columns=["a"]),
+        ),
+    ):
+        measure = _rate(lambda load=load: _aggregate(load(), "a"))
+        for _ in range(WARM_UPS):
+            measure()
+        yield compare(
+            f"Spark, {name}, against a plain drain of 4", "M rows/s", hold, measure, plain
+        )
+
+
+def _against_parquet(
+    spark: "SparkSession", endpoint: str, directory: Path, batch: pa.RecordBatch
+) -> Row:
+    for part in range(CORES):
+        table = pa.Table.from_batches([batch] * (BATCHES // CORES + part * (BATCHES % CORES)))
+        parquet.write_table(table, directory / f"{part}.parquet")
+    return compare(
+        "Spark, fast path, against its Parquet reader (no bound)",
+        "M rows/s",
+        0.0,
+        _rate(lambda: _aggregate(wings_spark.read(spark, endpoint, TOPIC), *COLUMNS)),
+        _rate(lambda: _aggregate(spark.read.parquet(str(directory)), *COLUMNS)),
+        runs=3,
+    )
+
+
+def _empty_trigger(endpoint: str) -> Row:
+    """Measure what Spark asks of a stream at each trigger, without Spark's own part in it."""
+    from wings_spark.options import ReadOptions
+    from wings_spark.source import WingsDataSource
+    from wings_spark.stream import WingsStreamReader
+
+    given = {"endpoint": endpoint, "topic": TOPIC}
+    schema = WingsDataSource(given).schema()
+    reader = WingsStreamReader(ReadOptions.parse(given).for_stream(), schema)
+    try:
+        start = reader.initialOffset()
+
+        def trigger() -> None:
+            assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
+            reader.reportLatestOffset()
+
+        trigger()
+        return at_most(
+            "Spark, an empty trigger of a stream, our own part",
+            "ms",
+            50.0,
+            [1_000 * median_seconds(trigger, 1) for _ in range(TRIGGERS)],
+        )
+    finally:
+        reader.stop()
+
+
+def _load(spark: "SparkSession", endpoint: str) -> "DataFrame":
+    reader = spark.read.format("wings").option("endpoint", endpoint).option("topic", TOPIC)
+    return reader.option("minPartitions", str(CORES)).load()
+
+
+def _aggregate(frame: "DataFrame", *columns: str) -> int:
+    """Have Spark look at every row; return how many there were."""
+    (row,) = frame.selectExpr("count(*)", *(f"sum({name})" for name in columns)).collect()
+    assert row[0] == ROWS
+    return row[0]
+
+
+def _drain(client: flight.FlightClient) -> int:
+    command = json.dumps({"topic": TOPIC, "splits": CORES})
+    info = client.get_flight_info(flight.FlightDescriptor.for_command(command))
+    tickets = [found.ticket for found in info.endpoints]
+    with ThreadPoolExecutor(CORES) as threads:
+        return sum(threads.map(drain, [client] * len(tickets), tickets))
+
+
+def _rate(read: Callable[[], int]) -> Callable[[], float]:
+    """Return a measure of the rows per second, in millions, of a call that returns rows."""
+
+    def measure() -> float:
+        started = time.perf_counter()
+        rows = read()
+        return rows / (time.perf_counter() - started) / 1e6
+
+    return measure

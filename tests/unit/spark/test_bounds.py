@@ -1,0 +1,83 @@
+import pyarrow as pa
+import pytest
+
+from wings_core.errors import InvalidArgument
+from wings_core.names import TopicName
+from wings_core.partitions import Partition
+from wings_spark.bounds import AtTime, Bound, parse_bound, partition_of_text
+
+FLIGHTS = TopicName.parse("flights")
+
+
+def test_a_word_is_for_all_partitions() -> None:
+    assert parse_bound("Earliest") == Bound("earliest")
+    assert parse_bound(" latest ") == Bound("latest")
+
+
+def test_partitions_are_named_by_topic_and_value() -> None:
+    bound = parse_bound(
+        '{"flights": {"JFK": 5, "\\"LAX\\"": -1, "SFO": -2, "ORD": "latest",'
+        ' "BOS": {"timestamp": "1970-01-01T00:00:01Z"}}, "events": 7}'
+    )
+    assert bound.of_topic(FLIGHTS, pa.string()) == {
+        Partition('"JFK"'): 5,
+        Partition('"LAX"'): "latest",
+        Partition('"SFO"'): "earliest",
+        Partition('"ORD"'): "latest",
+        Partition('"BOS"'): AtTime(1_000_000),
+    }
+    assert bound.of_topic(TopicName.parse("events"), None) == {Partition("null"): 7}
+    assert bound.of_topic(TopicName.parse("others"), None) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "key_type", "partition"),
+    [
+        ("7", pa.int32(), "7"),
+        ("7", pa.string(), '"7"'),
+        ('"7"', pa.string(), '"7"'),
+        ("null", None, "null"),
+        ("null", pa.string(), '"null"'),
+        ("true", pa.bool_(), "true"),
+        ("YQ==", pa.binary(), '"YQ=="'),
+        ("ü", pa.large_string(), '"ü"'),
+    ],
+)
+def test_a_text_is_read_by_the_kind_of_the_key(
+    text: str, key_type: pa.DataType | None, partition: str
+) -> None:
+    assert partition_of_text(text, key_type) == partition
+
+
+@pytest.mark.parametrize(
+    ("text", "key_type"),
+    [("JFK", None), ("7", None), ("JFK", pa.int64()), ("1.5", pa.int64()), ("x", pa.binary())],
+)
+def test_a_text_that_is_no_value_of_the_key_is_an_error(
+    text: str, key_type: pa.DataType | None
+) -> None:
+    with pytest.raises(InvalidArgument):
+        partition_of_text(text, key_type)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("5", "must be earliest, latest, or JSON"),
+        ("{", "not valid JSON"),
+        ('{"Flights": 5}', "not a topic id"),
+        ('{"flights": 1.5}', "must be an offset"),
+        ('{"flights": true}', "must be an offset"),
+        ('{"flights": {"a": null}}', "partition 'a'"),
+        ('{"flights": 1, "tenants/default/namespaces/default/topics/flights": 2}', "twice"),
+    ],
+)
+def test_what_is_no_bound_is_an_error_that_says_why(text: str, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        parse_bound(text)
+
+
+def test_a_partition_named_twice_is_an_error() -> None:
+    bound = parse_bound('{"flights": {"JFK": 5, "\\"JFK\\"": 6}}')
+    with pytest.raises(InvalidArgument, match="named twice"):
+        bound.of_topic(FLIGHTS, pa.string())
