@@ -1,0 +1,69 @@
+"""The same over Spark Connect, in a process of its own: one process has one kind of session."""
+
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from fix_client import NewTopic
+
+from wings_client import Client
+from wings_server.testing import RunningServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+PROGRAM = """
+import json, sys, tempfile
+
+import wings_spark
+from wings_spark.testing import find_java, use_this_python
+
+find_java()
+use_this_python()
+from pyspark.sql import SparkSession
+
+endpoint, topic = sys.argv[1:]
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+wings_spark.register(spark)
+found = {"session": type(spark).__module__}
+
+def reader(frames):
+    return frames.format("wings").option("endpoint", endpoint).option("topic", topic)
+
+found["batch"] = reader(spark.read).option("minPartitions", 3).load().agg({"n": "sum"}).first()[0]
+fast = wings_spark.read(spark, endpoint, topic, columns=["n"], filter="n >= 990")
+found["fast"] = sorted(row["n"] for row in fast.collect())
+with tempfile.TemporaryDirectory() as directory:
+    frames = reader(spark.readStream).option("startingOffsets", "earliest")
+    frames = frames.option("maxOffsetsPerTrigger", 400).load()
+    query = (
+        frames.writeStream.format("memory").queryName("read")
+        .option("checkpointLocation", directory).trigger(availableNow=True).start()
+    )
+    assert query.awaitTermination(120)
+    found["stream"] = spark.table("read").agg({"n": "sum"}).first()[0]
+print("found", json.dumps(found))
+spark.stop()
+"""
+
+
+def test_reads_and_streams_work_over_spark_connect(
+    wings: Client, new_topic: NewTopic, server: RunningServer
+) -> None:
+    pytest.importorskip("grpc_status")
+    topic = new_topic()
+    wings.push(topic, pa.table({"n": pa.array(range(1_000))}))
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, server.flight, topic.id],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-4_000:]
+    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("found ")]
+    found = json.loads(line.removeprefix("found "))
+    assert found["session"].startswith("pyspark.sql.connect")
+    assert found["batch"] == found["stream"] == sum(range(1_000))
+    assert found["fast"] == list(range(990, 1_000))
