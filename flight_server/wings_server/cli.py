@@ -146,7 +146,7 @@ def _report_lines(data_dir: Path, report: "CheckReport") -> Generator[str]:
     yield (
         f"{data_dir}: {_count(report.topics, 'topic')}, {_count(report.partitions, 'partition')}, "
         f"{_count(report.pages, 'page')}, {_count(report.rows, 'row')}, "
-        f"{_count(report.bytes, 'byte')}"
+        f"{_count(report.bytes, 'byte')}, {_count(report.stages, 'stage')} not published"
     )
     for problem in report.problems:
         yield f"problem: {problem}"

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from wings_core.check import PROBLEMS_MAX, CheckReport, Problem, check_log
+from wings_core.check.log import PAGES_LISTED
 from wings_core.errors import Internal, WingsError
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import (
@@ -19,6 +20,9 @@ from wings_core.model import (
     Location,
     PageAddress,
     PartitionState,
+    Stage,
+    Staged,
+    StageEntry,
     StoredPage,
     Topic,
 )
@@ -79,6 +83,25 @@ class Log:
         assert isinstance(result, Accepted)
         self.addresses.append(address)
         return address
+
+    def stage(
+        self,
+        topic: Topic,
+        stage: str,
+        *pages: tuple[pa.RecordBatch, Partition],
+        claimed_rows: int | None = None,
+    ) -> list[PageAddress]:
+        """Stage a batch of several pages, perhaps with another number of rows than they have."""
+        addresses = self.store.write([encode_page(batch, topic.uuid) for batch, _ in pages])
+        staged = tuple(
+            StoredPage(partition, claimed_rows or batch.num_rows, address)
+            for (batch, partition), address in zip(pages, addresses, strict=True)
+        )
+        entry = StageEntry(stage, "stream", first=True)
+        commit = CommitBatch(0, topic.uuid, staged, stage=entry)
+        (result,) = self.metadata.registry.commit([commit])
+        assert isinstance(result, Staged)
+        return addresses
 
     def check(self) -> CheckReport:
         """Check as another process would, which only reads."""
@@ -149,7 +172,7 @@ def _of_page(address: PageAddress, start: int, end: int, message: str) -> Proble
 def test_an_empty_log_is_sound(log: Log) -> None:
     log.create_topic("plain")
     report = log.check()
-    assert report == CheckReport(1, 1, 0, 0, 0, (), 0, ())
+    assert report == CheckReport(1, 1, 0, 0, 0, 0, (), 0, ())
     assert report.ok
 
 
@@ -161,7 +184,7 @@ def test_a_sound_log_is_counted_and_nothing_is_written(log: Log, topic: Topic) -
     before = {path: path.stat().st_mtime_ns for path in (log.directory / "segments").iterdir()}
     report = log.check()
     size = sum(address.length for address in log.addresses)
-    assert report == CheckReport(2, 3, 7, 70, size, (), 0, ())
+    assert report == CheckReport(2, 3, 7, 70, size, 0, (), 0, ())
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
@@ -448,7 +471,107 @@ def test_files_that_nothing_refers_to_are_named_and_no_problem(log: Log, topic: 
 
 def test_folios_of_a_deleted_topic_are_still_referred_to(log: Log, topic: Topic) -> None:
     log.metadata.admin.delete_topic(topic.name)
-    assert log.check() == CheckReport(0, 0, 0, 0, 0, (), 0, ())
+    assert log.check() == CheckReport(0, 0, 0, 0, 0, 0, (), 0, ())
+
+
+def test_staged_pages_are_neither_damage_nor_left_over(log: Log, topic: Topic) -> None:
+    keyed = log.create_topic("keyed", "key")
+    staged = log.stage(keyed, "s", (_batch("b", 0), B), (_batch("a", 10), A), (_batch("b", 20), B))
+    staged += log.stage(topic, "t", (_batch("x", 0), UNPARTITIONED))
+    log.stage(topic, "aborted", (_batch("x", 0), UNPARTITIONED))
+    log.metadata.stages.abort("w", ["aborted"])
+    report = log.check()
+    size = sum(address.length for address in [*log.addresses, *staged])
+    assert report == CheckReport(2, 1, 8, 80, size, 2, (), 0, ())
+    log.metadata.stages.publish("w", 0, ["s"])
+    assert log.check() == CheckReport(2, 3, 8, 80, size, 1, (), 0, ())
+
+
+def test_more_staged_pages_than_are_listed_at_a_time_are_all_checked(log: Log) -> None:
+    created = log.create_topic("plain")
+    log.stage(created, "s", *[(_batch("x", n, 1), UNPARTITIONED) for n in range(PAGES_LISTED + 1)])
+    report = log.check()
+    assert (report.ok, report.pages, report.stages) == (True, PAGES_LISTED + 1, 1)
+
+
+def test_a_damaged_staged_page_is_named(log: Log) -> None:
+    keyed = log.create_topic("keyed", "key")
+    addresses = log.stage(keyed, "s", (_batch("a", 0), A), (_batch("b", 0), B))
+    log.damage(addresses[1], -1)
+    problem = _only(log.check())
+    assert (problem.stage, problem.partition, problem.start_offset) == ("s", B, None)
+    assert (problem.folio, problem.position) == (addresses[1].folio, addresses[1].position)
+    assert "stage s, partition" in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("batch", "claimed_rows", "message"),
+    [
+        (_batch("a", 0), 7, "it has 10 rows, and counts 7"),
+        (_batch("b", 0), None, "it has rows of partition"),
+    ],
+)
+def test_staged_rows_that_are_not_what_they_should_be_are_found(
+    log: Log, batch: pa.RecordBatch, claimed_rows: int | None, message: str
+) -> None:
+    keyed = log.create_topic("keyed", "key")
+    log.stage(keyed, "s", (batch, A), claimed_rows=claimed_rows)
+    problem = _only(log.check())
+    assert problem.stage == "s"
+    assert message in problem.message
+
+
+def test_a_staged_page_that_shares_bytes_with_the_log_is_found(log: Log, topic: Topic) -> None:
+    page = StoredPage(UNPARTITIONED, ROWS, log.addresses[2])
+    entry = StageEntry("s", "stream", first=True)
+    log.metadata.registry.commit([CommitBatch(0, topic.uuid, (page,), stage=entry)])
+    problem = _only(log.check())
+    assert problem.folio == page.address.folio
+    assert problem.position == page.address.position
+    assert "it overlaps the page at byte" in problem.message
+
+
+def test_a_stage_that_does_not_have_the_pages_it_counts_is_found(
+    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.stage(topic, "s", (_batch("x", 0), UNPARTITIONED), (_batch("x", 10), UNPARTITIONED))
+    real = log.metadata.stages.pages
+
+    def without_the_last(stage: str, first: int, pages_max: int) -> list[StoredPage]:
+        return real(stage, first, pages_max)[:1]
+
+    monkeypatch.setattr(log.metadata.stages, "pages", without_the_last)
+    problem = _only(log.check())
+    assert problem.stage == "s"
+    assert problem.message.startswith("there are 1 pages with 10 rows")
+
+
+@pytest.mark.parametrize("method", ["of_topic", "pages"])
+def test_a_failure_of_metadata_on_stages_is_a_problem(
+    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    log.stage(topic, "s", (_batch("x", 0), UNPARTITIONED))
+
+    def fail(*_: object) -> None:
+        raise Internal("the database is malformed")
+
+    monkeypatch.setattr(log.metadata.stages, method, fail)
+    assert "the database is malformed" in _only(log.check()).message
+
+
+def test_a_stage_that_a_server_publishes_meanwhile_is_no_problem(
+    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.stage(topic, "s", (_batch("x", 0), UNPARTITIONED))
+    real = log.metadata.stages.of_topic
+
+    def then_publish(topic_uuid: str) -> list[Stage]:
+        found = real(topic_uuid)
+        log.metadata.stages.publish("w", 0, ["s"] if found else [])
+        return found
+
+    monkeypatch.setattr(log.metadata.stages, "of_topic", then_publish)
+    assert log.check().ok
 
 
 def test_more_problems_than_a_report_holds_are_counted(log: Log) -> None:
@@ -477,6 +600,7 @@ def test_damaged_metadata_never_crashes_the_check(log: Log, topic: Topic) -> Non
     keyed = log.create_topic("keyed", "key")
     for number in range(50):
         log.push(keyed, _batch("a", 10 * number), A)
+        log.stage(keyed, f"s{number}", (_batch("a", 0), A), (_batch("b", 0), B))
     log.close()
     path = log.directory / "metadata.sqlite"
     sound = path.read_bytes()

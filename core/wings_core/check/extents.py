@@ -3,35 +3,47 @@
 from array import array
 from collections.abc import Iterator
 
-from wings_core.check.report import Problem
-from wings_core.model import Location, PartitionState, Topic
+from wings_core.check.report import Page, Problem
+from wings_core.model import Topic
+from wings_core.partitions import Partition
 
 _INT64_MAX = (1 << 63) - 1
 
 _NUMBERS = 5
 """Of each page: position, end, index of its owner, first and last offset."""
 
+_NO_OFFSET = -1
+"""Of a page in a stage."""
+
+_Owner = tuple[Topic, Partition, str | None]
+"""What pages belong to: a partition of a topic, or what a stage has for it."""
+
 
 class Extents:
     """Which bytes of which file belong to which page; 40 bytes a page."""
 
     def __init__(self) -> None:
-        self._owners: list[tuple[Topic, PartitionState]] = []
+        self._owners: list[_Owner] = []
+        self._indices: dict[tuple[str, Partition, str | None], int] = {}
         self._by_folio: dict[str, array[int]] = {}
 
-    def add(self, topic: Topic, state: PartitionState, location: Location) -> None:
-        """Remember a page; those of a partition come one after the other."""
-        if not self._owners or self._owners[-1][1] is not state:
-            self._owners.append((topic, state))
-        address = location.address
+    def add(self, page: Page) -> None:
+        """Remember a page."""
+        # Not by the topic itself: to hash its schema for each page would take long.
+        key = (page.topic.uuid, page.partition, page.stage)
+        owner = self._indices.get(key)
+        if owner is None:
+            owner = self._indices[key] = len(self._owners)
+            self._owners.append((page.topic, page.partition, page.stage))
+        address = page.address
         extents = self._by_folio.setdefault(address.folio, array("q"))
         extents.extend(
             (
                 address.position,
                 min(address.position + max(0, address.length), _INT64_MAX),
-                len(self._owners) - 1,
-                location.start_offset,
-                location.end_offset,
+                owner,
+                _NO_OFFSET if page.start_offset is None else page.start_offset,
+                _NO_OFFSET if page.end_offset is None else page.end_offset,
             )
         )
 
@@ -45,20 +57,26 @@ class Extents:
             reach, reached_by = 0, ""
             for index in sorted(range(0, len(extents), _NUMBERS), key=extents.__getitem__):
                 position, end, owner, start_offset, end_offset = extents[index : index + _NUMBERS]
-                topic, state = self._owners[owner]
+                topic, partition, stage = self._owners[owner]
                 if position < min(reach, end):
                     yield Problem(
                         f"it overlaps {reached_by}",
                         str(topic.name),
-                        state.partition,
-                        start_offset,
-                        end_offset,
+                        partition,
+                        None if stage is not None else start_offset,
+                        None if stage is not None else end_offset,
                         folio,
                         position,
+                        stage,
                     )
                 if end > reach:
                     reach = end
+                    place = (
+                        f"offsets {start_offset} to {end_offset}"
+                        if stage is None
+                        else f"of stage {stage}"
+                    )
                     reached_by = (
                         f"the page at byte {position}, of {topic.name}, partition "
-                        f"{state.partition}, offsets {start_offset} to {end_offset}"
+                        f"{partition}, {place}"
                     )

@@ -7,11 +7,11 @@ import pyarrow as pa
 
 from wings_core.batches import check_batch
 from wings_core.check.extents import Extents
-from wings_core.check.report import PROBLEMS_MAX, CheckReport, Problem, page_problem
+from wings_core.check.report import PROBLEMS_MAX, CheckReport, Page, Problem
 from wings_core.check.walk import Walk
 from wings_core.errors import StorageCorrupt, TopicNotFound, WingsError
 from wings_core.metadata.interfaces import Metadata
-from wings_core.model import Location, PartitionState, Topic
+from wings_core.model import Location, PartitionState, Stage, Topic
 from wings_core.names import NamespaceName
 from wings_core.partitions import partition_of_scalar
 from wings_core.schemas import check_topic_schema
@@ -23,6 +23,9 @@ _FAULTS = (
 )
 """What damaged pages and damaged metadata may raise: in the latter, any value may be anything."""
 
+PAGES_LISTED = 1_000
+"""Pages of a stage that are asked for at a time."""
+
 
 def check_log(
     metadata: Metadata, store: FolioStore, progress: Callable[[int], None] | None = None
@@ -32,7 +35,7 @@ def check_log(
     Of each partition, offsets must have no gaps from the log's start to the next offset, and
     timestamps must never decrease. Of each page, all checksums must match, its rows must be as many
     as its offsets, valid for the topic's schema and of its partition's key, and its place in its
-    file its own. Damage of any kind is reported, never raised.
+    file its own. Pages in stages are checked alike. Damage of any kind is reported, never raised.
 
     Blocks for as long as reading the whole log takes, and keeps 40 bytes a page. Nothing is
     written. A server that deletes topics meanwhile may make their pages look damaged.
@@ -53,11 +56,13 @@ class _Check:
     ) -> None:
         self._admin = metadata.admin
         self._registry = metadata.registry
+        self._stages = metadata.stages
         self._store = store
         self._progress = progress
         self._problems: list[Problem] = []
         self._problems_total = 0
         self._topics = self._partitions = self._pages = self._rows = self._bytes = 0
+        self._stages_checked = 0
         self._extents = Extents()
 
     def run(self) -> CheckReport:
@@ -74,6 +79,7 @@ class _Check:
             pages=self._pages,
             rows=self._rows,
             bytes=self._bytes,
+            stages=self._stages_checked,
             problems=tuple(self._problems),
             problems_total=self._problems_total,
             unreferenced_folios=tuple(sorted(unreferenced)),
@@ -115,6 +121,8 @@ class _Check:
         for state in states:
             self._partitions += 1
             self._check_partition(topic, state)
+        # After the partitions, so that what a server publishes meanwhile is not found twice.
+        self._check_stages(topic)
 
     def _check_partition(self, topic: Topic, state: PartitionState) -> None:
         walk = Walk(topic, state)
@@ -122,7 +130,7 @@ class _Check:
             for location in self._locations(topic, state):
                 for problem in walk.step(location):
                     self._report(problem)
-                self._check_page(topic, state, location)
+                self._check_page(Page.committed(topic, state, location))
         except _FAULTS as error:
             message = f"the pages from offset {walk.next_offset} on cannot be found: "
             self._report(walk.problem(message + _reason(error)))
@@ -142,18 +150,62 @@ class _Check:
                 return
             offset = pages[-1].end_offset + 1
 
-    def _check_page(self, topic: Topic, state: PartitionState, location: Location) -> None:
-        self._extents.add(topic, state, location)
-        self._pages += 1
-        self._bytes += location.address.length
+    def _check_stages(self, topic: Topic) -> None:
         try:
-            batch = self._store.read(location.address, topic.uuid, topic.schema)
+            stages = self._stages.of_topic(topic.uuid)
+        except _FAULTS as error:
+            message = f"the stages cannot be listed: {_reason(error)}"
+            self._report(Problem(message, topic=str(topic.name)))
+            return
+        for stage in stages:
+            self._stages_checked += 1
+            self._check_stage(topic, stage)
+
+    def _check_stage(self, topic: Topic, stage: Stage) -> None:
+        pages = rows = size = 0
+        message = None
+        try:
+            # A server may have added to it since it was listed, or have published it.
+            while pages < stage.pages:
+                wanted = min(PAGES_LISTED, stage.pages - pages)
+                found = self._stages.pages(stage.stage, pages, wanted)
+                for page in found:
+                    rows += page.rows
+                    size += page.address.length
+                    self._check_page(Page.staged(topic, stage.stage, page))
+                pages += len(found)
+                if len(found) < wanted:
+                    break
+        except _FAULTS as error:
+            message = f"its pages from number {pages} on cannot be found: {_reason(error)}"
+        else:
+            if (pages, rows, size) != (stage.pages, stage.rows, stage.bytes):
+                message = (
+                    f"there are {pages} pages with {rows} rows and {size} bytes, not "
+                    f"{stage.pages}, {stage.rows} and {stage.bytes}"
+                )
+        if message is not None and self._is_there(topic, stage):
+            self._report(Problem(message, topic=str(topic.name), stage=stage.stage))
+
+    def _is_there(self, topic: Topic, stage: Stage) -> bool:
+        """Tell whether a server has not published or deleted a stage meanwhile."""
+        try:
+            return any(each.stage == stage.stage for each in self._stages.of_topic(topic.uuid))
+        except _FAULTS:
+            return True
+
+    def _check_page(self, page: Page) -> None:
+        self._extents.add(page)
+        self._pages += 1
+        self._bytes += page.address.length
+        try:
+            batch = self._store.read(page.address, page.topic.uuid, page.topic.schema)
             self._rows += batch.num_rows
-            message = _problem_of(batch, topic, state, location)
+            message = _problem_of(batch, page)
         except _FAULTS as error:
             message = _reason(error)
         if message is not None:
-            self._report(page_problem(message, topic, state, location))
+            self._report(page.problem(message))
         if self._progress is not None:
             self._progress(self._pages)
 
@@ -167,18 +219,17 @@ class _Check:
             return set()
 
 
-def _problem_of(
-    batch: pa.RecordBatch, topic: Topic, state: PartitionState, location: Location
-) -> str | None:
+def _problem_of(batch: pa.RecordBatch, page: Page) -> str | None:
     """Say what is wrong with the rows of a page, or None."""
-    if batch.num_rows != location.rows:
-        return f"it has {batch.num_rows} rows, and offsets for {location.rows}"
-    check_batch(topic.schema, batch)
-    if topic.partition_key is not None:
-        keys = cast("pa.Array[pa.Scalar[pa.DataType]]", batch.column(topic.partition_key))
+    if batch.num_rows != page.rows:
+        counted = "offsets for" if page.stage is None else "counts"
+        return f"it has {batch.num_rows} rows, and {counted} {page.rows}"
+    check_batch(page.topic.schema, batch)
+    if page.topic.partition_key is not None:
+        keys = cast("pa.Array[pa.Scalar[pa.DataType]]", batch.column(page.topic.partition_key))
         for value in keys.unique():
             partition = partition_of_scalar(value)
-            if partition != state.partition:
+            if partition != page.partition:
                 return f"it has rows of partition {partition:.80}"
     return None
 

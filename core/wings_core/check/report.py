@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from wings_core.model import Location, PartitionState, Topic
+from wings_core.model import Location, PageAddress, PartitionState, StoredPage, Topic
+from wings_core.partitions import Partition
 
 PROBLEMS_MAX = 1_000
 """Problems that a report describes; the others are only counted."""
@@ -24,10 +25,14 @@ class Problem:
     """The file's name."""
     position: int | None = None
     """Where the page begins in the file, in bytes."""
+    stage: str | None = None
+    """The stage that the page is in, which is not published."""
 
     def __str__(self) -> str:
         """Say where and what in one line."""
         where = [self.topic or "metadata"]
+        if self.stage is not None:
+            where.append(f"stage {self.stage}")
         if self.partition is not None:
             where.append(f"partition {self.partition}")
         if self.start_offset is not None:
@@ -48,6 +53,8 @@ class CheckReport:
     """Rows of the pages that could be read."""
     bytes: int
     """Bytes of all pages."""
+    stages: int
+    """Those not published; their pages count as others do."""
     problems: tuple[Problem, ...]
     """The first `PROBLEMS_MAX`."""
     problems_total: int
@@ -60,14 +67,45 @@ class CheckReport:
         return self.problems_total == 0
 
 
-def page_problem(message: str, topic: Topic, state: PartitionState, location: Location) -> Problem:
-    """Return a problem of one page."""
-    return Problem(
-        message,
-        str(topic.name),
-        state.partition,
-        location.start_offset,
-        location.end_offset,
-        location.address.folio,
-        location.address.position,
-    )
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page to be checked: in the log, or in a stage."""
+
+    topic: Topic
+    partition: Partition
+    rows: int
+    address: PageAddress
+    start_offset: int | None = None
+    """None in a stage, as is the next."""
+    end_offset: int | None = None
+    stage: str | None = None
+
+    @classmethod
+    def committed(cls, topic: Topic, state: PartitionState, location: Location) -> "Page":
+        """Return a page of the log."""
+        return cls(
+            topic,
+            state.partition,
+            location.rows,
+            location.address,
+            location.start_offset,
+            location.end_offset,
+        )
+
+    @classmethod
+    def staged(cls, topic: Topic, stage: str, page: StoredPage) -> "Page":
+        """Return a page of a stage."""
+        return cls(topic, page.partition, page.rows, page.address, stage=stage)
+
+    def problem(self, message: str) -> Problem:
+        """Return a problem of this page."""
+        return Problem(
+            message,
+            str(self.topic.name),
+            self.partition,
+            self.start_offset,
+            self.end_offset,
+            self.address.folio,
+            self.address.position,
+            self.stage,
+        )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from wings_core.check.report import Problem, page_problem
+from wings_core.check.report import Page, Problem
 from wings_core.model import Location, PartitionState, Topic
 
 
@@ -21,7 +21,7 @@ class Walk:
         """Yield what is wrong with the next page's place in the log."""
 
         def wrong(message: str) -> Problem:
-            return page_problem(message, self._topic, self._state, location)
+            return Page.committed(self._topic, self._state, location).problem(message)
 
         expected, start, end = self.next_offset, location.start_offset, location.end_offset
         first = self._last_timestamp is None
