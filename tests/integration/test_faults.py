@@ -161,6 +161,111 @@ def test_a_push_whose_metadata_fails_is_refused_and_never_visible(
         assert get(server.client(), kind="scan", topic="t").column("n") == [1, 2]
 
 
+def publish(client: flight.FlightClient, batch: int, *stages: str) -> dict[str, Any]:
+    return act(client, "stage-publish", writer="w", batch=batch, stages=list(stages))
+
+
+def assert_not_there(client: flight.FlightClient, stage: str) -> None:
+    with pytest.raises(flight.FlightServerError) as caught:
+        publish(client, 1_000, stage)
+    assert code_of(caught.value) == "STAGE_NOT_FOUND"
+
+
+@pytest.mark.parametrize(("operation", "error"), [("write", errno.ENOSPC), ("sync", errno.EIO)])
+def test_a_staged_batch_that_the_disk_fails_is_refused_and_not_in_its_stage(
+    tmp_path: Path, operation: str, error: int
+) -> None:
+    with faulty_server(tmp_path / "data") as (_, client, files):
+        create_topic(client, "t", ["n: int64"])
+        stream = Stream(client, numbers().schema, "t", stage="begun")
+        assert "staged" in stream.push(numbers(1))
+        files.fail(operation, error)
+        assert "error" in stream.push(numbers(66))
+        files.fail(operation, error)
+        assert "error" in Stream(client, numbers().schema, "t", stage="never").push(numbers(66))
+        assert_not_there(client, "never")
+    with running_server(tmp_path / "data") as server:
+        client = server.client()
+        assert_not_there(client, "never")
+        publish(client, 0, "begun")
+        assert get(client, kind="scan", topic="t").column("n") == [1]
+
+
+METADATA_FAULTS = [
+    ("COMMIT", sqlite3.SQLITE_IOERR, "INTERNAL"),
+    ("COMMIT", sqlite3.SQLITE_FULL, "RESOURCE_EXHAUSTED"),
+    ("BEGIN", sqlite3.SQLITE_BUSY, "UNAVAILABLE"),
+]
+
+
+@pytest.mark.parametrize(
+    ("statement", "error", "code"),
+    [
+        *METADATA_FAULTS,
+        ("INSERT INTO stages", sqlite3.SQLITE_IOERR, "INTERNAL"),
+        ("INSERT INTO staged_pages", sqlite3.SQLITE_FULL, "RESOURCE_EXHAUSTED"),
+    ],
+)
+def test_a_staged_batch_whose_metadata_fails_is_refused_and_begins_no_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, error: int, code: str
+) -> None:
+    faulty = functools.partial(SqliteMetadata, connection_type=FaultyConnection)
+    monkeypatch.setattr("wings_core.log.SqliteMetadata", faulty)
+    with running_server(tmp_path / "data") as server:
+        client = server.client()
+        create_topic(client, "t", ["n: int64"])
+        monkeypatch.setattr(FaultyConnection, "error", error)
+        monkeypatch.setattr(FaultyConnection, "failing", statement)
+        stream = Stream(client, numbers().schema, "t", stage="s")
+        assert stream.push(numbers(66))["error"]["code"] == code
+        with pytest.raises(flight.FlightError):
+            stream.close()
+        assert FaultyConnection.failing is None
+        assert_not_there(client, "s")
+        push(client, "t", numbers(1), stage="s")
+    with running_server(tmp_path / "data") as server:
+        publish(server.client(), 0, "s")
+        assert get(server.client(), kind="scan", topic="t").column("n") == [1]
+
+
+@pytest.mark.parametrize(
+    ("statement", "error", "code"),
+    [
+        *METADATA_FAULTS,
+        ("INSERT INTO partitions", sqlite3.SQLITE_IOERR, "INTERNAL"),
+        ("INSERT INTO pages", sqlite3.SQLITE_IOERR, "INTERNAL"),
+        ("DELETE FROM staged_pages", sqlite3.SQLITE_IOERR, "INTERNAL"),
+        ("DELETE FROM stages", sqlite3.SQLITE_CORRUPT, "INTERNAL"),
+        ("INSERT INTO publishes", sqlite3.SQLITE_FULL, "RESOURCE_EXHAUSTED"),
+    ],
+)
+def test_a_publish_whose_metadata_fails_publishes_nothing_and_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, error: int, code: str
+) -> None:
+    faulty = functools.partial(SqliteMetadata, connection_type=FaultyConnection)
+    monkeypatch.setattr("wings_core.log.SqliteMetadata", faulty)
+    with running_server(tmp_path / "data") as server:
+        client = server.client()
+        for topic in ("t", "u"):
+            create_topic(client, topic, ["n: int64"])
+            push(client, topic, numbers(1), numbers(2), stage=topic)
+        poll = client.do_get(ticket_of(topic="t", offset=0, timeout_ms=30_000))
+        monkeypatch.setattr(FaultyConnection, "error", error)
+        monkeypatch.setattr(FaultyConnection, "failing", statement)
+        with pytest.raises(flight.FlightError) as caught:
+            publish(client, 0, "t", "u")
+        assert code_of(caught.value) == code
+        assert FaultyConnection.failing is None
+        for topic in ("t", "u"):
+            assert get(client, kind="scan", topic=topic).column("n") == []
+        assert not publish(client, 0, "t", "u")["replayed"]
+        assert read_answer(poll).column("n") == [1, 2]
+    with running_server(tmp_path / "data") as server:
+        assert publish(server.client(), 0)["replayed"]
+        for topic in ("t", "u"):
+            assert get(server.client(), kind="scan", topic=topic).column("n") == [1, 2]
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Generator[Path]:
     """A file system of its own of 4 MiB."""
