@@ -52,6 +52,9 @@ _UNREACHABLE_TEXTS = (
 _OTHER_PROTOCOL_TEXT = "trying to connect an http1.x server"
 """What gRPC says of an answer that is HTTP/1.1."""
 
+CALL_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
+"""What pyarrow raises of a call that failed."""
+
 _NOISE_BEFORE = "with message: "
 _NOISE_AFTER = ". gRPC client debug context"
 
@@ -65,7 +68,7 @@ def typed_errors(endpoint: str) -> Generator[None]:
     """
     try:
         yield
-    except (flight.FlightError, pa.ArrowException, OSError) as error:
+    except CALL_ERRORS as error:
         raise typed_error(error, endpoint) from error
 
 

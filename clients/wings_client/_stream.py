@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from wings_client._errors import client_closed, is_passing, lost, typed_errors
+from wings_client._errors import CALL_ERRORS, client_closed, is_passing, lost, typed_error
 from wings_client._interrupt import interruptible
 from wings_client._model import Chunk
 from wings_client._retry import Backoff
@@ -114,16 +114,15 @@ class OpenStream:
         try:
             while True:
                 try:
-                    with typed_errors(endpoint):
-                        batch, metadata = read_chunk()
+                    batch, metadata = read_chunk()
                 except StopIteration:
                     if self.end is None:
                         raise lost("a stream ended before its end chunk", endpoint) from None
                     return
-                except WingsError:
+                except CALL_ERRORS as error:
                     if self.reading.cancelled.is_set():
                         raise StreamCancelled from None
-                    raise
+                    raise typed_error(error, endpoint) from error
                 found = parse_chunk_metadata(metadata)
                 if isinstance(found, ChunkRange):
                     yield Chunk(batch, found.start_offset, found.end_offset)
