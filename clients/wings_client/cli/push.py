@@ -175,8 +175,9 @@ def _push(client: Client, topic: Topic, file: OpenFile) -> None:
         _stop(producer)
     seconds = time.monotonic() - started
     rows = producer.rows_committed
+    counted = "1 row" if rows == 1 else f"{rows:,} rows"
     typer.echo(
-        f"{rows:,} rows pushed to {short_name(topic.name)} in {seconds:,.1f} s "
+        f"{counted} pushed to {short_name(topic.name)} in {seconds:,.1f} s "
         f"({rows / max(seconds, 1e-3):,.0f} rows/s)"
     )
 

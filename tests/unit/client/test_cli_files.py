@@ -185,6 +185,7 @@ def test_a_csv_value_far_down_that_does_not_fit_names_its_line(
         ("a,b\n1,2\n3\n", "line 3: Expected 2 columns, got 1"),
         ('a,b\n1,2\n3,"x\n4,y\n', "line 3: a quote is never closed"),
         ("a,b\n1,x\n2,caf\xe9\n", "line 3: column 'b': not UTF-8: convert the file first"),
+        ("pr\xe9nom,b\n1,2\n", "the first line is not UTF-8: convert the file first"),
         ("\xff\xfea\x00\n\x00", "the file is UTF-16: convert the file first"),
         (",a\n1,2\n", "column 1 has no name in the first line"),
         ("a,b,a\n1,2,3\n", "columns 1 and 3 are both named 'a'"),

@@ -25,7 +25,7 @@ def column_names(head: bytes, delimiter: str) -> list[str]:
     """
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise InvalidArgument(f"the file is UTF-16: {CONVERT.replace('latin1', 'utf-16')}")
-    lines = io.StringIO(head[:HEADER_BYTES_MAX].decode("utf-8-sig", "replace"), newline="")
+    lines = io.StringIO(head[:HEADER_BYTES_MAX].decode("utf-8-sig", "surrogateescape"), newline="")
     try:
         for row in csv.reader(lines, delimiter=delimiter):
             if row:
@@ -37,6 +37,10 @@ def column_names(head: bytes, delimiter: str) -> list[str]:
 
 def _named(names: list[str]) -> list[str]:
     for index, name in enumerate(names):
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise InvalidArgument(f"the first line is not UTF-8: {CONVERT}") from None
         if not name:
             raise InvalidArgument(
                 f"column {index + 1} has no name in the first line: give it one, or leave it out"

@@ -68,7 +68,6 @@ class PartCheck:
                 raise bad_row(
                     part.place(row),
                     f"column {self._key!r:.80}: a row without a value has no partition",
-                    self._key,
                 )
         if self._has_required:
             row = first_bad(batch, self._check.check)
