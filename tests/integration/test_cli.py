@@ -105,6 +105,28 @@ def test_output_that_cannot_be_written_is_one_line(
     assert (child.returncode, err) == (1, b"wings: No space left on device\n")
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_a_terminal_of_another_encoding_gets_what_it_can_show(
+    server: RunningServer, topic: str, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    with start(server, "fetch", topic, "--partition", "JFK", "--offset", "4") as child:
+        out, err = child.communicate(timeout=50)
+    assert (child.returncode, err) == (0, b"")
+    assert out.splitlines()[2:] == [
+        b"origin ? delay (min)",
+        b"???????????????????",
+        b"JFK    ?           8",
+    ]
+
+
+def test_a_name_that_is_no_text_is_refused(server: RunningServer) -> None:
+    with start(server, "fetch", "\udcff", "--offset", "0") as child:
+        out, err = child.communicate(timeout=50)
+    assert (child.returncode, err) == (1, b"")
+    assert out.startswith(b"Topic: ?, Partition: null, Error: '")
+
+
 def test_a_closed_standard_output_is_no_crash(server: RunningServer, topic: str) -> None:
     command = [sys.executable, "-m", "wings_client.cli", "topic", "describe", topic]
     child = subprocess.run(

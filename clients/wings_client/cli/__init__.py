@@ -3,6 +3,7 @@
 import os
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,7 +19,7 @@ def main() -> None:
     written; a reader that went away is status 1 without a word. A mistake in the arguments is
     status 2, and Ctrl-C is status 130 without a word.
     """
-    _open_closed_streams()
+    _prepare_streams()
     try:
         # Imported here, as it needs the `cli` extra.
         from wings_client.cli.app import app
@@ -46,12 +47,15 @@ def main() -> None:
         sys.exit(130)
 
 
-def _open_closed_streams() -> None:
-    """Stand in for streams that were closed beforehand, of which Python has none."""
+def _prepare_streams() -> None:
+    """Stand in for streams that were closed beforehand, and let every text be written."""
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - not in its stubs.
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - open until the end.
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison] - not in its stubs.
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - open until the end.
+    if isinstance(sys.stdout, TextIOWrapper):
+        # What a terminal's encoding lacks becomes a question mark: messages may hold anything.
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _forget_output() -> None:
