@@ -115,7 +115,7 @@ def test_a_terminal_of_another_encoding_gets_what_it_can_show(
     assert (child.returncode, err) == (0, b"")
     assert out.splitlines()[2:] == [
         b"origin ? delay (min)",
-        b"???????????????????",
+        b"?" * 20,
         b"JFK    ?           8",
     ]
 
@@ -124,7 +124,7 @@ def test_a_name_that_is_no_text_is_refused(server: RunningServer) -> None:
     with start(server, "fetch", "\udcff", "--offset", "0") as child:
         out, err = child.communicate(timeout=50)
     assert (child.returncode, err) == (1, b"")
-    assert out.startswith(b"Topic: ?, Partition: null, Error: '")
+    assert out == b"Topic: ?, Partition: null, Error: not valid Unicode: '\\udcff'\n"
 
 
 def test_a_closed_standard_output_is_no_crash(server: RunningServer, topic: str) -> None:

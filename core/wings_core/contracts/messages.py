@@ -116,8 +116,18 @@ def load_object(raw: bytes, error: type[InvalidArgument], what: str) -> dict[str
 
 
 def dump(value: object) -> bytes:
-    """Return a value as JSON in UTF-8."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    """Return a value as JSON in UTF-8.
+
+    Raises:
+        InvalidArgument: A text in it is not valid Unicode: it has half a surrogate pair.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            f"not valid Unicode: {error.object[error.start : error.end]!a:.40}"
+        ) from None
 
 
 def to_bytes(raw: "bytes | pa.Buffer | None") -> bytes:
