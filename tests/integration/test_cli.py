@@ -1,8 +1,11 @@
 """The `wings` command against real servers: mostly called in this process, as that is quicker."""
 
+import contextlib
 import io
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -548,3 +551,91 @@ def test_every_command_teaches_by_an_example(wings: Wings, command: str) -> None
     result = wings(*command.split(), "--help")
     assert result.status == 0
     assert f"$ wings {command}" in result.out
+
+
+# Gather.
+
+
+def test_gather_asks_all_partitions_and_says_why_it_ended(wings: Wings, topic: str) -> None:
+    result = wings("gather", topic, "--kind", "scan", "--format", "json")
+    assert result.status == 0
+    delays = [json.loads(line)["delay (min)"] for line in result.out.splitlines()]
+    assert sorted(delays) == list(range(10))
+    assert result.err.startswith("complete: 2 replies, 10 messages of 2 sources in 0.")
+    one = wings("gather", topic, "--partition", "LAX", "--offset", 4)
+    assert one.out.splitlines()[2:] == ["LAX    │           9"]
+    assert one.err.startswith("complete: 1 reply, 1 message of 1 source in ")
+
+
+def test_gather_ends_as_it_is_told(wings: Wings, topic: str) -> None:
+    beyond = ("gather", topic, "--partition", "JFK", "--partition", "LAX", "--offset", 5)
+    assert wings(*beyond, "--timeout", 200).err.startswith("timeout: 0 replies, 0 messages of 2 s")
+    first = wings("gather", topic, "--max-replies", 1)
+    assert first.err.startswith("max_messages: 1 reply, 5 messages of 2 sources")
+    follow = ("gather", topic, "--kind", "follow")
+    stalled = wings(*follow, "--stall-timeout", 300, "--sentinel", "empty")
+    assert (stalled.status, stalled.err[:18]) == (0, "stall: 2 replies, ")
+    assert wings("gather", topic, "--timeout", 0).status == 2
+    assert wings("gather", topic, "--max-replies", 0).status == 2
+    assert wings("gather", topic, "--sentinel", "full").status == 2
+
+
+def test_gather_asks_several_topics(wings: Wings, topic: str) -> None:
+    wings("topic", "create", f"{topic}-more", "--field", "n:int64")
+    both = ("gather", topic, f"{topic}-more", "--kind", "scan")
+    assert wings(*both, "--format", "json").err.startswith("complete: 2 replies, 10 messages of 3")
+    assert wings(*both, "--format", "arrow").status == 2
+
+
+def test_gather_tells_what_failed(wings: Wings, server: RunningServer, topic: str) -> None:
+    both = ("gather", topic, "--endpoint", server.flight, "--endpoint", "grpc://127.0.0.1:1")
+    gone_on = wings(*both, "--on-error", "continue", "--format", "json")
+    assert (gone_on.status, gone_on.out.count("\n")) == (1, 10)
+    *failures, last = gone_on.err.splitlines()
+    assert sorted(failures) == [
+        f"{topic}/{origin} at grpc://127.0.0.1:1 failed: nobody answers at grpc://127.0.0.1:1"
+        for origin in ("JFK", "LAX")
+    ]
+    assert last.startswith("complete: 2 replies, 10 messages of 4 sources")
+    # Of a fetch that waits, so that the failure is what ends it.
+    ended = wings(*both, "--offset", 5)
+    assert ended.status == 1
+    assert "disconnected: 0 replies" in ended.err
+    refused = wings("gather", topic, "--filter", "1 +")
+    assert refused.status == 1
+    assert "server_error: 0 replies" in refused.err
+
+
+def test_ctrl_c_cancels_a_gather(server: RunningServer, topic: str) -> None:
+    arguments = ("gather", topic, "--kind", "follow", "--format", "json")
+    with start(server, *arguments) as child:
+        assert child.stdout is not None
+        lines = [child.stdout.readline() for _ in range(10)]
+        server.wait_for_calls(2)
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=50)
+    assert (child.returncode, out) == (130, b"")
+    assert sorted(json.loads(line)["delay (min)"] for line in lines) == list(range(10))
+    assert err.startswith(b"cancelled: 2 replies, 10 messages of 2 sources in ")
+    server.wait_for_calls(0)
+
+
+def test_gather_counts_for_each_source_on_a_terminal(server: RunningServer, topic: str) -> None:
+    terminal, given = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "wings_client.cli", "gather", topic, "--kind", "scan"],
+        env={**os.environ, "WINGS_ENDPOINT": server.flight, "TERM": "xterm", "COLUMNS": "80"},
+        stdout=subprocess.DEVNULL,
+        stderr=given,
+    )
+    os.close(given)
+    shown = b""
+    with contextlib.suppress(OSError):  # How a terminal ends on Linux.
+        while part := os.read(terminal, 65_536):
+            shown += part
+    os.close(terminal)
+    assert child.wait(50) == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert re.search(rf"{topic}/JFK +1 +5", text)
+    assert re.search(rf"{topic}/LAX +1 +5", text)
+    assert text.rstrip().splitlines()[-1].startswith("complete: 2 replies, 10 messages")

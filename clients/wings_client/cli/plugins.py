@@ -20,6 +20,7 @@ OWN = {
         ("bench", "bench", "bench"),
         ("consume", "consume", "consume"),
         ("fetch", "fetch", "fetch"),
+        ("gather", "gather", "gather"),
         ("push", "push", "push"),
         ("tail", "tail", "tail"),
         ("topic", "topic", "app"),

@@ -25,6 +25,9 @@ from wings_core.times import Deadline
 REPLIES_WAITING_MAX = 256
 """Replies that arrived and were not yet taken; sources wait beyond it."""
 
+GRACE_SECONDS = 1.0
+"""How much longer than the total a server may wait, so that it is the total that ends a gather."""
+
 
 @dataclass(slots=True)
 class Wait:
@@ -77,7 +80,7 @@ class Engine:
         self._answering = False
         """Whether any server has answered."""
         self._end: GatherEnd | None = None
-        whole = Deadline.after(rules.timeout)
+        whole = Deadline.after(rules.timeout + GRACE_SECONDS)
         self._all = [
             Source(
                 request,
