@@ -16,7 +16,7 @@ def spark() -> "Iterator[SparkSession]":
     """A local session of two cores; starting it takes seconds, so all tests share it."""
     from wings_spark.testing import local_session
 
-    with local_session() as session:
+    with local_session(attempts=2) as session:
         yield session
 
 

@@ -133,6 +133,17 @@ class Options(BaseModel):
                 shortened(sentence(problem).replace("key", "option", 1))
             ) from None
 
+    def refuse(self, names: tuple[str, ...], kind: str) -> Self:
+        """Return the options, if none of these is given.
+
+        Raises:
+            InvalidArgument: One is, and it is for something else.
+        """
+        for name in names:
+            if getattr(self, name) is not None:
+                raise InvalidArgument(f"option {to_camel(name)!r} is for {kind} alone")
+        return self
+
 
 class ReadOptions(Options):
     """What is read, of batches and of streams."""
@@ -175,8 +186,7 @@ class ReadOptions(Options):
         Raises:
             InvalidArgument: One is for streams alone.
         """
-        self._refuse(_STREAM_ONLY, "streams")
-        return self
+        return self.refuse(_STREAM_ONLY, "streams")
 
     def for_stream(self) -> Self:
         """Return the options, checked for a stream.
@@ -184,8 +194,7 @@ class ReadOptions(Options):
         Raises:
             InvalidArgument: One is for batch reads alone.
         """
-        self._refuse(_BATCH_ONLY, "batch reads")
-        return self
+        return self.refuse(_BATCH_ONLY, "batch reads")
 
     def start(self, default: Bound) -> Bound:
         """Return where to begin."""
@@ -194,11 +203,6 @@ class ReadOptions(Options):
     def end(self, default: Bound) -> Bound:
         """Return where to end."""
         return _one(self.ending_offsets, self.ending_timestamp, default)
-
-    def _refuse(self, names: tuple[str, ...], kind: str) -> None:
-        for name in names:
-            if getattr(self, name) is not None:
-                raise InvalidArgument(f"option {to_camel(name)!r} is for {kind} alone")
 
 
 def split_pattern(text: str) -> tuple[NamespaceName, re.Pattern[str]]:

@@ -1,4 +1,4 @@
-"""The data source `wings`: what Spark makes readers of.
+"""The data source `wings`: what Spark makes readers and writers of.
 
 Spark imports this in every application that uses any Python data source, so everything but the
 class itself is imported when it is used.
@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 NAME = "wings"
@@ -20,7 +25,10 @@ _PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class WingsDataSource(DataSource):
-    """Topics of Wings as DataFrames; options are those of `wings_spark.options`."""
+    """Topics of Wings as DataFrames.
+
+    The options are those of `wings_spark.options` and `wings_spark.write_options`.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -52,6 +60,30 @@ class WingsDataSource(DataSource):
         from wings_spark.stream import WingsStreamReader
 
         return WingsStreamReader(ReadOptions.parse(self.options).for_stream(), schema)
+
+    def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
+        """Return the writer of a batch write."""
+        from wings_core.errors import InvalidArgument
+        from wings_spark.write_options import WriteOptions
+        from wings_spark.writer import WingsWriter
+
+        if overwrite:
+            raise InvalidArgument("a topic can only be appended to: write with mode('append')")
+        return WingsWriter(WriteOptions.for_batch(self.options), schema)
+
+    def streamWriter(  # noqa: N802 - Spark's name.
+        self, schema: "StructType", overwrite: bool
+    ) -> "DataSourceStreamWriter":
+        """Return the writer of a stream."""
+        from wings_core.errors import InvalidArgument
+        from wings_spark.stream_writer import WingsStreamWriter
+        from wings_spark.write_options import WriteOptions
+
+        if overwrite:
+            raise InvalidArgument(
+                "a topic can only be appended to: use outputMode('append'), not 'complete'"
+            )
+        return WingsStreamWriter(WriteOptions.for_stream(self.options), schema)
 
 
 def _takes_filters() -> bool:

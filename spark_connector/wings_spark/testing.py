@@ -53,13 +53,14 @@ def use_this_python() -> None:
 
 @contextmanager
 def local_session(
-    cores: int = 2, settings: dict[str, str] | None = None
+    cores: int = 2, settings: dict[str, str] | None = None, *, attempts: int = 1
 ) -> Generator["SparkSession"]:
     """Run a local session for as long as the `with` lasts; its first start takes seconds.
 
     Args:
         cores: How many tasks run at once.
         settings: Beside, or instead of, `SETTINGS`.
+        attempts: How often a task is tried, the first time included.
 
     Raises:
         RuntimeError: There is no Java.
@@ -69,7 +70,7 @@ def local_session(
     from pyspark.sql import SparkSession
 
     with tempfile.TemporaryDirectory(prefix="wings-spark-") as directory:
-        builder = SparkSession.builder.master(f"local[{cores}]").appName("wings")
+        builder = SparkSession.builder.master(f"local[{cores},{attempts}]").appName("wings")
         builder = builder.config("spark.sql.warehouse.dir", directory)
         builder = builder.config("spark.local.dir", directory)
         for name, value in (SETTINGS | (settings or {})).items():

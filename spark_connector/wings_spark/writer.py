@@ -1,0 +1,52 @@
+"""Batch writes as Spark's data source API has them.
+
+    planning          tasks                        driver
+    check the topic ─▶ stage, each for itself ─▶ publish all at once
+                                                   or abort
+
+Spark pickles the writer where it plans, and commits with a copy of it in another process.
+"""
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from wings_spark.ledger import Entry
+from wings_spark.sink import Sink, stages_of
+from wings_spark.write_options import WriteOptions
+
+
+class WingsWriter(DataSourceArrowWriter):
+    """Appends the rows of one job to a topic, all or none.
+
+    Args:
+        options: Checked for a batch write.
+        schema: Of the rows.
+
+    Raises:
+        WingsError: There is no such topic, or the rows do not fit it.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._sink = Sink.find(options, schema)
+        self._repeated = options.txn_app_id is not None
+        self._entry = Entry(f"spark-job:{uuid4()}", 0)
+        if options.txn_app_id is not None and options.txn_version is not None:
+            # As in Delta Lake, an application counts its versions for each table by itself.
+            writer = f"spark-app:{options.txn_app_id}:{self._sink.topic.uuid}"
+            self._entry = Entry(writer, options.txn_version)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of one task."""
+        return self._sink.stage(self._entry, iterator, repeated=self._repeated)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish what the tasks staged."""
+        self._entry.publish(self._sink.endpoint, stages_of(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Delete what the tasks staged that ended well; the others have done so themselves."""
+        self._entry.abort(self._sink.endpoint, stages_of(messages))
