@@ -168,6 +168,16 @@ class CommitBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class FlushId:
+    """Names a flush, so that a commit whose answer was lost can be asked for again."""
+
+    writer: str
+    """Unique for the process that flushes, from its start to its end."""
+    number: int
+    """Counts up; the writer's next flush begins only when it will not ask for this one again."""
+
+
+@dataclass(frozen=True, slots=True)
 class CommittedRange:
     """Offsets `[start_offset, end_offset]` that a batch got in one partition."""
 

@@ -16,6 +16,7 @@ from wings_core.model import (
     CommitBatch,
     CommitResult,
     ConsumerOffset,
+    FlushId,
     Located,
     Namespace,
     PartitionState,
@@ -125,7 +126,9 @@ class Admin(Protocol):
 class OffsetRegistry(Protocol):
     """The log's index: which offsets of which partition lie where."""
 
-    def commit(self, batches: Sequence[CommitBatch]) -> list[CommitResult]:
+    def commit(
+        self, batches: Sequence[CommitBatch], flush_id: FlushId | None = None
+    ) -> list[CommitResult]:
         """Assign offsets to the batches of one flush, in order, in one durable transaction.
 
         Each batch is judged against a state that includes the batches before it, and is accepted
@@ -140,6 +143,8 @@ class OffsetRegistry(Protocol):
 
         Args:
             batches: Their pages are durable in storage.
+            flush_id: Makes the commit idempotent: the writer's last flush again, whatever batches
+                come with it, is answered with its first results and changes nothing.
 
         Returns:
             One result for each batch, in order. A batch can be rejected with `TopicNotFound`,
@@ -147,7 +152,8 @@ class OffsetRegistry(Protocol):
             `AlreadyExists`, `StageNotFound` or `BatchTooLarge`.
 
         Raises:
-            Internal: The transaction failed; none of the batches is committed.
+            Internal: The transaction failed; none of the batches is committed. Also for a flush
+                before the writer's last one, which may come late and must not be committed then.
             ResourceExhausted: The same, because the disk is full.
             Unavailable: The same, because the store could not be reached in time.
         """

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
+from wings_core.metadata.flushes import dump_results, is_repeat, load_results
 from wings_core.metadata.judge import RESULTS_KEPT_MAX, Judge, PartitionDraft
 from wings_core.metadata.sqlite.commit_cache import CommitCache
 from wings_core.metadata.sqlite.stages import find_stage, write_stages
 from wings_core.metadata.sqlite.topics import find_topic_id
 from wings_core.metadata.stages import StageDraft
-from wings_core.model import CommitBatch, CommitResult, CommittedRange
+from wings_core.model import CommitBatch, CommitResult, CommittedRange, FlushId
 from wings_core.partitions import Partition
 
 _RANGES = TypeAdapter(tuple[CommittedRange, ...])
@@ -31,6 +32,27 @@ class Committed:
     folio_ids: dict[str, int]
     partitions: list[PartitionDraft]
     """Those written to."""
+
+
+def commit_flush(
+    connection: sqlite3.Connection,
+    batches: Sequence[CommitBatch],
+    now: int,
+    cache: CommitCache,
+    flush_id: FlushId,
+) -> Committed:
+    """Commit batches as `commit_batches` does, once: again, it answers with the first results."""
+    row: tuple[int, str] | None = connection.execute(
+        "SELECT number, results FROM flushes WHERE writer = ?", (flush_id.writer,)
+    ).fetchone()
+    if row is not None and is_repeat(flush_id, row[0]):
+        return Committed(load_results(row[1]), {}, {}, {}, [])
+    committed = commit_batches(connection, batches, now, cache)
+    connection.execute(
+        "INSERT OR REPLACE INTO flushes VALUES (?, ?, ?, ?)",
+        (flush_id.writer, flush_id.number, dump_results(committed.results), now),
+    )
+    return committed
 
 
 def commit_batches(

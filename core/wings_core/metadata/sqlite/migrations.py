@@ -177,7 +177,22 @@ _STAGES = (
     """,
 )
 
-MIGRATIONS: Sequence[Sequence[str]] = (_INITIAL, _STAGES)
+_FLUSHES = (
+    """
+    -- The last flush of each writer; see metadata/flushes.py.
+    CREATE TABLE flushes (
+        writer TEXT PRIMARY KEY,
+        number INTEGER NOT NULL,
+        results TEXT NOT NULL, -- JSON of the results.
+        committed_at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE INDEX flushes_by_age ON flushes (committed_at)
+    """,
+)
+
+MIGRATIONS: Sequence[Sequence[str]] = (_INITIAL, _STAGES, _FLUSHES)
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 
 

@@ -3,6 +3,7 @@
 import sqlite3
 from collections import Counter
 
+from wings_core.metadata.flushes import FLUSHES_KEPT_US
 from wings_core.metadata.judge import RESULTS_KEPT_US
 from wings_core.metadata.sqlite.publish import purge_results
 from wings_core.metadata.sqlite.stages import count_off, purge_deleted, purge_of_topic
@@ -29,6 +30,11 @@ def purge(connection: sqlite3.Connection, rows_max: int, now: int) -> bool:
         left = _purge_topic(connection, row[0], left)
     left -= purge_deleted(connection, left)
     left -= purge_results(connection, left, now)
+    left -= connection.execute(
+        "DELETE FROM flushes WHERE writer IN "
+        "(SELECT writer FROM flushes WHERE committed_at <= ? LIMIT ?)",
+        (now - FLUSHES_KEPT_US, max(0, left)),
+    ).rowcount
     left -= connection.execute(
         "DELETE FROM producer_results WHERE (topic_id, producer_id, slot) IN "
         "(SELECT topic_id, producer_id, slot FROM producer_results "

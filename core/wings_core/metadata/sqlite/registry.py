@@ -12,6 +12,7 @@ from wings_core.model import (
     CommitBatch,
     CommitResult,
     ConsumerOffset,
+    FlushId,
     Located,
     PartitionState,
     Position,
@@ -37,13 +38,19 @@ class SqliteRegistry(OffsetRegistry):
         self._waiters = waiters
         self._clock = clock
 
-    def commit(self, batches: Sequence[CommitBatch]) -> list[CommitResult]:
+    def commit(
+        self, batches: Sequence[CommitBatch], flush_id: FlushId | None = None
+    ) -> list[CommitResult]:
         """Assign offsets to the batches of a flush; see `OffsetRegistry.commit`."""
         with self._connections.exclusive(committing=True) as writer:
             cache = self._connections.commit_cache
             try:
                 with writer.transaction() as connection:
-                    committed = commit.commit_batches(connection, batches, self._clock(), cache)
+                    now = self._clock()
+                    if flush_id is None:
+                        committed = commit.commit_batches(connection, batches, now, cache)
+                    else:
+                        committed = commit.commit_flush(connection, batches, now, cache, flush_id)
             except BaseException:
                 cache.forget()
                 raise
