@@ -11,7 +11,7 @@ LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.1
 	--no-emit-index-url --no-header --no-annotate
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check bench lock clean
+.PHONY: help demo test soak check bench protocol lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -33,6 +33,11 @@ check: $(VENV)/.dev ## lint, formatting and types
 
 bench: $(VENV)/.dev ## measure against the baselines, print a table and write JSON
 	$(BIN)/python -m benchmarks
+
+protocol: $(VENV)/.dev ## generate the code of the gRPC interfaces
+	cd core && PATH="$(CURDIR)/$(BIN):$$PATH" $(CURDIR)/$(BIN)/python -m grpc_tools.protoc \
+		--proto_path=. --python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. \
+		wings_core/protocol/v1/*.proto
 
 lock: $(VENV)/.dev ## pin the newest versions of everything in requirements/
 	$(LOCK) pyproject.toml --extra server --extra spark --group dev --output-file requirements/dev.txt

@@ -1,0 +1,1 @@
+"""Package `wings.v1`: the metadata service."""
