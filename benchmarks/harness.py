@@ -50,7 +50,7 @@ def compare(
     wings: Callable[[], float],
     baseline: Callable[[], float],
     *,
-    runs: int = 5,
+    runs: int = 9,
     more_is_better: bool = True,
 ) -> Row:
     """Measure both in turn, `runs` times after one run that does not count.
