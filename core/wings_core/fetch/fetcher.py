@@ -182,11 +182,13 @@ class Fetcher:
         finally:
             state.settle(reserved, 0)
 
-    def scan(self, cursor: Cursor, end_offset: int, cancel: Cancel) -> Iterator[Chunk]:
-        """Yield the rows from the cursor to `end_offset`, exclusive; never waits.
+    def scan(self, cursor: Cursor, end_offset: int, cancel: Cancel) -> Iterator[list[Chunk]]:
+        """Yield the rows from the cursor to `end_offset`, exclusive, a few chunks at a time.
+
+        Never waits. The cursor moves with the rows; empty chunks are left out.
 
         Args:
-            cursor: Moves with the rows.
+            cursor: Where to begin.
             end_offset: At most the log's end.
             cancel: Ends the scan.
 
@@ -204,10 +206,9 @@ class Fetcher:
             assert located.locations, "a scan ends at or before the log's end"
             stop_offset = min(end_offset, located.locations[-1].end_offset + 1)
             chunks = self._read(cursor, located.locations, stop_offset, UNLIMITED)
-            for chunk in _read_ahead(chunks):
-                cursor.offset = chunk.end_offset + 1
-                if chunk.batch.num_rows:
-                    yield chunk
+            for ahead in _read_ahead(chunks):
+                cursor.offset = ahead[-1].end_offset + 1
+                yield [chunk for chunk in ahead if chunk.batch.num_rows]
                 cancel.check()
 
     def _read(
@@ -237,8 +238,8 @@ class Fetcher:
             self._registry.wait([position], deadline, wake)
 
 
-def _read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Yield chunks, reading some at a time, of which all that were read come before an error."""
+def _read_ahead(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
+    """Yield chunks, some at a time and at least one; all that were read come before an error."""
     ahead: list[Chunk] = []
     ahead_bytes = 0
     ends_at = time.monotonic() + AHEAD_SECONDS
@@ -247,14 +248,15 @@ def _read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
             ahead.append(chunk)
             ahead_bytes += chunk.bytes
             if ahead_bytes >= AHEAD_BYTES or time.monotonic() >= ends_at:
-                yield from ahead
-                ahead.clear()
-                ahead_bytes = 0
+                yield ahead
+                ahead, ahead_bytes = [], 0
                 ends_at = time.monotonic() + AHEAD_SECONDS
     except WingsError:
-        yield from ahead
+        if ahead:
+            yield ahead
         raise
-    yield from ahead
+    if ahead:
+        yield ahead
 
 
 def _filtered(cursor: Cursor) -> bool:

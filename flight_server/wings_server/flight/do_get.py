@@ -51,11 +51,11 @@ class Get:
         """Of every batch of the stream."""
         return self.cursor.selection.schema
 
-    def chunks(self, cancel: Cancel) -> Iterator[Chunk]:
-        """Yield the rows; blocks while a fetch or follow waits."""
+    def chunks(self, cancel: Cancel) -> Iterator[list[Chunk]]:
+        """Yield the rows, as many chunks at a time as are at hand; blocks while a read waits."""
         if self.state is None:
             return self.fetcher.scan(self.cursor, self.end_offset, cancel)
-        return self.fetcher.read(self.cursor, self.state, cancel)
+        return ([chunk] for chunk in self.fetcher.read(self.cursor, self.state, cancel))
 
     @property
     def end_reason(self) -> EndReason:
@@ -119,9 +119,14 @@ def stream(
     """Yield what goes on the wire: each chunk with its range, then the empty end chunk."""
     cancel = Cancel()
     with watch.watched(context, cancel):
-        for chunk in get.chunks(cancel):
-            metrics.delivered("flight", chunk.batch.num_rows, chunk.bytes)
-            yield chunk.batch, chunk_metadata(chunk.start_offset, chunk.end_offset)
+        for chunks in get.chunks(cancel):
+            rows = sum(chunk.batch.num_rows for chunk in chunks)
+            metrics.delivered("flight", rows, sum(chunk.bytes for chunk in chunks))
+            # Handing one on takes no step of ours: see `AHEAD_SECONDS`.
+            yield from [
+                (chunk.batch, chunk_metadata(chunk.start_offset, chunk.end_offset))
+                for chunk in chunks
+            ]
         # A scan that begins at or past its end, and a wait in vain, end where they began.
         end = end_metadata(get.end_reason, get.cursor.offset, get.cursor.log_end_offset)
         yield empty_batch(get.schema), end
