@@ -122,7 +122,7 @@ class Options(BaseModel):
         for name, value in given.items():
             folded = cls.synonyms.get(name.lower(), name.lower())
             alias = known.get(folded, name)
-            if alias in found:
+            if found.get(alias, value) != value:
                 raise InvalidArgument(f"option {alias!r} is given twice")
             found[alias] = value
         try:

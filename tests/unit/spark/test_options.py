@@ -20,6 +20,7 @@ def test_a_path_is_the_topic() -> None:
     assert ReadOptions.parse({"endpoint": "grpc://a:1", "path": "t"}).topic == "t"
     with pytest.raises(InvalidArgument, match="'topic' is given twice"):
         ReadOptions.parse(GIVEN | {"path": "t"})
+    assert ReadOptions.parse(GIVEN | {"path": GIVEN["topic"]}).topic == "flights"
 
 
 def test_columns_are_names_between_commas_or_json() -> None:
