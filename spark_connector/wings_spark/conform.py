@@ -17,6 +17,7 @@ from wings_core.arrow_types import fields_of
 from wings_core.contracts.messages import shortened
 from wings_core.errors import SchemaMismatch, WingsError
 from wings_core.type_names import type_name
+from wings_spark.spark_versions import ARROW_ZONE
 from wings_spark.types import spark_type
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ Convert = Callable[["ArrowArray"], "ArrowArray"]
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema in which Spark takes rows of a schema."""
-    return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema, **ARROW_ZONE)
 
 
 class Conformer:
@@ -124,6 +125,6 @@ def conversion_of(source: "ArrowField", target: "ArrowField") -> Convert | None:
 
 def _own_type(source: "ArrowField") -> pa.DataType | None:
     try:
-        return to_arrow_type(spark_type(source.type, source.name), timezone="UTC")
+        return to_arrow_type(spark_type(source.type, source.name), **ARROW_ZONE)
     except WingsError:
         return None

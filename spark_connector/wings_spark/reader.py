@@ -54,7 +54,7 @@ class WingsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one range; of none, where the query has none."""
-        part = partition.value
+        part = getattr(partition, "value", None)  # Spark 4.1 gives None itself for none.
         return self.range_reader.read(part) if isinstance(part, Range) else iter(())
 
 

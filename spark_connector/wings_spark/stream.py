@@ -148,7 +148,7 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one range."""
-        part = partition.value
+        part = getattr(partition, "value", None)  # Spark 4.1 gives None itself for none.
         return self._range_reader.read(part) if isinstance(part, Range) else iter(())
 
     def stop(self) -> None:
