@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry, Stages
+from wings_core.metadata.remote import RemoteMetadata
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import (
     Accepted,
@@ -57,6 +58,8 @@ class MetadataUnderTest:
     clock: Clock = field(default_factory=Clock)
     opened: Metadata = field(init=False)
     topics_created: int = 0
+    across_a_network: bool = False
+    """Whether a watch hears of commits a while after they return, several at once."""
 
     def __post_init__(self) -> None:
         self.opened = self.open(self.clock)
@@ -173,7 +176,38 @@ def open_sqlite(directory: Path) -> Generator[MetadataUnderTest]:
         metadata.opened.close()
 
 
-IMPLEMENTATIONS = {"sqlite": open_sqlite}
+class RemoteOverSqlite(RemoteMetadata):
+    """A client of a metadata service in this process, which are opened and closed together."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        from wings_server.metadata.service import MetadataService
+        from wings_server.settings import Address
+
+        self.served = SqliteMetadata(path, clock=clock)
+        self.service = MetadataService(self.served, Address("127.0.0.1", 0))
+        self.service.start()
+        self.stopped = False
+        super().__init__(str(self.service.address))
+
+    def close(self) -> None:
+        super().close()
+        if not self.stopped:
+            self.stopped = True
+            self.service.stop(drain_seconds=0)
+            self.served.close()
+
+
+@contextmanager
+def open_remote(directory: Path) -> Generator[MetadataUnderTest]:
+    metadata = MetadataUnderTest(lambda clock: RemoteOverSqlite(directory / "metadata.db", clock))
+    metadata.across_a_network = True
+    try:
+        yield metadata
+    finally:
+        metadata.opened.close()
+
+
+IMPLEMENTATIONS = {"sqlite": open_sqlite, "remote": open_remote}
 """What the behaviour suite runs over: how to open each in a directory of the test."""
 
 

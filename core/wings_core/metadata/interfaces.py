@@ -205,7 +205,8 @@ class OffsetRegistry(Protocol):
         once however many of the positions it wrote to, and when a topic among them is deleted; and
         at once, on entering, where there is one already or a topic is gone. It is called from the
         committing thread, so it must be quick and must not raise; one call may still be under way
-        when the block has ended.
+        when the block has ended. Over a network it is called a while after the commit (or after
+        entering), commits that follow one another may share a call, and partitions need not.
 
         Args:
             positions: Watched all at once.

@@ -1,0 +1,240 @@
+"""Namespaces and topics at a metadata service; look-ups share calls, and topics are cached."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import pyarrow as pa
+
+from wings_core.errors import Unavailable
+from wings_core.metadata.interfaces import Admin
+from wings_core.metadata.remote import codec
+from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, seconds_left
+from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome
+from wings_core.model import Namespace, Topic, TopicConfig
+from wings_core.names import NamespaceName, TopicName
+from wings_core.protocol.v1 import admin_pb2 as pb
+from wings_core.protocol.v1.admin_pb2_grpc import AdminServiceStub
+from wings_core.times import Deadline
+
+TOPICS_CACHED_MAX = 4_096
+"""How many topics a node remembers by name; then the one remembered longest is dropped."""
+
+TOPIC_SECONDS = 1.0
+"""How long a topic is answered from memory: what another node changes is seen after this at most. A
+topic that was deleted is found out earlier, by its UUID, at the first look into its log."""
+
+Value = TypeVar("Value")
+
+
+class TopicCache:
+    """Topics by name, as the service told of them; all methods from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._topics: dict[TopicName, tuple[Topic, float]] = {}
+        self._names: dict[str, TopicName] = {}
+        self._generation = 0
+
+    @property
+    def generation(self) -> int:
+        """A number to take before the service is asked."""
+        return self._generation
+
+    def get(self, name: TopicName, *, stale: bool = False) -> Topic | None:
+        """Return a topic that was heard of lately, or, `stale`, at any time."""
+        found = self._topics.get(name)
+        if found is None or (not stale and time.monotonic() - found[1] > TOPIC_SECONDS):
+            return None
+        return found[0]
+
+    def remember(self, topic: Topic, generation: int, asked_at: float) -> Topic:
+        """Keep an answer, unless something was forgotten since `generation` was taken.
+
+        Returns:
+            The topic; the object that is kept already where nothing of it changed, since much is
+            cached by the identity of its schema.
+        """
+        with self._lock:
+            known = self._topics.get(topic.name)
+            if known is not None and known[0] == topic:
+                topic = known[0]
+            if generation == self._generation:
+                self._drop(topic.name)
+                if len(self._topics) >= TOPICS_CACHED_MAX:
+                    self._drop(next(iter(self._topics)))
+                self._topics[topic.name] = (topic, asked_at)
+                self._names[topic.uuid] = topic.name
+        return topic
+
+    def forget(self, name: TopicName) -> None:
+        """Drop a topic that was changed or is gone."""
+        with self._lock:
+            self._generation += 1
+            self._drop(name)
+
+    def forget_uuid(self, topic_uuid: str) -> None:
+        """Drop a topic that is gone; another of its name that was heard of since is kept."""
+        with self._lock:
+            self._generation += 1
+            name = self._names.get(topic_uuid)
+            if name is not None:
+                self._drop(name)
+
+    def _drop(self, name: TopicName) -> None:
+        dropped = self._topics.pop(name, None)
+        if dropped is not None:
+            del self._names[dropped[0].uuid]
+
+
+class RemoteAdmin(Admin):
+    """See `Admin`. Concurrent look-ups of one name share one call.
+
+    Args:
+        channel: To the service.
+        topics: Topics looked up lately.
+    """
+
+    def __init__(self, channel: ServiceChannel, topics: TopicCache) -> None:
+        self._channel = channel
+        self._stub = AdminServiceStub(channel.channel)
+        self._cache = topics
+        self._tenants: Deduplicate[str, str] = Deduplicate(self._look_up_tenant)
+        self._namespaces: Deduplicate[NamespaceName, Namespace] = Deduplicate(
+            self._look_up_namespace
+        )
+        self._topics: Deduplicate[tuple[TopicName, int], Topic] = Deduplicate(self._look_up_topic)
+
+    def get_tenant(self, tenant: str) -> str:
+        """Return the full name of a tenant, which is there while one of its namespaces is.
+
+        Raises:
+            NamespaceNotFound: It has none.
+        """
+        return self._answer(self._tenants.get(tenant, Deadline.after(CALL_SECONDS)))
+
+    def create_namespace(self, name: NamespaceName) -> Namespace:
+        """Create a namespace; see `Admin.create_namespace`."""
+        request = pb.CreateNamespaceRequest(name=str(name))
+        return codec.namespace_of(self._channel.call(self._stub.CreateNamespace, request))
+
+    def get_namespace(self, name: NamespaceName) -> Namespace:
+        """Return a namespace; see `Admin.get_namespace`."""
+        return self._answer(self._namespaces.get(name, Deadline.after(CALL_SECONDS)))
+
+    def delete_namespace(self, name: NamespaceName) -> Namespace:
+        """Delete an empty namespace; see `Admin.delete_namespace`."""
+        request = pb.DeleteNamespaceRequest(name=str(name))
+        return codec.namespace_of(self._channel.call(self._stub.DeleteNamespace, request))
+
+    def list_namespaces(self) -> list[Namespace]:
+        """Return all namespaces, by name; see `Admin.list_namespaces`."""
+        pages = self._channel.pages(
+            lambda token: self._channel.call(
+                self._stub.ListNamespaces, pb.ListNamespacesRequest(page_token=token)
+            )
+        )
+        return [codec.namespace_of(found) for page in pages for found in page.namespaces]
+
+    def create_topic(
+        self,
+        name: TopicName,
+        schema: pa.Schema,
+        partition_key: str | None = None,
+        config: TopicConfig | None = None,
+        *,
+        if_not_exists: bool = False,
+    ) -> Topic:
+        """Create a topic; see `Admin.create_topic`."""
+        request = pb.CreateTopicRequest(
+            name=str(name),
+            schema=schema.serialize().to_pybytes(),
+            partition_key=partition_key,
+            config="" if config is None else config.model_dump_json(),
+            if_not_exists=if_not_exists,
+        )
+        topic = codec.topic_of(self._channel.call(self._stub.CreateTopic, request))
+        self._cache.forget(name)
+        return topic
+
+    def get_topic(self, name: TopicName) -> Topic:
+        """Return a topic; see `Admin.get_topic`.
+
+        What another node did within `TOPIC_SECONDS` may be missed. Where the service cannot be
+        reached, a topic that was looked up before is answered as it was then.
+        """
+        cached = self._cache.get(name)
+        if cached is not None:
+            return cached
+        generation = self._cache.generation
+        asked_at = time.monotonic()
+        try:
+            # A look-up from before a change that this node knows of is not joined.
+            key = (name, generation)
+            topic = self._answer(self._topics.get(key, Deadline.after(CALL_SECONDS)))
+        except Unavailable:
+            known = self._cache.get(name, stale=True)
+            if known is None or self._channel.closed:
+                raise
+            return known
+        except Exception:
+            self._cache.forget(name)
+            raise
+        return self._cache.remember(topic, generation, asked_at)
+
+    def list_topics(self, namespace: NamespaceName) -> list[Topic]:
+        """Return the topics of a namespace, by name; see `Admin.list_topics`."""
+        pages = self._channel.pages(
+            lambda token: self._channel.call(
+                self._stub.ListTopics,
+                pb.ListTopicsRequest(parent=str(namespace), page_token=token),
+            )
+        )
+        return [codec.topic_of(topic) for page in pages for topic in page.topics]
+
+    def alter_topic(self, name: TopicName, config: TopicConfig) -> Topic:
+        """Replace a topic's configuration; see `Admin.alter_topic`."""
+        request = pb.UpdateTopicRequest(name=str(name), config=config.model_dump_json())
+        try:
+            return codec.topic_of(self._channel.call(self._stub.UpdateTopic, request))
+        finally:
+            self._cache.forget(name)
+
+    def delete_topic(self, name: TopicName) -> Topic:
+        """Delete a topic; see `Admin.delete_topic`."""
+        request = pb.DeleteTopicRequest(name=str(name))
+        try:
+            return codec.topic_of(self._channel.call(self._stub.DeleteTopic, request))
+        finally:
+            self._cache.forget(name)
+
+    def _look_up_topic(
+        self, key: tuple[TopicName, int], deadline: Deadline, done: Callable[[Outcome[Topic]], None]
+    ) -> Callable[[], None]:
+        request = pb.GetTopicRequest(name=str(key[0]))
+        seconds = seconds_left(deadline, CALL_SECONDS)
+        return self._channel.begin(self._stub.GetTopic, request, seconds, codec.topic_of, done)
+
+    def _look_up_namespace(
+        self, key: NamespaceName, deadline: Deadline, done: Callable[[Outcome[Namespace]], None]
+    ) -> Callable[[], None]:
+        request = pb.GetNamespaceRequest(name=str(key))
+        seconds = seconds_left(deadline, CALL_SECONDS)
+        return self._channel.begin(
+            self._stub.GetNamespace, request, seconds, codec.namespace_of, done
+        )
+
+    def _look_up_tenant(
+        self, key: str, deadline: Deadline, done: Callable[[Outcome[str]], None]
+    ) -> Callable[[], None]:
+        request = pb.GetTenantRequest(name=f"tenants/{key}")
+        seconds = seconds_left(deadline, CALL_SECONDS)
+        return self._channel.begin(
+            self._stub.GetTenant, request, seconds, lambda tenant: tenant.name, done
+        )
+
+    def _answer(self, value: Value | None) -> Value:
+        if value is None:
+            raise Unavailable(f"metadata did not answer in {CALL_SECONDS:g} s")
+        return value

@@ -1,0 +1,148 @@
+"""The connection to the metadata service, and calls on it."""
+
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar, cast
+
+import grpc
+
+from wings_core.errors import Unavailable, WingsError
+from wings_core.metadata.remote.deduplicate import Outcome
+from wings_core.metadata.remote.errors import error_of
+from wings_core.times import Deadline
+
+CALL_SECONDS = 30.0
+"""How long a call may take that waits for nothing."""
+
+MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+"""The largest message: a flush with very many pages, or a long list."""
+
+RECONNECT_MS = (100, 1_000)
+"""A lost connection is tried again after at least, and at most, so many milliseconds."""
+
+KEEPALIVE_MS = 10_000
+"""A silent connection is asked whether it is still there so often, ..."""
+
+KEEPALIVE_ANSWER_MS = 5_000
+"""... and taken for lost when it does not answer for so long."""
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+Value = TypeVar("Value")
+
+
+class Page(Protocol):
+    """An answer of a list call."""
+
+    @property
+    def next_page_token(self) -> str:
+        """Empty on the last page."""
+        ...
+
+
+PageT = TypeVar("PageT", bound=Page)
+
+
+class ServiceChannel:
+    """Calls of the metadata service at one address; it connects when it is first needed.
+
+    Args:
+        target: `HOST:PORT`.
+    """
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.closed = False
+        self.channel = grpc.insecure_channel(
+            target,
+            options=[
+                ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS[0]),
+                ("grpc.min_reconnect_backoff_ms", RECONNECT_MS[0]),
+                ("grpc.max_reconnect_backoff_ms", RECONNECT_MS[1]),
+                ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+                ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_MS),
+                ("grpc.http2.max_pings_without_data", 0),
+                ("grpc.use_local_subchannel_pool", 1),
+                ("grpc.enable_http_proxy", 0),
+                # Whether a call may be made again is decided here, for each kind.
+                ("grpc.enable_retries", 0),
+            ],
+        )
+
+    def call(
+        self,
+        method: "grpc.UnaryUnaryMultiCallable[Request, Response]",
+        request: Request,
+        seconds: float = CALL_SECONDS,
+    ) -> Response:
+        """Make a call; blocks until it is answered, at most for so many seconds.
+
+        Raises:
+            Unavailable: There is no connection, or no answer; see `error_of`.
+            WingsError: What the service answered.
+        """
+        try:
+            return method(request, timeout=seconds)
+        except grpc.RpcError as error:
+            raise error_of(error, self.target) from None
+        except ValueError:
+            raise _closed() from None  # So gRPC says that the channel is closed.
+
+    def begin(
+        self,
+        method: "grpc.UnaryUnaryMultiCallable[Request, Response]",
+        request: Request,
+        seconds: float,
+        convert: Callable[[Response], Value | None],
+        done: Callable[[Outcome[Value]], None],
+    ) -> Callable[[], None]:
+        """Begin a call for `Deduplicate`: `done` gets what `convert` makes of the answer.
+
+        Raises:
+            Unavailable: The channel is closed.
+        """
+        try:
+            future = method.future(request, timeout=seconds)
+        except ValueError:
+            raise _closed() from None
+
+        def end(ended: object) -> None:
+            call = cast("grpc.Future[Response]", ended)
+            try:
+                done(Outcome(convert(call.result())))
+            except grpc.RpcError as error:
+                done(Outcome(error=error_of(error, self.target)))
+            except grpc.FutureCancelledError:
+                done(Outcome(error=_closed()))
+            except WingsError as error:
+                done(Outcome(error=error))
+
+        # Runs on the one thread of the channel, or here where the call has ended already.
+        future.add_done_callback(end)
+        return future.cancel  # pyright: ignore[reportReturnType] - it tells whether it could.
+
+    def pages(self, list_page: Callable[[str], PageT]) -> Iterator[PageT]:
+        """Yield the pages of a list, each asked for by the token of the one before."""
+        token = ""
+        while True:
+            page = list_page(token)
+            yield page
+            token = page.next_page_token
+            if not token:
+                return
+
+    def close(self) -> None:
+        """Cancel the calls under way; later ones raise `Unavailable`."""
+        self.closed = True
+        self.channel.close()
+
+
+def seconds_left(deadline: Deadline, seconds_max: float) -> float:
+    """Return the seconds until a deadline, at most so many."""
+    remaining = deadline.remaining()
+    return seconds_max if remaining is None else min(remaining, seconds_max)
+
+
+def _closed() -> Unavailable:
+    return Unavailable("metadata is closed")

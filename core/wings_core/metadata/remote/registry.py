@@ -1,0 +1,360 @@
+"""The log's index at a metadata service: each method is a call; looks and waits share theirs."""
+
+import itertools
+import threading
+import time
+import uuid
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.metadata.interfaces import LOCATIONS_MAX, OffsetRegistry
+from wings_core.metadata.judge import check_id
+from wings_core.metadata.remote import codec
+from wings_core.metadata.remote.admin import TopicCache
+from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, seconds_left
+from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome
+from wings_core.metadata.remote.known import KnownLocations
+from wings_core.metadata.remote.retries import Retries
+from wings_core.metadata.remote.watches import Place, Watches
+from wings_core.model import (
+    CommitBatch,
+    CommitResult,
+    ConsumerOffset,
+    FlushId,
+    Located,
+    PartitionState,
+    Position,
+    Rejected,
+    Topic,
+)
+from wings_core.partitions import Partition
+from wings_core.protocol.v1 import offset_registry_pb2 as pb
+from wings_core.protocol.v1.offset_registry_pb2_grpc import OffsetRegistryServiceStub
+from wings_core.storage.lru import Lru
+from wings_core.times import Deadline, now_us
+
+WAIT_SECONDS_MAX = 60.0
+"""The longest that one `OffsetLocation` waits; whoever waits longer makes another."""
+
+DEADLINE_MARGIN_SECONDS = 5.0
+"""The gRPC deadline of a call lies so much behind the one in the request: the service answers first
+unless it is gone, and a clock that differs does no harm, since gRPC sends the time that is left."""
+
+DOUBT_SECONDS_MAX = 10.0
+"""How long a commit whose answer was lost is asked for again, before its flush is given up as
+unknown."""
+
+DOUBT_PAUSE_SECONDS = (0.05, 0.5)
+"""Between two askings, doubling."""
+
+COMMIT_WAIT_SECONDS_MAX = 60.0
+"""How long a commit waits for the one before it."""
+
+STATES_KNOWN_MAX = 4_096
+"""Partitions whose last known state is remembered for when the service cannot be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """An answer, and when it was asked for, by the monotonic clock."""
+
+    located: Located
+    asked_at: float
+
+
+_LookKey = tuple[str, Partition, int, int]
+"""Topic, partition, offset and how many messages are wanted."""
+
+
+class RemoteRegistry(OffsetRegistry):
+    """See `OffsetRegistry`.
+
+    Where the service cannot be reached, `locate` and `partition_state` answer with what this node
+    has heard; all else raises `Unavailable`.
+
+    Args:
+        channel: To the service.
+        topics: Told of topics that turn out to be gone.
+        retries: Calls back after a pause.
+        clock: Microseconds since the epoch, of this node.
+    """
+
+    def __init__(
+        self,
+        channel: ServiceChannel,
+        topics: TopicCache,
+        retries: Retries,
+        clock: Callable[[], int] = now_us,
+    ) -> None:
+        self._channel = channel
+        self._stub = OffsetRegistryServiceStub(channel.channel)
+        self._topics = topics
+        self._clock = clock
+        self._known = KnownLocations()
+        self._states: Lru[tuple[str, Partition], PartitionState] = Lru(STATES_KNOWN_MAX)
+        self._looks: Deduplicate[_LookKey, _Look] = Deduplicate(self._begin_look)
+        self._locations: Deduplicate[Place, Located] = Deduplicate(self._begin_location)
+        self._watches = Watches(self._locations, retries)
+        self._committing = threading.Lock()
+        self._writer = uuid.uuid4().hex
+        self._flushes = itertools.count()
+        self._closing = threading.Event()
+
+    @property
+    def waiting_calls(self) -> int:
+        """How many long polls are under way at the service."""
+        return len(self._locations)
+
+    def commit(
+        self, batches: Sequence[CommitBatch], flush_id: FlushId | None = None
+    ) -> list[CommitResult]:
+        """Assign offsets to the batches of a flush; see `OffsetRegistry.commit`.
+
+        A commit whose answer is lost is asked for again by its flush's id, for up to
+        `DOUBT_SECONDS_MAX`. Where that brings no answer, `Unavailable` is raised with the fact
+        `in_doubt`; the flush is not committed after the next one of this node.
+        """
+        messages = [codec.batch_message(batch) for batch in batches]
+        if not self._committing.acquire(timeout=COMMIT_WAIT_SECONDS_MAX):
+            raise Unavailable(f"a commit is under way for {COMMIT_WAIT_SECONDS_MAX:g} s already")
+        try:
+            # One at a time: by the number of the next, the service knows this one to be over.
+            flush = flush_id or FlushId(self._writer, next(self._flushes))
+            name = pb.FlushId(writer=flush.writer, number=flush.number)
+            response = self._commit(pb.CommitRequest(batches=messages, flush_id=name))
+        finally:
+            self._committing.release()
+        results = codec.results_of(response.results, batches)
+        for batch, result in zip(batches, results, strict=False):
+            if isinstance(result, Rejected) and result.error.code == "TOPIC_NOT_FOUND":
+                self._topics.forget_uuid(batch.topic_uuid)
+        return results
+
+    def _commit(self, request: pb.CommitRequest) -> pb.CommitResponse:
+        until = Deadline.after(DOUBT_SECONDS_MAX)
+        pause, pause_max = DOUBT_PAUSE_SECONDS
+        in_doubt = False
+        while True:
+            try:
+                return self._channel.call(self._stub.Commit, request)
+            except Unavailable as error:
+                in_doubt = in_doubt or bool(error.facts.get("in_doubt"))
+                if not in_doubt:
+                    raise
+                if until.passed or self._closing.is_set():
+                    raise Unavailable(
+                        f"whether the batches are committed is not known: {error.message}",
+                        in_doubt=True,
+                    ) from None
+            self._closing.wait(pause)
+            pause = min(2 * pause, pause_max)
+
+    def locate(
+        self, topic_uuid: str, partition: Partition, offset: int, messages_max: int
+    ) -> Located:
+        """Find the pages from an offset on; see `OffsetRegistry.locate`."""
+        offset, messages_max = codec.int64(offset), max(1, codec.int64(messages_max))
+        key = (topic_uuid, partition, offset, messages_max)
+        deadline = Deadline.after(CALL_SECONDS + DEADLINE_MARGIN_SECONDS)
+        arrived = time.monotonic()
+        try:
+            while True:
+                look = self._looks.get(key, deadline)
+                if look is None:
+                    raise Unavailable(f"metadata did not answer in {CALL_SECONDS:g} s")
+                # A look that began earlier may have missed what was committed since. The next one
+                # cannot, and all who wait for it share it.
+                if look.located.locations or look.asked_at >= arrived:
+                    return look.located
+        except Unavailable:
+            known = self._known.locate(topic_uuid, partition, offset, messages_max, LOCATIONS_MAX)
+            if known is None or self._channel.closed:
+                raise
+            return known
+        except Exception as error:
+            self._note_gone(topic_uuid, error)
+            raise
+
+    def offset_location(
+        self, topic_uuid: str, partition: Partition, offset: int, deadline: Deadline
+    ) -> Located | None:
+        """Return the first locations from an offset on, as soon as there is one.
+
+        Blocks until then; concurrent calls for one place share one call of the service.
+
+        Returns:
+            None where the deadline passes before.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+            OffsetOutOfRange: `offset` is below the log's start.
+            Unavailable: The service cannot be reached.
+        """
+        while not deadline.passed:
+            located = self._locations.get((topic_uuid, partition, offset), deadline)
+            if located is not None:
+                return located
+        return None
+
+    def wait(
+        self, positions: Sequence[Position], deadline: Deadline, wake: threading.Event
+    ) -> None:
+        """Block until a position has data; see `OffsetRegistry.wait`."""
+        if wake.is_set() or deadline.passed:
+            return
+        with self._watches.watch(positions, deadline, wake.set, once=True):
+            wake.wait(deadline.remaining())
+
+    @contextmanager
+    def watch(self, positions: Sequence[Position], callback: Callable[[], None]) -> Generator[None]:
+        """Call back when a position has data; see `OffsetRegistry.watch`.
+
+        Called from the thread of the connection, also for data that is there on entering; commits
+        that follow one another quickly may share a call.
+        """
+        with self._watches.watch(positions, Deadline.never(), callback, once=False):
+            yield
+
+    def partition_states(self, topic_uuid: str) -> list[PartitionState]:
+        """Return where a topic's partitions stand; see `OffsetRegistry.partition_states`."""
+        pages = self._channel.pages(
+            lambda token: self._channel.call(
+                self._stub.ListPartitionStates,
+                pb.ListPartitionStatesRequest(topic_uuid=topic_uuid, page_token=token),
+            )
+        )
+        return [codec.state_of(state) for page in pages for state in page.partition_states]
+
+    def partition_state(self, topic_uuid: str, partition: Partition) -> PartitionState:
+        """Return where a partition stands; see `OffsetRegistry.partition_state`."""
+        key = (topic_uuid, partition)
+        request = pb.GetPartitionStateRequest(topic_uuid=topic_uuid, partition=partition)
+        try:
+            state = codec.state_of(self._channel.call(self._stub.GetPartitionState, request))
+        except Unavailable:
+            known = self._states.get(key)
+            if known is None or self._channel.closed:
+                raise
+            return known
+        except Exception as error:
+            self._note_gone(topic_uuid, error)
+            raise
+        self._states.put(key, state)
+        return state
+
+    def offset_for_timestamp(self, topic_uuid: str, partition: Partition, timestamp: int) -> int:
+        """Return the first offset at or after a time; see `OffsetRegistry`."""
+        request = pb.OffsetForTimestampRequest(
+            topic_uuid=topic_uuid, partition=partition, timestamp_us=codec.int64(timestamp)
+        )
+        return self._channel.call(self._stub.OffsetForTimestamp, request).offset
+
+    def commit_offsets(
+        self, consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
+    ) -> list[ConsumerOffset]:
+        """Remember where a consumer reads on; see `OffsetRegistry.commit_offsets`."""
+        check_id("the consumer's name", consumer)
+        for _, _, offset in offsets:
+            if offset != codec.int64(offset):
+                raise InvalidArgument(f"{offset} is not an offset: it has more than 64 bits")
+        request = pb.CommitOffsetsRequest(
+            consumer=consumer,
+            offsets=[
+                pb.CommitOffsetsRequest.Entry(
+                    topic=str(topic.name), topic_uuid=topic.uuid, partition=partition, offset=offset
+                )
+                for topic, partition, offset in offsets
+            ],
+        )
+        response = self._channel.call(self._stub.CommitOffsets, request)
+        return [codec.consumer_offset_of(entry) for entry in response.offsets]
+
+    def get_offsets(self, consumer: str, topic_uuid: str | None = None) -> list[ConsumerOffset]:
+        """Return where a consumer reads on; see `OffsetRegistry.get_offsets`."""
+        pages = self._channel.pages(
+            lambda token: self._channel.call(
+                self._stub.ListConsumerOffsets,
+                pb.ListConsumerOffsetsRequest(
+                    consumer=codec.text("the consumer's name", consumer),
+                    topic_uuid=topic_uuid,
+                    page_token=token,
+                ),
+            )
+        )
+        return [codec.consumer_offset_of(entry) for page in pages for entry in page.offsets]
+
+    def list_consumers(self, consumers_max: int) -> list[str]:
+        """Return the named consumers; see `OffsetRegistry.list_consumers`."""
+        found: list[str] = []
+        pages = self._channel.pages(
+            lambda token: self._channel.call(
+                self._stub.ListConsumers, pb.ListConsumersRequest(page_token=token)
+            )
+        )
+        for page in pages:
+            found += page.consumers
+            if len(found) >= consumers_max:
+                break
+        return found[:consumers_max]
+
+    def purge(self, pages_max: int) -> bool:
+        """Forget deleted topics step by step; see `OffsetRegistry.purge`."""
+        return self._channel.call(self._stub.Purge, pb.PurgeRequest(pages_max=pages_max)).more
+
+    def live_folios(self) -> set[str]:
+        """Return the folios that a page refers to; see `OffsetRegistry.live_folios`."""
+        pages = self._channel.pages(
+            lambda token: self._channel.call(
+                self._stub.ListLiveFolios, pb.ListLiveFoliosRequest(page_token=token)
+            )
+        )
+        return {folio for page in pages for folio in page.folios}
+
+    def close(self) -> None:
+        """Ask no more for a commit whose answer was lost."""
+        self._closing.set()
+
+    def _begin_look(
+        self, key: _LookKey, deadline: Deadline, done: Callable[[Outcome[_Look]], None]
+    ) -> Callable[[], None]:
+        topic_uuid, partition, offset, messages_max = key
+        asked_at = time.monotonic()
+
+        def convert(response: pb.OffsetLocationResponse) -> _Look:
+            located = codec.located_of(response)
+            self._known.learn(topic_uuid, partition, located)
+            return _Look(located, asked_at)
+
+        request = pb.OffsetLocationRequest(
+            topic_uuid=topic_uuid, partition=partition, offset=offset, messages_max=messages_max
+        )
+        seconds = seconds_left(deadline, CALL_SECONDS)
+        return self._channel.begin(self._stub.OffsetLocation, request, seconds, convert, done)
+
+    def _begin_location(
+        self, key: Place, deadline: Deadline, done: Callable[[Outcome[Located]], None]
+    ) -> Callable[[], None]:
+        topic_uuid, partition, offset = key
+        request = pb.OffsetLocationRequest(
+            topic_uuid=topic_uuid, partition=partition, offset=codec.int64(offset), messages_max=1
+        )
+        seconds = seconds_left(deadline, WAIT_SECONDS_MAX)
+        now = self._clock()
+        request.sent_at.FromMicroseconds(now)
+        request.deadline.FromMicroseconds(now + round(seconds * 1e6))
+
+        def convert(response: pb.OffsetLocationResponse) -> Located | None:
+            located = codec.located_of(response)
+            self._known.learn(topic_uuid, partition, located)
+            return located if located.locations else None
+
+        return self._channel.begin(
+            self._stub.OffsetLocation, request, seconds + DEADLINE_MARGIN_SECONDS, convert, done
+        )
+
+    def _note_gone(self, topic_uuid: str, error: Exception) -> None:
+        if getattr(error, "code", None) == "TOPIC_NOT_FOUND":
+            self._topics.forget_uuid(topic_uuid)
+            self._known.forget(topic_uuid)

@@ -1,0 +1,61 @@
+"""Metadata that a service keeps: its interfaces over one connection."""
+
+from collections.abc import Callable
+from typing import Self
+
+from wings_core.metadata.interfaces import Metadata
+from wings_core.metadata.remote.admin import RemoteAdmin, TopicCache
+from wings_core.metadata.remote.channel import ServiceChannel
+from wings_core.metadata.remote.registry import RemoteRegistry
+from wings_core.metadata.remote.retries import Retries
+from wings_core.metadata.remote.staging import RemoteStages
+from wings_core.times import now_us
+
+
+class RemoteMetadata(Metadata):
+    """Topics and the log's index at a metadata service; may be used in a `with` statement.
+
+    It connects when it is first asked something, and again by itself whenever the connection is
+    lost.
+
+    Args:
+        target: The service's `HOST:PORT`.
+        clock: Microseconds since the epoch, of this node; the service's may differ.
+    """
+
+    def __init__(self, target: str, *, clock: Callable[[], int] = now_us) -> None:
+        self._channel = ServiceChannel(target)
+        self._retries = Retries()
+        topics = TopicCache()
+        self._admin = RemoteAdmin(self._channel, topics)
+        self._registry = RemoteRegistry(self._channel, topics, self._retries, clock)
+        self._stages = RemoteStages(self._channel)
+
+    @property
+    def admin(self) -> RemoteAdmin:
+        """Namespaces and topics."""
+        return self._admin
+
+    @property
+    def registry(self) -> RemoteRegistry:
+        """The log's index."""
+        return self._registry
+
+    @property
+    def stages(self) -> RemoteStages:
+        """What was staged."""
+        return self._stages
+
+    def close(self) -> None:
+        """End the connection and the calls on it; later calls raise `Unavailable`."""
+        self._registry.close()
+        self._retries.close()
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()

@@ -1,0 +1,1 @@
+"""The metadata service: `metadata/interfaces.py` of the core over gRPC."""

@@ -1,0 +1,283 @@
+"""What each RPC does: parse, call one method of the metadata, translate.
+
+Methods bear the names of the RPCs in snake case, and run on threads of the service.
+"""
+
+from wings_core.errors import InvalidArgument, NamespaceNotFound
+from wings_core.metadata.interfaces import Metadata
+from wings_core.metadata.remote import codec
+from wings_core.model import ConsumerOffset, FlushId, Topic, TopicConfig
+from wings_core.names import NamespaceName, TopicName
+from wings_core.partitions import Partition, partition_sort_key
+from wings_core.protocol.v1 import admin_pb2 as admin_pb
+from wings_core.protocol.v1 import offset_registry_pb2 as pb
+from wings_core.schemas import check_topic_schema
+from wings_server.metadata.paging import TOPICS_PAGE_SIZE_MAX, page, page_size_of
+
+CONSUMERS_MAX = 1_000_000
+"""Named consumers that are listed."""
+
+STEP_MAX = 10_000
+"""Pages purged, and stages swept, by one call: in one transaction, which others wait for."""
+
+
+class AdminHandlers:
+    """The RPCs of `wings.v1.AdminService`.
+
+    Args:
+        metadata: What is served.
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._admin = metadata.admin
+
+    def get_tenant(self, request: admin_pb.GetTenantRequest) -> admin_pb.Tenant:
+        """Answer a tenant that has a namespace."""
+        tenants = {f"tenants/{found.name.tenant}" for found in self._admin.list_namespaces()}
+        if request.name not in tenants:
+            raise NamespaceNotFound(f"there is no namespace of {request.name[:80]!r}")
+        return admin_pb.Tenant(name=request.name)
+
+    def create_namespace(self, request: admin_pb.CreateNamespaceRequest) -> admin_pb.Namespace:
+        """Create a namespace."""
+        name = NamespaceName.parse(request.name)
+        return codec.namespace_message(self._admin.create_namespace(name))
+
+    def get_namespace(self, request: admin_pb.GetNamespaceRequest) -> admin_pb.Namespace:
+        """Answer a namespace."""
+        name = NamespaceName.parse(request.name)
+        return codec.namespace_message(self._admin.get_namespace(name))
+
+    def delete_namespace(self, request: admin_pb.DeleteNamespaceRequest) -> admin_pb.Namespace:
+        """Delete an empty namespace."""
+        name = NamespaceName.parse(request.name)
+        return codec.namespace_message(self._admin.delete_namespace(name))
+
+    def list_namespaces(
+        self, request: admin_pb.ListNamespacesRequest
+    ) -> admin_pb.ListNamespacesResponse:
+        """Answer a page of all namespaces."""
+        found, token = page(
+            self._admin.list_namespaces(),
+            lambda namespace: [namespace.name.tenant, namespace.name.namespace],
+            request.page_size,
+            request.page_token,
+        )
+        return admin_pb.ListNamespacesResponse(
+            namespaces=[codec.namespace_message(namespace) for namespace in found],
+            next_page_token=token,
+        )
+
+    def create_topic(self, request: admin_pb.CreateTopicRequest) -> admin_pb.Topic:
+        """Create a topic, its schema checked here too: any client may call."""
+        schema = codec.schema_of(request.schema)
+        partition_key = request.partition_key if request.HasField("partition_key") else None
+        check_topic_schema(schema, partition_key)
+        topic = self._admin.create_topic(
+            TopicName.parse(request.name),
+            schema,
+            partition_key,
+            codec.config_of(request.config) if request.config else None,
+            if_not_exists=request.if_not_exists,
+        )
+        return codec.topic_message(topic)
+
+    def get_topic(self, request: admin_pb.GetTopicRequest) -> admin_pb.Topic:
+        """Answer a topic."""
+        return codec.topic_message(self._admin.get_topic(TopicName.parse(request.name)))
+
+    def list_topics(self, request: admin_pb.ListTopicsRequest) -> admin_pb.ListTopicsResponse:
+        """Answer a page of a namespace's topics."""
+        found, token = page(
+            self._admin.list_topics(NamespaceName.parse(request.parent)),
+            lambda topic: topic.name.topic,
+            request.page_size,
+            request.page_token,
+            size_max=TOPICS_PAGE_SIZE_MAX,
+        )
+        return admin_pb.ListTopicsResponse(
+            topics=[codec.topic_message(topic) for topic in found], next_page_token=token
+        )
+
+    def update_topic(self, request: admin_pb.UpdateTopicRequest) -> admin_pb.Topic:
+        """Replace a topic's configuration."""
+        name = TopicName.parse(request.name)
+        topic = self._admin.alter_topic(name, codec.config_of(request.config))
+        return codec.topic_message(topic)
+
+    def delete_topic(self, request: admin_pb.DeleteTopicRequest) -> admin_pb.Topic:
+        """Delete a topic."""
+        return codec.topic_message(self._admin.delete_topic(TopicName.parse(request.name)))
+
+
+class RegistryHandlers:
+    """The RPCs of `wings.v1.OffsetRegistryService`, but for `OffsetLocation`.
+
+    Args:
+        metadata: What is served.
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._registry = metadata.registry
+
+    def commit(self, request: pb.CommitRequest) -> pb.CommitResponse:
+        """Commit a flush."""
+        flush_id = None
+        if request.HasField("flush_id"):
+            flush_id = FlushId(request.flush_id.writer, request.flush_id.number)
+            if not flush_id.writer:
+                raise InvalidArgument("a flush_id names its writer")
+        batches = [codec.batch_of(batch) for batch in request.batches]
+        results = self._registry.commit(batches, flush_id)
+        return pb.CommitResponse(results=[codec.result_message(result) for result in results])
+
+    def get_partition_state(self, request: pb.GetPartitionStateRequest) -> pb.PartitionState:
+        """Answer where a partition stands."""
+        partition = Partition(request.partition)
+        return codec.state_message(self._registry.partition_state(request.topic_uuid, partition))
+
+    def list_partition_states(
+        self, request: pb.ListPartitionStatesRequest
+    ) -> pb.ListPartitionStatesResponse:
+        """Answer a page of where a topic's partitions stand."""
+        found, token = page(
+            self._registry.partition_states(request.topic_uuid),
+            lambda state: str(state.partition),
+            request.page_size,
+            request.page_token,
+            order=lambda key: partition_sort_key(Partition(key)),
+        )
+        return pb.ListPartitionStatesResponse(
+            partition_states=[codec.state_message(state) for state in found], next_page_token=token
+        )
+
+    def offset_for_timestamp(
+        self, request: pb.OffsetForTimestampRequest
+    ) -> pb.OffsetForTimestampResponse:
+        """Answer the first offset at or after a time."""
+        offset = self._registry.offset_for_timestamp(
+            request.topic_uuid, Partition(request.partition), request.timestamp_us
+        )
+        return pb.OffsetForTimestampResponse(offset=offset)
+
+    def commit_offsets(self, request: pb.CommitOffsetsRequest) -> pb.CommitOffsetsResponse:
+        """Remember where a consumer reads on."""
+        entries = self._registry.commit_offsets(
+            request.consumer,
+            [
+                (_named(entry.topic, entry.topic_uuid), Partition(entry.partition), entry.offset)
+                for entry in request.offsets
+            ],
+        )
+        return pb.CommitOffsetsResponse(
+            offsets=[codec.consumer_offset_message(entry) for entry in entries]
+        )
+
+    def list_consumer_offsets(
+        self, request: pb.ListConsumerOffsetsRequest
+    ) -> pb.ListConsumerOffsetsResponse:
+        """Answer a page of where a consumer reads on."""
+        topic_uuid = request.topic_uuid if request.HasField("topic_uuid") else None
+        found, token = page(
+            self._registry.get_offsets(request.consumer, topic_uuid),
+            _place,
+            request.page_size,
+            request.page_token,
+            order=lambda key: (TopicName.parse(key[0]), partition_sort_key(Partition(key[1]))),
+        )
+        return pb.ListConsumerOffsetsResponse(
+            offsets=[codec.consumer_offset_message(entry) for entry in found],
+            next_page_token=token,
+        )
+
+    def list_consumers(self, request: pb.ListConsumersRequest) -> pb.ListConsumersResponse:
+        """Answer a page of the named consumers."""
+        found, token = page(
+            self._registry.list_consumers(CONSUMERS_MAX),
+            lambda consumer: consumer,
+            request.page_size,
+            request.page_token,
+        )
+        return pb.ListConsumersResponse(consumers=found, next_page_token=token)
+
+    def purge(self, request: pb.PurgeRequest) -> pb.PurgeResponse:
+        """Forget some of what was deleted."""
+        more = self._registry.purge(_step("pages_max", request.pages_max))
+        return pb.PurgeResponse(more=more)
+
+    def list_live_folios(self, request: pb.ListLiveFoliosRequest) -> pb.ListLiveFoliosResponse:
+        """Answer a page of the folios that are referred to."""
+        found, token = page(
+            sorted(self._registry.live_folios()),
+            lambda folio: folio,
+            request.page_size,
+            request.page_token,
+        )
+        return pb.ListLiveFoliosResponse(folios=found, next_page_token=token)
+
+
+class StageHandlers:
+    """The RPCs of `wings.v1.StageService`.
+
+    Args:
+        metadata: What is served.
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._stages = metadata.stages
+
+    def publish_stages(self, request: pb.PublishStagesRequest) -> pb.PublishStagesResponse:
+        """Make stages visible."""
+        published = self._stages.publish(request.writer, request.batch, list(request.stages))
+        return codec.published_message(published)
+
+    def abort_stages(self, request: pb.AbortStagesRequest) -> pb.AbortStagesResponse:
+        """Delete stages."""
+        batch = request.batch if request.HasField("batch") else None
+        aborted = self._stages.abort(request.writer, list(request.stages), batch)
+        return pb.AbortStagesResponse(stages=aborted.stages, published=aborted.published)
+
+    def sweep_stages(self, request: pb.SweepStagesRequest) -> pb.SweepStagesResponse:
+        """Delete stages that were left alone."""
+        stages_max = _step("stages_max", request.stages_max)
+        return pb.SweepStagesResponse(swept=self._stages.sweep(request.seconds, stages_max))
+
+    def list_stages(self, request: pb.ListStagesRequest) -> pb.ListStagesResponse:
+        """Answer a page of a topic's stages."""
+        found, token = page(
+            self._stages.of_topic(request.topic_uuid),
+            lambda stage: stage.stage,
+            request.page_size,
+            request.page_token,
+        )
+        return pb.ListStagesResponse(
+            stages=[codec.stage_message(stage) for stage in found], next_page_token=token
+        )
+
+    def list_stage_pages(self, request: pb.ListStagePagesRequest) -> pb.ListStagePagesResponse:
+        """Answer some pages of a stage."""
+        size = page_size_of(request.page_size)
+        token = request.page_token or "0"
+        if not (token.isascii() and token.isdigit()):
+            raise InvalidArgument(f"{token[:80]!r} is not a page token")
+        first = codec.int64(int(token[:20]))
+        found = self._stages.pages(request.stage, first, size)
+        return pb.ListStagePagesResponse(
+            pages=codec.pages_message(found),
+            next_page_token=str(first + size) if len(found) == size else "",
+        )
+
+
+def _step(name: str, number: int) -> int:
+    if number < 1:
+        raise InvalidArgument(f"{name} is {number}, expected 1 or more")
+    return min(number, STEP_MAX)
+
+
+def _named(name: str, topic_uuid: str) -> Topic:
+    """Return as much of a topic as a consumer's offset is kept by."""
+    return Topic(TopicName.parse(name), topic_uuid, codec.NO_SCHEMA, None, TopicConfig(), 0)
+
+
+def _place(entry: ConsumerOffset) -> list[str]:
+    return [str(entry.topic), str(entry.partition)]

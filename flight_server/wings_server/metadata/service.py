@@ -1,0 +1,251 @@
+"""The gRPC server of the metadata service, on an event loop of its own.
+
+Calls that wait are coroutines and hold no thread; the others run on a few threads. grpcio's
+asynchronous server has one poller for a process, so all services of a process share one loop.
+"""
+
+import asyncio
+import functools
+import re
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar, cast
+
+import grpc
+import grpc.aio
+import structlog
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer  # pyright: ignore[reportMissingTypeStubs]
+
+from wings_core.errors import Internal, Unavailable, WingsError
+from wings_core.metadata.interfaces import Metadata
+from wings_core.metadata.remote.channel import MESSAGE_BYTES_MAX
+from wings_core.metadata.remote.errors import ERROR_KEY, error_body, error_message, status_of
+from wings_core.protocol.v1 import admin_pb2, offset_registry_pb2
+from wings_server.http.listener import bind
+from wings_server.metadata.handlers import AdminHandlers, RegistryHandlers, StageHandlers
+from wings_server.metadata.locations import Locations
+from wings_server.settings import Address
+
+CALLS_RUNNING_MAX = 16_384
+"""Calls at once, those that wait included; further ones are refused with RESOURCE_EXHAUSTED."""
+
+CALLS_WAITING_MAX = 8_192
+"""Calls of `OffsetLocation` that wait at once."""
+
+THREADS_MAX = 16
+"""Calls that use the store at once: it has one writer and a few readers."""
+
+PING_SECONDS_MIN = 5
+"""Clients may ask so often whether the connection is still there."""
+
+STOP_SECONDS_MAX = 10.0
+"""How long calls that were cancelled at the end of a drain may take to end."""
+
+_logger = structlog.get_logger("wings.metadata")
+
+T = TypeVar("T")
+
+
+class MetadataService:
+    """Serves metadata over gRPC: `start`, then `stop`, once each.
+
+    Attributes:
+        address: Where it is served, with the real port, from `start` on.
+
+    Args:
+        metadata: What is served; closed by the caller, after `stop`.
+        address: Where to listen.
+        waiting_max: How many long polls may wait at once.
+    """
+
+    address: Address
+
+    def __init__(
+        self, metadata: Metadata, address: Address, waiting_max: int = CALLS_WAITING_MAX
+    ) -> None:
+        self._metadata = metadata
+        self._listen = address
+        self._waiting_max = waiting_max
+        self._executor = ThreadPoolExecutor(THREADS_MAX, "wings-metadata")
+        self._locations: Locations | None = None
+        self._server: grpc.aio.Server | None = None
+        self._health: HealthServicer | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many long polls wait now."""
+        return 0 if self._locations is None else self._locations.waiting
+
+    @property
+    def waits_begun(self) -> int:
+        """How many long polls have begun to wait so far."""
+        return 0 if self._locations is None else self._locations.begun
+
+    def start(self) -> None:
+        """Listen; returns when calls are taken.
+
+        Raises:
+            Unavailable: The port is in use, or cannot be used.
+        """
+        # gRPC does not tell why a start fails, so the address is tried beforehand.
+        bind(self._listen).close()
+        _run(self._start())
+
+    def stop(self, drain_seconds: float) -> None:
+        """Refuse new calls, end those that wait with UNAVAILABLE, and wait for the others.
+
+        Args:
+            drain_seconds: Longest wait for calls under way.
+        """
+        _run(self._stop(drain_seconds))
+        self._executor.shutdown()
+
+    async def _start(self) -> None:
+        server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.http2.min_ping_interval_without_data_ms", PING_SECONDS_MIN * 1_000),
+                ("grpc.so_reuseport", 0),
+            ],
+            maximum_concurrent_rpcs=CALLS_RUNNING_MAX,
+        )
+        locations = Locations(self._metadata.registry, self._executor, self._waiting_max)
+        health = HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(health, server)
+        names = [""]
+        for descriptor, handlers in services(self._metadata):
+            server.add_generic_rpc_handlers((self._handler(descriptor, handlers, locations),))
+            names.append(descriptor.full_name)
+        try:
+            port = server.add_insecure_port(str(self._listen))
+        except RuntimeError as error:
+            raise Unavailable(f"cannot serve metadata on {self._listen}: {error}") from error
+        await server.start()
+        for name in names:
+            await health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._locations, self._server, self._health = locations, server, health
+        self.address = Address(self._listen.host, port)
+
+    async def _stop(self, drain_seconds: float) -> None:
+        assert self._server is not None
+        assert self._locations is not None
+        assert self._health is not None
+        await self._health.enter_graceful_shutdown()
+        self._locations.stop()
+        await self._server.stop(drain_seconds)
+
+    def _handler(
+        self, descriptor: ServiceDescriptor, handlers: object, locations: Locations
+    ) -> grpc.GenericRpcHandler:
+        """Return gRPC's table of a service's methods."""
+        methods: dict[str, Any] = {}
+        for method in descriptor.methods:
+            if method.name == "OffsetLocation":
+                behaviour = functools.partial(_long_poll, locations)
+            else:
+                function = getattr(handlers, snake_case(method.name))
+                behaviour = functools.partial(self._in_thread, method.full_name, function)
+            request = GetMessageClass(method.input_type)
+            methods[method.name] = grpc.unary_unary_rpc_method_handler(
+                cast("Any", behaviour),
+                request_deserializer=request.FromString,
+                response_serializer=_serialize,
+            )
+        return grpc.method_handlers_generic_handler(descriptor.full_name, methods)
+
+    async def _in_thread(
+        self,
+        call: str,
+        function: Callable[[Message], Message],
+        request: Message,
+        context: "grpc.aio.ServicerContext[Message, Message]",
+    ) -> Message:
+        async def answer() -> Message:
+            loop = asyncio.get_running_loop()
+            # Its caller may have given up while it waited for a thread: what it asked for must not
+            # happen long after.
+            deadline = _time_remaining(context)
+            until = None if deadline is None else loop.time() + deadline
+
+            def run() -> Message:
+                if until is not None and loop.time() > until:
+                    raise Unavailable("the call's deadline passed before it was begun")
+                return function(request)
+
+            return await loop.run_in_executor(self._executor, run)
+
+        return await _answered(call, answer(), context)
+
+
+def services(metadata: Metadata) -> list[tuple[ServiceDescriptor, object]]:
+    """Return the services with what handles their methods."""
+    registry = offset_registry_pb2.DESCRIPTOR.services_by_name
+    return [
+        (admin_pb2.DESCRIPTOR.services_by_name["AdminService"], AdminHandlers(metadata)),
+        (registry["OffsetRegistryService"], RegistryHandlers(metadata)),
+        (registry["StageService"], StageHandlers(metadata)),
+    ]
+
+
+def snake_case(name: str) -> str:
+    """Return the name of the method that handles an RPC."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+async def _long_poll(
+    locations: Locations,
+    request: offset_registry_pb2.OffsetLocationRequest,
+    context: "grpc.aio.ServicerContext[Message, Message]",
+) -> Message:
+    answer = locations.offset_location(request, _time_remaining(context))
+    return await _answered("OffsetLocation", answer, context)
+
+
+def _time_remaining(context: "grpc.aio.ServicerContext[Message, Message]") -> float | None:
+    return cast("float | None", context.time_remaining())  # The stubs do not know of None.
+
+
+async def _answered(
+    call: str, answer: Awaitable[Message], context: "grpc.aio.ServicerContext[Message, Message]"
+) -> Message:
+    """Await an answer; errors leave as a status with the error's JSON beside it."""
+    try:
+        return await answer
+    except WingsError as error:
+        if isinstance(error, Internal):
+            _logger.error("call failed", call=call, **error.to_json())
+        failure = error
+    except Exception as error:
+        _logger.exception("call failed by a fault of the service", call=call)
+        failure = Internal(f"internal error in {call}: {type(error).__name__}")
+    await context.abort(
+        status_of(failure), error_message(failure), ((ERROR_KEY, error_body(failure)),)
+    )
+    raise AssertionError("abort raises")
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+_loop_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on the loop of this process's services, and return what it does."""
+    global _loop
+    with _loop_lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(
+                target=_loop.run_forever, name="wings-metadata-loop", daemon=True
+            ).start()
+        loop = _loop
+    return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
