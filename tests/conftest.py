@@ -8,6 +8,7 @@ settings.load_profile("wings")
 
 pytest_plugins = (
     "fix_client",
+    "fix_postgres",  # Before the one that imports it.
     "fix_metadata",
     "fix_server",
     "fix_spark",

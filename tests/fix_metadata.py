@@ -8,8 +8,10 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from fix_postgres import PostgresServer, empty_schema
 
 from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry, Stages
+from wings_core.metadata.postgres import PostgresMetadata
 from wings_core.metadata.remote import RemoteMetadata
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import (
@@ -207,11 +209,28 @@ def open_remote(directory: Path) -> Generator[MetadataUnderTest]:
         metadata.opened.close()
 
 
-IMPLEMENTATIONS = {"sqlite": open_sqlite, "remote": open_remote}
-"""What the behaviour suite runs over: how to open each in a directory of the test."""
+@contextmanager
+def open_postgres(server: PostgresServer) -> Generator[MetadataUnderTest]:
+    with empty_schema(server, NOON) as schema:
+
+        def open_metadata(clock: Clock) -> Metadata:
+            return PostgresMetadata(server.url, schema=schema, clock=clock)
+
+        metadata = MetadataUnderTest(open_metadata)
+        try:
+            yield metadata
+        finally:
+            metadata.opened.close()
 
 
-@pytest.fixture(params=IMPLEMENTATIONS)
+@pytest.fixture(params=["sqlite", "remote", "postgres"])
 def metadata(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[MetadataUnderTest]:
-    with IMPLEMENTATIONS[request.param](tmp_path) as under_test:
+    """Each implementation that the behaviour suite runs over, on a store of the test's own."""
+    if request.param == "sqlite":
+        opened = open_sqlite(tmp_path)
+    elif request.param == "remote":
+        opened = open_remote(tmp_path)
+    else:
+        opened = open_postgres(request.getfixturevalue("postgres"))
+    with opened as under_test:
         yield under_test

@@ -8,7 +8,7 @@ from wings_core.fetch.fetcher import Fetcher
 from wings_core.ingest.group_commit import FlushReport, GroupCommit
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry, Stages
-from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.metadata.place import open_metadata
 from wings_core.model import Aborted, Topic
 from wings_core.names import TopicName
 from wings_core.reclaim import Reclaimer
@@ -52,6 +52,7 @@ class Log:
         directory: DataDirectory,
         limits: Limits | None = None,
         on_flush: Callable[[FlushReport], None] | None = None,
+        metadata_url: str | None = None,
     ) -> Self:
         """Open the log of a data directory that the caller has locked.
 
@@ -59,13 +60,17 @@ class Log:
             directory: Where it lies.
             limits: The bounds in force.
             on_flush: Called after each group commit, on the thread that ran it.
+            metadata_url: Where PostgreSQL is, if metadata is there.
 
         Raises:
             Internal: Its metadata cannot be opened.
+            Unavailable: PostgreSQL cannot be reached.
+            InvalidArgument: The directory's metadata is somewhere else; see `open_metadata`.
         """
         limits = limits or Limits()
+        metadata = open_metadata(directory, metadata_url)
         store = SegmentStore(directory.segments, segment_bytes_max=limits.segment_bytes_max)
-        return cls(SqliteMetadata(directory.metadata), store, limits, on_flush)
+        return cls(metadata, store, limits, on_flush)
 
     def delete_topic(self, name: TopicName) -> Topic:
         """Delete a topic; its disk space is given back in the background.

@@ -3,9 +3,10 @@
 What a command runs is imported when it runs: `wings --help` imports this module too.
 """
 
+import os
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,16 @@ FOLIOS_SHOWN_MAX = 10
 """Files without a reference that the report of a check names."""
 
 
+MetadataUrlOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="postgresql://USER@HOST/DATABASE",
+        help="PostgreSQL that holds the metadata; a password is better given in WINGS_METADATA_URL "
+        "or PGPASSWORD, which others do not see. Default: a file in the data directory.",
+    ),
+]
+
+
 def serve(
     *,
     data_dir: Annotated[
@@ -30,6 +41,7 @@ def serve(
             help="Directory of messages and metadata; made if missing. Default: ./wings-data."
         ),
     ] = None,
+    metadata_url: MetadataUrlOption = None,
     flight: Annotated[
         str | None,
         typer.Option(
@@ -76,6 +88,7 @@ def serve(
 
     flags = {
         "data_dir": data_dir,
+        "metadata_url": metadata_url,
         "flight": flight,
         "http": http,
         "drain_seconds": drain_seconds,
@@ -89,6 +102,7 @@ def check(
     data_dir: Annotated[
         Path, typer.Argument(metavar="DATA_DIR", help="The data directory of a server.")
     ],
+    metadata_url: MetadataUrlOption = None,
 ) -> None:
     """Read every message of a data directory and tell what is wrong with it.
 
@@ -98,7 +112,7 @@ def check(
     Exit status: 0 all is right, 1 problems were found, 2 it could not be checked.
     """
     try:
-        report = _check(data_dir)
+        report = _check(data_dir, metadata_url or os.environ.get("WINGS_METADATA_URL"))
     except WingsError as error:
         sys.stderr.write(f"wings: {error.message}\n")
         raise typer.Exit(2) from None
@@ -106,16 +120,16 @@ def check(
     raise typer.Exit(0 if report.ok else 1)
 
 
-def _check(data_dir: Path) -> "CheckReport":
+def _check(data_dir: Path, metadata_url: str | None) -> "CheckReport":
     from wings_core.check import check_log
     from wings_core.data_directory import DataDirectory
     from wings_core.limits import Limits
-    from wings_core.metadata.sqlite import SqliteMetadata
+    from wings_core.metadata.place import open_metadata
     from wings_core.storage.segments import SegmentStore
 
     with (
         DataDirectory.open_read_only(data_dir) as directory,
-        SqliteMetadata(directory.metadata, read_only=True) as metadata,
+        closing(open_metadata(directory, metadata_url, read_only=True)) as metadata,
         _progress() as progress,
     ):
         store = SegmentStore(directory.segments, segment_bytes_max=Limits().segment_bytes_max)

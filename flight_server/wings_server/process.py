@@ -64,15 +64,18 @@ class Server:
         Where a part fails, those before it are stopped again.
 
         Raises:
-            Unavailable: The data directory or a port is in use, or cannot be used.
-            InvalidArgument: The directory is something else.
+            Unavailable: The data directory or a port is in use, or cannot be used; or PostgreSQL
+                cannot be reached.
+            InvalidArgument: The directory is something else, or of other metadata.
         """
         settings = self.settings
         # Every part pushes how it is stopped; unwound backwards, that is the order of a drain.
         with ExitStack() as started:
             directory = started.enter_context(DataDirectory.open(settings.data_dir))
             metrics = Metrics()
-            log = Log.open(directory, settings.limits, metrics.flushed)
+            url = settings.metadata_url
+            secret = None if url is None else url.get_secret_value()
+            log = Log.open(directory, settings.limits, metrics.flushed, secret)
             self.log = started.enter_context(closing(log))
             metrics.observe(log)
             self.http_service = started.enter_context(closing(HttpService(log, metrics)))

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    SecretStr,
+    ValidationError,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -67,6 +74,17 @@ def _parse_address(value: Any) -> Any:
 AddressSetting = Annotated[Address, NoDecode, BeforeValidator(_parse_address), PlainSerializer(str)]
 
 
+def _check_metadata_url(url: SecretStr) -> SecretStr:
+    if not url.get_secret_value().startswith(("postgresql://", "postgres://")):
+        # It is not repeated: it may hold a password all the same.
+        raise ValueError("expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
+    return url
+
+
+MetadataUrl = Annotated[SecretStr, AfterValidator(_check_metadata_url)]
+"""Shown as stars wherever it is printed."""
+
+
 class Settings(BaseSettings):
     """The settings of one server. The constructor reads neither environment nor files: `load` does.
 
@@ -82,6 +100,10 @@ class Settings(BaseSettings):
 
     data_dir: Path = Field(
         default=Path("wings-data"), description="Directory of messages and metadata."
+    )
+    metadata_url: MetadataUrl | None = Field(
+        default=None,
+        description="PostgreSQL that holds the metadata; none given: a file in the data directory.",
     )
     flight: AddressSetting = Field(
         default=Address("127.0.0.1", 7777), description="Where Arrow Flight is served."

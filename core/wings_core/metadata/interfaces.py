@@ -376,3 +376,6 @@ class Metadata(Protocol):
 
 LOCATIONS_MAX = 1_000
 """The most locations that one `locate` returns."""
+
+OFFSET_MAX = (1 << 63) - 1
+"""The largest integer that every store keeps; offsets asked for may be any integers."""

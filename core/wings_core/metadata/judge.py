@@ -16,6 +16,7 @@ from wings_core.errors import (
     TopicNotFound,
     WingsError,
 )
+from wings_core.metadata.interfaces import OFFSET_MAX
 from wings_core.metadata.stages import StageDraft, check_entry, check_pages
 from wings_core.model import (
     Accepted,
@@ -57,6 +58,17 @@ def check_id(what: str, text: str) -> None:
         raise InvalidArgument(f"{what} {text[:80]!a} is not valid Unicode") from None
     if size > ID_BYTES_MAX:
         raise InvalidArgument(f"{what} has {size} bytes, at most {ID_BYTES_MAX} are allowed")
+
+
+def check_publish(writer: str, batch: int) -> None:
+    """Make sure that a writer and a batch can be stored.
+
+    Raises:
+        InvalidArgument: They cannot.
+    """
+    check_id("writer", writer)
+    if not 0 <= batch <= OFFSET_MAX:
+        raise InvalidArgument(f"{batch} is not a batch: expected 0 to {OFFSET_MAX}")
 
 
 @dataclass(slots=True)

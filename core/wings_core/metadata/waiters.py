@@ -99,6 +99,17 @@ class Waiters:
             woken = {watch: None for watches in partitions for watch in watches}
         _call(woken)
 
+    def notify_all(self) -> None:
+        """Wake everybody; call it when commits may have been missed."""
+        with self._lock:
+            woken = {
+                watch: None
+                for partitions in self._topics.values()
+                for watches in partitions.values()
+                for watch in watches
+            }
+        _call(woken)
+
     def _register(self, watch: _Watch, positions: Sequence[Position]) -> None:
         with self._lock:
             if self._watches >= self._watches_max:

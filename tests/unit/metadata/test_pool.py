@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from wings_core.errors import Unavailable
-from wings_core.metadata.sqlite.pool import FairPool
+from wings_core.metadata.pool import FairPool
 
 LONG = 20.0
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from wings_core.errors import AlreadyExists, NamespaceNotEmpty, TopicNotFound
+from wings_core.metadata.creation import existing_topic
 from wings_core.metadata.interfaces import Admin
 from wings_core.metadata.sqlite.connections import Connections
 from wings_core.metadata.sqlite.topics import (
@@ -98,7 +99,7 @@ class SqliteAdmin(Admin):
             except TopicNotFound:
                 pass
             else:
-                return _existing(existing, schema, partition_key, if_not_exists)
+                return existing_topic(existing, schema, partition_key, if_not_exists=if_not_exists)
             topic = Topic(
                 name=name,
                 uuid=str(uuid.uuid4()),
@@ -162,16 +163,3 @@ class SqliteAdmin(Admin):
             self._topics.forget(name)
         self._waiters.notify_deleted(topic.uuid)
         return topic
-
-
-def _existing(
-    topic: Topic, schema: pa.Schema, partition_key: str | None, if_not_exists: bool
-) -> Topic:
-    """Return a topic that was to be created and is there, if that is what was asked for."""
-    if not if_not_exists:
-        raise AlreadyExists(f"there is a topic {topic.name} already")
-    if not topic.schema.equals(schema) or topic.partition_key != partition_key:
-        raise AlreadyExists(
-            f"there is a topic {topic.name} already, with another schema or partition key"
-        )
-    return topic

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from wings_core.errors import Internal
+from wings_core.metadata.pool import FairPool
 from wings_core.metadata.sqlite.commit_cache import CommitCache
 from wings_core.metadata.sqlite.faults import discard, translated
-from wings_core.metadata.sqlite.pool import FairPool
 from wings_core.metadata.sqlite.writer import FOREIGN_LOCK_SECONDS_MAX, Writer
 
 WRITER_WAIT_SECONDS_MAX = 30.0

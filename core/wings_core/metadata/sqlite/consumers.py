@@ -4,8 +4,8 @@ import sqlite3
 from collections.abc import Sequence
 
 from wings_core.errors import InvalidArgument
+from wings_core.metadata.interfaces import OFFSET_MAX
 from wings_core.metadata.judge import check_id
-from wings_core.metadata.sqlite.locate import OFFSET_MAX
 from wings_core.metadata.sqlite.topics import require_topic_id
 from wings_core.model import ConsumerOffset, Topic
 from wings_core.names import NamespaceName, TopicName

@@ -5,13 +5,10 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
-from wings_core.metadata.interfaces import LOCATIONS_MAX
+from wings_core.metadata.interfaces import LOCATIONS_MAX, OFFSET_MAX
 from wings_core.metadata.sqlite.topics import require_topic_id
 from wings_core.model import Located, Location, PageAddress, PartitionState, Position
 from wings_core.partitions import UNPARTITIONED, Partition, partition_sort_key
-
-OFFSET_MAX = (1 << 63) - 1
-"""The largest integer that SQLite stores; offsets asked for may be any integers."""
 
 _LOCATE = """
 SELECT partitions.log_start_offset, partitions.next_offset,

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter
 
 from wings_core.errors import InvalidArgument, TopicNotFound
-from wings_core.metadata.judge import PartitionDraft, check_id
+from wings_core.metadata.judge import PartitionDraft, check_publish
 from wings_core.metadata.sqlite.commit import find_partition, write_partitions
-from wings_core.metadata.sqlite.locate import OFFSET_MAX
 from wings_core.metadata.sqlite.stages import find_stage
 from wings_core.metadata.stages import (
     PUBLISH_RESULTS_KEPT_MAX,
@@ -62,17 +61,6 @@ def publish(
     committed = move.ranges()
     _remember(connection, writer, batch, committed, now)
     return PublishOutcome(Published(committed), move.ends())
-
-
-def check_publish(writer: str, batch: int) -> None:
-    """Make sure that a writer and a batch can be stored.
-
-    Raises:
-        InvalidArgument: They cannot.
-    """
-    check_id("writer", writer)
-    if not 0 <= batch <= OFFSET_MAX:
-        raise InvalidArgument(f"{batch} is not a batch: expected 0 to {OFFSET_MAX}")
 
 
 def find_result(

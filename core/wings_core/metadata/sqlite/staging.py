@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from wings_core.metadata.interfaces import Stages
+from wings_core.metadata.judge import check_publish
 from wings_core.metadata.sqlite import publish
 from wings_core.metadata.sqlite.connections import Connections
 from wings_core.metadata.sqlite.stages import (
@@ -40,7 +41,7 @@ class SqliteStages(Stages):
 
     def abort(self, writer: str, stages: Sequence[str], batch: int | None = None) -> Aborted:
         """Delete stages; see `Stages.abort`."""
-        publish.check_publish(writer, 0 if batch is None else batch)
+        check_publish(writer, 0 if batch is None else batch)
         with self._connections.writing() as connection:
             published = None
             if batch is not None:

@@ -1,0 +1,137 @@
+"""Where the metadata of a data directory is: in its own SQLite file, or in PostgreSQL.
+
+The pages of a directory are worth nothing without their metadata, and a server that is started over
+the wrong metadata would give back the space of every page that is not in it. So the two are bound
+to each other at the first start, each by an id of the other: the file METADATA of a directory holds
+its own id, and that of the metadata in PostgreSQL once it is bound to it.
+"""
+
+import os
+import re
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+from wings_core.data_directory import DataDirectory
+from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.metadata.interfaces import Metadata
+from wings_core.metadata.sqlite import SqliteMetadata
+
+if TYPE_CHECKING:
+    from wings_core.metadata.postgres import PostgresMetadata
+
+_FILE = "METADATA"
+_TEXT = re.compile(
+    r"postgresql directory=([0-9a-f-]{36})(?: metadata=([0-9a-f-]{36}))?\n", re.ASCII
+)
+
+
+def open_metadata(
+    directory: DataDirectory, url: str | None = None, *, read_only: bool = False
+) -> Metadata:
+    """Open the metadata of a data directory.
+
+    Args:
+        directory: Locked by the caller, unless `read_only`.
+        url: Where PostgreSQL is; None for the directory's own file.
+        read_only: Write nothing.
+
+    Raises:
+        InvalidArgument: The directory's metadata is somewhere else, or PostgreSQL's is of another
+            directory; or the URL cannot be read, or PostgreSQL cannot be used by this installation.
+        Unavailable: PostgreSQL cannot be reached.
+        Internal: The metadata cannot be opened.
+    """
+    bound = _read(directory)
+    if url is None:
+        if bound is not None:
+            raise InvalidArgument(
+                f"{directory.path} has its metadata in PostgreSQL: say where that is"
+            )
+        return SqliteMetadata(directory.metadata, read_only=read_only)
+    if bound is None:
+        _check_empty(directory)
+        if read_only:
+            raise InvalidArgument(f"{directory.path} was never used with PostgreSQL")
+    metadata = _open_postgres(url, read_only=read_only)
+    try:
+        _bind(directory, bound, metadata, read_only=read_only)
+    except BaseException:
+        metadata.close()
+        raise
+    return metadata
+
+
+def _open_postgres(url: str, *, read_only: bool) -> "PostgresMetadata":
+    try:
+        from wings_core.metadata.postgres import PostgresMetadata
+    except ImportError as error:
+        raise InvalidArgument(
+            f"metadata in PostgreSQL needs psycopg: pip install 'wings-flight[postgres]' ({error})"
+        ) from None
+    return PostgresMetadata(url, read_only=read_only)
+
+
+def _bind(
+    directory: DataDirectory,
+    bound: tuple[UUID, UUID | None] | None,
+    metadata: "PostgresMetadata",
+    *,
+    read_only: bool,
+) -> None:
+    """Bind a directory and metadata to each other, or make sure that they are.
+
+    Cut short, it is finished by the next start: the directory has its id before it is told.
+    """
+    if bound is None:
+        bound = (uuid4(), None)
+        _write(directory, bound)
+    own, theirs = bound
+    if read_only:
+        metadata.check_claim(own, theirs)
+        return
+    claimed = metadata.claim(own, theirs)
+    if theirs is None:
+        _write(directory, (own, claimed))
+
+
+def _check_empty(directory: DataDirectory) -> None:
+    """Make sure that no pages are in a directory that has no metadata in PostgreSQL yet."""
+    if directory.metadata.exists() or any(directory.segments.iterdir()):
+        raise InvalidArgument(
+            f"{directory.path} has its metadata in {directory.metadata.name}: it cannot be served "
+            "with other metadata"
+        )
+
+
+def _read(directory: DataDirectory) -> tuple[UUID, UUID | None] | None:
+    path = directory.path / _FILE
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error.strerror or error}") from error
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise InvalidArgument(f"{path} cannot be understood: it says {text[:80]!r}")
+    return UUID(match[1]), UUID(match[2]) if match[2] else None
+
+
+def _write(directory: DataDirectory, bound: tuple[UUID, UUID | None]) -> None:
+    """Replace the file, atomically and durably."""
+    own, theirs = bound
+    new = directory.path / f"{_FILE}.new"
+    text = f"postgresql directory={own}" + ("" if theirs is None else f" metadata={theirs}")
+    try:
+        with new.open("w", encoding="utf-8") as file:
+            file.write(f"{text}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(directory.path / _FILE)
+        descriptor = os.open(directory.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise Unavailable(f"{new} cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,5 @@
+"""Metadata in PostgreSQL, for nodes on several machines; needs the extra `postgres`."""
+
+from wings_core.metadata.postgres.store import PostgresMetadata
+
+__all__ = ["PostgresMetadata"]

@@ -1,0 +1,334 @@
+"""The commit of a flush to PostgreSQL: lock, judge all batches, write what the accepted changed.
+
+What the judge may ask for is known before: so all of it is locked and read in one exchange with the
+server, in the order of `locks`, and all is written in another.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
+
+from wings_core.errors import InvalidArgument
+from wings_core.metadata.judge import RESULTS_KEPT_MAX, Judge, PartitionDraft, check_id
+from wings_core.metadata.postgres import locks
+from wings_core.metadata.postgres.connections import Connection
+from wings_core.metadata.postgres.locks import Lock
+from wings_core.metadata.postgres.stages import lock_stages, write_stages
+from wings_core.metadata.postgres.topics import find_topic_ids
+from wings_core.metadata.stages import StageDraft
+from wings_core.model import CommitBatch, CommitResult, CommittedRange
+from wings_core.partitions import Partition
+
+_RANGES = TypeAdapter(tuple[CommittedRange, ...])
+"""The form in which a producer's results are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a commit did, to be made known once it is durable."""
+
+    results: list[CommitResult]
+    """Of the batches, in order."""
+    ends: dict[tuple[str, Partition], int]
+    """The next offset of each partition that was written to, by topic UUID and partition."""
+
+
+def commit_batches(connection: Connection, batches: Sequence[CommitBatch], now: int) -> Committed:
+    """Judge the batches and write the accepted ones, within the transaction of `connection`."""
+    stored = _Stored(connection, batches)
+    judge = Judge(stored, now)
+    results = [judge.judge(batch) for batch in batches]
+    changed = [draft for draft in judge.partitions.values() if draft.changed]
+    _write_partitions(connection, changed, stored.new_partitions)
+    _write_folios(connection, judge)
+    _write_pages(connection, judge)
+    _write_producers(connection, judge, stored.new_producers, now)
+    write_stages(connection, judge.stages.values(), now)
+    uuids = {topic_id: topic_uuid for topic_uuid, topic_id in stored.topic_ids.items()}
+    ends = {(uuids[draft.topic_id], draft.partition): draft.next_offset for draft in changed}
+    return Committed(results, ends)
+
+
+class _Stored:
+    """What is stored and locked, for the judge; see `judge.StoredState`."""
+
+    def __init__(self, connection: Connection, batches: Sequence[CommitBatch]) -> None:
+        self._connection = connection
+        topics = sorted({batch.topic_uuid for batch in batches})
+        locks.share(connection, Lock.TOPICS, topics)
+        self.topic_ids = find_topic_ids(connection, topics)
+        stages = {batch.stage.stage for batch in batches if batch.stage is not None}
+        self._stages = self._lock_stages(stages) if stages else {}
+        self._producers: dict[tuple[int, str], int] = {}
+        self.new_producers: set[tuple[int, str]] = set()
+        """Those inserted by this transaction, whether or not they come to be used."""
+        self._partitions: dict[tuple[int, Partition], PartitionDraft] = {}
+        self.new_partitions: set[int] = set()
+        """The ids of those inserted by this transaction, whether or not they are written to."""
+        visible = [
+            (self.topic_ids[batch.topic_uuid], batch)
+            for batch in batches
+            if batch.stage is None and batch.topic_uuid in self.topic_ids
+        ]
+        self._lock_rows(
+            sorted(
+                {
+                    (topic_id, batch.sequence.producer_id)
+                    for topic_id, batch in visible
+                    if batch.sequence is not None and _is_id(batch.sequence.producer_id)
+                }
+            ),
+            sorted(
+                {
+                    (topic_id, partition)
+                    for topic_id, batch in visible
+                    for partition in (
+                        *(page.partition for page in batch.pages),
+                        *(() if batch.expected is None else (batch.expected.partition,)),
+                    )
+                }
+            ),
+        )
+
+    def topic_id(self, topic_uuid: str) -> int | None:
+        return self.topic_ids.get(topic_uuid)
+
+    def partition(self, topic_id: int, partition: Partition) -> PartitionDraft:
+        return self._partitions[topic_id, partition]
+
+    def stage(self, stage: str) -> StageDraft | None:
+        return self._stages.get(stage)
+
+    def next_sequence(self, topic_id: int, producer_id: str) -> int:
+        return self._producers[topic_id, producer_id]
+
+    def result(
+        self, topic_id: int, producer_id: str, sequence: int, committed_after: int
+    ) -> tuple[CommittedRange, ...] | None:
+        row = self._connection.execute(
+            "SELECT committed FROM producer_results "
+            "WHERE topic_id = %s AND producer_id = %s AND slot = %s AND sequence = %s::bigint "
+            "AND committed_at > %s::bigint",
+            (
+                topic_id,
+                producer_id.encode(),
+                sequence % RESULTS_KEPT_MAX,
+                sequence,
+                committed_after,
+            ),
+        ).fetchone()
+        return None if row is None else _RANGES.validate_json(row[0])
+
+    def _lock_stages(self, stages: set[str]) -> dict[str, StageDraft]:
+        # A row that is not there yet cannot be locked: of two who begin a stage, one is first.
+        locks.take(self._connection, Lock.STAGES, stages)
+        return lock_stages(self._connection, sorted(stages))
+
+    def _lock_rows(
+        self, producers: list[tuple[int, str]], partitions: list[tuple[int, Partition]]
+    ) -> None:
+        """Lock producers and partitions, inserting those that are not there, in one exchange."""
+        producer_columns = _columns(
+            [(topic_id, producer_id.encode()) for topic_id, producer_id in producers], 2
+        )
+        partition_columns = _columns(partitions, 2)
+        new_producers = new_partitions = producer_rows = partition_rows = None
+        if producers:
+            new_producers = self._connection.execute(_INSERT_PRODUCERS, producer_columns)
+        if partitions:
+            new_partitions = self._connection.execute(_INSERT_PARTITIONS, partition_columns)
+        if producers:
+            producer_rows = self._connection.execute(_LOCK_PRODUCERS, producer_columns)
+        if partitions:
+            partition_rows = self._connection.execute(_LOCK_PARTITIONS, partition_columns)
+        # Nothing is waited for before all was sent.
+        if new_producers is not None and producer_rows is not None:
+            self.new_producers = {
+                (topic_id, producer_id.decode()) for topic_id, producer_id in new_producers
+            }
+            self._producers = {
+                (topic_id, producer_id.decode()): next_sequence
+                for topic_id, producer_id, next_sequence in producer_rows
+            }
+        if new_partitions is not None and partition_rows is not None:
+            self.new_partitions = {partition_id for (partition_id,) in new_partitions}
+            for row in partition_rows:
+                partition_id, topic_id, value, next_offset, size, last_timestamp = row
+                self._partitions[topic_id, value] = PartitionDraft(
+                    topic_id, value, partition_id, next_offset, size, last_timestamp, next_offset
+                )
+
+
+_INSERT_PRODUCERS = """
+INSERT INTO producers (topic_id, producer_id)
+SELECT topic_id, producer_id
+FROM unnest(%s::bigint[], %s::bytea[]) AS wanted (topic_id, producer_id)
+WHERE NOT EXISTS (
+    SELECT FROM producers AS known
+    WHERE known.topic_id = wanted.topic_id AND known.producer_id = wanted.producer_id
+)
+ORDER BY topic_id, producer_id
+ON CONFLICT DO NOTHING RETURNING topic_id, producer_id
+"""
+
+_LOCK_PRODUCERS = """
+SELECT topic_id, producer_id, next_sequence
+FROM unnest(%s::bigint[], %s::bytea[]) AS wanted (topic_id, producer_id)
+JOIN producers USING (topic_id, producer_id)
+ORDER BY topic_id, producer_id
+FOR UPDATE OF producers
+"""
+
+_INSERT_PARTITIONS = """
+INSERT INTO partitions (topic_id, value)
+SELECT topic_id, value FROM unnest(%s::bigint[], %s::text[]) AS wanted (topic_id, value)
+WHERE NOT EXISTS (
+    SELECT FROM partitions AS known
+    WHERE known.topic_id = wanted.topic_id AND known.value = wanted.value
+)
+ORDER BY topic_id, value COLLATE "C"
+ON CONFLICT DO NOTHING RETURNING id
+"""
+
+_LOCK_PARTITIONS = """
+SELECT partitions.id, partitions.topic_id, partitions.value, partitions.next_offset,
+    partitions.bytes, partitions.last_timestamp
+FROM unnest(%s::bigint[], %s::text[]) AS wanted (topic_id, value)
+JOIN partitions ON partitions.topic_id = wanted.topic_id AND partitions.value = wanted.value
+ORDER BY partitions.topic_id, partitions.value
+FOR UPDATE OF partitions
+"""
+
+
+def _write_partitions(
+    connection: Connection, changed: Sequence[PartitionDraft], new: set[int]
+) -> None:
+    """Write partitions back; those inserted for batches that were refused go again."""
+    if changed:
+        connection.execute(
+            "UPDATE partitions SET next_offset = wanted.next_offset, bytes = wanted.bytes, "
+            "last_timestamp = wanted.last_timestamp "
+            "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]) "
+            "AS wanted (id, next_offset, bytes, last_timestamp) WHERE partitions.id = wanted.id",
+            _columns(
+                [
+                    (draft.partition_id, draft.next_offset, draft.bytes, draft.last_timestamp)
+                    for draft in changed
+                ],
+                4,
+            ),
+        )
+    unused = new - {draft.partition_id for draft in changed}
+    if unused:
+        connection.execute("DELETE FROM partitions WHERE id = ANY(%s::bigint[])", (list(unused),))
+
+
+def _write_folios(connection: Connection, judge: Judge) -> None:
+    """Count all accepted pages to their folios."""
+    counts = Counter(page.address.folio for page in judge.pages)
+    for stage in judge.stages.values():
+        counts.update(page.address.folio for page, _ in stage.added)
+    if counts:
+        connection.execute(
+            "INSERT INTO folios (name, pages) "
+            "SELECT name, pages FROM unnest(%s::text[], %s::bigint[]) AS added (name, pages) "
+            'ORDER BY name COLLATE "C" '
+            "ON CONFLICT (name) DO UPDATE SET pages = folios.pages + excluded.pages",
+            _columns(sorted(counts.items()), 2),
+        )
+
+
+def _write_pages(connection: Connection, judge: Judge) -> None:
+    """Write the visible pages."""
+    if judge.pages:
+        connection.execute(
+            "INSERT INTO pages SELECT added.partition_id, added.end_offset, added.start_offset, "
+            "added.timestamp, folios.id, added.position, added.length "
+            "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::text[], "
+            "%s::bigint[], %s::bigint[]) AS added "
+            "(partition_id, end_offset, start_offset, timestamp, folio, position, length) "
+            "JOIN folios ON folios.name = added.folio",
+            _columns(
+                [
+                    (
+                        page.partition.partition_id,
+                        page.end_offset,
+                        page.start_offset,
+                        page.timestamp,
+                        page.address.folio,
+                        page.address.position,
+                        page.address.length,
+                    )
+                    for page in judge.pages
+                ],
+                7,
+            ),
+        )
+
+
+def _write_producers(
+    connection: Connection, judge: Judge, new: set[tuple[int, str]], now: int
+) -> None:
+    """Write the producers that used a sequence, and their results, the last over the oldest."""
+    changed = {key: draft for key, draft in judge.producers.items() if draft.results}
+    unused = [(topic_id, producer_id.encode()) for topic_id, producer_id in new - changed.keys()]
+    if unused:
+        connection.execute(
+            "DELETE FROM producers USING unnest(%s::bigint[], %s::bytea[]) "
+            "AS unused (topic_id, producer_id) WHERE producers.topic_id = unused.topic_id "
+            "AND producers.producer_id = unused.producer_id",
+            _columns(unused, 2),
+        )
+    if not changed:
+        return
+    connection.execute(
+        "UPDATE producers SET next_sequence = wanted.next_sequence "
+        "FROM unnest(%s::bigint[], %s::bytea[], %s::bigint[]) "
+        "AS wanted (topic_id, producer_id, next_sequence) "
+        "WHERE producers.topic_id = wanted.topic_id AND producers.producer_id = wanted.producer_id",
+        _columns(
+            [
+                (topic_id, producer_id.encode(), draft.next_sequence)
+                for (topic_id, producer_id), draft in changed.items()
+            ],
+            3,
+        ),
+    )
+    # One statement cannot write a place twice, and a flush may go around the ring.
+    results = {
+        (topic_id, producer_id.encode(), sequence % RESULTS_KEPT_MAX): (sequence, committed)
+        for (topic_id, producer_id), draft in changed.items()
+        for sequence, committed in draft.results.items()
+    }
+    connection.execute(
+        "INSERT INTO producer_results SELECT *, %s::bigint FROM unnest(%s::bigint[], %s::bytea[], "
+        "%s::int[], %s::bigint[], %s::text[]) "
+        "ON CONFLICT (topic_id, producer_id, slot) DO UPDATE SET sequence = excluded.sequence, "
+        "committed = excluded.committed, committed_at = excluded.committed_at",
+        (
+            now,
+            *_columns(
+                [
+                    (*place, sequence, _RANGES.dump_json(committed).decode())
+                    for place, (sequence, committed) in results.items()
+                ],
+                5,
+            ),
+        ),
+    )
+
+
+def _is_id(producer_id: str) -> bool:
+    """Tell whether a producer's id can be stored; the judge refuses the others."""
+    try:
+        check_id("producer_id", producer_id)
+    except InvalidArgument:
+        return False
+    return True
+
+
+def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
+    """Turn rows into the arrays that `unnest` turns into rows again."""
+    return [[row[index] for row in rows] for index in range(width)]

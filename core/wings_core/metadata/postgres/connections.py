@@ -1,0 +1,166 @@
+"""The connections to one PostgreSQL database: a bounded number, lent in the order of asking.
+
+Each is opened by whoever uses it first, and again after it broke, so a server that comes back is
+used at once. Every wait has a bound: for a connection, for a lock, for a statement, for a server
+that does not answer.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
+from psycopg.rows import TupleRow
+
+from wings_core.errors import InvalidArgument
+from wings_core.metadata.pool import FairPool
+from wings_core.metadata.postgres.faults import discard
+from wings_core.metadata.postgres.watchdog import Watchdog
+
+Connection = psycopg.Connection[TupleRow]
+
+CONNECTIONS_MAX = 8
+"""Connections of one process, beside the one that listens."""
+
+CONNECTION_WAIT_SECONDS_MAX = 30.0
+"""How long a call waits for a connection before it is refused with `Unavailable`."""
+
+CONNECT_SECONDS_MAX = 5
+"""How long opening a connection may take, for each of the server's addresses."""
+
+LOCK_SECONDS_MAX = 10
+"""How long a statement waits for a lock."""
+
+STATEMENT_SECONDS_MAX = 60
+"""How long a statement runs."""
+
+IDLE_IN_TRANSACTION_SECONDS_MAX = 10
+"""How long a node may keep locks without saying anything: then it is paused or gone."""
+
+USE_SECONDS_MAX = 120.0
+"""How long a transaction may take in all before its connection is broken off."""
+
+SILENCE_SECONDS_MAX = 10
+"""How long a network may swallow everything before a connection counts as broken, about."""
+
+_DEFAULTS: dict[str, str | int] = {
+    "application_name": "wings",
+    "connect_timeout": CONNECT_SECONDS_MAX,
+    "keepalives_idle": SILENCE_SECONDS_MAX // 2,
+    "keepalives_interval": 1,
+    "keepalives_count": SILENCE_SECONDS_MAX // 2,
+    "tcp_user_timeout": SILENCE_SECONDS_MAX * 1_000,
+}
+"""Parameters of libpq that the URL may set otherwise."""
+
+_SESSION = """
+SELECT set_config('lock_timeout', %s, false),
+    set_config('statement_timeout', %s, false),
+    set_config('idle_in_transaction_session_timeout', %s, false),
+    set_config('default_transaction_isolation', 'read committed', false),
+    set_config('jit', 'off', false),
+    set_config('enable_seqscan', 'off', false),
+    set_config('enable_bitmapscan', 'off', false),
+    set_config('enable_hashjoin', 'off', false),
+    set_config('enable_mergejoin', 'off', false),
+    set_config('search_path', %s, false),
+    set_config('default_transaction_read_only', %s, false)
+"""
+"""Every statement is written for one plan, a walk along indexes. Without the other plans a table
+that has no statistics yet, or wrong ones, does not lead the planner astray."""
+
+_SYNCHRONOUS = """
+SELECT set_config('synchronous_commit', 'on', false)
+WHERE current_setting('synchronous_commit') IN ('off', 'local')
+"""
+"""An acknowledgement stands for what is durable; a server's stricter setting stays."""
+
+
+class _Slot:
+    """A connection, or the place for one."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+
+
+class Connections:
+    """Opens and lends the connections to one database.
+
+    Args:
+        url: `postgresql://…`, or any connection string of libpq.
+        schema: The schema that holds the tables.
+        read_only: Transactions cannot write.
+
+    Raises:
+        InvalidArgument: The URL cannot be read; the message does not repeat it.
+    """
+
+    def __init__(self, url: str, schema: str, *, read_only: bool = False) -> None:
+        try:
+            self._parameters = {**_DEFAULTS, **conninfo_to_dict(url)}
+        except psycopg.Error:
+            # libpq's message would quote the URL, and with it the password.
+            raise InvalidArgument(
+                "the address of PostgreSQL cannot be read: expected "
+                "postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+            ) from None
+        self.schema = schema
+        self.read_only = read_only
+        self.watchdog = Watchdog()
+        self._slots = FairPool(
+            "a connection to metadata",
+            [_Slot() for _ in range(CONNECTIONS_MAX)],
+            CONNECTION_WAIT_SECONDS_MAX,
+        )
+
+    def open(self) -> Connection:
+        """Open a connection that the caller closes; each statement is its own transaction.
+
+        Raises:
+            psycopg.OperationalError: The server cannot be reached, or refuses.
+        """
+        connection = psycopg.connect(autocommit=True, **self._parameters)  # pyright: ignore[reportArgumentType] - any parameter may be named
+        try:
+            with self.watchdog.guarding(connection, CONNECT_SECONDS_MAX):
+                seconds = (LOCK_SECONDS_MAX, STATEMENT_SECONDS_MAX, IDLE_IN_TRANSACTION_SECONDS_MAX)
+                path = sql.Identifier(self.schema).as_string(connection)
+                read_only = "on" if self.read_only else "off"
+                connection.execute(_SESSION, (*(f"{each}s" for each in seconds), path, read_only))
+                connection.execute(_SYNCHRONOUS)
+        except BaseException:
+            discard(connection)
+            raise
+        return connection
+
+    @contextmanager
+    def lent(self) -> Generator[Connection]:
+        """Borrow a connection, which must be left without a transaction; else it is replaced.
+
+        Raises:
+            Unavailable: None came free in time, or closed.
+            psycopg.OperationalError: The server cannot be reached, or refuses.
+        """
+        slot = self._slots.take()
+        try:
+            if slot.connection is None:
+                slot.connection = self.open()
+            with self.watchdog.guarding(slot.connection, USE_SECONDS_MAX):
+                yield slot.connection
+        finally:
+            if (
+                slot.connection is not None
+                and slot.connection.info.transaction_status != TransactionStatus.IDLE
+            ):
+                discard(slot.connection)
+                slot.connection = None
+            self._slots.give_back(slot)
+
+    def close(self) -> None:
+        """Close all connections, waiting for those in use for the usual time."""
+        for slot in self._slots.close():
+            discard(slot.connection)
+        self.watchdog.close()

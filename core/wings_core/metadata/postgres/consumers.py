@@ -1,0 +1,95 @@
+"""Where named consumers read on."""
+
+from collections.abc import Sequence
+
+from wings_core.errors import InvalidArgument, TopicNotFound
+from wings_core.metadata.interfaces import OFFSET_MAX
+from wings_core.metadata.judge import check_id
+from wings_core.metadata.postgres import locks
+from wings_core.metadata.postgres.connections import Connection
+from wings_core.metadata.postgres.locks import Lock
+from wings_core.metadata.postgres.topics import find_topic_ids
+from wings_core.model import ConsumerOffset, Topic
+from wings_core.names import NamespaceName, TopicName
+from wings_core.partitions import Partition, partition_sort_key
+
+
+def check_offsets(consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]) -> None:
+    """Make sure that they can be remembered.
+
+    Raises:
+        InvalidArgument: They cannot.
+    """
+    check_id("the consumer's name", consumer)
+    for _, _, offset in offsets:
+        if not 0 <= offset <= OFFSET_MAX:
+            raise InvalidArgument(f"{offset} is not an offset: expected 0 to {OFFSET_MAX}")
+
+
+def commit_offsets(
+    connection: Connection,
+    consumer: str,
+    offsets: Sequence[tuple[Topic, Partition, int]],
+    now: int,
+) -> list[ConsumerOffset]:
+    """Remember where a consumer reads on; see `OffsetRegistry.commit_offsets`."""
+    topics = sorted({topic.uuid for topic, _, _ in offsets})
+    locks.share(connection, Lock.TOPICS, topics)
+    topic_ids = find_topic_ids(connection, topics)
+    if len(topic_ids) < len(topics):
+        raise TopicNotFound("the topic was deleted")
+    # The last one counts where a partition is named twice. In order, so that nobody deadlocks.
+    last = {(topic_ids[topic.uuid], partition): offset for topic, partition, offset in offsets}
+    rows = sorted(last.items())
+    connection.execute(
+        'INSERT INTO consumer_offsets SELECT %s, topic_id, partition, "offset", %s::bigint '
+        "FROM unnest(%s::bigint[], %s::text[], %s::bigint[]) "
+        'AS wanted (topic_id, partition, "offset") '
+        "ON CONFLICT (consumer, topic_id, partition) DO UPDATE "
+        'SET "offset" = excluded."offset", committed_at = excluded.committed_at',
+        (
+            consumer.encode(),
+            now,
+            [topic_id for (topic_id, _), _ in rows],
+            [partition for (_, partition), _ in rows],
+            [offset for _, offset in rows],
+        ),
+    )
+    return [
+        ConsumerOffset(topic.name, partition, offset, now) for topic, partition, offset in offsets
+    ]
+
+
+def get_offsets(
+    connection: Connection, consumer: str, topic_uuid: str | None
+) -> list[ConsumerOffset]:
+    """Return a consumer's offsets, by topic and partition; see `OffsetRegistry.get_offsets`."""
+    # A deleted topic has no namespace, so it falls out of the join.
+    rows = connection.execute(
+        "SELECT namespaces.tenant, namespaces.name, topics.name, consumer_offsets.partition, "
+        'consumer_offsets."offset", consumer_offsets.committed_at '
+        "FROM consumer_offsets "
+        "JOIN topics ON topics.id = consumer_offsets.topic_id "
+        "JOIN namespaces ON namespaces.id = topics.namespace_id "
+        "WHERE consumer_offsets.consumer = %s AND (%s::text IS NULL OR topics.uuid = %s::text)",
+        (consumer.encode("utf-8", "surrogatepass"), topic_uuid, topic_uuid),
+    ).fetchall()
+    offsets = [
+        ConsumerOffset(
+            TopicName(NamespaceName(tenant, namespace), topic), partition, offset, committed_at
+        )
+        for tenant, namespace, topic, partition, offset, committed_at in rows
+    ]
+    return sorted(offsets, key=lambda entry: (entry.topic, partition_sort_key(entry.partition)))
+
+
+def list_consumers(connection: Connection, consumers_max: int) -> list[str]:
+    """Return the named consumers, by name; see `OffsetRegistry.list_consumers`."""
+    rows = connection.execute(
+        "SELECT DISTINCT consumer_offsets.consumer FROM consumer_offsets "
+        "JOIN topics ON topics.id = consumer_offsets.topic_id "
+        "WHERE topics.namespace_id IS NOT NULL "
+        "ORDER BY consumer_offsets.consumer LIMIT %s::bigint",
+        (consumers_max,),
+    ).fetchall()
+    return [consumer.decode() for (consumer,) in rows]

@@ -1,0 +1,234 @@
+"""Transactions on PostgreSQL, tried again where that may help, with an outcome that is known.
+
+**An answer that was lost.** Where the connection breaks while COMMIT is under way, the transaction
+may have been committed or not. So the last statement of every transaction writes a row of its own
+into `outcomes`, under an id that nobody else uses. To find out, another connection inserts the same
+id, marked as not committed. The unique index makes it wait until the first transaction is over,
+whatever became of its connection. If that was committed, its row is there. If not, the mark is:
+and should the first transaction still be on its way, its own row can never be inserted any more, so
+it can never be committed. Only then is the work tried again.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+from uuid import UUID, uuid4
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from wings_core.errors import Internal, Unavailable, WingsError
+from wings_core.metadata.postgres.connections import Connection, Connections
+from wings_core.metadata.postgres.faults import Retry, discard, passing, translated
+from wings_core.metadata.postgres.notices import Notice, encode_notice
+
+RETRY_SECONDS_MAX = 20.0
+"""How long a call is tried again before it is refused with `Unavailable`."""
+
+OUTCOME_SECONDS_MAX = 120.0
+"""How long the outcome of a transaction is asked for before that is given up."""
+
+OUTCOMES_KEPT_SECONDS = 3_600
+"""Outcomes older than this are purged: far older than anybody asks for."""
+
+PAUSE_SECONDS_MIN = 0.02
+PAUSE_SECONDS_MAX = 1.0
+"""The pauses between tries: doubled each time, and cut at random."""
+
+UNKNOWN_MAX = 1_000
+"""Transactions remembered whose outcome was given up."""
+
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
+
+
+class Database:
+    """Runs reads and transactions, and tells of what was committed.
+
+    Args:
+        connections: To the database.
+        tell: Called with what a transaction changed once that is durable, on the thread that
+            committed it, holding nothing.
+        retry_seconds: How long a call is tried again.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        tell: Callable[[Notice], None],
+        retry_seconds: float = RETRY_SECONDS_MAX,
+    ) -> None:
+        self.node = uuid4().hex[:16]
+        """Told to all nodes with every notice, so that this one knows its own."""
+        self._connections = connections
+        self._tell = tell
+        self._retry_seconds = retry_seconds
+        self._closing = threading.Event()
+        self._unknown: dict[str, None] = {}
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run one statement, or several that need not see the same state.
+
+        Args:
+            work: May be run several times.
+
+        Raises:
+            Unavailable: The server could not be reached in time.
+            Internal: It failed.
+        """
+        for last in self._tries(self._retry_seconds):
+            try:
+                with self._connections.lent() as connection:
+                    return work(connection)
+            except psycopg.Error as error:
+                if last or not passing(error):
+                    raise translated(error) from error
+        raise AssertionError("the last try returns or raises")
+
+    def write(
+        self,
+        work: Callable[[Connection], T],
+        notice: Callable[[T], Notice | None] = lambda _: None,
+    ) -> T:
+        """Run a durable transaction, once in effect, which is undone if anything raises.
+
+        Args:
+            work: Run within the transaction, in pipeline mode: what a statement returns is waited
+                for when it is fetched. May be run several times, so it changes nothing but the
+                database. May raise `Retry`.
+            notice: What to tell all nodes, from the result of `work`.
+
+        Raises:
+            Unavailable: The server could not be reached in time, and nothing was committed; or (the
+                message says so) it is not known whether it was.
+            ResourceExhausted: The server's disk is full.
+            Internal: It failed.
+        """
+        if self._connections.read_only:
+            raise Internal("metadata was opened for reading only")
+        for last in self._tries(self._retry_seconds):
+            attempt = _Attempt(self.node, work, notice)
+            try:
+                with self._connections.lent() as connection:
+                    attempt.run(connection)
+            except (psycopg.Error, Retry) as error:
+                if not attempt.in_doubt:
+                    if last or not passing(error):
+                        raise translated(error) from error
+                    continue
+                _logger.warning("the answer to a commit of metadata was lost: %s", error)
+                if not self._was_committed(attempt.id):
+                    if last:
+                        raise translated(error) from error
+                    continue
+            if attempt.told is not None:
+                self._tell(attempt.told)
+            return attempt.result
+        raise AssertionError("the last try returns or raises")
+
+    def knows_of(self, node: str, transaction: str) -> bool:
+        """Tell whether a notice is of this node's own, and was acted on here already."""
+        return node == self.node and transaction not in self._unknown
+
+    def close(self) -> None:
+        """Try nothing again from now on."""
+        self._closing.set()
+
+    @property
+    def closing(self) -> threading.Event:
+        """Set when nothing is to be tried again."""
+        return self._closing
+
+    def _was_committed(self, transaction: UUID) -> bool:
+        """Find out what became of a transaction; afterwards it is over for good.
+
+        Raises:
+            Unavailable: It could not be found out in time.
+        """
+
+        def ask(connection: Connection) -> bool:
+            connection.execute(
+                "INSERT INTO outcomes VALUES (%s, false, now()) ON CONFLICT DO NOTHING",
+                (transaction,),
+            )
+            row = connection.execute(
+                "SELECT committed FROM outcomes WHERE id = %s", (transaction,)
+            ).fetchone()
+            assert row is not None, "outcomes are kept for longer than they are asked for"
+            return bool(row[0])
+
+        reason: WingsError | None = None
+        for _ in self._tries(OUTCOME_SECONDS_MAX):
+            try:
+                with self._connections.lent() as connection:
+                    return ask(connection)
+            except psycopg.Error as error:
+                reason = translated(error)
+            except Unavailable as error:
+                reason = error
+        if len(self._unknown) >= UNKNOWN_MAX:
+            del self._unknown[next(iter(self._unknown))]
+        self._unknown[transaction.hex] = None
+        raise Unavailable(f"it is not known whether this was committed: {reason}") from reason
+
+    def _tries(self, seconds: float) -> Iterator[bool]:
+        """Yield before each try whether it is the last, with a pause before each but the first."""
+        until = time.monotonic() + seconds
+        pause = PAUSE_SECONDS_MIN
+        yield False
+        while time.monotonic() + pause < until:
+            if self._closing.wait(pause * random.uniform(0.5, 1)):
+                break
+            yield False
+            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+        yield True
+
+
+class _Attempt(Generic[T]):
+    """One try at a transaction."""
+
+    result: T
+    told: Notice | None
+
+    def __init__(
+        self, node: str, work: Callable[[Connection], T], notice: Callable[[T], Notice | None]
+    ) -> None:
+        self.id = uuid4()
+        self.in_doubt = False
+        """Whether COMMIT was sent, and what became of it is not known."""
+        self._node = node
+        self._work = work
+        self._notice = notice
+
+    def run(self, connection: Connection) -> None:
+        """Run and commit it; where this raises, `in_doubt` tells whether it may be committed."""
+        try:
+            with connection.pipeline():
+                connection.execute("BEGIN")
+                self.result = self._work(connection)
+                self.told = self._notice(self.result)
+                if self.told is not None:
+                    payload = encode_notice(self.told, self._node, self.id.hex)
+                    connection.execute("SELECT pg_notify(current_schema(), %s)", (payload,))
+                connection.execute("INSERT INTO outcomes VALUES (%s, true, now())", (self.id,))
+                self.in_doubt = True
+                connection.execute("COMMIT")
+            self.in_doubt = False
+        except BaseException:
+            status = connection.info.transaction_status
+            if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+                # It is still open, so COMMIT was not come to.
+                self.in_doubt = False
+                _roll_back(connection)
+            raise
+
+
+def _roll_back(connection: Connection) -> None:
+    try:
+        connection.execute("ROLLBACK")
+    except psycopg.Error:
+        discard(connection)

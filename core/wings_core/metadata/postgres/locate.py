@@ -1,0 +1,169 @@
+"""Looking into the log's index: pages by offset, offsets by time, where partitions stand.
+
+Each is one statement, so that all it reads is seen at one moment.
+"""
+
+from collections.abc import Sequence
+
+from wings_core.errors import OffsetOutOfRange, TopicNotFound
+from wings_core.metadata.interfaces import LOCATIONS_MAX, OFFSET_MAX
+from wings_core.metadata.postgres.connections import Connection
+from wings_core.model import Located, Location, PageAddress, PartitionState, Position
+from wings_core.partitions import UNPARTITIONED, Partition, partition_sort_key
+
+_LOCATE = """
+SELECT partitions.log_start_offset, partitions.next_offset, page.*
+FROM topics
+LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = %(partition)s::text
+LEFT JOIN LATERAL (
+    SELECT pages.start_offset, pages.end_offset, pages.timestamp,
+        folios.name, pages.position, pages.length
+    FROM pages LEFT JOIN folios ON folios.id = pages.folio_id
+    WHERE pages.partition_id = partitions.id AND pages.end_offset >= %(offset)s::bigint
+    AND pages.end_offset <= coalesce(
+        (
+            SELECT last.end_offset FROM pages AS last
+            WHERE last.partition_id = partitions.id AND last.end_offset >= %(last)s::bigint
+            ORDER BY last.end_offset LIMIT 1
+        ),
+        partitions.next_offset
+    )
+    ORDER BY pages.end_offset LIMIT %(locations)s::bigint
+) AS page ON true
+WHERE topics.uuid = %(topic)s::text AND topics.deleted_at IS NULL
+ORDER BY page.end_offset
+"""
+"""Ends at the page with the last message wanted: no more are read than are returned."""
+
+_ANY_HAS_DATA = """
+SELECT 1
+FROM unnest(%s::text[], %s::text[], %s::numeric[]) AS wanted (topic, partition, "offset")
+LEFT JOIN topics ON topics.uuid = wanted.topic AND topics.deleted_at IS NULL
+LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = wanted.partition
+WHERE topics.id IS NULL OR partitions.next_offset > wanted."offset"
+LIMIT 1
+"""
+
+_STATES = """
+SELECT topics.partition_key IS NULL, partitions.value, partitions.log_start_offset,
+    partitions.next_offset, partitions.bytes, partitions.last_timestamp
+FROM topics
+LEFT JOIN partitions ON partitions.topic_id = topics.id
+AND (%s::text IS NULL OR partitions.value = %s::text)
+WHERE topics.uuid = %s::text AND topics.deleted_at IS NULL
+"""
+
+_OFFSET_FOR_TIMESTAMP = """
+WITH RECURSIVE found (partition_id, low, high) AS (
+    SELECT partitions.id,
+        CASE WHEN partitions.last_timestamp < %(timestamp)s::numeric
+            THEN partitions.next_offset ELSE coalesce(partitions.log_start_offset, 0) END,
+        coalesce(partitions.next_offset, 0)
+    FROM topics
+    LEFT JOIN partitions
+    ON partitions.topic_id = topics.id AND partitions.value = %(partition)s::text
+    WHERE topics.uuid = %(topic)s::text AND topics.deleted_at IS NULL
+    UNION ALL
+    SELECT found.partition_id,
+        CASE WHEN page.timestamp < %(timestamp)s::numeric THEN page.end_offset + 1
+            ELSE found.low END,
+        CASE WHEN page.timestamp < %(timestamp)s::numeric THEN found.high
+            ELSE page.start_offset END
+    FROM found
+    CROSS JOIN LATERAL (
+        SELECT pages.start_offset, pages.end_offset, pages.timestamp FROM pages
+        WHERE pages.partition_id = found.partition_id
+        AND pages.end_offset >= found.low + (found.high - found.low) / 2
+        ORDER BY pages.end_offset LIMIT 1
+    ) AS page
+    WHERE found.low < found.high
+)
+SELECT low FROM found ORDER BY high - low LIMIT 1
+"""
+"""Timestamps never decrease along a partition, so the first page that is late enough is found by
+halving the range of offsets, on the server: messages before `low` are too early, those from `high`
+on are late enough. At most 64 look-ups, and no index by time to keep."""
+
+
+def locate(
+    connection: Connection,
+    topic_uuid: str,
+    partition: Partition,
+    offset: int,
+    messages_max: int,
+) -> Located:
+    """Find the pages that hold the messages from `offset` on; see `OffsetRegistry.locate`."""
+    rows = connection.execute(
+        _LOCATE,
+        {
+            "topic": topic_uuid,
+            "partition": partition,
+            # Below the log's start is one place, whatever its distance.
+            "offset": max(-1, min(offset, OFFSET_MAX)),
+            "last": max(-1, min(offset + max(1, messages_max) - 1, OFFSET_MAX)),
+            "locations": LOCATIONS_MAX,
+        },
+    ).fetchall()
+    if not rows:
+        raise TopicNotFound("the topic was deleted")
+    log_start_offset: int = rows[0][0] or 0
+    log_end_offset: int = rows[0][1] or 0
+    if offset < log_start_offset:
+        raise OffsetOutOfRange(
+            f"offset {offset} is below the log's start, {log_start_offset}",
+            log_start_offset=log_start_offset,
+        )
+    locations = tuple(
+        Location(start_offset, end_offset, timestamp, PageAddress(folio, position, length))
+        for _, _, start_offset, end_offset, timestamp, folio, position, length in rows
+        if start_offset is not None
+    )
+    return Located(locations, log_start_offset, log_end_offset)
+
+
+def any_has_data(connection: Connection, positions: Sequence[Position]) -> bool:
+    """Tell whether a position has a message at or after its offset, or its topic is gone."""
+    columns = (
+        [position.topic_uuid for position in positions],
+        [position.partition for position in positions],
+        [str(position.offset) for position in positions],
+    )
+    return connection.execute(_ANY_HAS_DATA, columns).fetchone() is not None
+
+
+def partition_states(connection: Connection, topic_uuid: str) -> list[PartitionState]:
+    """Return the partitions of a topic; see `OffsetRegistry.partition_states`."""
+    rows = connection.execute(_STATES, (None, None, topic_uuid)).fetchall()
+    if not rows:
+        raise TopicNotFound("the topic was deleted")
+    states = [PartitionState(*row[1:]) for row in rows if row[1] is not None]
+    if not states and rows[0][0]:
+        return [_empty(UNPARTITIONED)]
+    return sorted(states, key=lambda state: partition_sort_key(state.partition))
+
+
+def partition_state(
+    connection: Connection, topic_uuid: str, partition: Partition
+) -> PartitionState:
+    """Return where a partition stands; see `OffsetRegistry.partition_state`."""
+    row = connection.execute(_STATES, (partition, partition, topic_uuid)).fetchone()
+    if row is None:
+        raise TopicNotFound("the topic was deleted")
+    return _empty(partition) if row[1] is None else PartitionState(*row[1:])
+
+
+def offset_for_timestamp(
+    connection: Connection, topic_uuid: str, partition: Partition, timestamp: int
+) -> int:
+    """Return the first offset at or after a time; see `OffsetRegistry.offset_for_timestamp`."""
+    row = connection.execute(
+        _OFFSET_FOR_TIMESTAMP,
+        {"topic": topic_uuid, "partition": partition, "timestamp": timestamp},
+    ).fetchone()
+    if row is None:
+        raise TopicNotFound("the topic was deleted")
+    return int(row[0])
+
+
+def _empty(partition: Partition) -> PartitionState:
+    return PartitionState(partition, 0, 0, 0, None)

@@ -1,0 +1,56 @@
+"""Who waits for whom in PostgreSQL: the order in which transactions of all nodes take locks.
+
+    1. the writer of a publish or abort             advisory, by a hash of its name
+    2. topics: deletion exclusive, all else shared  advisory, by a hash of the UUID
+    3. ids of stages that a commit may begin        advisory, by a hash of the id
+    4. stages                                       rows, by name
+    5. producers, then partitions: first those that are new are inserted, then all are locked
+                                                    rows, by topic and name or value
+    6. folios                                       rows, by name
+
+Within each, a transaction takes what it needs in ascending order. So no two transactions wait for
+each other, but by way of an insert that PostgreSQL makes wait for reasons of its own; such a
+deadlock is broken after a second, and the transaction tried again.
+
+Advisory locks come in a bounded number of buckets, since the server's table of them is bounded, and
+they are served in the order of asking: the deletion of a topic is not starved by its commits.
+"""
+
+import zlib
+from collections.abc import Iterable
+from enum import IntEnum
+
+from wings_core.metadata.postgres.connections import Connection
+
+BUCKETS = 256
+"""Advisory locks of a kind: names whose hashes agree wait for each other."""
+
+
+class Lock(IntEnum):
+    """The kinds of advisory locks; the numbers are far from what others would choose."""
+
+    MIGRATIONS = 0x57_49_4E_01
+    WRITERS = 0x57_49_4E_02
+    TOPICS = 0x57_49_4E_03
+    STAGES = 0x57_49_4E_04
+    PURGE = 0x57_49_4E_05
+
+
+def take(connection: Connection, lock: Lock, names: Iterable[str] = ("",)) -> None:
+    """Keep all others from the names until the end of the transaction."""
+    connection.execute(
+        "SELECT pg_advisory_xact_lock(%s::int, bucket) FROM unnest(%s::int[]) AS bucket",
+        (lock.value, _buckets(names)),
+    )
+
+
+def share(connection: Connection, lock: Lock, names: Iterable[str]) -> None:
+    """Keep those who `take` from the names until the end of the transaction."""
+    connection.execute(
+        "SELECT pg_advisory_xact_lock_shared(%s::int, bucket) FROM unnest(%s::int[]) AS bucket",
+        (lock.value, _buckets(names)),
+    )
+
+
+def _buckets(names: Iterable[str]) -> list[int]:
+    return sorted({zlib.crc32(name.encode("utf-8", "surrogatepass")) % BUCKETS for name in names})

@@ -1,0 +1,285 @@
+"""The tables of the metadata in PostgreSQL, as numbered migrations.
+
+A migration that was released is never changed; another is added. Each runs in a transaction of its
+own, together with the row that says so, under a lock that all nodes take: of several that start at
+once, one migrates.
+
+Names that clients choose freely (of producers, consumers and writers) are kept as UTF-8 bytes: text
+in PostgreSQL cannot hold every character.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import LiteralString
+
+from psycopg import sql
+
+from wings_core.errors import Internal
+from wings_core.metadata.postgres import locks
+from wings_core.metadata.postgres.connections import Connection
+from wings_core.metadata.postgres.database import Database
+from wings_core.metadata.postgres.locks import Lock
+
+_INITIAL: Sequence[LiteralString] = (
+    """
+    -- A tenant is there while one of its namespaces is.
+    CREATE TABLE namespaces (
+        id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        tenant TEXT COLLATE "C" NOT NULL,
+        name TEXT COLLATE "C" NOT NULL,
+        created_at BIGINT NOT NULL,
+        UNIQUE (tenant, name)
+    )
+    """,
+    """
+    -- A deleted topic has no namespace any more, which frees its name, and stays until its pages
+    -- are purged. An id is never used again.
+    CREATE TABLE topics (
+        id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        uuid TEXT COLLATE "C" NOT NULL UNIQUE,
+        namespace_id BIGINT,
+        name TEXT COLLATE "C" NOT NULL,
+        schema BYTEA NOT NULL, -- An Arrow IPC schema message.
+        partition_key TEXT,
+        config TEXT NOT NULL, -- JSON of TopicConfig.
+        created_at BIGINT NOT NULL,
+        deleted_at BIGINT,
+        UNIQUE (namespace_id, name),
+        CHECK ((namespace_id IS NULL) = (deleted_at IS NOT NULL))
+    )
+    """,
+    """
+    CREATE INDEX topics_deleted ON topics (deleted_at) WHERE deleted_at IS NOT NULL
+    """,
+    """
+    -- A partition is there from its first commit on, for others than the transaction that makes it.
+    -- Changed by every commit, in place: no index holds what changes, and there is room for it.
+    CREATE TABLE partitions (
+        id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        topic_id BIGINT NOT NULL,
+        value TEXT COLLATE "C" NOT NULL, -- Canonical JSON.
+        log_start_offset BIGINT NOT NULL DEFAULT 0,
+        next_offset BIGINT NOT NULL DEFAULT 0,
+        bytes BIGINT NOT NULL DEFAULT 0,
+        last_timestamp BIGINT,
+        UNIQUE (topic_id, value)
+    ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05)
+    """,
+    """
+    -- Keyed by the inclusive end: the page that holds an offset is the first whose end is not
+    -- below it, so finding it and reading on is one walk along the index, as quick in a long log
+    -- as in a short one.
+    CREATE TABLE pages (
+        partition_id BIGINT NOT NULL,
+        end_offset BIGINT NOT NULL,
+        start_offset BIGINT NOT NULL,
+        timestamp BIGINT NOT NULL,
+        folio_id BIGINT NOT NULL,
+        position BIGINT NOT NULL,
+        length BIGINT NOT NULL,
+        PRIMARY KEY (partition_id, end_offset)
+    )
+    """,
+    """
+    -- Only folios that pages refer to, with their number.
+    CREATE TABLE folios (
+        id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        name TEXT COLLATE "C" NOT NULL UNIQUE,
+        pages BIGINT NOT NULL
+    ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05)
+    """,
+    """
+    -- Kept as long as the topic.
+    CREATE TABLE producers (
+        topic_id BIGINT NOT NULL,
+        producer_id BYTEA NOT NULL,
+        next_sequence BIGINT NOT NULL DEFAULT 0,
+        PRIMARY KEY (topic_id, producer_id)
+    ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05)
+    """,
+    """
+    -- The last results of a producer, as a ring: a result takes the place of the one that many
+    -- sequences before it.
+    CREATE TABLE producer_results (
+        topic_id BIGINT NOT NULL,
+        producer_id BYTEA NOT NULL,
+        slot INTEGER NOT NULL,
+        sequence BIGINT NOT NULL,
+        committed TEXT NOT NULL, -- JSON of the committed ranges.
+        committed_at BIGINT NOT NULL,
+        PRIMARY KEY (topic_id, producer_id, slot)
+    ) WITH (autovacuum_vacuum_scale_factor = 0.05)
+    """,
+    """
+    CREATE INDEX producer_results_by_age ON producer_results (committed_at)
+    """,
+    """
+    CREATE TABLE consumer_offsets (
+        consumer BYTEA NOT NULL,
+        topic_id BIGINT NOT NULL,
+        partition TEXT COLLATE "C" NOT NULL,
+        "offset" BIGINT NOT NULL,
+        committed_at BIGINT NOT NULL,
+        PRIMARY KEY (consumer, topic_id, partition)
+    ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05)
+    """,
+    """
+    CREATE INDEX consumer_offsets_by_topic ON consumer_offsets (topic_id)
+    """,
+    """
+    -- A stage that was aborted or swept has no name any more, which frees it, and stays until its
+    -- pages are purged. One of a deleted topic keeps its row, so that a publish can say why it
+    -- fails; topics' ids are never used again.
+    CREATE TABLE stages (
+        id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        name TEXT COLLATE "C" UNIQUE,
+        topic_id BIGINT NOT NULL,
+        writing TEXT NOT NULL, -- Of the stream that writes it.
+        rows BIGINT NOT NULL,
+        bytes BIGINT NOT NULL,
+        pages BIGINT NOT NULL,
+        changed_at BIGINT NOT NULL
+    )
+    """,
+    """
+    CREATE INDEX stages_deleted ON stages (id) WHERE name IS NULL
+    """,
+    """
+    CREATE INDEX stages_by_age ON stages (changed_at) WHERE name IS NOT NULL
+    """,
+    """
+    CREATE INDEX stages_by_topic ON stages (topic_id)
+    """,
+    """
+    -- Pages without offsets, in the order in which they came. Folios count them too.
+    CREATE TABLE staged_pages (
+        stage_id BIGINT NOT NULL,
+        number BIGINT NOT NULL,
+        partition TEXT COLLATE "C" NOT NULL, -- Canonical JSON.
+        rows BIGINT NOT NULL,
+        timestamp BIGINT, -- The producer's; else that of the publish.
+        folio_id BIGINT NOT NULL,
+        position BIGINT NOT NULL,
+        length BIGINT NOT NULL,
+        PRIMARY KEY (stage_id, number)
+    )
+    """,
+    """
+    -- The last batch of each writer has no successor, and is kept for good.
+    CREATE TABLE publishes (
+        writer BYTEA NOT NULL,
+        batch BIGINT NOT NULL,
+        committed TEXT NOT NULL, -- JSON of the published ranges.
+        succeeded_at BIGINT,
+        PRIMARY KEY (writer, batch)
+    )
+    """,
+    """
+    CREATE INDEX publishes_by_age ON publishes (succeeded_at) WHERE succeeded_at IS NOT NULL
+    """,
+    """
+    -- What became of transactions; see database.py.
+    CREATE TABLE outcomes (
+        id UUID PRIMARY KEY,
+        committed BOOLEAN NOT NULL,
+        decided_at TIMESTAMPTZ NOT NULL
+    )
+    """,
+    """
+    CREATE INDEX outcomes_by_age ON outcomes (decided_at)
+    """,
+    """
+    -- Which data directory the pages are in, once one was used with it.
+    CREATE TABLE store (
+        id UUID NOT NULL DEFAULT gen_random_uuid(),
+        directory UUID
+    )
+    """,
+    """
+    INSERT INTO store DEFAULT VALUES
+    """,
+    """
+    INSERT INTO namespaces (tenant, name, created_at) VALUES ('default', 'default', %(now)s)
+    """,
+)
+
+MIGRATIONS: Sequence[Sequence[LiteralString]] = (_INITIAL,)
+"""Each brings the schema from the version before it (its index) to the next; `now` is bound."""
+
+
+def migrate(database: Database, schema: str, clock: Callable[[], int]) -> None:
+    """Bring the schema to the version of this code, creating it at first.
+
+    Raises:
+        Internal: It is newer than this code, or holds tables of something else.
+    """
+    while database.write(lambda connection: _step(connection, schema, clock())):
+        pass
+
+
+def check_version(database: Database, schema: str) -> None:
+    """Make sure that a schema opened for reading only is of this code's version.
+
+    Raises:
+        Internal: It is not there, newer or older, or holds tables of something else.
+    """
+    version = database.read(lambda connection: _version(connection, schema))
+    if version is None:
+        raise Internal(f"the database has no metadata of Wings: there is no schema {schema!r}")
+    _refuse_newer(version)
+    if version < len(MIGRATIONS):
+        raise Internal(
+            f"the metadata is of version {version}, this code reads {len(MIGRATIONS)}: "
+            "start the server once, which brings it up to date"
+        )
+
+
+def _step(connection: Connection, schema: str, now: int) -> bool:
+    """Apply the next migration; return whether there was one."""
+    locks.take(connection, Lock.MIGRATIONS)
+    version = _version(connection, schema)
+    if version is None:
+        connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+    if not version:
+        version = 0
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS migrations "
+            "(version INTEGER PRIMARY KEY, applied_at BIGINT NOT NULL)"
+        )
+    _refuse_newer(version)
+    if version == len(MIGRATIONS):
+        return False
+    for statement in MIGRATIONS[version]:
+        connection.execute(statement, {"now": now} if "%(now)s" in statement else None)
+    connection.execute("INSERT INTO migrations VALUES (%s, %s)", (version + 1, now))
+    return version + 1 < len(MIGRATIONS)
+
+
+def _version(connection: Connection, schema: str) -> int | None:
+    """Return the schema's version, 0 for an empty one, None where there is none."""
+    tables = {
+        name
+        for (name,) in connection.execute(
+            "SELECT relation.relname FROM pg_namespace AS namespace "
+            "LEFT JOIN pg_class AS relation ON relation.relnamespace = namespace.oid "
+            "AND relation.relkind = 'r' WHERE namespace.nspname = %s",
+            (schema,),
+        ).fetchall()
+    }
+    if not tables:
+        return None
+    tables -= {None}
+    if not tables:
+        return 0
+    if "migrations" not in tables:
+        raise Internal(f"the schema {schema!r} holds tables, but not metadata of Wings")
+    row = connection.execute("SELECT coalesce(max(version), 0) FROM migrations").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _refuse_newer(version: int) -> None:
+    if version > len(MIGRATIONS):
+        raise Internal(
+            f"the metadata is of version {version}, newer than {len(MIGRATIONS)}, which this code "
+            "knows: it was written by a later Wings and needs one to be read"
+        )

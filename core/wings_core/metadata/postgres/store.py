@@ -1,0 +1,158 @@
+"""Metadata in PostgreSQL, shared by any number of nodes.
+
+Locks of one process, none of which is held while another is taken: the pool's and the watchdog's
+(see `connections`), the waiters'. Callbacks of waiters run with none of them held. What the
+transactions of all nodes lock in the database, and in which order, is written down in `locks`.
+"""
+
+from collections.abc import Callable
+from typing import Literal, Self
+from uuid import UUID
+
+from wings_core.errors import InvalidArgument
+from wings_core.metadata.interfaces import Metadata
+from wings_core.metadata.postgres.admin import PostgresAdmin
+from wings_core.metadata.postgres.connections import Connection, Connections
+from wings_core.metadata.postgres.database import RETRY_SECONDS_MAX, Database
+from wings_core.metadata.postgres.listener import Listener
+from wings_core.metadata.postgres.migrations import check_version, migrate
+from wings_core.metadata.postgres.notices import Notice, decode_notice
+from wings_core.metadata.postgres.registry import PostgresRegistry
+from wings_core.metadata.postgres.staging import PostgresStages
+from wings_core.metadata.waiters import Waiters
+from wings_core.times import now_us
+
+SCHEMA = "wings"
+"""The schema that holds the tables, and the channel of notices."""
+
+
+class PostgresMetadata(Metadata):
+    """Topics and the log's index in PostgreSQL; may be used in a `with` statement.
+
+    Args:
+        url: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, or any connection string of libpq. It
+            is never repeated in an error or a log.
+        schema: Created, with the default namespace, if it is not there.
+        clock: Microseconds since the epoch.
+        read_only: Write nothing, and hear of nothing: nothing wakes waiters.
+        retry_seconds: How long a call is tried again while the server cannot be reached.
+
+    Raises:
+        InvalidArgument: The URL cannot be read.
+        Unavailable: The server cannot be reached.
+        Internal: The schema is newer than this code, or not metadata of Wings; with `read_only`,
+            also if it is not there or older.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = SCHEMA,
+        clock: Callable[[], int] = now_us,
+        read_only: bool = False,
+        retry_seconds: float = RETRY_SECONDS_MAX,
+    ) -> None:
+        self._waiters = Waiters()
+        self._connections = Connections(url, schema, read_only=read_only)
+        self._database = Database(self._connections, self._tell, retry_seconds)
+        self._listener: Listener | None = None
+        try:
+            if read_only:
+                check_version(self._database, schema)
+            else:
+                migrate(self._database, schema, clock)
+                self._listener = Listener(self._connections, self._hear, self._waiters.notify_all)
+        except BaseException:
+            self.close()
+            raise
+        self._admin = PostgresAdmin(self._database, clock)
+        self._registry = PostgresRegistry(self._database, self._waiters, clock)
+        self._stages = PostgresStages(self._database, clock)
+
+    @property
+    def admin(self) -> PostgresAdmin:
+        """Namespaces and topics."""
+        return self._admin
+
+    @property
+    def registry(self) -> PostgresRegistry:
+        """The log's index."""
+        return self._registry
+
+    @property
+    def stages(self) -> PostgresStages:
+        """What was staged."""
+        return self._stages
+
+    def claim(self, directory: UUID, metadata: UUID | None) -> UUID:
+        """Bind this metadata to a data directory, or make sure that it is.
+
+        Args:
+            directory: The id of the data directory.
+            metadata: The id of the metadata that the directory is bound to; None for a new one.
+
+        Returns:
+            The id of this metadata.
+
+        Raises:
+            InvalidArgument: Either is bound to another one.
+        """
+
+        def work(connection: Connection) -> UUID:
+            found, claimed = _binding(connection, " FOR UPDATE")
+            _check_binding(directory, metadata, found, claimed or directory)
+            connection.execute("UPDATE store SET directory = %s", (directory,))
+            return found
+
+        return self._database.write(work)
+
+    def check_claim(self, directory: UUID, metadata: UUID | None) -> None:
+        """Make sure that this metadata is bound to a data directory; see `claim`."""
+        found, claimed = self._database.read(lambda connection: _binding(connection, ""))
+        _check_binding(directory, metadata or found, found, claimed)
+
+    def close(self) -> None:
+        """Close the connections, once calls under way have ended; later calls raise `Unavailable`.
+
+        Calls that are being tried again end with `Unavailable`.
+        """
+        self._database.close()
+        if self._listener is not None:
+            self._listener.close()
+        self._connections.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def _tell(self, notice: Notice) -> None:
+        notice.wake(self._waiters)
+
+    def _hear(self, payload: str) -> None:
+        node, transaction, notice = decode_notice(payload)
+        if not self._database.knows_of(node, transaction):
+            notice.wake(self._waiters)
+
+
+def _binding(connection: Connection, lock: Literal["", " FOR UPDATE"]) -> tuple[UUID, UUID | None]:
+    row = connection.execute(f"SELECT id, directory FROM store{lock}").fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+def _check_binding(
+    directory: UUID, metadata: UUID | None, found: UUID, claimed: UUID | None
+) -> None:
+    if metadata is not None and found != metadata:
+        raise InvalidArgument(
+            f"the data directory belongs to the metadata with the id {metadata}; this is {found}"
+        )
+    if claimed != directory:
+        raise InvalidArgument(
+            f"this metadata belongs to the data directory with the id {claimed}, not to {directory}"
+        )
