@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from wings_core.errors import InvalidArgument
+from wings_core.metadata.flushes import dump_results, is_repeat, load_results
 from wings_core.metadata.judge import RESULTS_KEPT_MAX, Judge, PartitionDraft, check_id
 from wings_core.metadata.postgres import locks
 from wings_core.metadata.postgres.connections import Connection
@@ -18,7 +19,7 @@ from wings_core.metadata.postgres.locks import Lock
 from wings_core.metadata.postgres.stages import lock_stages, write_stages
 from wings_core.metadata.postgres.topics import find_topic_ids
 from wings_core.metadata.stages import StageDraft
-from wings_core.model import CommitBatch, CommitResult, CommittedRange
+from wings_core.model import CommitBatch, CommitResult, CommittedRange, FlushId
 from wings_core.partitions import Partition
 
 _RANGES = TypeAdapter(tuple[CommittedRange, ...])
@@ -33,6 +34,27 @@ class Committed:
     """Of the batches, in order."""
     ends: dict[tuple[str, Partition], int]
     """The next offset of each partition that was written to, by topic UUID and partition."""
+
+
+def commit_flush(
+    connection: Connection, batches: Sequence[CommitBatch], now: int, flush_id: FlushId
+) -> Committed:
+    """Commit batches as `commit_batches` does, once: again, it answers with the first results."""
+    writer = flush_id.writer.encode()
+    locks.take(connection, Lock.WRITERS, (flush_id.writer,))
+    row = connection.execute(
+        "SELECT number, results FROM flushes WHERE writer = %s", (writer,)
+    ).fetchone()
+    if row is not None and is_repeat(flush_id, row[0]):
+        return Committed(load_results(row[1]), {})
+    committed = commit_batches(connection, batches, now)
+    connection.execute(
+        "INSERT INTO flushes VALUES (%s, %s, %s, %s) ON CONFLICT (writer) DO UPDATE SET "
+        "number = excluded.number, results = excluded.results, "
+        "committed_at = excluded.committed_at",
+        (writer, flush_id.number, dump_results(committed.results), now),
+    )
+    return committed
 
 
 def commit_batches(connection: Connection, batches: Sequence[CommitBatch], now: int) -> Committed:

@@ -1,6 +1,6 @@
 """Who waits for whom in PostgreSQL: the order in which transactions of all nodes take locks.
 
-    1. the writer of a publish or abort             advisory, by a hash of its name
+    1. the writer of a publish, abort or flush      advisory, by a hash of its name
     2. topics: deletion exclusive, all else shared  advisory, by a hash of the UUID
     3. ids of stages that a commit may begin        advisory, by a hash of the id
     4. stages                                       rows, by name

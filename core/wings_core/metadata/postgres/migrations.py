@@ -202,7 +202,22 @@ _INITIAL: Sequence[LiteralString] = (
     """,
 )
 
-MIGRATIONS: Sequence[Sequence[LiteralString]] = (_INITIAL,)
+_FLUSHES: Sequence[LiteralString] = (
+    """
+    -- The last flush of each writer; see metadata/flushes.py.
+    CREATE TABLE flushes (
+        writer BYTEA PRIMARY KEY,
+        number BIGINT NOT NULL,
+        results TEXT NOT NULL, -- JSON of the results.
+        committed_at BIGINT NOT NULL
+    ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05)
+    """,
+    """
+    CREATE INDEX flushes_by_age ON flushes (committed_at)
+    """,
+)
+
+MIGRATIONS: Sequence[Sequence[LiteralString]] = (_INITIAL, _FLUSHES)
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from wings_core.metadata.flushes import FLUSHES_KEPT_US
 from wings_core.metadata.judge import RESULTS_KEPT_US
 from wings_core.metadata.postgres import locks
 from wings_core.metadata.postgres.connections import Connection
@@ -61,6 +62,14 @@ def purge(connection: Connection, rows_max: int, now: int) -> bool:
             "WHERE committed_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED) "
             "RETURNING slot",
             (now - RESULTS_KEPT_US, max(0, left)),
+        ).fetchall()
+    )
+    left -= len(
+        connection.execute(
+            "DELETE FROM flushes WHERE writer IN (SELECT writer FROM flushes "
+            "WHERE committed_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED) "
+            "RETURNING number",
+            (now - FLUSHES_KEPT_US, max(0, left)),
         ).fetchall()
     )
     left -= len(

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.metadata.postgres import commit, consumers, locate, purge
+from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import Database
 from wings_core.metadata.postgres.notices import Notice
 from wings_core.metadata.waiters import Waiters, wait_for_any
@@ -13,6 +14,7 @@ from wings_core.model import (
     CommitBatch,
     CommitResult,
     ConsumerOffset,
+    FlushId,
     Located,
     PartitionState,
     Position,
@@ -36,10 +38,18 @@ class PostgresRegistry(OffsetRegistry):
         self._waiters = waiters
         self._clock = clock
 
-    def commit(self, batches: Sequence[CommitBatch]) -> list[CommitResult]:
+    def commit(
+        self, batches: Sequence[CommitBatch], flush_id: FlushId | None = None
+    ) -> list[CommitResult]:
         """Assign offsets to the batches of a flush; see `OffsetRegistry.commit`."""
+
+        def work(connection: Connection) -> commit.Committed:
+            if flush_id is None:
+                return commit.commit_batches(connection, batches, self._clock())
+            return commit.commit_flush(connection, batches, self._clock(), flush_id)
+
         return self._database.write(
-            lambda connection: commit.commit_batches(connection, batches, self._clock()),
+            work,
             lambda committed: Notice(committed.ends) if committed.ends else None,
         ).results
 
