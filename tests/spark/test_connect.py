@@ -23,7 +23,7 @@ find_java()
 use_this_python()
 from pyspark.sql import SparkSession
 
-endpoint, topic = sys.argv[1:]
+endpoint, topic, copy = sys.argv[1:]
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
 wings_spark.register(spark)
 found = {"session": type(spark).__module__}
@@ -43,19 +43,29 @@ with tempfile.TemporaryDirectory() as directory:
     )
     assert query.awaitTermination(120)
     found["stream"] = spark.table("read").agg({"n": "sum"}).first()[0]
+with tempfile.TemporaryDirectory() as directory:
+    writer = reader(spark.read).load().write.format("wings").option("endpoint", endpoint)
+    writer.mode("append").save(copy)
+    query = (
+        reader(spark.readStream).option("startingOffsets", "earliest").load()
+        .writeStream.format("wings").option("endpoint", endpoint).option("topic", copy)
+        .option("checkpointLocation", directory).trigger(availableNow=True).start()
+    )
+    assert query.awaitTermination(120)
 print("found", json.dumps(found))
 spark.stop()
 """
 
 
-def test_reads_and_streams_work_over_spark_connect(
+def test_reads_writes_and_streams_work_over_spark_connect(
     wings: Client, new_topic: NewTopic, server: RunningServer
 ) -> None:
     pytest.importorskip("grpc_status")
     topic = new_topic()
     wings.push(topic, pa.table({"n": pa.array(range(1_000))}))
+    copy = wings.create_topic(f"{topic.id}-copy", {"n": "int64"})
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, server.flight, topic.id],
+        [sys.executable, "-c", PROGRAM, server.flight, topic.id, copy.id],
         capture_output=True,
         text=True,
         timeout=170,
@@ -67,3 +77,5 @@ def test_reads_and_streams_work_over_spark_connect(
     assert found["session"].startswith("pyspark.sql.connect")
     assert found["batch"] == found["stream"] == sum(range(1_000))
     assert found["fast"] == list(range(990, 1_000))
+    copied = [n for batch in wings.scan(copy) for n in batch.column("n").to_pylist()]
+    assert sorted(copied) == sorted([*range(1_000), *range(1_000)])

@@ -1,0 +1,266 @@
+"""`examples/spark_pipeline.py`, killed at every step of a batch and started again each time."""
+
+import contextlib
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import pytest
+
+import wings_client
+from wings_client import Client
+from wings_core.errors import Unavailable
+from wings_core.model import CommitBatch, CommitResult, Published
+from wings_server.testing import RunningServer, running_server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BATCH_ROWS = 600
+SECONDS_MAX = 120.0
+"""For one run of the pipeline, on a busy machine."""
+
+POINTS = (
+    "before stage",
+    "in a task",
+    "after stage",
+    "after publish",
+    "before the checkpoint's commit",
+)
+"""Where a run is killed, in the order of a batch."""
+
+# What runs for seconds is compiled but once.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+@dataclass
+class Pipeline:
+    """One run of the example as a process, with Java and Python workers below it."""
+
+    process: "subprocess.Popen[bytes]"
+    output: IO[bytes]
+
+    def members(self) -> dict[int, str]:
+        """Return all processes of the run, by id, with their names."""
+        found: dict[int, str] = {}
+        for directory in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # It ended meanwhile.
+                status = (directory / "stat").read_text()
+                name, fields = status.split("(", 1)[1].rsplit(")", 1)
+                if int(fields.split()[3]) == self.process.pid and fields.split()[0] != "Z":
+                    found[int(directory.name)] = name
+        return found
+
+    def signal(self, number: signal.Signals, name: str | None = None) -> None:
+        """Send a signal to all processes, or to those of a name."""
+        for pid, found in self.members().items():
+            if name in (None, found):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    def kill(self) -> None:
+        """End them all as a crash of the machine would, and wait until they are gone."""
+        while self.members():  # A process may have forked while the others were ended.
+            self.signal(signal.SIGKILL)
+        self.process.wait()
+
+    @property
+    def said(self) -> str:
+        self.output.seek(0)
+        return self.output.read().decode(errors="replace")[-4_000:]
+
+
+@dataclass
+class Trap:
+    """Kills a run at one point, from within the server, so that it is exactly there."""
+
+    point: str
+    pipeline: Pipeline
+    published: list[int] = field(default_factory=list[int])
+    """Batches that were published by this run, with rows."""
+    sprung: threading.Event = field(default_factory=threading.Event)
+    _once: threading.Lock = field(default_factory=threading.Lock)
+
+    def spring(self, point: str) -> bool:
+        """Kill the run, if it is to be killed here; tell whether it was, now or before."""
+        with self._once:
+            if point == self.point and not self.sprung.is_set():
+                self.pipeline.kill()
+                self.sprung.set()
+            return self.sprung.is_set()
+
+    def stop_java(self) -> None:
+        """Let the driver's Java go no further: it cannot write its checkpoint any more."""
+        self.pipeline.signal(signal.SIGSTOP, "java")
+
+
+@contextlib.contextmanager
+def trapped(server: RunningServer, trap: Trap) -> Generator[None]:
+    """Set a trap in the server's metadata."""
+    log = server.server.log
+    commit, publish = log.registry.commit, log.stages.publish
+
+    def trapped_commit(batches: Sequence[CommitBatch]) -> list[CommitResult]:
+        stages = any(batch.stage is not None for batch in batches)
+        if stages and trap.spring("before stage"):
+            raise Unavailable("the client is dead")
+        results = commit(batches)
+        if stages:
+            trap.spring("in a task")
+        return results
+
+    def trapped_publish(writer: str, batch: int, stages: Sequence[str]) -> Published:
+        if not stages:
+            return publish(writer, batch, stages)
+        if trap.spring("after stage"):
+            raise Unavailable("the client is dead")
+        if trap.point == POINTS[-1]:
+            trap.stop_java()
+        published = publish(writer, batch, stages)
+        trap.published.append(batch)
+        trap.spring("after publish")
+        if trap.point == POINTS[-1]:
+            trap.sprung.set()  # Once it is answered; Java will never hear of it.
+        return published
+
+    patched = cast("Any", log)
+    patched.registry.commit, patched.stages.publish = trapped_commit, trapped_publish
+    try:
+        yield
+    finally:
+        patched.registry.commit, patched.stages.publish = commit, publish
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Generator[Callable[[str], Pipeline]]:
+    """Start the example on a server; what still runs at the end is killed."""
+    started: list[Pipeline] = []
+
+    def run(endpoint: str) -> Pipeline:
+        output = (tmp_path / f"output-{len(started)}").open("w+b")
+        command = [sys.executable, str(EXAMPLES / "spark_pipeline.py"), "--endpoint", endpoint]
+        command += ["--checkpoint", str(tmp_path / "checkpoint"), "--target", "killed"]
+        process = subprocess.Popen(
+            [*command, "--batch-rows", str(BATCH_ROWS)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # So that all its processes can be found.
+            env=os.environ | {"JAVA_TOOL_OPTIONS": JAVA_OPTIONS},
+        )
+        started.append(Pipeline(process, output))
+        return started[-1]
+
+    yield run
+    for pipeline in started:
+        pipeline.kill()
+        pipeline.output.close()
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The example as a module."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module("spark_pipeline")
+
+
+def rows_of(client: Client, topic: str) -> list[tuple[Any, ...]]:
+    return sorted(
+        tuple(row.values())
+        for partition in client.partitions(topic)
+        for batch in client.scan(topic, partition.partition)
+        for row in batch.to_pylist()
+    )
+
+
+@dataclass
+class Crashes:
+    """Runs the example beside an undisturbed one of the same flights."""
+
+    spark: "SparkSession"
+    example: Any
+    start: Callable[[str], Pipeline]
+    directory: Path
+
+    def run(self, points: Sequence[str], rows: int, partition_key: str | None) -> None:
+        """Kill it at these points, one after another, and compare the results.
+
+        Args:
+            points: Where; after each it is started again.
+            rows: Of the topic that is read: some for the batches of every five points.
+            partition_key: Of that topic.
+        """
+        with running_server() as server, wings_client.connect(server.flight) as client:
+            flights = self.example.flights
+            topic = client.create_topic(self.example.FLIGHTS, flights.SCHEMA, partition_key)
+            client.push(topic, flights.generate(rows, batch_rows=400))
+            for target in ("undisturbed", "killed"):
+                client.create_topic(target, self.example.COLUMNS, "origin")
+            undisturbed = self.directory / "undisturbed"
+            self.example.run(self.spark, server.flight, "undisturbed", undisturbed, BATCH_ROWS)
+            expected = rows_of(client, "undisturbed")
+            # All but the last weeks, which are not complete.
+            assert len({week for _, week, *_ in expected}) > 45
+
+            for point in points:
+                self._crash(server, client, point)
+            pipeline = self.start(server.flight)
+            assert pipeline.process.wait(SECONDS_MAX) == 0, pipeline.said
+            assert rows_of(client, "killed") == expected
+
+            # What the killed runs left behind is swept in time, and takes nothing with it.
+            assert server.server.log.stages.sweep(0.0, 100) > 0
+            assert rows_of(client, "killed") == expected
+
+    def _crash(self, server: RunningServer, client: Client, point: str) -> None:
+        """Start the example and kill it; see that it was killed there."""
+        pipeline = self.start(server.flight)
+        trap = Trap(point, pipeline)
+        stages = server.server.log.stages
+        uuid = client.topic("killed").uuid
+        before = {stage.stage for stage in stages.of_topic(uuid)}
+        with trapped(server, trap):
+            assert trap.sprung.wait(SECONDS_MAX), f"{point}: {pipeline.said}"
+            server.wait_for_calls(0)
+            pipeline.kill()
+        assert pipeline.process.returncode == -signal.SIGKILL, pipeline.said
+        left = {stage.stage for stage in stages.of_topic(uuid)} - before
+        if point in ("after publish", "before the checkpoint's commit"):
+            (batch,) = trap.published
+            assert not (self.directory / "checkpoint" / "commits" / str(batch)).exists()
+            assert not left
+        else:
+            assert trap.published == []
+            assert bool(left) == (point != "before stage")
+
+
+@pytest.fixture
+def crashes(
+    spark: "SparkSession", example: Any, start: Callable[[str], Pipeline], tmp_path: Path
+) -> Crashes:
+    return Crashes(spark, example, start, tmp_path)
+
+
+@pytest.mark.timeout(600)
+def test_a_pipeline_killed_at_every_step_writes_what_an_undisturbed_one_does(
+    crashes: Crashes,
+) -> None:
+    crashes.run(POINTS, 3 * BATCH_ROWS, None)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_pipeline_killed_over_and_over_writes_what_an_undisturbed_one_does(
+    crashes: Crashes,
+) -> None:
+    crashes.run(POINTS * 4, 12 * BATCH_ROWS, "origin")
