@@ -21,7 +21,7 @@ def run(example: str, *arguments: str) -> str:
         text=True,
         timeout=230,
         check=False,
-        env=os.environ | {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
+        env=os.environ | {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},
     )
     assert ended.returncode == 0, ended.stderr[-4_000:]
     return ended.stdout

@@ -40,7 +40,7 @@ POINTS = (
 """Where a run is killed, in the order of a batch."""
 
 # What runs for seconds is compiled but once.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
 
 
 @dataclass
