@@ -68,9 +68,9 @@ def _figures(
         return sum(_read(plain, each) for each in tickets)
 
     yield compare(
-        f"gather of {PARTITIONS} partitions, {shown}, against DoGets one by one",
+        f"gather of {PARTITIONS} partitions, {shown}, against DoGets one by one (no bound)",
         "M rows/s",
-        1.0,
+        0.0,
         _rate(gathered, gathers),
         _rate(one_by_one, gathers),
     )
