@@ -1,6 +1,7 @@
 """Consumer: all partitions of a topic under a name, going on where it committed last."""
 
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -129,7 +130,8 @@ class Consumer(Iterator[ConsumedBatch]):
     called from any.
 
     Leaving a `with` block without an error commits everything handed on (unless `auto_commit` is
-    False), as the block has done its work by then; leaving it with an error does not.
+    False), as the block has done its work by then; leaving it with an error does not. One that is
+    let go of without either stops to read, and commits nothing more.
 
     Attributes:
         name: Under which the server keeps its offsets.
@@ -141,6 +143,8 @@ class Consumer(Iterator[ConsumedBatch]):
         self.name = engine.name
         self.topic = engine.topic
         self.engine = engine
+        # The engine's threads hold its reads, and never this: letting go of it ends them.
+        weakref.finalize(self, engine.reads.cancel)
 
     @property
     def positions(self) -> dict[JsonScalar, int]:

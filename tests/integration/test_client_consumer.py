@@ -1,3 +1,4 @@
+import gc
 import threading
 from collections import defaultdict
 from collections.abc import Iterable
@@ -288,3 +289,20 @@ def test_a_consumer_past_the_end_waits(wings: Client, new_topic: NewTopic) -> No
         assert list(consumer) == []
         wings.push(topic, {"n": [1, 2]})
         assert take(consumer, 1) == {None: [2]}
+
+
+def test_a_consumer_that_is_let_go_of_stops_to_read(
+    server: RunningServer, wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    push(wings, topic, 1, 0)
+    consumer = wings.consumer("dropped", topic, auto_commit=False)
+    assert next(consumer).batch.num_rows == 1
+    server.wait_for_calls(1)
+    del consumer
+    gc.collect()
+    server.wait_for_calls(0)
+    for thread in threading.enumerate():
+        if thread.name.startswith("wings-consumer"):
+            thread.join(10)
+            assert not thread.is_alive()
