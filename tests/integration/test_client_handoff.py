@@ -32,10 +32,30 @@ def test_the_table_has_the_batches_own_buffers(result: FetchResult, name: str) -
     assert addresses(pa.table(result)[name]) == received
 
 
-def test_polars_reads_what_was_fetched(result: FetchResult) -> None:
-    # It takes over buffers that are aligned; those off the wire may lie anywhere.
+def polars_addresses(polars: Any, table: Any, name: str) -> list[int]:
+    return addresses(polars.from_arrow(table, rechunk=False)[name].to_arrow())
+
+
+@pytest.mark.parametrize("name", ["n", "x"])
+def test_polars_shares_a_column_that_lies_at_a_multiple_of_its_values_size(
+    result: FetchResult, name: str
+) -> None:
+    # Those off the wire may lie anywhere, and are copied then.
     polars = pytest.importorskip("polars")
     assert polars.DataFrame(result)["n"].sum() == sum(range(1000))
+    (here,) = addresses(result.table[name])
+    aligned = here % (result.table[name].type.bit_width // 8) == 0
+    assert (polars_addresses(polars, result.table, name) == [here]) == aligned
+
+
+@pytest.mark.parametrize(("shift", "shared"), [(0, True), (8, True), (1, False)])
+def test_polars_copies_a_column_that_lies_elsewhere(shift: int, *, shared: bool) -> None:
+    polars = pytest.importorskip("polars")
+    memory = pa.allocate_buffer(1024, resizable=False)
+    assert memory.address % 64 == 0
+    column = pa.Array.from_buffers(pa.float64(), 100, [None, memory.slice(shift, 800)])
+    table = pa.table({"x": column})
+    assert (polars_addresses(polars, table, "x") == addresses(column)) == shared
 
 
 @pytest.mark.parametrize("name", ["n", "x"])
