@@ -10,13 +10,29 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any
 
-from wings_client import AsyncClient, AsyncConsumer, AsyncFollow, AsyncProducer, AsyncScan
+from wings_client import (
+    AsyncChunks,
+    AsyncClient,
+    AsyncConsumer,
+    AsyncFollow,
+    AsyncProducer,
+    AsyncScan,
+    AsyncStage,
+)
 from wings_client.gather import Gather
 
 SECONDS = 55.0
 """How long a test waits for one call."""
 
-_OPENED = (AsyncConsumer, AsyncFollow, AsyncProducer, AsyncScan, Gather)
+_OPENED = (
+    AsyncChunks,
+    AsyncConsumer,
+    AsyncFollow,
+    AsyncProducer,
+    AsyncScan,
+    AsyncStage,
+    Gather,
+)
 
 
 class LoopThread:

@@ -12,11 +12,13 @@ plain Arrow Flight, so `pyarrow.flight` alone can do everything that this client
 """
 
 from wings_client._async import (
+    AsyncChunks,
     AsyncClient,
     AsyncConsumer,
     AsyncFollow,
     AsyncProducer,
     AsyncScan,
+    AsyncStage,
     connect_async,
 )
 from wings_client._client import Client, connect
@@ -47,11 +49,13 @@ from wings_core.errors import WingsError, error_from_json
 
 __all__ = [
     "Aborted",
+    "AsyncChunks",
     "AsyncClient",
     "AsyncConsumer",
     "AsyncFollow",
     "AsyncProducer",
     "AsyncScan",
+    "AsyncStage",
     "Chunk",
     "Client",
     "Committed",

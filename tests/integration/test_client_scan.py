@@ -172,3 +172,22 @@ def test_duckdb_and_polars_read_a_scan(wings: Client, numbers: Topic) -> None:
         total = connection.execute("SELECT sum(n) FROM scanned").fetchall()
     assert total == [(sum(range(ROWS)),)]
     assert polars.DataFrame(wings.scan(numbers))["n"].sum() == sum(range(ROWS))
+
+
+def test_the_tickets_of_a_scan_are_read_each_by_itself(
+    server: RunningServer, wings: Client, numbers: Topic
+) -> None:
+    schema, tickets = wings.scan_tickets(numbers, splits=3)
+    seen: list[Any] = []
+    for ticket in tickets:
+        reached = ticket.offset
+        for batch, start_offset, end_offset in wings.read_ticket(ticket):
+            assert (start_offset, batch.num_rows) == (reached, end_offset - start_offset + 1)
+            assert batch.schema == schema
+            reached = end_offset + 1
+            seen += batch.column(0).to_pylist()
+        assert reached == ticket.end_offset
+    assert seen == list(range(ROWS))
+    for _ in wings.read_ticket(tickets[0]):
+        break
+    server.wait_for_calls(0)

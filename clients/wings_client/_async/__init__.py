@@ -7,13 +7,16 @@ that read ahead anyway (streams, consumers, gathers) is waited for without one.
 from wings_client._async._client import AsyncClient, connect_async
 from wings_client._async._consumer import AsyncConsumer
 from wings_client._async._producer import AsyncProducer
-from wings_client._async._streams import AsyncFollow, AsyncScan
+from wings_client._async._stage import AsyncStage
+from wings_client._async._streams import AsyncChunks, AsyncFollow, AsyncScan
 
 __all__ = [
+    "AsyncChunks",
     "AsyncClient",
     "AsyncConsumer",
     "AsyncFollow",
     "AsyncProducer",
     "AsyncScan",
+    "AsyncStage",
     "connect_async",
 ]

@@ -8,7 +8,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from wings_client._admin import TopicRef, name_of
 from wings_client._async._consumer import AsyncConsumer
 from wings_client._async._producer import AsyncProducer
-from wings_client._async._streams import AsyncFollow, AsyncScan
+from wings_client._async._stage import AsyncStage
+from wings_client._async._streams import AsyncChunks, AsyncFollow, AsyncScan
 from wings_client._async._turns import Turns
 from wings_client._client import TIMEOUT_SECONDS, Client
 from wings_client._messages import OffsetValue
@@ -16,6 +17,7 @@ from wings_client._model import PartitionValue
 from wings_client._retry import Retry
 from wings_client._scan import ranges
 from wings_client._transport import Transport
+from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import WingsError
 
 P = ParamSpec("P")
@@ -85,8 +87,7 @@ class AsyncClient:
     """A client of one server; made by `connect_async`, used by the tasks of one event loop.
 
     Each call takes what its namesake of `Client` takes, and raises the same errors; no call blocks
-    the event loop. (`stage` and `read_ticket`, for engines of many processes, are the sync client's
-    alone.) What opens something is awaited as well:
+    the event loop. What opens something is awaited as well:
 
         async with wings_client.connect_async("grpc://127.0.0.1:7777") as client:
             await client.push("readings", [{"sensor": "roof", "celsius": 21.5}])
@@ -175,6 +176,7 @@ class AsyncClient:
         Client.producer, lambda client, producer: AsyncProducer(client._calls, producer)
     )
 
+    stage = _made(Client.stage, lambda client, stage: AsyncStage(client._calls, stage))
     publish = _awaited(Client.publish)
     abort = _awaited(Client.abort)
 
@@ -220,6 +222,20 @@ class AsyncClient:
         return AsyncScan(self._reads, self._transport, schema, tickets, parallel)
 
     scan_tickets = _awaited(Client.scan_tickets)
+
+    async def read_ticket(self, ticket: ScanTicket) -> AsyncChunks:
+        """Read one range, chunk by chunk, in order of offset; a lost connection is resumed.
+
+        Args:
+            ticket: One of `scan_tickets`, or one like it: its `offset` is a number.
+
+        Raises:
+            OffsetOutOfRange: While it is iterated: the range is below the log's start by now; fact
+                `log_start_offset`.
+            WingsError: While it is iterated: whatever else the server refuses it with.
+        """
+        return AsyncChunks(self._reads, self._transport, ticket)
+
     follow = _made(Client.follow, lambda client, follow: AsyncFollow(client._reads, follow))
     consumer = _made(
         Client.consumer, lambda client, consumer: AsyncConsumer(client._calls, consumer)

@@ -2,7 +2,7 @@
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -14,6 +14,7 @@ from wings_client._handover import Handover, HandoverClosed
 from wings_client._model import Chunk
 from wings_client._news import News
 from wings_client._scan import ParallelScan
+from wings_client._stream import Chunks
 from wings_client._transport import Transport
 from wings_core.contracts.tickets import ScanTicket
 
@@ -137,28 +138,34 @@ class AsyncStream(AsyncIterator[T]):
             self._cancel()
 
 
-class _FollowReader:
-    """Reads a follow."""
+class _ChunkReader:
+    """Reads chunks ahead.
 
-    def __init__(self, follow: Follow) -> None:
+    Args:
+        chunks: Blocks while there is none.
+        end: Ends them, from any thread.
+    """
+
+    def __init__(self, chunks: Iterable[Chunk], end: Callable[[], None]) -> None:
         self.handover: Handover[Chunk] = Handover(CHUNKS_WAITING_MAX, givers=1)
-        self._follow = follow
+        self._chunks = chunks
+        self._end = end
 
     def read(self) -> None:
         try:
-            for chunk in self._follow:
+            for chunk in self._chunks:
                 self.handover.put(chunk)
         except HandoverClosed:
             return
-        except BaseException as error:  # noqa: BLE001 - raised where the follow is iterated.
+        except BaseException as error:  # noqa: BLE001 - raised where the stream is iterated.
             self.handover.fail(error)
         finally:
             self.handover.done()
-            self._follow.close()
+            self._end()
 
     def cancel(self) -> None:
         self.handover.close()
-        self._follow.close()
+        self._end()
 
 
 class AsyncFollow(AsyncStream[Chunk]):
@@ -192,7 +199,25 @@ class AsyncFollow(AsyncStream[Chunk]):
 
     async def _open(self) -> Readers[Chunk]:
         await self._turns.take()
-        return _FollowReader(self._follow)
+        return _ChunkReader(self._follow, self._follow.close)
+
+
+class AsyncChunks(AsyncStream[Chunk]):
+    """The chunks of one range; made by `AsyncClient.read_ticket`.
+
+    Iterating yields `(batch, start_offset, end_offset)`, in order of offset; a lost connection is
+    resumed. See `AsyncStream` for how it ends.
+    """
+
+    def __init__(self, turns: Turns, transport: Transport, ticket: ScanTicket) -> None:
+        super().__init__(turns, "wings-range")
+        self._transport = transport
+        self._ticket = ticket
+
+    async def _open(self) -> Readers[Chunk]:
+        await self._turns.take()
+        chunks = Chunks(self._transport, self._ticket)
+        return _ChunkReader(chunks, chunks.cancel)
 
 
 class AsyncScan(AsyncStream[pa.RecordBatch]):

@@ -1,0 +1,101 @@
+"""The async stage: the writes of a `Stage`, awaited."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Self, TypeVar
+
+from wings_client._async._turns import Turns
+from wings_client._batches import Data
+from wings_client._cancellation import current_cancellation
+from wings_client._model import Staged, Topic
+from wings_client._stage import Stage
+
+T = TypeVar("T")
+
+
+class AsyncStage:
+    """Writes a stage over one stream; made by `AsyncClient.stage`.
+
+    Safe from many tasks; their writes go in one after another. See `Stage` for what it guarantees.
+    A task that is cancelled in a call fails the stage: it is written again under another id.
+
+    Attributes:
+        id: The stage's.
+        topic: Where its rows will be visible.
+    """
+
+    def __init__(self, turns: Turns, stage: Stage) -> None:
+        self.id: str = stage.id
+        self.topic: Topic = stage.topic
+        self._turns = turns
+        self._stage = stage
+        # One call at a time, so that no more than one thread waits for room.
+        self._calling = asyncio.Lock()
+
+    @property
+    def rows(self) -> int:
+        """How many rows are durable in the stage so far."""
+        return self._stage.rows
+
+    async def write(self, data: Data) -> None:
+        """Add data and return, at once or as soon as there is room for it.
+
+        Args:
+            data: As for `Client.push`.
+
+        Raises:
+            SchemaMismatch: The data does not fit the topic; batches before the one that does not
+                are in the stage.
+            InvalidArgument: The stage is closed.
+            WingsError: What a batch was refused with, or `Unavailable` where the connection broke
+                or stood still: the stage is of no use then.
+        """
+        await self._run(partial(self._stage.write, data))
+
+    async def close(self) -> Staged:
+        """Wait until everything is durable, and end the stage; again returns the same.
+
+        Returns:
+            What is in the stage: nothing is visible before it is published.
+
+        Raises:
+            WingsError: As `write`.
+        """
+        return await self._run(self._stage.close)
+
+    async def __aenter__(self) -> Self:
+        """Return the stage itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it; left by an error, it is deleted, if that can be done without much ado.
+
+        Where the task was cancelled it only stops; the server sweeps it some time.
+        """
+        if isinstance(error, asyncio.CancelledError):
+            self._stage.cancel()
+        elif error is None:
+            await self.close()
+        else:
+            await self._turns.run(
+                partial(self._stage.__exit__, error_type, error, traceback),
+            )
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        async with self._calling:
+            return await self._turns.run(partial(_cancellable, self._stage, call))
+
+
+def _cancellable(stage: Stage, call: Callable[[], T]) -> T:
+    """Make a call that the stage's failing ends, where the task is cancelled that waits for it."""
+    cancellation = current_cancellation()
+    if cancellation is not None:
+        cancellation.add(stage.cancel)
+    return call()
