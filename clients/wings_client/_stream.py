@@ -230,7 +230,7 @@ class Chunks:
 
 def milliseconds(seconds: float) -> int:
     """Return a wait as a ticket takes it, within the ticket's bounds."""
-    return min(TIMEOUT_MS_MAX, max(TIMEOUT_MS_MIN, round(seconds * 1000)))
+    return round(min(TIMEOUT_MS_MAX, max(TIMEOUT_MS_MIN, seconds * 1000)))
 
 
 def read_all(

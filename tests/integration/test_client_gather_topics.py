@@ -1,13 +1,14 @@
 """Gather over partitions of real topics."""
 
 import threading
+from typing import Any
 
 import pytest
 from fix_client import NewTopic
 
 from wings_client import Client
 from wings_client.gather import GatherReason, Request
-from wings_core.errors import InvalidTicket, TopicNotFound
+from wings_core.errors import InvalidArgument, InvalidTicket, TopicNotFound
 from wings_server.testing import RunningServer
 
 KEYED = ("key: int64", "n: int64")
@@ -81,3 +82,61 @@ def test_a_topic_that_is_not_there_is_a_server_error(wings: Client) -> None:
     assert isinstance(gather.end.error, TopicNotFound)
     with pytest.raises(InvalidTicket, match="offset"):
         wings.gather([Request("no-such-topic", offset=-1)])
+
+
+def test_time_spent_with_a_reply_does_not_end_the_wait_of_others(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    wings.push(topic, {"key": [1], "n": [1]})
+    requests = [Request(topic.name, key, offset=0) for key in (1, 2)]
+    pause = threading.Event()
+    values: list[object] = []
+    gather = wings.gather(requests, timeout=0.5)
+    for reply in gather:
+        values.append(reply.request.partition)
+        if len(values) == 1:
+            # Longer than the total, and than a server waits for it.
+            pause.wait(2.5)
+            wings.push(topic, {"key": [2], "n": [2]})
+    assert values == [1, 2]
+    assert gather.end is not None
+    assert gather.end.reason == GatherReason.COMPLETE
+
+
+def test_what_differs_between_like_requests_is_sent_as_it_is(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic("key: string", "n: int64", partition_key="key")
+    names = ["a", "b", "ü", 'q"', ""]
+    wings.push(topic, {"key": names * 2, "n": list(range(10))})
+    requests = [
+        Request(topic.name, name, offset=offset, kind=kind, columns=columns)
+        for name in names
+        for offset in (0, 1, "earliest")
+        for kind in ("fetch", "scan")
+        for columns in (None, ("n",))
+    ]
+    found: dict[Request, list[Any]] = {
+        reply.request: reply.batch.column("n").to_pylist()
+        for reply in wings.gather(requests, timeout=30)
+    }
+    for request in requests:
+        first = names.index(str(request.partition))
+        assert found[request] == ([first + 5] if request.offset == 1 else [first, first + 5])
+
+
+def test_a_request_that_is_like_a_good_one_is_checked_all_the_same(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic("key: string", "n: int64", partition_key="key")
+    good = Request(topic.name, "a", offset=0)
+    for bad in (
+        Request(topic.name, "a", offset=-1),
+        Request(topic.name, "\ud800", offset=0),
+        Request(topic.name, "a", offset=0, timeout=0),
+        Request(topic.name, "a", offset=0, max_messages=0),
+        Request(topic.name, "a", offset=0, columns=()),
+    ):
+        with pytest.raises(InvalidArgument):
+            wings.gather([good, bad])

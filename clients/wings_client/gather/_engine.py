@@ -3,7 +3,7 @@
 The iterator, the async iterator and the callback all ask `next_step` for a reply, the end, or how
 long to wait; they differ in how they wait. Only time spent waiting counts against the time-outs.
 
-One lock guards all of it, and is held while nothing blocks.
+One lock guards all of it, and is held while nothing blocks. The sources' own is taken under it.
 """
 
 import threading
@@ -19,14 +19,11 @@ from wings_client.gather._end import GatherEnd, GatherReason, SourceState
 from wings_client.gather._request import Reply, Request
 from wings_client.gather._rules import EMPTY, Rules
 from wings_client.gather._sources import Source, Sources
+from wings_client.gather._tickets import Tickets
 from wings_core.errors import Unavailable, WingsError
-from wings_core.times import Deadline
 
 REPLIES_WAITING_MAX = 256
 """Replies that arrived and were not yet taken; sources wait beyond it."""
-
-GRACE_SECONDS = 1.0
-"""How much longer than the total a server may wait, so that it is the total that ends a gather."""
 
 
 @dataclass(slots=True)
@@ -54,6 +51,7 @@ class Engine:
     Args:
         transports: By endpoint; None is the client's own, all others are closed at the end.
         requests: What to send.
+        tickets: Has checked the requests.
         rules: When to end.
     """
 
@@ -61,6 +59,7 @@ class Engine:
         self,
         transports: Mapping[str | None, Transport],
         requests: Sequence[Request],
+        tickets: Tickets,
         rules: Rules,
     ) -> None:
         self._rules = rules
@@ -68,11 +67,16 @@ class Engine:
         self._started_at = time.monotonic()
         self._waited = 0.0
         self._lock = threading.Lock()
-        self._news = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
+        self._bell = threading.Lock()
+        """Wakes the one thread that waits for a reply: a fraction of what a condition costs."""
+        self._bell.acquire()
+        self._asleep = False
+        """Whether somebody has looked, found nothing, and waits to be told."""
         self._listener: Callable[[], None] | None = None
         self._arrived: deque[tuple[Source, Reply]] = deque()
         self._replies = 0
+        self._rows = 0
         self._error: WingsError | None = None
         """Of the first source that failed."""
         self._open = len(requests)
@@ -80,19 +84,13 @@ class Engine:
         self._answering = False
         """Whether any server has answered."""
         self._end: GatherEnd | None = None
-        whole = Deadline.after(rules.timeout + GRACE_SECONDS)
-        self._all = [
-            Source(
-                request,
-                whole if request.timeout is None else Deadline.after(request.timeout),
-                request.offset if isinstance(request.offset, int) else None,
-            )
-            for request in requests
-        ]
+        self._requests = requests
         self._sources = Sources(
             transports,
-            self._all,
+            requests,
+            tickets,
             rules.timeout,
+            left=self._left,
             put=self._put,
             end=self._source_ended,
             opened=self._source_opened,
@@ -126,13 +124,17 @@ class Engine:
         return step if step is None else self._taken(step)
 
     def next(self) -> Reply | None:
-        """Return the next reply; blocks until it is there. None at the end."""
+        """Return the next reply; blocks until it is there. None at the end. One thread asks."""
         with self._lock:
             wait = self._begun_wait()
-            while (step := self._look(wait)) is None:
-                began = time.monotonic()
-                self._news.wait(wait.left)
-                self._account(wait, time.monotonic() - began)
+            step = self._look(wait)
+        while step is None:
+            began = time.monotonic()
+            self._bell.acquire(timeout=wait.left)
+            waited = time.monotonic() - began
+            with self._lock:
+                self._account(wait, waited)
+                step = self._look(wait)
         taken = self._taken(step)
         return taken if isinstance(taken, Reply) else None
 
@@ -169,12 +171,14 @@ class Engine:
         if self._end is not None:
             return Step(None, None)
         if self._arrived:
+            if len(self._arrived) >= REPLIES_WAITING_MAX:
+                self._room.notify_all()
             source, reply = self._arrived.popleft()
-            self._room.notify()
             return self._judged(source, reply)
         reason = self._reason()
         if reason is None and wait.left <= 0:
             reason = wait.reason
+        self._asleep = reason is None
         return None if reason is None else Step(None, reason)
 
     def _taken(self, step: Step) -> Reply | GatherEnd | None:
@@ -191,6 +195,7 @@ class Engine:
         self._replies += 1
         source.replies += 1
         source.rows += reply.batch.num_rows
+        self._rows += reply.batch.num_rows
         self._note_handed(source, reply)
         if self._replies == self._rules.max_messages:
             return Step(reply, GatherReason.MAX_MESSAGES)
@@ -216,22 +221,25 @@ class Engine:
         return GatherReason.COMPLETE if ended else None
 
     def _tell(self) -> None:
-        self._news.notify_all()
+        if not self._asleep:
+            return
+        self._asleep = False
+        if self._bell.locked():
+            self._bell.release()
         if self._listener is not None:
             self._listener()
 
+    def _left(self) -> float:
+        with self._lock:
+            return self._rules.timeout - self._waited
+
     def _made_end(self, reason: GatherReason, error: BaseException | None) -> GatherEnd:
-        waiting = {id(source) for source, _ in self._arrived}
-        for source in self._all:
-            if id(source) not in waiting and source.read_offset is not None:
+        waiting = {source.index for source, _ in self._arrived}
+        states: list[SourceState] = []
+        for source in self._sources.sent:
+            if source.index not in waiting and source.read_offset is not None:
                 source.next_offset = source.read_offset
-        return GatherEnd(
-            reason=reason,
-            error=error,
-            replies=self._replies,
-            rows=sum(source.rows for source in self._all),
-            elapsed=time.monotonic() - self._started_at,
-            sources=tuple(
+            states.append(
                 SourceState(
                     source.request,
                     source.replies,
@@ -240,8 +248,17 @@ class Engine:
                     source.ended,
                     source.error,
                 )
-                for source in self._all
-            ),
+            )
+        for request in self._requests[len(states) :]:
+            offset = request.offset if isinstance(request.offset, int) else None
+            states.append(SourceState(request, 0, 0, offset, ended=False, error=None))
+        return GatherEnd(
+            reason=reason,
+            error=error,
+            replies=self._replies,
+            rows=self._rows,
+            elapsed=time.monotonic() - self._started_at,
+            sources=tuple(states),
         )
 
     # The threads of the sources.
@@ -261,7 +278,8 @@ class Engine:
         with self._lock:
             if not self._answering:
                 self._answering = True
-                self._tell()
+                if self._error is not None:  # Which this may make the gather's end.
+                    self._tell()
 
     def _source_ended(self, source: Source, error: WingsError | None) -> None:
         with self._lock:

@@ -12,6 +12,7 @@ from wings_client.gather._end import GatherEnd, GatherReason
 from wings_client.gather._engine import Engine
 from wings_client.gather._request import Reply, Request
 from wings_client.gather._rules import EMPTY, Rules, Sentinel
+from wings_client.gather._tickets import Tickets
 from wings_core.errors import InvalidArgument
 
 SOURCES_MAX = 100_000
@@ -138,14 +139,14 @@ def gather(transport: Transport, requests: Iterable[Request], rules: Rules) -> G
     wanted = tuple(requests)
     if not 1 <= len(wanted) <= SOURCES_MAX:
         raise InvalidArgument(f"a gather takes 1 to {SOURCES_MAX} requests; got {len(wanted)}")
-    checked: set[object] = set()
+    tickets = Tickets()
     for request in wanted:
-        request.check(rules.timeout if request.timeout is None else request.timeout, checked)
+        tickets.check(request, rules.timeout if request.timeout is None else request.timeout)
     endpoints = {request.endpoint for request in wanted if request.endpoint is not None}
     transports: dict[str | None, Transport] = {None: transport}
     for endpoint in endpoints:
         transports[endpoint] = Transport(endpoint, transport.timeout, transport.retry)
-    return Gather(Engine(transports, wanted, rules), rules.sentinel)
+    return Gather(Engine(transports, wanted, tickets, rules), rules.sentinel)
 
 
 async def _next_async(engine: Engine, news: News) -> Reply | None:

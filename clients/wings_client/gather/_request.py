@@ -1,7 +1,6 @@
 """What a gather sends to one source, and what comes back."""
 
 from dataclasses import dataclass
-from types import NoneType
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
@@ -9,7 +8,6 @@ import pyarrow as pa
 from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
 from wings_client._model import PartitionValue
 from wings_client._stream import milliseconds
-from wings_core.contracts.messages import INT64_MAX
 from wings_core.contracts.tickets import FetchTicket, FollowTicket, ScanTicket
 from wings_core.errors import InvalidTicket
 
@@ -71,35 +69,6 @@ class Request:
             max_messages=self.max_messages,
             **common,
         ).to_bytes()
-
-    def check(self, seconds: float, checked: set[object]) -> None:
-        """Check it before it is sent, unless one like it but for the partition was.
-
-        Args:
-            seconds: How long the server may wait.
-            checked: What was checked already; it is added to.
-
-        Raises:
-            InvalidTicket: A value is out of range.
-        """
-        if self.ticket is not None:
-            return
-        offset = self.offset
-        like = (
-            self.topic,
-            0 if type(offset) is int and 0 <= offset <= INT64_MAX else offset,
-            self.kind,
-            seconds,
-            self.min_messages,
-            self.max_messages,
-            self.columns,
-            self.filter,
-            self.system_columns,
-        )
-        known = isinstance(self.partition, (str, int, bytes, NoneType)) and like in checked
-        if not known:
-            self.to_ticket(seconds)
-            checked.add(like)
 
     @property
     def waits(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from wings_client.gather._request import Reply
 from wings_core.errors import InvalidArgument
+from wings_core.times import WAIT_SECONDS_MAX
 
 STALL_SECONDS_MIN = 0.001
 """A shorter stall timer counts as none."""
@@ -81,15 +82,17 @@ class Rules:
         Raises:
             InvalidArgument: A value makes no sense.
         """
-        total = client_timeout if timeout is None else timeout
+        total = min(client_timeout if timeout is None else timeout, WAIT_SECONDS_MAX)
         if not total > 0:
             raise InvalidArgument(f"timeout must be positive; got {total}")
         if strategy.max_messages is not None:
             if max_messages is not None:
                 raise InvalidArgument("give max_messages or the strategy first(n), not both")
             max_messages = strategy.max_messages
-        if max_messages is not None and max_messages < 1:
-            raise InvalidArgument(f"max_messages must be at least 1; got {max_messages}")
+        if max_messages is not None and (type(max_messages) is not int or max_messages < 1):
+            raise InvalidArgument(
+                f"max_messages must be an integer of at least 1; got {max_messages!r:.80}"
+            )
         if on_error not in {"end", "continue"}:
             raise InvalidArgument(f"on_error must be 'end' or 'continue'; got {on_error!r:.80}")
         if sentinel is not None and sentinel is not EMPTY and not callable(sentinel):

@@ -1,9 +1,10 @@
 """The sources of a gather: their streams, read by a bounded number of threads.
 
-A thread reads one stream to its end and takes the next. It begins with one thread, and whoever
-paces them starts more, twice as many each time, for as long as streams take so long that those
-which were not sent yet would wait for them. So replies that are there already come as fast as one
-after another, which on a few cores is faster than all at once, and long polls all wait at once.
+A thread reads one stream to its end and takes the next. It begins with one thread, so that the
+first reply comes as soon as of a single read. Whoever paces them soon adds some, as many as keep a
+few cores busy; more only make replies that are there already slower. But streams that wait for
+messages must not keep others from being sent: where nothing moves any more there are twice as many
+threads, again and again, so long polls soon all wait at once.
 
 Where there are more sources than threads, a server waits for a source no longer than a slice at a
 time, so that each gets its turn.
@@ -20,11 +21,12 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from wings_client._errors import client_closed, typed_error, typed_errors
+from wings_client._errors import CALL_ERRORS, client_closed, typed_error
 from wings_client._stream import Reading, StreamCancelled
 from wings_client._threads import start_thread
 from wings_client._transport import Transport
 from wings_client.gather._request import Reply, Request
+from wings_client.gather._tickets import Tickets
 from wings_core.contracts.messages import to_bytes
 from wings_core.errors import WingsError
 from wings_core.times import Deadline
@@ -32,14 +34,20 @@ from wings_core.times import Deadline
 THREADS_MAX = 64
 """Streams read at once, each by a thread."""
 
-PACE_SECONDS = 0.003
-"""A stream read for longer than this is not waited for: the next one is sent on another thread."""
+PACE_SECONDS = 0.002
+"""Between two looks at whether there are too few threads."""
 
-FRESH_READS = 4
-"""How many threads read streams that are younger than that, while there are sources to send."""
+BUSY_READS = 4
+"""How many threads read streams that are younger than the next, while there are sources to send."""
+
+BUSY_SECONDS = 0.03
+"""A stream that has not ended after so long is taken to wait for messages."""
 
 SLICE_SECONDS = 0.1
 """How long a source keeps a thread without a reply, where there are more sources than threads."""
+
+GRACE_SECONDS = 1.0
+"""How much longer than the total a server may wait, so that it is the total that ends a gather."""
 
 BACKSTOP_SECONDS = 300.0
 """A stream's gRPC deadline is so much later than the end of the gather: it would count the time
@@ -50,6 +58,8 @@ that the caller spends with a reply."""
 class Source:
     """One source; the gather's lock guards it."""
 
+    index: int
+    """Among the requests, from 0."""
     request: Request
     deadline: Deadline
     """Of what the server may wait."""
@@ -61,6 +71,8 @@ class Source:
     """Handed on."""
     rows: int = 0
     """Handed on."""
+    stream_end: object = None
+    """What the server said that its last stream ended with."""
     read_offset: int | None = None
     """After what arrived."""
     ended: bool = False
@@ -72,8 +84,10 @@ class Sources:
 
     Args:
         transports: By endpoint; None is the client's own.
-        sources: What to read.
+        requests: What to read.
+        tickets: Has checked the requests.
         seconds: How long the gather may last.
+        left: Tells how many seconds of that are left: the caller's do not count.
         put: Takes a reply; blocks while there is no room; False where the gather has ended.
         end: Takes a source that ended, with what it failed with.
         opened: Takes a source whose server answered.
@@ -83,49 +97,67 @@ class Sources:
     def __init__(
         self,
         transports: Mapping[str | None, Transport],
-        sources: Sequence[Source],
+        requests: Sequence[Request],
+        tickets: Tickets,
         seconds: float,
         *,
+        left: Callable[[], float],
         put: Callable[[Source, Reply], bool],
         end: Callable[[Source, WingsError | None], None],
         opened: Callable[[Source], None],
         finished: Callable[[], None],
     ) -> None:
         self._transports = transports
+        self._requests = requests
+        self._tickets = tickets
         self._seconds = seconds
+        self._left = left
         self._put = put
         self._end = end
         self._opened = opened
         self._finished = finished
+        self._deadline = Deadline.after(seconds + GRACE_SECONDS)
+        self._sliced = len(requests) > THREADS_MAX
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
         """Nothing is left to be sent."""
-        self._waiting = deque(sources)
+        self._sent: list[Source] = []
+        """In the order of the requests: a source is made when its request is sent."""
+        self._unsent = len(requests)
+        self._again: deque[Source] = deque()
+        """Were sent, and are to be sent again."""
         self._readings: set[Reading] = set()
         self._begun: dict[int, float] = {}
         """When each thread began to read its present stream, by the thread's number."""
+        self._moves = 0
+        """Streams begun and first replies; only whether there are new ones matters."""
+        self._moves_seen = 0
         self._cancelled = False
-        self._sliced = len(sources) > THREADS_MAX
         self._started = 0
         """Threads, but for the one that paces."""
         self._running = 0
         """Threads that have not ended, with the one that paces."""
 
+    @property
+    def sent(self) -> list[Source]:
+        """The sources whose requests were sent, in the order of the requests."""
+        with self._lock:
+            return list(self._sent)
+
     def start(self) -> None:
         """Send the first request, and the others as soon as may be."""
-        paced = len(self._waiting) > 1
-        if paced:
-            self._running += 1  # Before there is another thread.
+        paced = self._unsent > 1
+        self._running = paced  # Before there is another thread.
         self._start_readers(1)
         if paced:
-            time.sleep(0)  # Lets the first request be sent before anything else is done.
             start_thread(self._pace, "wings-gather-pace")
 
     def cancel(self) -> None:
         """End all streams, here and on the servers."""
         with self._lock:
             self._cancelled = True
-            self._waiting.clear()
+            self._unsent = 0
+            self._again.clear()
             self._ended.notify()
             readings = list(self._readings)
         for reading in readings:
@@ -151,14 +183,19 @@ class Sources:
         """Wait a while; return how many more threads there should be, None where no more ever."""
         with self._lock:
             self._ended.wait_for(lambda: not self._waiting, PACE_SECONDS)
-            room = min(THREADS_MAX - 1 - self._started, len(self._waiting))
+            room = min(THREADS_MAX - 1 - self._started, self._waiting)
             if room == 0:
                 return None
-            slow_since = time.monotonic() - PACE_SECONDS
-            fresh = sum(begun > slow_since for begun in self._begun.values())
-            if fresh >= FRESH_READS:
-                return 0
-            return min(room, max(FRESH_READS - fresh, self._started if fresh == 0 else 0))
+            busy_since = time.monotonic() - BUSY_SECONDS
+            busy = sum(begun > busy_since for begun in self._begun.values())
+            moved = self._moves != self._moves_seen
+            self._moves_seen = self._moves
+            return min(room, max(BUSY_READS - busy, 0 if moved else self._started))
+
+    @property
+    def _waiting(self) -> int:
+        """How many sources are to be sent."""
+        return self._unsent + len(self._again)
 
     def _run(self, number: int) -> None:
         try:
@@ -166,7 +203,7 @@ class Sources:
                 if self._read(source):
                     with self._lock:
                         if not self._cancelled:
-                            self._waiting.append(source)
+                            self._again.append(source)
         finally:
             self._leave()
 
@@ -184,7 +221,22 @@ class Sources:
                 self._ended.notify()
                 return None
             self._begun[number] = time.monotonic()
-            return self._waiting.popleft()
+            self._moves += 1
+            if not self._unsent:
+                return self._again.popleft()
+            self._unsent -= 1
+            source = self._made(len(self._sent))
+            self._sent.append(source)
+            return source
+
+    def _made(self, index: int) -> Source:
+        request = self._requests[index]
+        return Source(
+            index,
+            request,
+            self._deadline if request.timeout is None else Deadline.after(request.timeout),
+            request.offset if isinstance(request.offset, int) else None,
+        )
 
     def _read(self, source: Source) -> bool:
         """Read a source's stream to its end; return whether it is to be read again later."""
@@ -192,7 +244,7 @@ class Sources:
         transport = self._transports[request.endpoint]
         reading: Reading | None = None
         try:
-            ticket = request.to_ticket(self._wait(source), source.read_offset)
+            ticket = self._tickets.make(request, self._wait(source), source.read_offset)
             reading = Reading(transport)
             with self._lock:
                 self._readings.add(reading)
@@ -217,7 +269,7 @@ class Sources:
                 with self._lock:
                     self._readings.discard(reading)
                 reading.done()
-        if self._sliced and request.waits and not self._is_over(source):
+        if request.waits and not self._is_over(source):
             return True
         self._end(source, None)
         return False
@@ -234,9 +286,16 @@ class Sources:
 
     def _is_over(self, source: Source) -> bool:
         """Tell whether a source was read as long as it may, or has answered its fetch."""
+        if source.stream_end != "deadline":
+            return True
         if source.request.kind == "fetch" and source.arrived > 0:
             return True
-        return source.deadline.passed
+        if not source.deadline.passed:
+            return False
+        left = self._left() if source.request.timeout is None else 0.0
+        if left > 0:  # The time that passed was the caller's.
+            source.deadline = Deadline.after(left + GRACE_SECONDS)
+        return left <= 0
 
     def _read_replies(
         self, source: Source, reader: flight.FlightStreamReader, endpoint: str
@@ -244,12 +303,14 @@ class Sources:
         """Hand over the replies of a stream; return False where the gather has ended."""
         while True:
             try:
-                with typed_errors(endpoint):
-                    batch, metadata = reader.read_chunk()
+                batch, metadata = reader.read_chunk()
             except StopIteration:
                 return True
+            except CALL_ERRORS as error:
+                raise typed_error(error, endpoint) from error
             told = _told(metadata)
             if "end" in told:
+                source.stream_end = told["end"]
                 source.read_offset = told.get("next_offset", source.read_offset)
                 continue
             if batch is None:  # pyright: ignore[reportUnnecessaryComparison] - metadata alone.
@@ -257,6 +318,8 @@ class Sources:
             start_offset, end_offset = told.get("start_offset"), told.get("end_offset")
             if end_offset is not None:
                 source.read_offset = end_offset + 1
+            if source.arrived == 0:
+                self._moves += 1
             source.arrived += 1
             if not self._put(source, Reply(batch, source.request, start_offset, end_offset)):
                 return False
