@@ -25,7 +25,7 @@ from benchmarks.harness import (
 from wings_client import Client
 from wings_server.testing import server_process
 
-TIMES = 300
+TIMES = 600
 SMALL_TIMES = 300
 
 
@@ -48,7 +48,7 @@ def run() -> Iterator[Row]:
                 0.95,
                 _rate(lambda name=name: _scan(client, name, 1)),
                 _rate(lambda name=name: drain(plain, ticket(kind="scan", topic=name))),
-                runs=9,
+                runs=15,
             )
         yield compare(
             "client's scan, parallel=2 (no bound)",

@@ -1,8 +1,10 @@
 """The app_metadata of DoGet chunks: what range each covers, and why the stream ended."""
 
 import json
+import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -18,8 +20,7 @@ class EndReason(StrEnum):
     DEADLINE = "deadline"
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkRange:
+class ChunkRange(NamedTuple):
     """The offsets `[start_offset, end_offset]` of the log that a chunk covers.
 
     Rows that a filter dropped are in the range and not in the chunk.
@@ -53,9 +54,18 @@ def end_metadata(end: EndReason, next_offset: int, log_end_offset: int) -> bytes
     ).encode("ascii")
 
 
+_RANGE = re.compile(rb'\{"start_offset": (\d+), "end_offset": (\d+)\}')
+"""As `chunk_metadata` writes it."""
+
+
 def parse_chunk_metadata(raw: "bytes | pa.Buffer") -> ChunkRange | ChunkEnd:
     """Read the metadata of a chunk, or of the last one, as a server wrote it."""
-    found = json.loads(to_bytes(raw))
+    text = to_bytes(raw)
+    # What runs once for each chunk is matched, which takes a fifth of the time of parsing.
+    usual = _RANGE.fullmatch(text)
+    if usual is not None:
+        return ChunkRange(int(usual[1]), int(usual[2]))
+    found = json.loads(text)
     if "end" in found:
         return ChunkEnd(EndReason(found["end"]), found["next_offset"], found["log_end_offset"])
     return ChunkRange(found["start_offset"], found["end_offset"])

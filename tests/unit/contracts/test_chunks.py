@@ -53,3 +53,10 @@ def test_reasons_stand_in_the_order_in_which_they_hold() -> None:
 def test_other_metadata_is_no_chunks(raw: bytes) -> None:
     with pytest.raises((ValueError, KeyError)):
         parse_chunk_metadata(raw)
+
+
+@pytest.mark.parametrize(
+    "raw", [b'{"end_offset":7,"start_offset":3}', b' {"start_offset": 3, "end_offset": 7, "x": 1}']
+)
+def test_a_range_written_in_another_way_is_read_as_well(raw: bytes) -> None:
+    assert parse_chunk_metadata(raw) == ChunkRange(3, 7)
