@@ -105,6 +105,13 @@ class PostgresServer:
         """Where it listens."""
         return f"postgresql://wings:{PASSWORD}@127.0.0.1:{self.port}/postgres"
 
+    def new_database(self) -> str:
+        """Return the address of a database that nobody else has, with nothing in it."""
+        name = f"database_{next(_numbers)}"
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        return f"{self.url.removesuffix('/postgres')}/{name}"
+
     def start(self) -> None:
         """Start it, and wait until it takes connections."""
         with self._log.open("ab") as log:
@@ -128,33 +135,26 @@ class PostgresServer:
 
     def kill(self) -> None:
         """Kill it with all its processes, as a power cut does; what the disk has stays."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
-        """Stop it at once, if it runs."""
-        if self._process is not None:
-            self._end(signal.SIGQUIT)
+        if self._process is None:
+            return
+        for process in (self._process.pid, *self._children()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        self._process.wait(timeout=START_SECONDS_MAX)
+        self._process = None
 
     @contextmanager
     def paused(self) -> Generator[None]:
         """Stop all its processes for a while, so that it takes what is sent and says nothing."""
         assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGSTOP)
+        processes = [self._process.pid, *self._children()]
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
         try:
             yield
         finally:
-            os.killpg(self._process.pid, signal.SIGCONT)
-
-    def _end(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        if number == signal.SIGKILL:
-            for child in self._children():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(child, number)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._process.pid, number)
-        self._process.wait(timeout=START_SECONDS_MAX)
-        self._process = None
+            for process in processes:
+                os.kill(process, signal.SIGCONT)
 
     def _children(self) -> list[int]:
         assert self._process is not None
@@ -182,7 +182,7 @@ def postgres_server(*, sync: bool) -> Generator[PostgresServer]:
         try:
             yield server
         finally:
-            server.stop()
+            server.kill()
 
 
 def new_schema() -> str:
@@ -220,4 +220,11 @@ def empty_schema(server: PostgresServer, created_at: int) -> Generator[str]:
 def postgres() -> Generator[PostgresServer]:
     """The server of all tests that need not harm it; it does not sync, so it is fast."""
     with postgres_server(sync=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def earnest_postgres() -> Generator[PostgresServer]:
+    """A server that syncs what it commits, for tests that kill it and start it again."""
+    with postgres_server(sync=True) as server:
         yield server

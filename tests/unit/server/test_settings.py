@@ -144,3 +144,21 @@ def test_addresses_read_back_as_they_are_written(host: str, port: int) -> None:
 def test_what_is_not_an_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not an address"):
         Address.parse(text)
+
+
+def test_the_address_of_postgres_comes_from_all_sources_and_is_never_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "postgresql://wings:secret@host/db"
+    config = tmp_path / "wings.toml"
+    config.write_text(f'metadata_url = "{secret}"\n')
+    monkeypatch.setenv("WINGS_METADATA_URL", f"{secret}2")
+    found = [load(config), load(None, {"metadata_url": f"{secret}3"})]
+    monkeypatch.delenv("WINGS_METADATA_URL")
+    found.append(load(config))
+    urls = [settings.metadata_url for settings in found]
+    assert [url and url.get_secret_value()[-3:] for url in urls] == ["db2", "db3", "/db"]
+    assert "secret" not in f"{found}{found[0].model_dump_json()}"
+    with pytest.raises(InvalidArgument, match="--metadata-url: expected postgresql://") as caught:
+        load(None, {"metadata_url": "mysql://wings:secret@host/db"})
+    assert "secret" not in str(caught.value)

@@ -11,7 +11,7 @@ from wings_core.metadata.postgres.connections import Connection
 from wings_core.model import Located, Location, PageAddress, PartitionState, Position
 from wings_core.partitions import UNPARTITIONED, Partition, partition_sort_key
 
-_LOCATE = """
+LOCATE = """
 SELECT partitions.log_start_offset, partitions.next_offset, page.*
 FROM topics
 LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = %(partition)s::text
@@ -94,7 +94,7 @@ def locate(
 ) -> Located:
     """Find the pages that hold the messages from `offset` on; see `OffsetRegistry.locate`."""
     rows = connection.execute(
-        _LOCATE,
+        LOCATE,
         {
             "topic": topic_uuid,
             "partition": partition,

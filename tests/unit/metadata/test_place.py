@@ -1,0 +1,80 @@
+"""A data directory and its metadata belong together, wherever that is."""
+
+from pathlib import Path
+
+import pytest
+from fix_metadata import SCHEMA
+from fix_postgres import PASSWORD, PostgresServer
+
+from wings_core.data_directory import DataDirectory
+from wings_core.errors import InvalidArgument
+from wings_core.log import Log
+from wings_core.metadata.place import open_metadata
+from wings_core.names import DEFAULT_NAMESPACE
+
+NAME = DEFAULT_NAMESPACE.topic("orders")
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    return postgres.new_database()
+
+
+def test_a_directory_served_with_postgres_is_served_with_it_again(url: str, tmp_path: Path) -> None:
+    for number in range(2):
+        with DataDirectory.open(tmp_path) as directory:
+            log = Log.open(directory, metadata_url=url)
+            topic = log.admin.create_topic(NAME, SCHEMA, if_not_exists=True)
+            log.close()
+            assert not directory.metadata.exists()
+            metadata = open_metadata(directory, url, read_only=True)
+            assert metadata.admin.list_topics(DEFAULT_NAMESPACE) == [topic], number
+            metadata.close()
+
+
+def test_a_directory_with_metadata_of_its_own_is_not_served_with_postgres(
+    url: str, tmp_path: Path
+) -> None:
+    with DataDirectory.open(tmp_path) as directory:
+        Log.open(directory).close()
+        for read_only in (False, True):
+            with pytest.raises(InvalidArgument, match="has its metadata in"):
+                open_metadata(directory, url, read_only=read_only)
+
+
+def test_a_directory_whose_metadata_is_in_postgres_is_not_served_without(
+    url: str, tmp_path: Path
+) -> None:
+    with DataDirectory.open(tmp_path) as directory:
+        Log.open(directory, metadata_url=url).close()
+        for read_only in (False, True):
+            with pytest.raises(InvalidArgument, match="has its metadata in PostgreSQL"):
+                open_metadata(directory, read_only=read_only)
+        assert not directory.metadata.exists()
+
+
+def test_another_directory_or_other_metadata_is_refused_and_takes_nothing(
+    url: str, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    with DataDirectory.open(tmp_path / "one") as one, DataDirectory.open(tmp_path / "two") as two:
+        Log.open(one, metadata_url=url).close()
+        with pytest.raises(InvalidArgument, match="belongs to the data directory"):
+            Log.open(two, metadata_url=url)
+        other = postgres.new_database()
+        with pytest.raises(InvalidArgument, match="belongs to the metadata"):
+            Log.open(one, metadata_url=other)
+        Log.open(one, metadata_url=url).close()
+
+
+def test_a_start_cut_short_is_finished_by_the_next(url: str, tmp_path: Path) -> None:
+    with DataDirectory.open(tmp_path) as directory:
+        Log.open(directory, metadata_url=url).close()
+        file = tmp_path / "METADATA"
+        whole = file.read_text()
+        file.write_text(whole.partition(" metadata=")[0] + "\n")
+        Log.open(directory, metadata_url=url).close()
+        assert file.read_text() == whole
+        assert PASSWORD not in whole
+        file.write_text("nonsense\n")
+        with pytest.raises(InvalidArgument, match="cannot be understood"):
+            Log.open(directory, metadata_url=url)

@@ -1,0 +1,405 @@
+"""PostgreSQL killed, cut off and hanging: what was acknowledged is there, once."""
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+import psycopg
+import pytest
+from fix_metadata import NOON, SCHEMA, A, B, accepted, batch_of, offsets_of
+from fix_postgres import (
+    PASSWORD,
+    PostgresServer,
+    empty_schema,
+)
+
+from wings_core.errors import Internal, InvalidArgument, TopicNotFound, Unavailable
+from wings_core.metadata.postgres import PostgresMetadata, connections
+from wings_core.model import Position, Topic
+from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.times import Deadline
+
+NAME = DEFAULT_NAMESPACE.topic("orders")
+LONG = 30.0
+
+SYNC = b"S\x00\x00\x00\x04"
+"""A message of PostgreSQL's protocol."""
+
+Cut = Literal["before", "after", "delayed"]
+
+
+class CommitProxy:
+    """A proxy before PostgreSQL that cuts a connection off at its COMMIT, once when armed.
+
+    Before: the server never sees it. After: the client never sees the answer. Delayed: the client
+    is cut off, and the server sees it when the test lets go.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._armed: Cut | None = None
+        self.cuts = 0
+        self.release = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def arm(self, cut: Cut) -> None:
+        self._armed = cut
+
+    def close(self) -> None:
+        self.release.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+                _Pair(self, client, server).start()
+
+    def take(self) -> Cut | None:
+        """Return how the connection whose COMMIT was seen is to be cut, if it is."""
+        armed, self._armed = self._armed, None
+        self.cuts += armed is not None
+        return armed
+
+
+class _Pair:
+    """One connection of a client, and the one to the server for it."""
+
+    def __init__(self, proxy: CommitProxy, client: socket.socket, server: socket.socket) -> None:
+        self._proxy = proxy
+        self._client = client
+        self._server = server
+        self._silent = threading.Event()
+        self._answered = threading.Event()
+
+    def start(self) -> None:
+        for pump in (self._requests, self._answers):
+            threading.Thread(target=pump, daemon=True).start()
+
+    def _requests(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := self._client.recv(1 << 16):
+                cut = self._proxy.take() if b"COMMIT" in data else None
+                if cut == "before":
+                    break
+                if cut is not None:
+                    self._silent.set()
+                if cut == "delayed":
+                    # The client alone learns that the connection is gone.
+                    self._client.shutdown(socket.SHUT_RDWR)
+                    self._proxy.release.wait(LONG)
+                # The server answers at a Sync, which may not have come with the rest.
+                self._server.sendall(data if cut is None else data + SYNC)
+                if cut is not None:
+                    self._answered.wait(LONG)
+                    break
+        self._end()
+
+    def _answers(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := self._server.recv(1 << 16):
+                if self._silent.is_set():
+                    self._answered.set()
+                else:
+                    self._client.sendall(data)
+        self._answered.set()
+        self._end()
+
+    def _end(self) -> None:
+        for each in (self._client, self._server):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+@pytest.fixture
+def schema(postgres: PostgresServer) -> Generator[str]:
+    with empty_schema(postgres, NOON) as lent:
+        yield lent
+
+
+@pytest.fixture
+def proxy(postgres: PostgresServer) -> Generator[CommitProxy]:
+    made = CommitProxy(postgres.port)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def through(proxy: CommitProxy) -> str:
+    return f"postgresql://wings:{PASSWORD}@127.0.0.1:{proxy.port}/postgres"
+
+
+def outcomes(server: PostgresServer, schema: str) -> list[bool]:
+    with psycopg.connect(server.url) as connection:
+        connection.execute(f"SET search_path = {schema}".encode())
+        rows = connection.execute("SELECT committed FROM outcomes ORDER BY decided_at").fetchall()
+    return [committed for (committed,) in rows]
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_a_commit_whose_answer_is_lost_is_there_once(
+    postgres: PostgresServer, schema: str, proxy: CommitProxy, cut: Cut
+) -> None:
+    with PostgresMetadata(through(proxy), schema=schema) as metadata:
+        topic = metadata.admin.create_topic(NAME, SCHEMA, "key")
+        for number in range(3):
+            proxy.arm(cut)
+            (result,) = metadata.registry.commit([batch_of(topic, {A: 2, B: 1})])
+            assert [got.start_offset for got in accepted(result)] == [2 * number, number]
+        assert proxy.cuts == 3
+        assert offsets_of(metadata.registry, topic, A) == [(0, 1), (2, 3), (4, 5)]
+    assert outcomes(postgres, schema).count(False) == (3 if cut == "before" else 0)
+
+
+def test_a_commit_that_comes_after_its_outcome_was_asked_for_has_no_effect(
+    postgres: PostgresServer, schema: str, proxy: CommitProxy
+) -> None:
+    with PostgresMetadata(through(proxy), schema=schema) as metadata, ThreadPoolExecutor(1) as one:
+        topic = metadata.admin.create_topic(NAME, SCHEMA, "key")
+        proxy.arm("delayed")
+        commit = one.submit(metadata.registry.commit, [batch_of(topic, {A: 2})])
+        until = time.monotonic() + LONG
+        while False not in outcomes(postgres, schema):
+            assert time.monotonic() < until
+        # It was told apart as not committed; only now does the server see the first COMMIT.
+        proxy.release.set()
+        (result,) = commit.result(LONG)
+        assert [got.start_offset for got in accepted(result)] == [0]
+        assert offsets_of(metadata.registry, topic, A) == [(0, 1)]
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_topics_and_publishes_whose_answers_are_lost_are_there_once(
+    schema: str, proxy: CommitProxy, cut: Cut
+) -> None:
+    with PostgresMetadata(through(proxy), schema=schema) as metadata:
+        proxy.arm(cut)
+        topic = metadata.admin.create_topic(NAME, SCHEMA)
+        assert metadata.admin.get_topic(NAME) == topic
+        proxy.arm(cut)
+        assert not metadata.stages.publish("w", 0, []).replayed
+        proxy.arm(cut)
+        assert metadata.stages.abort("w", ["s"], 0).published
+        proxy.arm(cut)
+        assert metadata.admin.delete_topic(NAME) == topic
+        with pytest.raises(TopicNotFound):
+            metadata.admin.get_topic(NAME)
+        assert proxy.cuts == 4
+
+
+def test_waits_are_woken_by_a_commit_whose_answer_is_lost(schema: str, proxy: CommitProxy) -> None:
+    with PostgresMetadata(through(proxy), schema=schema) as metadata:
+        topic = metadata.admin.create_topic(NAME, SCHEMA)
+        wake = threading.Event()
+        with metadata.registry.watch([Position(topic.uuid, UNPARTITIONED, 0)], wake.set):
+            proxy.arm("after")
+            metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 1})])
+            assert wake.wait(LONG)
+
+
+@pytest.mark.timeout(120)
+def test_a_server_killed_under_load_loses_and_doubles_nothing(
+    earnest_postgres: PostgresServer,
+) -> None:
+    """Every commit returns, so the log has as many rows as were committed, in the order told."""
+    server = earnest_postgres
+    with PostgresMetadata(server.new_database(), retry_seconds=60) as metadata:
+        topic = metadata.admin.create_topic(NAME, SCHEMA, "key")
+        stop = threading.Event()
+        done = threading.Semaphore(0)
+
+        def push(stream: int) -> list[tuple[int, int]]:
+            got: list[tuple[int, int]] = []
+            while not stop.is_set():
+                batch = batch_of(topic, {A: 2, B: 1}, stream=stream)
+                ranges = accepted(metadata.registry.commit([batch])[0])
+                got += [(each.start_offset, each.end_offset) for each in ranges[:1]]
+                done.release()
+            return got
+
+        with ThreadPoolExecutor(4) as threads:
+            pushes = [threads.submit(push, stream) for stream in range(4)]
+            try:
+                for _ in range(2):
+                    for _ in range(20):
+                        assert done.acquire(timeout=60)
+                    server.kill()
+                    server.start()
+                for _ in range(20):
+                    assert done.acquire(timeout=60)
+            finally:
+                stop.set()
+            told = sorted(pages for push in pushes for pages in push.result(60))
+        assert told == offsets_of(metadata.registry, topic, A)
+        assert told == [(2 * number, 2 * number + 1) for number in range(len(told))]
+        states = metadata.registry.partition_states(topic.uuid)
+        assert [state.next_offset for state in states] == [2 * len(told), len(told)]
+
+
+def test_a_server_that_is_not_there_is_unavailable_and_used_again_when_it_is(
+    earnest_postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = earnest_postgres
+    url = server.new_database()
+    with PostgresMetadata(url, retry_seconds=0.2) as metadata:
+        topic = metadata.admin.create_topic(NAME, SCHEMA)
+        server.kill()
+        calls: list[Callable[[], object]] = [
+            lambda: metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 1})]),
+            lambda: metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 1),
+            lambda: metadata.admin.get_topic(NAME),
+        ]
+        for call in calls:
+            with pytest.raises(Unavailable) as caught:
+                call()
+            assert PASSWORD not in str(caught.value)
+        with pytest.raises(Unavailable):
+            PostgresMetadata(url, retry_seconds=0.1)
+        server.start()
+        assert metadata.admin.get_topic(NAME) == topic
+    assert PASSWORD not in caplog.text
+
+
+def test_a_server_that_hangs_is_given_up_in_time(
+    earnest_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = earnest_postgres
+    url = f"{server.new_database()}?connect_timeout=2"
+    with PostgresMetadata(url, retry_seconds=0.1) as metadata:
+        topic = metadata.admin.create_topic(NAME, SCHEMA)
+        monkeypatch.setattr(connections, "USE_SECONDS_MAX", 0.3)
+        with server.paused(), pytest.raises(Unavailable):
+            metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 1)
+        monkeypatch.undo()
+        assert metadata.admin.get_topic(NAME) == topic
+
+
+def test_what_other_nodes_commit_while_this_one_cannot_hear_wakes_it_once_it_can(
+    postgres: PostgresServer, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    with (
+        PostgresMetadata(postgres.url, schema=schema) as here,
+        PostgresMetadata(postgres.url, schema=schema) as there,
+    ):
+        topic = here.admin.create_topic(NAME, SCHEMA)
+        position = Position(topic.uuid, UNPARTITIONED, 0)
+        wake = threading.Event()
+        with here.registry.watch([position], wake.set):
+            cut_listeners(postgres, schema)
+            there.registry.commit([batch_of(topic, {UNPARTITIONED: 1})])
+            assert wake.wait(LONG)
+    assert "not heard for now" in caplog.text
+
+
+def cut_listeners(server: PostgresServer, schema: str) -> None:
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        # A listener says nothing after this, until it asks whether its connection lives.
+        cut = connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = %s",
+            (f'LISTEN "{schema}"',),
+        ).fetchall()
+        assert cut
+
+
+def test_commits_and_deletions_on_another_node_wake_waits_here(
+    postgres: PostgresServer, schema: str
+) -> None:
+    with (
+        PostgresMetadata(postgres.url, schema=schema) as here,
+        PostgresMetadata(postgres.url, schema=schema) as there,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        topic = here.admin.create_topic(NAME, SCHEMA, "key")
+
+        def follow(commits: int) -> int:
+            """Read along as the contract says: look, and wait where there is nothing."""
+            wake = threading.Event()
+            offset = 0
+            while offset < commits:
+                wake.clear()
+                found = here.registry.locate(topic.uuid, A, offset, commits)
+                offset = found.log_end_offset
+                if not found.locations:
+                    here.registry.wait(
+                        [Position(topic.uuid, A, offset)], Deadline.after(LONG), wake
+                    )
+                    assert wake.is_set(), "a wake-up was lost"
+            return offset
+
+        reader = threads.submit(follow, 100)
+        for _ in range(100):
+            there.registry.commit([batch_of(topic, {A: 1})])
+        assert reader.result(LONG) == 100
+        # More partitions than one notice names, and a deletion.
+        many = [Partition(f'"{number:04}"') for number in range(1_500)]
+        wake = threading.Event()
+        with here.registry.watch([Position(topic.uuid, many[-1], 0)], wake.set):
+            there.registry.commit([batch_of(topic, dict.fromkeys(many, 1))])
+            assert wake.wait(LONG)
+        wake.clear()
+        with here.registry.watch([Position(topic.uuid, B, 0)], wake.set):
+            there.admin.delete_topic(NAME)
+            assert wake.wait(LONG)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql//wings:{PASSWORD}@host/db",
+        f"postgresql://wings:{PASSWORD}@host:port:port/db",
+        f"postgresql://wings:{PASSWORD}@host/db?nonsense=1",
+    ],
+)
+def test_an_address_that_cannot_be_read_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises((InvalidArgument, Unavailable)) as caught:
+        PostgresMetadata(url, retry_seconds=0)
+    assert PASSWORD not in str(caught.value)
+    assert caught.value.__cause__ is None or PASSWORD not in str(caught.value.__cause__)
+
+
+def test_what_fails_for_good_is_internal_and_not_tried_again(
+    postgres: PostgresServer, schema: str
+) -> None:
+    with PostgresMetadata(postgres.url, schema=schema, retry_seconds=LONG) as metadata:
+        topic = metadata.admin.create_topic(NAME, SCHEMA)
+        with psycopg.connect(postgres.url, autocommit=True) as connection:
+            connection.execute(f"ALTER TABLE {schema}.pages RENAME TO gone".encode())
+        before = time.monotonic()
+        try:
+            with pytest.raises(Internal, match="pages"):
+                metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 1})])
+        finally:
+            with psycopg.connect(postgres.url, autocommit=True) as connection:
+                connection.execute(f"ALTER TABLE {schema}.gone RENAME TO pages".encode())
+        assert time.monotonic() - before < LONG
+        assert offsets_of(metadata.registry, topic) == []
+        (result,) = metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 1})])
+        assert accepted(result)[0].start_offset == 0
+
+
+def test_nothing_is_kept_of_partitions_and_producers_whose_batches_were_refused(
+    postgres: PostgresServer, schema: str
+) -> None:
+    with PostgresMetadata(postgres.url, schema=schema) as metadata:
+        topic: Topic = metadata.admin.create_topic(NAME, SCHEMA, "key")
+        metadata.registry.commit([batch_of(topic, {A: 1}, sequence=("p", 5))])
+        metadata.registry.commit([batch_of(topic, {B: 1}, expected=(B, 5))])
+        assert metadata.registry.partition_states(topic.uuid) == []
+    with psycopg.connect(postgres.url) as connection:
+        connection.execute(f"SET search_path = {schema}".encode())
+        for table in ("partitions", "producers"):
+            assert connection.execute(f"SELECT * FROM {table}".encode()).fetchall() == []

@@ -1,0 +1,134 @@
+"""The schema's version: brought up to date, refused; and how much work a look takes."""
+
+from contextlib import closing
+
+import psycopg
+import pytest
+from fix_metadata import NOON, SCHEMA, SECOND, Clock, batch_of
+from fix_postgres import PostgresServer, new_schema
+
+from wings_core.errors import Internal
+from wings_core.metadata.postgres import PostgresMetadata, locate, migrations
+from wings_core.metadata.postgres.connections import Connections
+from wings_core.metadata.postgres.notices import PAYLOAD_BYTES_MAX, Notice, decode_notice
+from wings_core.metadata.postgres.notices import encode_notice as encode
+from wings_core.model import Namespace
+from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
+from wings_core.partitions import UNPARTITIONED, Partition
+
+RELEASED = len(migrations.MIGRATIONS)
+
+
+def run(server: PostgresServer, statement: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_each_migration_is_applied_once(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema, clock = new_schema(), Clock()
+    PostgresMetadata(postgres.url, schema=schema, clock=clock).close()
+    clock.time += SECOND
+    another = ("INSERT INTO namespaces (tenant, name, created_at) VALUES ('a', 'b', %(now)s)",)
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, another))
+    for _ in range(2):
+        with PostgresMetadata(postgres.url, schema=schema, clock=clock) as metadata:
+            assert metadata.admin.list_namespaces() == [
+                Namespace(NamespaceName("a", "b"), NOON + SECOND),
+                Namespace(DEFAULT_NAMESPACE, NOON),
+            ]
+    applied = run(postgres, f"SELECT * FROM {schema}.migrations ORDER BY version")
+    assert applied == [
+        *((version, NOON) for version in range(1, RELEASED + 1)),
+        (RELEASED + 1, NOON + SECOND),
+    ]
+
+
+def test_a_migration_that_fails_leaves_nothing(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = new_schema()
+    bad = ("CREATE TABLE extra (id INTEGER)", "INSERT INTO nowhere VALUES (1)")
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, bad))
+    with pytest.raises(Internal, match="nowhere"):
+        PostgresMetadata(postgres.url, schema=schema)
+    assert run(postgres, f"SELECT to_regclass('{schema}.extra')") == [(None,)]
+    assert run(postgres, f"SELECT max(version) FROM {schema}.migrations") == [(RELEASED,)]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_newer_schema_is_refused(postgres: PostgresServer, read_only: bool) -> None:
+    schema = new_schema()
+    PostgresMetadata(postgres.url, schema=schema).close()
+    run(postgres, f"INSERT INTO {schema}.migrations VALUES (99, 0)")
+    with pytest.raises(Internal, match=f"version 99, newer than {RELEASED}"):
+        PostgresMetadata(postgres.url, schema=schema, read_only=read_only)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_schema_of_something_else_is_refused(postgres: PostgresServer, read_only: bool) -> None:
+    schema = new_schema()
+    run(postgres, f"CREATE SCHEMA {schema}")
+    run(postgres, f"CREATE TABLE {schema}.cookies (id INTEGER)")
+    with pytest.raises(Internal, match="not metadata of Wings"):
+        PostgresMetadata(postgres.url, schema=schema, read_only=read_only)
+
+
+def test_a_schema_opened_for_reading_is_not_made_and_not_written(postgres: PostgresServer) -> None:
+    schema = new_schema()
+    with pytest.raises(Internal, match="no schema"):
+        PostgresMetadata(postgres.url, schema=schema, read_only=True)
+    PostgresMetadata(postgres.url, schema=schema).close()
+    with (
+        PostgresMetadata(postgres.url, schema=schema, read_only=True) as metadata,
+        pytest.raises(Internal, match="reading only"),
+    ):
+        metadata.admin.create_namespace(NamespaceName("a", "b"))
+
+
+def test_locate_takes_the_same_work_in_a_long_log(postgres: PostgresServer) -> None:
+    """Blocks of the database that are looked at: a level of the index more, and no other."""
+    schema, blocks = new_schema(), dict[int, int]()
+    connections = Connections(postgres.url, schema)
+    with closing(connections), PostgresMetadata(postgres.url, schema=schema) as metadata:
+        for pages in (500, 40_000):
+            topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic(f"t{pages}"), SCHEMA)
+            batch = batch_of(topic, {UNPARTITIONED: 1})
+            for _ in range(0, pages, 10_000):
+                metadata.registry.commit([batch] * min(pages, 10_000))
+            values: dict[str, object] = {"topic": topic.uuid, "partition": UNPARTITIONED}
+            values |= {"offset": pages - 1, "last": pages - 1, "locations": 1_000}
+            statement = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {locate.LOCATE}"
+            with connections.lent() as connection:
+                connection.execute(statement, values)  # Reads what PostgreSQL knows of the tables.
+                row = connection.execute(statement, values).fetchone()
+            assert row is not None
+            plan = row[0][0]["Plan"]
+            blocks[pages] = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    assert blocks[40_000] <= blocks[500] + 4
+    assert blocks[40_000] < 40
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(1, 1), (1, 5_000), (50, 50), (2_000, 1)])
+def test_a_notice_is_bounded_and_names_no_less_than_what_changed(
+    topics: int, partitions: int
+) -> None:
+    ends = {
+        (f"{topic:036}", Partition(f'"ä{partition}"')): partition + 1
+        for topic in range(topics)
+        for partition in range(partitions)
+    }
+    payload = encode(Notice(ends), "node", "transaction")
+    assert len(payload.encode()) <= PAYLOAD_BYTES_MAX
+    node, transaction, told = decode_notice(payload)
+    assert (node, transaction) == ("node", "transaction")
+    for (topic, partition), next_offset in ends.items():
+        named = told.ends.get((topic, partition)) == next_offset
+        assert named or topic in told.topics or told.everything
+
+
+@pytest.mark.parametrize("payload", ["", "nonsense", "[]", "{}", '{"node": 1, "ends": 3}'])
+def test_a_notice_that_cannot_be_read_lets_everybody_look(payload: str) -> None:
+    assert decode_notice(payload)[2].everything

@@ -1,0 +1,180 @@
+"""Several processes on one PostgreSQL: no gaps, no deadlocks, no wake-up lost."""
+
+import contextlib
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from fix_metadata import NOON, SCHEMA, A, B, accepted, batch_of, offsets_of
+from fix_postgres import PostgresServer, empty_schema, new_schema
+
+from wings_core.errors import AlreadyExists, TopicNotFound
+from wings_core.metadata.postgres import PostgresMetadata
+from wings_core.model import Accepted, Position, Topic
+from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.partitions import Partition
+from wings_core.times import Deadline
+
+NAME = DEFAULT_NAMESPACE.topic("orders")
+COMMITS = 60
+NODES = 3
+LONG = 30.0
+
+NODE = """
+import sys
+from fix_metadata import batch_of, accepted
+from wings_core.metadata.postgres import PostgresMetadata
+from wings_core.names import TopicName
+from wings_core.partitions import Partition
+
+url, schema, topic, node, commits = sys.argv[1:]
+with PostgresMetadata(url, schema=schema) as metadata:
+    topic = metadata.admin.get_topic(TopicName.parse(topic))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(int(commits)):
+        # The shared partitions in an order of the node's own, and a new one that others make too.
+        keys = ["a", "b", "c", f"new-{number}"]
+        keys = keys[int(node):] + keys[:int(node)]
+        rows = {Partition(f'"{key}"'): 1 for key in keys}
+        batch = batch_of(topic, rows, sequence=(f"p{node}", number), folio=f"folio-{node}")
+        assert len(accepted(metadata.registry.commit([batch])[0])) == 4
+"""
+
+
+@pytest.fixture
+def schema(postgres: PostgresServer) -> Generator[str]:
+    with empty_schema(postgres, NOON) as lent:
+        yield lent
+
+
+def test_processes_that_commit_to_the_same_partitions_leave_no_gaps_and_wake_everybody(
+    postgres: PostgresServer, schema: str
+) -> None:
+    tests = str(Path(__file__).parents[2])
+    program = f"import sys; sys.path.insert(0, {tests!r})\n{NODE}"
+    command = [sys.executable, "-c", program, postgres.url, schema, str(NAME)]
+    with (
+        PostgresMetadata(postgres.url, schema=schema) as metadata,
+        contextlib.ExitStack() as nodes,
+        ThreadPoolExecutor(3) as readers,
+    ):
+        topic = metadata.admin.create_topic(NAME, SCHEMA, "key")
+        processes = [
+            nodes.enter_context(
+                subprocess.Popen(
+                    [*command, str(node), str(COMMITS)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for node in range(NODES)
+        ]
+        try:
+            reads = [
+                readers.submit(follow, metadata, topic, Partition(f'"{key}"')) for key in "abc"
+            ]
+            for process in processes:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "ready\n"
+            for process in processes:
+                assert process.stdin is not None
+                process.stdin.write("go\n")
+                process.stdin.flush()
+            for read in reads:
+                assert read.result(2 * LONG) == [(at, at) for at in range(NODES * COMMITS)]
+            assert [process.wait(LONG) for process in processes] == [0] * NODES
+        finally:
+            for process in processes:
+                process.kill()
+        states = metadata.registry.partition_states(topic.uuid)
+        assert len(states) == 3 + COMMITS
+        for state in states[3:]:
+            assert state.next_offset == NODES
+            assert offsets_of(metadata.registry, topic, state.partition) == [(0, 0), (1, 1), (2, 2)]
+
+
+def follow(metadata: PostgresMetadata, topic: Topic, partition: Partition) -> list[tuple[int, int]]:
+    """Read a partition to its end as the contract says: look, and wait where there is nothing."""
+    wake = threading.Event()
+    offset = 0
+    while offset < NODES * COMMITS:
+        wake.clear()
+        found = metadata.registry.locate(topic.uuid, partition, offset, 1_000)
+        offset = found.log_end_offset
+        if not found.locations:
+            position = Position(topic.uuid, partition, offset)
+            metadata.registry.wait([position], Deadline.after(LONG), wake)
+            assert wake.is_set(), "a wake-up was lost"
+    return offsets_of(metadata.registry, topic, partition)
+
+
+def test_nodes_that_start_at_once_on_nothing_migrate_it_once(postgres: PostgresServer) -> None:
+    schema = new_schema()
+
+    def start(_: int) -> int:
+        with PostgresMetadata(postgres.url, schema=schema) as metadata:
+            return len(metadata.admin.list_namespaces())
+
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(start, range(6))) == [1] * 6
+
+
+def test_topics_created_and_deleted_by_several_nodes_under_their_commits(
+    postgres: PostgresServer, schema: str
+) -> None:
+    with (
+        PostgresMetadata(postgres.url, schema=schema) as one,
+        PostgresMetadata(postgres.url, schema=schema) as other,
+        ThreadPoolExecutor(4) as threads,
+    ):
+        stop = threading.Event()
+
+        def commit(node: PostgresMetadata) -> int:
+            accepted_total = 0
+            while not stop.is_set():
+                with contextlib.suppress(TopicNotFound):
+                    topic = node.admin.get_topic(NAME)
+                    results = node.registry.commit([batch_of(topic, {B: 1, A: 1}, folio="f")])
+                    accepted_total += sum(isinstance(result, Accepted) for result in results)
+            return accepted_total
+
+        commits = [threads.submit(commit, node) for node in (one, other)]
+        try:
+            for number in range(20):
+                creator, deleter = (one, other) if number % 2 else (other, one)
+                topic = creator.admin.create_topic(NAME, SCHEMA, "key")
+                with pytest.raises(AlreadyExists):
+                    deleter.admin.create_topic(NAME, SCHEMA, "key")
+                while not deleter.registry.partition_states(topic.uuid):
+                    pass
+                deleter.admin.delete_topic(NAME)
+                creator.registry.purge(1_000)
+        finally:
+            stop.set()
+        assert sum(commit.result(LONG) for commit in commits) >= 20
+        while one.registry.purge(1_000):
+            pass
+        assert one.registry.live_folios() == set()
+
+
+def test_one_producer_that_begins_on_two_nodes_at_once_is_committed_once(
+    postgres: PostgresServer, schema: str
+) -> None:
+    with (
+        PostgresMetadata(postgres.url, schema=schema) as one,
+        PostgresMetadata(postgres.url, schema=schema) as other,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        topic = one.admin.create_topic(NAME, SCHEMA, "key")
+        for number in range(20):
+            batch = batch_of(topic, {A: 1}, sequence=(f"p{number}", 0))
+            both = [threads.submit(node.registry.commit, [batch]) for node in (one, other)]
+            ranges = [accepted(each.result(LONG)[0]) for each in both]
+            assert ranges[0] == ranges[1]
+            assert ranges[0][0].start_offset == number
