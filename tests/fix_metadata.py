@@ -186,7 +186,7 @@ class RemoteOverSqlite(RemoteMetadata):
         from wings_server.settings import Address
 
         self.served = SqliteMetadata(path, clock=clock)
-        self.service = MetadataService(self.served, Address("127.0.0.1", 0))
+        self.service = MetadataService(self.served, self.served.store_id, Address("127.0.0.1", 0))
         self.service.start()
         self.stopped = False
         super().__init__(str(self.service.address))

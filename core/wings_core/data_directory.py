@@ -3,20 +3,26 @@
     DIRECTORY/
       FORMAT            the version of this layout, written last when the directory is made
       LOCK              held with flock by the server that has it open; holds its process id
+      METADATA.LOCK     the same, for the metadata alone
+      STORE             the id of the metadata that the pages belong to
       metadata.sqlite   names and the index of offsets
       segments/         the pages
 
-The lock goes with the process, however it ends, so a stale LOCK file never bars a start.
+An embedded server holds both locks. A metadata service holds that of the metadata, and nodes on one
+machine that share a directory hold LOCK together: so a directory of an embedded server can be taken
+over by a service and nodes, and never be used by both.
+
+The locks go with the process, however it ends, so a stale file never bars a start.
 """
 
 import errno
 import fcntl
 import os
 import re
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from wings_core.errors import InvalidArgument, Unavailable
 
@@ -29,10 +35,15 @@ NAMES_SHOWN_MAX = 3
 _FORMAT = "FORMAT"
 _FORMAT_NEW = "FORMAT.new"
 _LOCK = "LOCK"
+_METADATA_LOCK = "METADATA.LOCK"
+_STORE = "STORE"
 _FORMAT_TEXT = re.compile(r"wings data directory, format (\d{1,9})\n", re.ASCII)
 
 _NOT_OURS_BUT_HARMLESS = {"lost+found"}
 """A volume mounted as the data directory begins with this entry."""
+
+
+Use = Literal["all", "metadata", "pages"]
 
 
 class DataDirectory:
@@ -44,18 +55,23 @@ class DataDirectory:
         segments: The directory of the segment files.
     """
 
-    def __init__(self, path: Path, lock: int | None) -> None:
+    def __init__(self, path: Path, locks: Sequence[int] = ()) -> None:
         self.path = path
         self.metadata = path / "metadata.sqlite"
         self.segments = path / "segments"
-        self._lock = lock
+        self._locks = tuple(locks)
 
     @classmethod
-    def open(cls, path: Path | str) -> Self:
+    def open(cls, path: Path | str, use: Use = "all") -> Self:
         """Open a directory for writing, and make it where it is missing or empty.
 
         Directories are made with mode 0700 and are durable when this returns. Never waits for the
         lock.
+
+        Args:
+            path: The directory.
+            use: What of it: an embedded server uses all, a metadata service the metadata, and a
+                node the pages, together with others.
 
         Raises:
             Unavailable: Another server has the directory open (fact `pid`, if it is known), or the
@@ -68,14 +84,13 @@ class DataDirectory:
             # Looked at before the lock is made as well, so that nothing is put into a directory
             # that is something else.
             _read_format(path)
-            lock = _take_lock(path)
+            directory = cls(path, _take_locks(path, use))
             try:
                 if _read_format(path) is None:
                     _write_format(path)
-                directory = cls(path, lock)
                 _make_directory(directory.segments)
             except BaseException:
-                os.close(lock)
+                directory.close()
                 raise
         return directory
 
@@ -94,18 +109,53 @@ class DataDirectory:
                 raise InvalidArgument(f"{path} does not exist")
             if _read_format(path) is None:
                 raise InvalidArgument(f"{path} is not a data directory of Wings: it is empty")
-        return cls(path, None)
+        return cls(path)
+
+    def bind(self, store_id: str, *, own: bool = False) -> None:
+        """Make sure that the pages here belong to a metadata store, and to no other from now on.
+
+        Otherwise the space of every page that the metadata does not know would be given back.
+
+        Args:
+            store_id: The store's.
+            own: Whether it lies in this directory: pages without an owner are its own then.
+
+        Raises:
+            InvalidArgument: They belong to another.
+            Unavailable: The file system refuses.
+        """
+        with _file_system_errors(self.path):
+            bound = self._bound_to()
+            if bound is None:
+                if not own and any(self.segments.iterdir()):
+                    raise InvalidArgument(
+                        f"{self.path} holds messages, and nothing says whose: start nodes on an "
+                        "empty directory"
+                    )
+                _write_durably(self.path, _STORE, f"{store_id}\n")
+                bound = self._bound_to()  # Another node may have been quicker.
+        if bound != store_id:
+            raise InvalidArgument(
+                f"the messages in {self.path} belong to metadata {bound}, not to {store_id}, which "
+                "this service holds"
+            )
+
+    def _bound_to(self) -> str | None:
+        try:
+            return (self.path / _STORE).read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            return None
 
     @property
     def locked(self) -> bool:
         """Whether this object holds the directory's lock."""
-        return self._lock is not None
+        return bool(self._locks)
 
     def close(self) -> None:
-        """Give the lock back; does nothing the second time."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        """Give the locks back; does nothing the second time."""
+        locks, self._locks = self._locks, ()
+        for lock in locks:
+            os.close(lock)
 
     def __enter__(self) -> Self:
         """Return the directory."""
@@ -161,7 +211,7 @@ def _read_format(path: Path) -> int | None:
 
 
 def _check_unused(path: Path) -> None:
-    ours = {_FORMAT_NEW, _LOCK} | _NOT_OURS_BUT_HARMLESS
+    ours = {_FORMAT_NEW, _LOCK, _METADATA_LOCK} | _NOT_OURS_BUT_HARMLESS
     found = sorted({entry.name for entry in path.iterdir()} - ours)
     if found:
         shown = ", ".join(found[:NAMES_SHOWN_MAX])
@@ -173,21 +223,42 @@ def _check_unused(path: Path) -> None:
 
 def _write_format(path: Path) -> None:
     """Mark the directory as ours, atomically, so that a crash leaves it unmarked or whole."""
-    new = path / _FORMAT_NEW
+    _write_durably(path, _FORMAT, f"wings data directory, format {FORMAT_VERSION}\n")
+
+
+def _write_durably(path: Path, name: str, text: str) -> None:
+    new = path / f"{name}.new"
     with new.open("w", encoding="utf-8") as file:
-        file.write(f"wings data directory, format {FORMAT_VERSION}\n")
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    new.replace(path / _FORMAT)
+    with suppress(FileNotFoundError):  # Another node has just put it there.
+        new.replace(path / name)
     _sync(path)
 
 
-def _take_lock(path: Path) -> int:
-    descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _take_locks(path: Path, use: Use) -> list[int]:
+    taken: list[int] = []
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        if use != "pages":
+            taken.append(_take_lock(path, _METADATA_LOCK, fcntl.LOCK_EX))
+        if use != "metadata":
+            shared = use == "pages"
+            taken.append(_take_lock(path, _LOCK, fcntl.LOCK_SH if shared else fcntl.LOCK_EX))
+    except BaseException:
+        for lock in taken:
+            os.close(lock)
+        raise
+    return taken
+
+
+def _take_lock(path: Path, name: str, kind: int) -> int:
+    descriptor = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        if kind == fcntl.LOCK_EX:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     except OSError as error:
         holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
         os.close(descriptor)

@@ -1,7 +1,7 @@
 """The log: metadata, storage, ingest and fetch put together over one data directory."""
 
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from wings_core.data_directory import DataDirectory
 from wings_core.fetch.fetcher import Fetcher
@@ -9,11 +9,22 @@ from wings_core.ingest.group_commit import FlushReport, GroupCommit
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry, Stages
 from wings_core.metadata.place import open_metadata
+from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import Aborted, Topic
 from wings_core.names import TopicName
 from wings_core.reclaim import Reclaimer
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.segments import SegmentStore
+
+if TYPE_CHECKING:
+    from wings_core.metadata.remote import RemoteMetadata
+
+JOIN_SECONDS_MAX = 30.0
+"""How long a node waits at its start for the metadata service."""
+
+SHARED_GRACE_SECONDS = 300.0
+"""How old a segment is at least before nodes that share a directory delete it: longer than a commit
+whose node has ended can be on its way to the metadata service."""
 
 
 class Log:
@@ -69,7 +80,44 @@ class Log:
         """
         limits = limits or Limits()
         metadata = open_metadata(directory, metadata_url)
+        try:
+            if isinstance(metadata, SqliteMetadata):
+                directory.bind(metadata.store_id, own=True)
+        except BaseException:
+            metadata.close()
+            raise
         store = SegmentStore(directory.segments, segment_bytes_max=limits.segment_bytes_max)
+        return cls(metadata, store, limits, on_flush)
+
+    @classmethod
+    def join(
+        cls,
+        directory: DataDirectory,
+        metadata: "RemoteMetadata",
+        limits: Limits | None = None,
+        on_flush: Callable[[FlushReport], None] | None = None,
+    ) -> Self:
+        """Open the log of a node: metadata at a service, pages in a directory shared with others.
+
+        Waits up to `JOIN_SECONDS_MAX` for the service.
+
+        Args:
+            directory: Opened for its pages.
+            metadata: Closed with the log.
+            limits: The bounds in force.
+            on_flush: Called after each group commit, on the thread that ran it.
+
+        Raises:
+            Unavailable: The service cannot be reached.
+            InvalidArgument: The directory's pages belong to other metadata.
+        """
+        limits = limits or Limits()
+        directory.bind(metadata.store_id(JOIN_SECONDS_MAX))
+        store = SegmentStore(
+            directory.segments,
+            segment_bytes_max=limits.segment_bytes_max,
+            grace_seconds=SHARED_GRACE_SECONDS,
+        )
         return cls(metadata, store, limits, on_flush)
 
     def delete_topic(self, name: TopicName) -> Topic:

@@ -42,6 +42,14 @@ def serve(
         ),
     ] = None,
     metadata_url: MetadataUrlOption = None,
+    metadata: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Metadata service of this node (`wings metadata serve`); nodes on one machine may "
+            "share a data directory. Default: none, metadata is in the data directory.",
+        ),
+    ] = None,
     flight: Annotated[
         str | None,
         typer.Option(
@@ -89,6 +97,7 @@ def serve(
     flags = {
         "data_dir": data_dir,
         "metadata_url": metadata_url,
+        "metadata": metadata,
         "flight": flight,
         "http": http,
         "drain_seconds": drain_seconds,

@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from typing import NoReturn
 
@@ -13,7 +14,7 @@ import prometheus_client
 import structlog
 
 from wings_core.data_directory import DataDirectory
-from wings_core.errors import Unavailable
+from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.log import Log
 from wings_server import logs
 from wings_server.allocator import keep_freed_memory
@@ -71,11 +72,8 @@ class Server:
         settings = self.settings
         # Every part pushes how it is stopped; unwound backwards, that is the order of a drain.
         with ExitStack() as started:
-            directory = started.enter_context(DataDirectory.open(settings.data_dir))
             metrics = Metrics()
-            url = settings.metadata_url
-            secret = None if url is None else url.get_secret_value()
-            log = Log.open(directory, settings.limits, metrics.flushed, secret)
+            log = _open_log(settings, started, metrics)
             self.log = started.enter_context(closing(log))
             metrics.observe(log)
             self.http_service = started.enter_context(closing(HttpService(log, metrics)))
@@ -103,6 +101,22 @@ class Server:
         self._stop.close()
 
 
+def _open_log(settings: Settings, started: ExitStack, metrics: Metrics) -> Log:
+    """Open the log of an embedded server, or of a node of a metadata service."""
+    if settings.metadata is None:
+        directory = started.enter_context(DataDirectory.open(settings.data_dir))
+        url = settings.metadata_url
+        secret = None if url is None else url.get_secret_value()
+        return Log.open(directory, settings.limits, metrics.flushed, secret)
+    if settings.metadata_url is not None:
+        raise InvalidArgument("metadata is at a service or in PostgreSQL: give one of the two")
+    from wings_core.metadata.remote import RemoteMetadata
+
+    directory = started.enter_context(DataDirectory.open(settings.data_dir, "pages"))
+    metadata = started.enter_context(closing(RemoteMetadata(str(settings.metadata))))
+    return Log.join(directory, metadata, settings.limits, metrics.flushed)
+
+
 def _serve_flight(log: Log, address: Address, metrics: Metrics) -> FlightService:
     # gRPC does not tell why a start fails, so the address is tried beforehand.
     bind(address).close()
@@ -124,24 +138,44 @@ def run(settings: Settings) -> NoReturn:
     keep_freed_memory()
     logs.configure(settings.log_level, settings.log_format)
     prometheus_client.disable_created_metrics()  # They would double the series, for little use.
-    signals = _Signals()
     server = Server(settings)
-    server.start()
-    with suppress(OSError):  # Nobody may be reading, and the server serves all the same.
-        sys.stdout.write(f"wings ready flight=grpc://{server.flight} http=http://{server.http}\n")
-        sys.stdout.flush()
-    _logger.info(
-        "serving",
-        data_dir=str(settings.data_dir),
-        flight=str(server.flight),
-        http=str(server.http),
+    run_until_signalled(
+        server.start,
+        server.stop,
+        lambda: f"wings ready flight=grpc://{server.flight} http=http://{server.http}",
+        settings,
     )
+
+
+def run_until_signalled(
+    start: Callable[[], None],
+    stop: Callable[[], None],
+    ready_line: Callable[[], str],
+    settings: Settings,
+) -> NoReturn:
+    """Start, print the ready line, wait for a signal, stop, and end the process; see `run`.
+
+    Raises:
+        WingsError: It could not start.
+    """
+    signals = _Signals()
+    start()
+    line = ready_line()
+    with suppress(OSError):  # Nobody may be reading, and the server serves all the same.
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+    _logger.info("serving", data_dir=str(settings.data_dir), **_addresses(line))
 
     _logger.info("stopping", signal=signals.wait().name)
     _end_in(settings.drain_seconds + STOP_SECONDS_MAX)
-    server.stop()
+    stop()
     _logger.info("stopped")
     _exit(0)
+
+
+def _addresses(line: str) -> dict[str, str]:
+    words = [word.partition("=") for word in line.split()]
+    return {name: value.rpartition("/")[2] for name, found, value in words if found}
 
 
 class _Signals:

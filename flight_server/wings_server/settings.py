@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, TypeVar, cast, overload
 
 from pydantic import (
     AfterValidator,
@@ -105,6 +105,10 @@ class Settings(BaseSettings):
         default=None,
         description="PostgreSQL that holds the metadata; none given: a file in the data directory.",
     )
+    metadata: AddressSetting | None = Field(
+        default=None,
+        description="The metadata service of a node; none: metadata is in the data directory.",
+    )
     flight: AddressSetting = Field(
         default=Address("127.0.0.1", 7777), description="Where Arrow Flight is served."
     )
@@ -136,12 +140,34 @@ class Settings(BaseSettings):
         return (init_settings,)
 
 
-def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
+class MetadataSettings(Settings):
+    """The settings of a metadata service: those of a server that it has, and where it listens."""
+
+    listen: AddressSetting = Field(
+        default=Address("127.0.0.1", 7778), description="Where metadata is served over gRPC."
+    )
+
+
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
+@overload
+def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings: ...
+@overload
+def load(
+    config: Path | None, flags: Mapping[str, Any] | None, model: type[AnySettings]
+) -> AnySettings: ...
+def load(
+    config: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    model: type[Settings] = Settings,
+) -> Settings:
     """Gather the settings from all sources.
 
     Args:
         config: A TOML file whose keys are the settings' names.
         flags: Values by setting's name; None stands for a flag that was not given.
+        model: Of a server, or of a metadata service.
 
     Raises:
         InvalidArgument: A value is wrong or a key unknown; the message names each and its source.
@@ -149,11 +175,11 @@ def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> 
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     file = {} if config is None else _read_toml(config)
     try:
-        environment = EnvSettingsSource(Settings)()
+        environment = EnvSettingsSource(model)()
     except SettingsError as error:
         raise InvalidArgument(f"bad environment: {error}") from None
     try:
-        return Settings(**_merge(_merge(file, environment), given))
+        return model(**_merge(_merge(file, environment), given))
     except ValidationError as error:
         problems = [
             f"{_source(problem['loc'], given, environment, config)}: {_reason(problem)}"

@@ -135,8 +135,8 @@ class ServerProcess(_Addresses):
     """
 
     def __init__(self, child: "_Child", data_dir: Path) -> None:
-        flight_url, http_url = child.ready()
-        super().__init__(flight_url, http_url)
+        words = child.ready("wings ready", {"flight", "http"})
+        super().__init__(words["flight"], words["http"])
         self._child = child
         self.data_dir = data_dir
         self.pid = child.process.pid
@@ -204,6 +204,53 @@ def server_process(
             child.end()
 
 
+class MetadataProcess:
+    """A metadata service in a child process, started by the real command.
+
+    Attributes:
+        address: Its `HOST:PORT`.
+        pid: The process's id.
+    """
+
+    def __init__(self, child: "_Child") -> None:
+        self.address = child.ready("wings metadata ready", {"grpc"})["grpc"]
+        self._child = child
+        self.pid = child.process.pid
+
+    def kill(self) -> None:
+        """End the process by SIGKILL, as a crash would, and wait until it is gone."""
+        self._child.process.kill()
+        self._child.process.wait()
+
+    def terminate(self) -> int:
+        """Ask the process to drain and stop, wait until it is gone, and return its exit status."""
+        self._child.process.send_signal(signal.SIGTERM)
+        return self._child.wait()
+
+
+@contextmanager
+def metadata_process(
+    data_dir: Path, *, listen: str = str(_ANY_PORT), flags: Sequence[str] = ()
+) -> Generator[MetadataProcess]:
+    """Run `wings metadata serve` as a child process for as long as the `with` lasts.
+
+    Args:
+        data_dir: Kept afterwards.
+        listen: Where; a free port of 127.0.0.1.
+        flags: Further flags of the command.
+
+    Raises:
+        RuntimeError: The child ended, or was not ready in time; shows its standard error.
+    """
+    command = [sys.executable, "-m", "wings_client.cli", "metadata", "serve"]
+    command += ["--data-dir", str(data_dir), "--listen", listen, *flags]
+    child = _Child(command, dict(os.environ), READY_SECONDS)
+    try:
+        yield MetadataProcess(child)
+    finally:
+        child.end()
+
+
 class _Child:
     """The process of a server, its ready line, and the end of its standard error."""
 
@@ -234,8 +281,8 @@ class _Child:
         text = Path(self._log.name).read_text(encoding="utf-8", errors="replace")
         return text[-STDERR_CHARACTERS_MAX:]
 
-    def ready(self) -> tuple[str, str]:
-        """Wait for the ready line and return the two addresses in it."""
+    def ready(self, beginning: str, names: set[str]) -> dict[str, str]:
+        """Wait for the ready line and return the addresses in it, by name."""
         try:
             line = self._lines.get(timeout=self._ready_seconds)
         except queue.Empty:
@@ -243,12 +290,12 @@ class _Child:
                 f"the server was not ready in {self._ready_seconds} s:\n{self.stderr}"
             ) from None
         words = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        if not line.startswith("wings ready ") or not {"flight", "http"} <= words.keys():
+        if not line.startswith(beginning) or not names <= words.keys():
             self.process.wait(self._ready_seconds)
             raise RuntimeError(
                 f"the server ended with status {self.process.returncode}:\n{line}{self.stderr}"
             )
-        return words["flight"], words["http"]
+        return words
 
     def wait(self) -> int:
         try:

@@ -25,7 +25,12 @@ def test_opening_makes_a_private_directory_with_its_layout(tmp_path: Path) -> No
         assert directory.path == path
         assert directory.metadata == path / "metadata.sqlite"
         assert directory.segments.is_dir()
-        assert {entry.name for entry in path.iterdir()} == {"FORMAT", "LOCK", "segments"}
+        assert {entry.name for entry in path.iterdir()} == {
+            "FORMAT",
+            "LOCK",
+            "METADATA.LOCK",
+            "segments",
+        }
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
         assert stat.S_IMODE(directory.segments.stat().st_mode) == 0o700
     assert not directory.locked
@@ -135,3 +140,41 @@ def test_reading_what_is_not_there_is_refused_and_makes_nothing(tmp_path: Path) 
 def test_a_path_that_the_file_system_refuses_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="File name too long"):
         DataDirectory.open(tmp_path / ("x" * 300))
+
+
+def test_nodes_share_a_directory_that_an_embedded_server_is_kept_out_of(tmp_path: Path) -> None:
+    with DataDirectory.open(tmp_path, "pages"), DataDirectory.open(tmp_path, "pages"):
+        with pytest.raises(Unavailable):
+            DataDirectory.open(tmp_path)
+        # The metadata service may keep its file beside the pages.
+        with (
+            DataDirectory.open(tmp_path, "metadata"),
+            pytest.raises(Unavailable, match="in use"),
+        ):
+            DataDirectory.open(tmp_path, "metadata")
+    with DataDirectory.open(tmp_path):
+        for use in ("pages", "metadata"):
+            with pytest.raises(Unavailable):
+                DataDirectory.open(tmp_path, use)
+    DataDirectory.open(tmp_path).close()
+
+
+def test_pages_belong_to_the_metadata_that_they_were_first_used_with(tmp_path: Path) -> None:
+    with DataDirectory.open(tmp_path, "pages") as directory:
+        directory.bind("one")
+        directory.bind("one")
+        with pytest.raises(InvalidArgument, match="belong to metadata one, not to other"):
+            directory.bind("other")
+        with pytest.raises(InvalidArgument):
+            directory.bind("other", own=True)
+
+
+def test_pages_without_an_owner_are_taken_over_by_the_metadata_beside_them_alone(
+    tmp_path: Path,
+) -> None:
+    with DataDirectory.open(tmp_path) as directory:
+        (directory.segments / "some.segment").touch()
+        with pytest.raises(InvalidArgument, match="nothing says whose"):
+            directory.bind("elsewhere")
+        directory.bind("beside", own=True)
+        directory.bind("beside")

@@ -97,6 +97,10 @@ class SegmentMaps:
         """Forget a segment's map; rows handed out keep it."""
         self._maps.discard(folio)
 
+    def discard_where(self, condition: Callable[[str], bool]) -> None:
+        """Forget the maps of some segments."""
+        self._maps.discard_where(condition)
+
     def clear(self) -> None:
         """Forget all maps; rows handed out keep theirs."""
         self._maps.clear()

@@ -3,10 +3,16 @@
 A segment is written by the process that created it and by no other, and never again once a write or
 a sync of it has failed: after a failed sync the kernel may show bytes that are not on the disk. Its
 length is always that of what was written.
+
+Several processes may keep their segments in one directory of one machine. Each holds a lock (flock)
+on the segment that it writes to, from before its first byte until every flush in it is committed or
+given up; the lock goes with the process, and stays while that is merely stopped. A segment that is
+locked is not listed, and so never taken for one that nobody refers to.
 """
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import time
@@ -75,6 +81,9 @@ class SegmentStore:
             larger than this has a segment for itself.
         open_segments_max: Most segments kept mapped for reading.
         files: The system calls that writing takes.
+        grace_seconds: A segment younger than this is not listed either: the commit of its last
+            flush may still be on its way, from a process that has ended. For a directory that
+            several processes write to.
     """
 
     def __init__(
@@ -84,8 +93,10 @@ class SegmentStore:
         segment_bytes_max: int,
         open_segments_max: int = OPEN_SEGMENTS_MAX,
         files: Files | None = None,
+        grace_seconds: float = 0.0,
     ) -> None:
         self._directory = directory
+        self._grace_seconds = grace_seconds
         self._segment_bytes_max = segment_bytes_max
         self._files = files or SystemFiles()
         self._maps = SegmentMaps(directory, open_segments_max, self._forget)
@@ -178,7 +189,26 @@ class SegmentStore:
             raise _error_of("list", str(self._directory), error) from error
         # In this order: a segment is being written to before its file is there.
         writing = self._writing
-        return {name for name in names if name != writing and SEGMENT_NAME.fullmatch(name)}
+        names = {name for name in names if SEGMENT_NAME.fullmatch(name)}
+        self._maps.discard_where(lambda folio: folio not in names)  # Deleted by another process.
+        names.discard(writing or "")
+        return {name for name in names if self._is_finished(name)}
+
+    def _is_finished(self, folio: str) -> bool:
+        """Tell whether no process writes to a segment any more, nor may still commit to it."""
+        try:
+            descriptor = os.open(self._directory / folio, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return (
+                False  # Deleted meanwhile; what else is wrong with it will be told by its reader.
+            )
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return time.time() - os.fstat(descriptor).st_mtime >= self._grace_seconds
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
 
     def delete(self, folio: str) -> None:
         """See `FolioStore.delete`.
@@ -225,8 +255,10 @@ class SegmentStore:
             self._directory.mkdir(parents=True)
             self._files.sync_directory(self._directory.parent)
         path = self._directory / name
+        # Never a file that is there: the name of another process's segment would be refused.
         segment = _Segment(name, self._files.create(path), self._files)
         try:
+            segment.lock()
             self._files.sync_directory(self._directory)
         except BaseException:
             segment.close()
@@ -268,9 +300,20 @@ class _Segment:
         self._files.sync(self.descriptor)
         self.length = end
 
+    def lock(self) -> None:
+        """Keep other processes from taking it for a segment that is left over.
+
+        One that looked between the creation and this has deleted it: OSError then.
+        """
+        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+        if os.fstat(self.descriptor).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "another process deleted the new segment")
+
     def close(self) -> None:
         """Close the file; nothing is lost by a failure, as every flush was synced."""
         with contextlib.suppress(OSError):
+            # A map of the file holds its lock too, so closing alone would not give it back.
+            fcntl.flock(self.descriptor, fcntl.LOCK_UN)
             os.close(self.descriptor)
 
     def _write(self, buffers: list[memoryview]) -> int:

@@ -26,10 +26,17 @@ class AdminHandlers:
 
     Args:
         metadata: What is served.
+        store_id: What tells it from any other metadata.
     """
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(self, metadata: Metadata, store_id: str) -> None:
         self._admin = metadata.admin
+        self._store_id = store_id
+
+    def get_store(self, request: admin_pb.GetStoreRequest) -> admin_pb.Store:
+        """Answer which metadata this is."""
+        del request
+        return admin_pb.Store(id=self._store_id)
 
     def get_tenant(self, request: admin_pb.GetTenantRequest) -> admin_pb.Tenant:
         """Answer a tenant that has a namespace."""

@@ -59,6 +59,7 @@ class MetadataService:
 
     Args:
         metadata: What is served; closed by the caller, after `stop`.
+        store_id: What tells it from any other metadata.
         address: Where to listen.
         waiting_max: How many long polls may wait at once.
     """
@@ -66,9 +67,14 @@ class MetadataService:
     address: Address
 
     def __init__(
-        self, metadata: Metadata, address: Address, waiting_max: int = CALLS_WAITING_MAX
+        self,
+        metadata: Metadata,
+        store_id: str,
+        address: Address,
+        waiting_max: int = CALLS_WAITING_MAX,
     ) -> None:
         self._metadata = metadata
+        self._store_id = store_id
         self._listen = address
         self._waiting_max = waiting_max
         self._executor = ThreadPoolExecutor(THREADS_MAX, "wings-metadata")
@@ -119,7 +125,7 @@ class MetadataService:
         health = HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(health, server)
         names = [""]
-        for descriptor, handlers in services(self._metadata):
+        for descriptor, handlers in services(self._metadata, self._store_id):
             server.add_generic_rpc_handlers((self._handler(descriptor, handlers, locations),))
             names.append(descriptor.full_name)
         try:
@@ -183,11 +189,11 @@ class MetadataService:
         return await _answered(call, answer(), context)
 
 
-def services(metadata: Metadata) -> list[tuple[ServiceDescriptor, object]]:
+def services(metadata: Metadata, store_id: str) -> list[tuple[ServiceDescriptor, object]]:
     """Return the services with what handles their methods."""
     registry = offset_registry_pb2.DESCRIPTOR.services_by_name
     return [
-        (admin_pb2.DESCRIPTOR.services_by_name["AdminService"], AdminHandlers(metadata)),
+        (admin_pb2.DESCRIPTOR.services_by_name["AdminService"], AdminHandlers(metadata, store_id)),
         (registry["OffsetRegistryService"], RegistryHandlers(metadata)),
         (registry["StageService"], StageHandlers(metadata)),
     ]

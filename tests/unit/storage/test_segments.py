@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,7 +121,9 @@ def test_short_writes_are_continued(
 
 
 def test_a_new_process_begins_a_new_segment(make_store: MakeStore, directory: Path) -> None:
-    (old,) = make_store().write([_page(0)])
+    before_it = make_store()
+    (old,) = before_it.write([_page(0)])
+    before_it.close()
     store = make_store()
     assert store.folios() == {old.folio}
     before = (directory / old.folio).read_bytes()
@@ -450,3 +453,53 @@ def test_threads_read_all_pages_while_the_segments_grow(make_store: MakeStore) -
     for reader in readers:
         reader.join()
     assert problems == []
+
+
+def test_a_segment_that_another_process_writes_to_is_not_listed_until_that_is_finished(
+    make_store: MakeStore,
+) -> None:
+    writer, other = make_store(), make_store()
+    (address,) = writer.write([_page(0)])
+    assert _read(other, address) == _batch(0)
+    assert other.folios() == set()
+    writer.close()
+    assert other.folios() == {address.folio}
+
+
+def test_segments_of_several_writers_have_names_of_their_own(make_store: MakeStore) -> None:
+    stores = [make_store() for _ in range(8)]
+    addresses = [store.write([_page(number)])[0] for number, store in enumerate(stores)]
+    assert len({address.folio for address in addresses}) == 8
+    assert [_read(stores[0], address) for address in addresses] == [_batch(n) for n in range(8)]
+
+
+def test_a_segment_is_not_listed_within_the_grace_of_its_last_flush(
+    make_store: MakeStore, directory: Path
+) -> None:
+    store, other = make_store(), make_store(grace_seconds=300.0)
+    (address,) = store.write([_page(0)])
+    store.close()
+    assert other.folios() == set()
+    long_ago = time.time() - 301
+    os.utime(directory / address.folio, (long_ago, long_ago))
+    assert other.folios() == {address.folio}
+
+
+def test_a_new_segment_that_another_process_deleted_at_once_refuses_the_flush(
+    make_store: MakeStore, faulty_files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its creation and its lock it looks like one that was left over."""
+    store = make_store(files=faulty_files)
+    create = faulty_files.create
+
+    def create_and_lose(path: Path) -> int:
+        descriptor = create(path)
+        path.unlink()
+        return descriptor
+
+    monkeypatch.setattr(faulty_files, "create", create_and_lose)
+    with pytest.raises(Internal, match="another process deleted"):
+        store.write([_page(0)])
+    monkeypatch.undo()
+    (address,) = store.write([_page(1)])
+    assert _read(store, address) == _batch(1)

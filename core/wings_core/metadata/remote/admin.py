@@ -106,6 +106,12 @@ class RemoteAdmin(Admin):
         )
         self._topics: Deduplicate[tuple[TopicName, int], Topic] = Deduplicate(self._look_up_topic)
 
+    def get_store(self, seconds_max: float) -> str:
+        """Return the store's id; see `RemoteMetadata.store_id`."""
+        return self._channel.call(
+            self._stub.GetStore, pb.GetStoreRequest(), seconds_max, wait_for_ready=True
+        ).id
+
     def get_tenant(self, tenant: str) -> str:
         """Return the full name of a tenant, which is there while one of its namespaces is.
 

@@ -75,15 +75,19 @@ class ServiceChannel:
         method: "grpc.UnaryUnaryMultiCallable[Request, Response]",
         request: Request,
         seconds: float = CALL_SECONDS,
+        *,
+        wait_for_ready: bool = False,
     ) -> Response:
         """Make a call; blocks until it is answered, at most for so many seconds.
+
+        With `wait_for_ready`, also while there is no connection yet.
 
         Raises:
             Unavailable: There is no connection, or no answer; see `error_of`.
             WingsError: What the service answered.
         """
         try:
-            return method(request, timeout=seconds)
+            return method(request, timeout=seconds, wait_for_ready=wait_for_ready)
         except grpc.RpcError as error:
             raise error_of(error, self.target) from None
         except ValueError:

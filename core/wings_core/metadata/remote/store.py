@@ -31,6 +31,16 @@ class RemoteMetadata(Metadata):
         self._registry = RemoteRegistry(self._channel, topics, self._retries, clock)
         self._stages = RemoteStages(self._channel)
 
+    def store_id(self, seconds_max: float) -> str:
+        """Return what tells the service's metadata from any other.
+
+        Waits for the service where it is not there yet, at most for so many seconds.
+
+        Raises:
+            Unavailable: It did not come.
+        """
+        return self._admin.get_store(seconds_max)
+
     @property
     def admin(self) -> RemoteAdmin:
         """Namespaces and topics."""

@@ -192,7 +192,17 @@ _FLUSHES = (
     """,
 )
 
-MIGRATIONS: Sequence[Sequence[str]] = (_INITIAL, _STAGES, _FLUSHES)
+_IDENTITY = (
+    """
+    -- Tells this metadata from any other, for those who keep its pages.
+    CREATE TABLE identity (id TEXT PRIMARY KEY) STRICT, WITHOUT ROWID
+    """,
+    """
+    INSERT INTO identity VALUES (lower(hex(randomblob(16))))
+    """,
+)
+
+MIGRATIONS: Sequence[Sequence[str]] = (_INITIAL, _STAGES, _FLUSHES, _IDENTITY)
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 
 

@@ -71,6 +71,13 @@ class SqliteMetadata(Metadata):
         self._stages = SqliteStages(self._connections, waiters, clock)
 
     @property
+    def store_id(self) -> str:
+        """What tells this metadata from any other."""
+        with self._connections.reading() as connection:
+            ((store_id,),) = connection.execute("SELECT id FROM identity").fetchall()
+        return store_id
+
+    @property
     def admin(self) -> SqliteAdmin:
         """Namespaces and topics."""
         return self._admin

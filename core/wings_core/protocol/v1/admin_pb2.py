@@ -24,43 +24,47 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"wings_core/protocol/v1/admin.proto\x12\x08wings.v1\"\x16\n\x06Tenant\x12\x0c\n\x04name\x18\x01 \x01(\t\"0\n\tNamespace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rcreated_at_us\x18\x02 \x01(\x03\"\x88\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x0e\n\x06schema\x18\x03 \x01(\x0c\x12\x1a\n\rpartition_key\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x63onfig\x18\x05 \x01(\t\x12\x15\n\rcreated_at_us\x18\x06 \x01(\x03\x42\x10\n\x0e_partition_key\" \n\x10GetTenantRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"&\n\x16\x43reateNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"#\n\x13GetNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"&\n\x16\x44\x65leteNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\">\n\x15ListNamespacesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Z\n\x16ListNamespacesResponse\x12\'\n\nnamespaces\x18\x01 \x03(\x0b\x32\x13.wings.v1.Namespace\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x87\x01\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06schema\x18\x02 \x01(\x0c\x12\x1a\n\rpartition_key\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x63onfig\x18\x04 \x01(\t\x12\x15\n\rif_not_exists\x18\x05 \x01(\x08\x42\x10\n\x0e_partition_key\"\x1f\n\x0fGetTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"J\n\x11ListTopicsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"N\n\x12ListTopicsResponse\x12\x1f\n\x06topics\x18\x01 \x03(\x0b\x32\x0f.wings.v1.Topic\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"2\n\x12UpdateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x63onfig\x18\x02 \x01(\t\"\"\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t2\xb1\x05\n\x0c\x41\x64minService\x12\x39\n\tGetTenant\x12\x1a.wings.v1.GetTenantRequest\x1a\x10.wings.v1.Tenant\x12H\n\x0f\x43reateNamespace\x12 .wings.v1.CreateNamespaceRequest\x1a\x13.wings.v1.Namespace\x12\x42\n\x0cGetNamespace\x12\x1d.wings.v1.GetNamespaceRequest\x1a\x13.wings.v1.Namespace\x12S\n\x0eListNamespaces\x12\x1f.wings.v1.ListNamespacesRequest\x1a .wings.v1.ListNamespacesResponse\x12H\n\x0f\x44\x65leteNamespace\x12 .wings.v1.DeleteNamespaceRequest\x1a\x13.wings.v1.Namespace\x12<\n\x0b\x43reateTopic\x12\x1c.wings.v1.CreateTopicRequest\x1a\x0f.wings.v1.Topic\x12\x36\n\x08GetTopic\x12\x19.wings.v1.GetTopicRequest\x1a\x0f.wings.v1.Topic\x12G\n\nListTopics\x12\x1b.wings.v1.ListTopicsRequest\x1a\x1c.wings.v1.ListTopicsResponse\x12<\n\x0bUpdateTopic\x12\x1c.wings.v1.UpdateTopicRequest\x1a\x0f.wings.v1.Topic\x12<\n\x0b\x44\x65leteTopic\x12\x1c.wings.v1.DeleteTopicRequest\x1a\x0f.wings.v1.Topicb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"wings_core/protocol/v1/admin.proto\x12\x08wings.v1\"\x11\n\x0fGetStoreRequest\"\x13\n\x05Store\x12\n\n\x02id\x18\x01 \x01(\t\"\x16\n\x06Tenant\x12\x0c\n\x04name\x18\x01 \x01(\t\"0\n\tNamespace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rcreated_at_us\x18\x02 \x01(\x03\"\x88\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x0e\n\x06schema\x18\x03 \x01(\x0c\x12\x1a\n\rpartition_key\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x63onfig\x18\x05 \x01(\t\x12\x15\n\rcreated_at_us\x18\x06 \x01(\x03\x42\x10\n\x0e_partition_key\" \n\x10GetTenantRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"&\n\x16\x43reateNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"#\n\x13GetNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"&\n\x16\x44\x65leteNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\">\n\x15ListNamespacesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Z\n\x16ListNamespacesResponse\x12\'\n\nnamespaces\x18\x01 \x03(\x0b\x32\x13.wings.v1.Namespace\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x87\x01\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06schema\x18\x02 \x01(\x0c\x12\x1a\n\rpartition_key\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x63onfig\x18\x04 \x01(\t\x12\x15\n\rif_not_exists\x18\x05 \x01(\x08\x42\x10\n\x0e_partition_key\"\x1f\n\x0fGetTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"J\n\x11ListTopicsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"N\n\x12ListTopicsResponse\x12\x1f\n\x06topics\x18\x01 \x03(\x0b\x32\x0f.wings.v1.Topic\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"2\n\x12UpdateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x63onfig\x18\x02 \x01(\t\"\"\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t2\xe9\x05\n\x0c\x41\x64minService\x12\x36\n\x08GetStore\x12\x19.wings.v1.GetStoreRequest\x1a\x0f.wings.v1.Store\x12\x39\n\tGetTenant\x12\x1a.wings.v1.GetTenantRequest\x1a\x10.wings.v1.Tenant\x12H\n\x0f\x43reateNamespace\x12 .wings.v1.CreateNamespaceRequest\x1a\x13.wings.v1.Namespace\x12\x42\n\x0cGetNamespace\x12\x1d.wings.v1.GetNamespaceRequest\x1a\x13.wings.v1.Namespace\x12S\n\x0eListNamespaces\x12\x1f.wings.v1.ListNamespacesRequest\x1a .wings.v1.ListNamespacesResponse\x12H\n\x0f\x44\x65leteNamespace\x12 .wings.v1.DeleteNamespaceRequest\x1a\x13.wings.v1.Namespace\x12<\n\x0b\x43reateTopic\x12\x1c.wings.v1.CreateTopicRequest\x1a\x0f.wings.v1.Topic\x12\x36\n\x08GetTopic\x12\x19.wings.v1.GetTopicRequest\x1a\x0f.wings.v1.Topic\x12G\n\nListTopics\x12\x1b.wings.v1.ListTopicsRequest\x1a\x1c.wings.v1.ListTopicsResponse\x12<\n\x0bUpdateTopic\x12\x1c.wings.v1.UpdateTopicRequest\x1a\x0f.wings.v1.Topic\x12<\n\x0b\x44\x65leteTopic\x12\x1c.wings.v1.DeleteTopicRequest\x1a\x0f.wings.v1.Topicb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'wings_core.protocol.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TENANT']._serialized_start=48
-  _globals['_TENANT']._serialized_end=70
-  _globals['_NAMESPACE']._serialized_start=72
-  _globals['_NAMESPACE']._serialized_end=120
-  _globals['_TOPIC']._serialized_start=123
-  _globals['_TOPIC']._serialized_end=259
-  _globals['_GETTENANTREQUEST']._serialized_start=261
-  _globals['_GETTENANTREQUEST']._serialized_end=293
-  _globals['_CREATENAMESPACEREQUEST']._serialized_start=295
-  _globals['_CREATENAMESPACEREQUEST']._serialized_end=333
-  _globals['_GETNAMESPACEREQUEST']._serialized_start=335
-  _globals['_GETNAMESPACEREQUEST']._serialized_end=370
-  _globals['_DELETENAMESPACEREQUEST']._serialized_start=372
-  _globals['_DELETENAMESPACEREQUEST']._serialized_end=410
-  _globals['_LISTNAMESPACESREQUEST']._serialized_start=412
-  _globals['_LISTNAMESPACESREQUEST']._serialized_end=474
-  _globals['_LISTNAMESPACESRESPONSE']._serialized_start=476
-  _globals['_LISTNAMESPACESRESPONSE']._serialized_end=566
-  _globals['_CREATETOPICREQUEST']._serialized_start=569
-  _globals['_CREATETOPICREQUEST']._serialized_end=704
-  _globals['_GETTOPICREQUEST']._serialized_start=706
-  _globals['_GETTOPICREQUEST']._serialized_end=737
-  _globals['_LISTTOPICSREQUEST']._serialized_start=739
-  _globals['_LISTTOPICSREQUEST']._serialized_end=813
-  _globals['_LISTTOPICSRESPONSE']._serialized_start=815
-  _globals['_LISTTOPICSRESPONSE']._serialized_end=893
-  _globals['_UPDATETOPICREQUEST']._serialized_start=895
-  _globals['_UPDATETOPICREQUEST']._serialized_end=945
-  _globals['_DELETETOPICREQUEST']._serialized_start=947
-  _globals['_DELETETOPICREQUEST']._serialized_end=981
-  _globals['_ADMINSERVICE']._serialized_start=984
-  _globals['_ADMINSERVICE']._serialized_end=1673
+  _globals['_GETSTOREREQUEST']._serialized_start=48
+  _globals['_GETSTOREREQUEST']._serialized_end=65
+  _globals['_STORE']._serialized_start=67
+  _globals['_STORE']._serialized_end=86
+  _globals['_TENANT']._serialized_start=88
+  _globals['_TENANT']._serialized_end=110
+  _globals['_NAMESPACE']._serialized_start=112
+  _globals['_NAMESPACE']._serialized_end=160
+  _globals['_TOPIC']._serialized_start=163
+  _globals['_TOPIC']._serialized_end=299
+  _globals['_GETTENANTREQUEST']._serialized_start=301
+  _globals['_GETTENANTREQUEST']._serialized_end=333
+  _globals['_CREATENAMESPACEREQUEST']._serialized_start=335
+  _globals['_CREATENAMESPACEREQUEST']._serialized_end=373
+  _globals['_GETNAMESPACEREQUEST']._serialized_start=375
+  _globals['_GETNAMESPACEREQUEST']._serialized_end=410
+  _globals['_DELETENAMESPACEREQUEST']._serialized_start=412
+  _globals['_DELETENAMESPACEREQUEST']._serialized_end=450
+  _globals['_LISTNAMESPACESREQUEST']._serialized_start=452
+  _globals['_LISTNAMESPACESREQUEST']._serialized_end=514
+  _globals['_LISTNAMESPACESRESPONSE']._serialized_start=516
+  _globals['_LISTNAMESPACESRESPONSE']._serialized_end=606
+  _globals['_CREATETOPICREQUEST']._serialized_start=609
+  _globals['_CREATETOPICREQUEST']._serialized_end=744
+  _globals['_GETTOPICREQUEST']._serialized_start=746
+  _globals['_GETTOPICREQUEST']._serialized_end=777
+  _globals['_LISTTOPICSREQUEST']._serialized_start=779
+  _globals['_LISTTOPICSREQUEST']._serialized_end=853
+  _globals['_LISTTOPICSRESPONSE']._serialized_start=855
+  _globals['_LISTTOPICSRESPONSE']._serialized_end=933
+  _globals['_UPDATETOPICREQUEST']._serialized_start=935
+  _globals['_UPDATETOPICREQUEST']._serialized_end=985
+  _globals['_DELETETOPICREQUEST']._serialized_start=987
+  _globals['_DELETETOPICREQUEST']._serialized_end=1021
+  _globals['_ADMINSERVICE']._serialized_start=1024
+  _globals['_ADMINSERVICE']._serialized_end=1769
 # @@protoc_insertion_point(module_scope)

@@ -34,6 +34,11 @@ class AdminServiceStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.GetStore = channel.unary_unary(
+                '/wings.v1.AdminService/GetStore',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.GetStoreRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.Store.FromString,
+                _registered_method=True)
         self.GetTenant = channel.unary_unary(
                 '/wings.v1.AdminService/GetTenant',
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.GetTenantRequest.SerializeToString,
@@ -88,6 +93,13 @@ class AdminServiceStub:
 
 class AdminServiceServicer:
     """Missing associated documentation comment in .proto file."""
+
+    def GetStore(self, request, context):
+        """What tells this metadata from any other.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def GetTenant(self, request, context):
         """NAMESPACE_NOT_FOUND where the tenant has no namespace.
@@ -158,6 +170,11 @@ class AdminServiceServicer:
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'GetStore': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStore,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.GetStoreRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.Store.SerializeToString,
+            ),
             'GetTenant': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTenant,
                     request_deserializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.GetTenantRequest.FromString,
@@ -218,6 +235,33 @@ def add_AdminServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class AdminService:
     """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def GetStore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.AdminService/GetStore',
+            wings__core_dot_protocol_dot_v1_dot_admin__pb2.GetStoreRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_admin__pb2.Store.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def GetTenant(request,

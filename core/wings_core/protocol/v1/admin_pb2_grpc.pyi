@@ -35,6 +35,8 @@ class AdminServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
+    GetStore: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStoreRequest, _admin_pb2.Store]
+    """What tells this metadata from any other."""
     GetTenant: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetTenantRequest, _admin_pb2.Tenant]
     """NAMESPACE_NOT_FOUND where the tenant has no namespace."""
     CreateNamespace: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateNamespaceRequest, _admin_pb2.Namespace]
@@ -55,6 +57,8 @@ class AdminServiceStub:
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
+    GetStore: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStoreRequest, _admin_pb2.Store]  # type: ignore[assignment]
+    """What tells this metadata from any other."""
     GetTenant: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetTenantRequest, _admin_pb2.Tenant]  # type: ignore[assignment]
     """NAMESPACE_NOT_FOUND where the tenant has no namespace."""
     CreateNamespace: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateNamespaceRequest, _admin_pb2.Namespace]  # type: ignore[assignment]
@@ -73,6 +77,14 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Answers what it was."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
+    @_abc_1.abstractmethod
+    def GetStore(
+        self,
+        request: _admin_pb2.GetStoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Store, _abc.Awaitable[_admin_pb2.Store]]:
+        """What tells this metadata from any other."""
+
     @_abc_1.abstractmethod
     def GetTenant(
         self,
