@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import pyarrow as pa
 
@@ -233,7 +234,9 @@ def results_of(
     """Return what became of the batches of a flush, from messages."""
     errors: dict[str, WingsError] = {}
     results: list[CommitResult] = []
-    for message, batch in zip(messages, batches, strict=False):
+    # A repeated flush is answered with its first results, whatever batches came with it.
+    for message, batch in zip_longest(messages, batches[: len(messages)]):
+        assert message is not None
         if message.HasField("accepted"):
             ranges = tuple(_range_of(part) for part in message.accepted.committed)
             results.append(Accepted(ranges, message.accepted.replayed))
@@ -245,7 +248,7 @@ def results_of(
             error = errors.get(message.error)
             if error is None:
                 error = errors[message.error] = error_from_json(json.loads(message.error))
-                if batch.sequence is not None and "sequence" in error.facts:
+                if batch and batch.sequence is not None and "sequence" in error.facts:
                     # As it was given: it may have been cut to 64 bits on the way.
                     error.facts["sequence"] = batch.sequence.sequence
             results.append(Rejected(error))

@@ -1,0 +1,165 @@
+"""Flight nodes on one shared directory, with one metadata service, all real processes."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow.flight as flight
+import pytest
+from flight_calls import Answer, code_of, create_topic, get, numbers, push
+
+from wings_server.testing import (
+    MetadataProcess,
+    ServerProcess,
+    metadata_process,
+    server_process,
+)
+
+LONG_MS = 30_000
+SECONDS = 30.0
+
+
+class Cluster:
+    """A metadata service and two nodes; the service can be killed and started again."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self._directory = directory
+        self._stack = stack
+        self._listen = "127.0.0.1:0"
+        self.metadata = self.start_metadata()
+        self._listen = self.metadata.address
+        self.nodes = [self._start_node() for _ in range(2)]
+        self.clients = [node.client() for node in self.nodes]
+
+    def start_metadata(self) -> MetadataProcess:
+        self.metadata = self._stack.enter_context(
+            metadata_process(self._directory / "metadata", listen=self._listen)
+        )
+        return self.metadata
+
+    def _start_node(self) -> ServerProcess:
+        flags = ("--metadata", self.metadata.address)
+        return self._stack.enter_context(server_process(self._directory / "shared", flags=flags))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        yield Cluster(tmp_path_factory.mktemp("cluster"), stack)
+
+
+def until(call: Callable[[], Answer | list[dict[str, object]]]) -> None:
+    """Make a call until the node has found the service again."""
+    waited = threading.Event()
+    for _ in range(200):
+        try:
+            call()
+        except flight.FlightUnavailableError:
+            waited.wait(0.1)
+        else:
+            return
+    pytest.fail("the node did not recover")
+
+
+def test_a_push_on_one_node_wakes_a_long_poll_on_another(
+    cluster: Cluster, new_topic_id: str
+) -> None:
+    producer, consumer = cluster.clients
+    create_topic(producer, new_topic_id, ["n: int64"])
+    with ThreadPoolExecutor(1) as threads:
+        for number in range(5):
+            polled = threads.submit(
+                get, consumer, topic=new_topic_id, offset=number, timeout_ms=LONG_MS
+            )
+            push(producer, new_topic_id, numbers(number))
+            answer = polled.result(SECONDS)
+            assert answer.column("n") == [number]
+            assert answer.end == "min_messages"
+
+
+def test_pushes_on_both_nodes_share_one_log_without_gaps(
+    cluster: Cluster, new_topic_id: str
+) -> None:
+    create_topic(cluster.clients[0], new_topic_id, ["n: int64"])
+    with ThreadPoolExecutor(2) as threads:
+        batches = [numbers(number) for number in range(50)]
+        pushed = [
+            threads.submit(push, client, new_topic_id, *batches) for client in cluster.clients
+        ]
+        starts = [
+            answer["committed"][0]["start_offset"]
+            for future in pushed
+            for answer in future.result(SECONDS)
+        ]
+    assert sorted(starts) == list(range(100))
+    answers = [get(client, kind="scan", topic=new_topic_id) for client in cluster.clients]
+    assert answers[0].column("n") == answers[1].column("n")
+    assert sorted(answers[0].column("n")) == sorted([*range(50), *range(50)])
+
+
+def test_without_metadata_reads_go_on_pushes_are_refused_and_both_recover(
+    cluster: Cluster, new_topic_id: str
+) -> None:
+    first, second = cluster.clients
+    create_topic(first, new_topic_id, ["n: int64"])
+    push(first, new_topic_id, numbers(0, 1))
+    assert get(second, topic=new_topic_id, offset=0, timeout_ms=LONG_MS).column("n") == [0, 1]
+    cluster.metadata.kill()
+    assert get(second, topic=new_topic_id, offset=0).column("n") == [0, 1]
+    with pytest.raises(flight.FlightUnavailableError) as caught:
+        push(first, new_topic_id, numbers(2))
+    assert code_of(caught.value) == "UNAVAILABLE"
+    with ThreadPoolExecutor(1) as threads:
+        # Before the service is back: the poll outlasts its absence.
+        polled = threads.submit(get, second, topic=new_topic_id, offset=2, timeout_ms=LONG_MS)
+        cluster.start_metadata()
+        until(lambda: push(first, new_topic_id, numbers(3)))
+        assert polled.result(SECONDS).column("n") == [3]
+
+
+def test_a_node_that_was_paused_goes_on(cluster: Cluster, new_topic_id: str) -> None:
+    first, second = cluster.clients
+    create_topic(first, new_topic_id, ["n: int64"])
+    paused = cluster.nodes[1].pid
+    with ThreadPoolExecutor(2) as threads:
+        polled = threads.submit(get, second, topic=new_topic_id, offset=0, timeout_ms=LONG_MS)
+        pushed = threads.submit(push, second, new_topic_id, *[numbers(7)] * 20)
+        os.kill(paused, signal.SIGSTOP)
+        try:
+            push(first, new_topic_id, numbers(8))
+        finally:
+            os.kill(paused, signal.SIGCONT)
+        assert polled.result(SECONDS).column("n")
+        pushed.result(SECONDS)
+    answers = [get(client, kind="scan", topic=new_topic_id) for client in cluster.clients]
+    assert answers[0].column("n") == answers[1].column("n")
+    assert sorted(answers[0].column("n")) == [7] * 20 + [8]
+
+
+def test_a_service_with_other_metadata_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    shared = cluster.nodes[0].data_dir
+    with (
+        metadata_process(tmp_path / "other") as other,
+        pytest.raises(RuntimeError, match="belong to metadata"),
+        server_process(shared, flags=("--metadata", other.address)),
+    ):
+        pass
+
+
+def test_a_metadata_service_drains_and_ends_with_status_0(tmp_path: Path) -> None:
+    with (
+        metadata_process(tmp_path / "metadata") as metadata,
+        server_process(tmp_path / "pages", flags=("--metadata", metadata.address)) as node,
+        node.client() as client,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        create_topic(client, "topic", ["n: int64"])
+        get(client, topic="topic", offset=0, timeout_ms=2)  # The node knows the log's end now.
+        polled = threads.submit(get, client, topic="topic", offset=0, timeout_ms=2_000)
+        assert metadata.terminate() == 0
+        assert polled.result(SECONDS).table.num_rows == 0
+        assert node.terminate() == 0

@@ -1,0 +1,184 @@
+"""Concurrent requests for one key share one call, whoever comes, leaves or fails."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wings_core.errors import Unavailable
+from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome, Waiter
+from wings_core.times import Deadline
+
+LONG = 20.0
+
+
+class Calls:
+    """Calls that end when a test says so."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, tuple[str, Callable[[Outcome[int]], None]]] = {}
+        self.begun = 0
+        self.deadlines: list[Deadline] = []
+        self.cancelled: list[int] = []
+        self.changed = threading.Condition()
+
+    def begin(
+        self, key: str, deadline: Deadline, done: Callable[[Outcome[int]], None]
+    ) -> Callable[[], None]:
+        with self.changed:
+            number = self.begun
+            self.begun += 1
+            self.deadlines.append(deadline)
+            self.open[number] = (key, done)
+            self.changed.notify_all()
+
+        def cancel() -> None:
+            if self.open.pop(number, None) is not None:
+                self.cancelled.append(number)
+
+        return cancel
+
+    def wait_until_begun(self, calls: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.begun >= calls, LONG)
+
+    def end(self, number: int, outcome: Outcome[int]) -> None:
+        _, done = self.open.pop(number)
+        done(outcome)
+
+
+def test_a_thousand_requests_share_one_call() -> None:
+    calls = Calls()
+    shared = Deduplicate(calls.begin)
+    got: list[Outcome[int]] = []
+    for _ in range(1_000):
+        shared.join("key", Deadline.never(), got.append)
+    assert (calls.begun, len(shared)) == (1, 1)
+    calls.end(0, Outcome(7))
+    assert [outcome.value for outcome in got] == [7] * 1_000
+    assert len(shared) == 0
+
+
+def test_a_blocked_request_leaves_at_its_deadline_and_the_others_get_the_answer() -> None:
+    calls = Calls()
+    shared = Deduplicate(calls.begin)
+    with ThreadPoolExecutor(2) as threads:
+        longer = threads.submit(shared.get, "key", Deadline.after(LONG))
+        calls.wait_until_begun(1)
+        assert shared.get("key", Deadline.after(0.02)) is None
+        assert calls.cancelled == []
+        calls.end(0, Outcome(3))
+        assert longer.result(LONG) == 3
+
+
+def test_the_first_caller_leaves_and_the_call_goes_on_for_the_rest() -> None:
+    calls = Calls()
+    shared = Deduplicate(calls.begin)
+    got: list[Outcome[int]] = []
+    first = shared.join("key", Deadline.never(), got.append)
+    shared.join("key", Deadline.never(), got.append)
+    shared.leave(first)
+    assert calls.cancelled == []
+    calls.end(0, Outcome(1))
+    assert got == [Outcome(1)]
+
+
+def test_the_last_to_leave_cancels_the_call() -> None:
+    calls = Calls()
+    shared = Deduplicate(calls.begin)
+    waiters = [shared.join("key", Deadline.never(), lambda _: None) for _ in range(3)]
+    for waiter in waiters:
+        shared.leave(waiter)
+    assert (calls.cancelled, len(shared)) == ([0], 0)
+
+
+def test_a_call_that_ends_early_is_made_again_for_those_with_time_left() -> None:
+    calls = Calls()
+    shared = Deduplicate(calls.begin)
+    short: list[Outcome[int]] = []
+    longer: list[Outcome[int]] = []
+    shared.join("key", Deadline.after(-1), short.append)
+    for _ in range(5):
+        shared.join("key", Deadline.after(LONG), longer.append)
+    calls.end(0, Outcome())
+    assert short == [Outcome()]
+    assert (longer, calls.begun) == ([], 2)
+    assert not calls.deadlines[1].passed
+    calls.end(1, Outcome(2))
+    assert longer == [Outcome(2)] * 5
+
+
+def test_an_error_reaches_who_began_the_call_and_the_rest_try_once_more() -> None:
+    calls = Calls()
+    shared = Deduplicate(calls.begin)
+    error, another = Unavailable("one"), Unavailable("two")
+    got: list[list[Outcome[int]]] = [[], [], []]
+    for outcomes in got:
+        shared.join("key", Deadline.never(), outcomes.append)
+    calls.end(0, Outcome(error=error))
+    assert got == [[Outcome(error=error)], [], []]
+    calls.end(1, Outcome(error=another))
+    assert got[1:] == [[Outcome(error=another)]] * 2
+    assert (calls.begun, len(shared)) == (2, 0)
+
+
+def test_an_error_is_raised_to_a_blocked_request() -> None:
+    def begin(
+        _key: str, _deadline: Deadline, _done: Callable[[Outcome[int]], None]
+    ) -> Callable[[], None]:
+        raise Unavailable("no connection")
+
+    shared = Deduplicate(begin)
+    with pytest.raises(Unavailable, match="no connection"):
+        shared.get("key", Deadline.after(LONG))
+    assert len(shared) == 0
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("join"), st.sampled_from("ab")),
+        st.tuples(st.just("leave"), st.integers(0, 30)),
+        st.tuples(st.sampled_from(["answer", "fail", "early"]), st.integers(0, 30)),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_whatever_happens_everybody_who_stays_is_answered_once(
+    steps: list[tuple[str, str | int]],
+) -> None:
+    calls = Calls()
+    shared = Deduplicate(calls.begin)
+    outcomes: dict[int, list[Outcome[int]]] = {}
+    waiters: dict[int, Waiter[str, int]] = {}
+    for kind, argument in steps:
+        if kind == "join":
+            number = len(outcomes)
+            outcomes[number] = []
+            key = str(argument)
+            waiters[number] = shared.join(key, Deadline.never(), outcomes[number].append)
+        elif kind == "leave" and waiters:
+            number = sorted(waiters)[int(argument) % len(waiters)]
+            before = len(outcomes[number])
+            shared.leave(waiters.pop(number))
+            assert len(outcomes[number]) == before
+        elif kind != "leave" and calls.open:
+            number = sorted(calls.open)[int(argument) % len(calls.open)]
+            ends: dict[str, Outcome[int]] = {
+                "answer": Outcome(number),
+                "fail": Outcome(error=Unavailable("")),
+                "early": Outcome(),
+            }
+            outcome = ends[kind]
+            calls.end(number, outcome)
+        keys = [key for key, _ in calls.open.values()]
+        assert len(keys) == len(set(keys)) == len(shared), "one call for each key"
+        assert all(len(got) <= 1 for got in outcomes.values())
+    while calls.open:
+        calls.end(next(iter(calls.open)), Outcome(0))
+    assert len(shared) == 0, "nothing is kept once answered"
+    assert all(len(outcomes[number]) == 1 for number in waiters), "nobody is forgotten"

@@ -1,0 +1,325 @@
+"""What a client of the metadata service does when others share its calls, and when it is alone."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+from breakable_proxy import breakable
+from fix_metadata import Clock, RemoteOverSqlite, batch_of
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+import wings_core.protocol.v1
+from wings_core.errors import (
+    ERRORS_BY_CODE,
+    Internal,
+    InvalidArgument,
+    NamespaceNotFound,
+    TopicNotFound,
+    Unavailable,
+    error_from_json,
+)
+from wings_core.metadata.remote import RemoteMetadata, errors
+from wings_core.model import Accepted, Position, Topic
+from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.partitions import UNPARTITIONED
+from wings_core.protocol.v1 import admin_pb2, offset_registry_pb2
+from wings_core.protocol.v1.admin_pb2_grpc import AdminServiceStub
+from wings_core.protocol.v1.offset_registry_pb2_grpc import OffsetRegistryServiceStub
+from wings_core.times import Deadline, now_us
+from wings_server.metadata.handlers import AdminHandlers, RegistryHandlers, StageHandlers
+from wings_server.metadata.service import services, snake_case
+
+LONG = 20.0
+SCHEMA = pa.schema([("n", pa.int64())])
+TOPIC = DEFAULT_NAMESPACE.topic("topic")
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Iterator[RemoteOverSqlite]:
+    metadata = RemoteOverSqlite(tmp_path / "metadata.db", Clock(now_us()))
+    yield metadata
+    metadata.close()
+
+
+@pytest.fixture
+def topic(remote: RemoteOverSqlite) -> Topic:
+    return remote.admin.create_topic(TOPIC, SCHEMA)
+
+
+@pytest.fixture
+def channel(remote: RemoteOverSqlite) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(str(remote.service.address)) as connected:
+        yield connected
+
+
+def push(metadata: RemoteMetadata, topic: Topic) -> None:
+    (result,) = metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 1})])
+    assert isinstance(result, Accepted)
+
+
+def test_every_rpc_has_a_handler(remote: RemoteOverSqlite) -> None:
+    for descriptor, handlers in services(remote.served, "id"):
+        assert isinstance(handlers, (AdminHandlers, RegistryHandlers, StageHandlers))
+        for method in descriptor.methods:
+            if method.name != "OffsetLocation":
+                assert callable(getattr(handlers, snake_case(method.name)))
+
+
+def test_the_service_tells_its_health(channel: grpc.Channel) -> None:
+    stub: Any = health_pb2_grpc.HealthStub(channel)  # Its stubs do not know of its methods.
+    for name in ("", "wings.v1.AdminService", "wings.v1.OffsetRegistryService"):
+        answer = stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=LONG)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_a_thousand_waits_at_one_place_are_one_call(remote: RemoteOverSqlite, topic: Topic) -> None:
+    heard = threading.Semaphore(0)
+    watches = [
+        remote.registry.watch([place(topic)], heard.release)  # One event loop holds them all.
+        for _ in range(1_000)
+    ]
+    begun = remote.service.waits_begun
+    for watch in watches:
+        watch.__enter__()
+    assert remote.registry.waiting_calls == 1
+    push(remote, topic)
+    for _ in range(1_000):
+        assert heard.acquire(timeout=LONG)
+    assert remote.service.waits_begun - begun <= 2
+    for watch in watches:
+        watch.__exit__(None, None, None)
+    assert remote.registry.waiting_calls == 0
+
+
+def test_a_thousand_waits_at_places_of_their_own_wait_at_once(
+    remote: RemoteOverSqlite, channel: grpc.Channel, topic: Topic
+) -> None:
+    stub = OffsetRegistryServiceStub(channel)
+    futures = [
+        stub.OffsetLocation.future(waiting_request(topic, offset), timeout=LONG * 2)
+        for offset in range(1_000)
+    ]
+    limit = Deadline.after(LONG)
+    while remote.service.waiting < 1_000 and not limit.passed:
+        threading.Event().wait(0.01)
+    assert remote.service.waiting == 1_000
+    remote.registry.commit([batch_of(topic, {UNPARTITIONED: 1_000})])
+    assert all(future.result(LONG).locations for future in futures)
+
+
+def test_a_location_is_answered_when_it_is_there_and_none_at_the_deadline(
+    remote: RemoteOverSqlite, topic: Topic
+) -> None:
+    where = (topic.uuid, UNPARTITIONED, 0)
+    assert remote.registry.offset_location(*where, Deadline.after(0.1)) is None
+    with ThreadPoolExecutor(1) as threads:
+        future = threads.submit(remote.registry.offset_location, *where, Deadline.after(LONG))
+        push(remote, topic)
+        located = future.result(LONG)
+    assert located is not None
+    assert located.locations[0].end_offset == 0
+
+
+@pytest.mark.parametrize("minutes", [-10, 10])
+def test_a_clock_that_is_off_by_minutes_shortens_and_lengthens_no_wait(
+    remote: RemoteOverSqlite, topic: Topic, minutes: int
+) -> None:
+    def clock() -> int:
+        return now_us() + minutes * 60_000_000
+
+    with RemoteMetadata(str(remote.service.address), clock=clock) as node:
+        where = (topic.uuid, UNPARTITIONED, 0)
+        begun = remote.service.waits_begun
+        assert node.registry.offset_location(*where, Deadline.after(0.5)) is None
+        # It waited for it, once or (for the last milliseconds) twice, rather than again and again.
+        assert 1 <= remote.service.waits_begun - begun <= 3
+        with ThreadPoolExecutor(1) as threads:
+            future = threads.submit(node.registry.offset_location, *where, Deadline.after(LONG))
+            push(remote, topic)
+            assert future.result(LONG) is not None
+
+
+def test_a_call_without_sent_at_is_bounded_by_its_grpc_deadline(
+    channel: grpc.Channel, topic: Topic
+) -> None:
+    request = waiting_request(topic, 0)
+    request.ClearField("sent_at")
+    answer = OffsetRegistryServiceStub(channel).OffsetLocation(request, timeout=1.3)
+    assert not answer.locations
+
+
+def test_fields_that_the_service_does_not_know_are_ignored(
+    channel: grpc.Channel, topic: Topic
+) -> None:
+    del topic
+    known = admin_pb2.GetTopicRequest(name=str(TOPIC)).SerializeToString()
+    newer = known + bytes([(100 << 3 | 2) & 0x7F | 0x80, (100 << 3 | 2) >> 7, 3]) + b"new"
+    call = channel.unary_unary(
+        "/wings.v1.AdminService/GetTopic",
+        request_serializer=bytes,
+        response_deserializer=admin_pb2.Topic.FromString,
+    )
+    assert call(newer, timeout=LONG).name == str(TOPIC)
+
+
+STATUS = {
+    "NAMESPACE_NOT_FOUND": "NOT_FOUND",
+    "TOPIC_NOT_FOUND": "NOT_FOUND",
+    "GROUP_NOT_FOUND": "NOT_FOUND",
+    "STAGE_NOT_FOUND": "NOT_FOUND",
+    "NAMESPACE_NOT_EMPTY": "FAILED_PRECONDITION",
+    "OFFSET_MISMATCH": "FAILED_PRECONDITION",
+    "OUT_OF_ORDER_SEQUENCE": "FAILED_PRECONDITION",
+    "PUBLISH_FENCED": "FAILED_PRECONDITION",
+    "INVALID_RECORD_STATE": "FAILED_PRECONDITION",
+    "OFFSET_OUT_OF_RANGE": "OUT_OF_RANGE",
+    "BATCH_TOO_LARGE": "RESOURCE_EXHAUSTED",
+    "STORAGE_CORRUPT": "DATA_LOSS",
+}
+"""Where the status is not the code's own name, and not INVALID_ARGUMENT."""
+
+
+@pytest.mark.parametrize("code", sorted(ERRORS_BY_CODE))
+def test_every_error_has_its_status_and_its_whole_json(code: str) -> None:
+    error = ERRORS_BY_CODE[code]("what happened", next_offset=7, column="ü")
+    argument = isinstance(error, InvalidArgument)
+    assert errors.status_of(error).name == STATUS.get(
+        code, "INVALID_ARGUMENT" if argument else code
+    )
+    back = error_from_json(json.loads(errors.error_body(error)))
+    assert type(back) is type(error)
+    assert back.to_json() == error.to_json()
+
+
+def test_a_long_error_is_cut_to_what_metadata_may_hold(remote: RemoteOverSqlite) -> None:
+    error = Internal("ü" * 10_000, long="x" * 10_000, short=1)
+    assert len(errors.error_body(error)) <= errors.BODY_BYTES_MAX
+    assert b'"short": 1' in errors.error_body(error)
+    with pytest.raises(TopicNotFound, match="there is no topic"):
+        remote.admin.get_topic(DEFAULT_NAMESPACE.topic("x" * 63))
+
+
+def test_lists_come_in_pages(channel: grpc.Channel, remote: RemoteOverSqlite) -> None:
+    names = [DEFAULT_NAMESPACE.topic(f"topic-{number:03}") for number in range(250)]
+    for name in names:
+        remote.served.admin.create_topic(name, SCHEMA)
+    assert [topic.name for topic in remote.admin.list_topics(DEFAULT_NAMESPACE)] == names
+    stub = AdminServiceStub(channel)
+    first = stub.ListTopics(admin_pb2.ListTopicsRequest(parent=str(DEFAULT_NAMESPACE), page_size=2))
+    assert len(first.topics) == 2
+    remote.admin.delete_topic(names[1])  # The page goes on after it all the same.
+    second = stub.ListTopics(
+        admin_pb2.ListTopicsRequest(
+            parent=str(DEFAULT_NAMESPACE), page_size=1, page_token=first.next_page_token
+        )
+    )
+    assert [topic.name for topic in second.topics] == [str(names[2])]
+    for bad in ({"page_size": -1}, {"page_token": "?"}, {"page_token": "AAAA"}):
+        request = admin_pb2.ListTopicsRequest(parent=str(DEFAULT_NAMESPACE), **bad)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ListTopics(request)
+        assert isinstance(errors.error_of(caught.value, "here"), InvalidArgument)
+
+
+def test_a_topic_created_again_is_another_one_at_the_first_look(
+    remote: RemoteOverSqlite, topic: Topic
+) -> None:
+    assert remote.admin.get_topic(TOPIC).uuid == topic.uuid
+    remote.served.admin.delete_topic(TOPIC)  # As another node does.
+    again = remote.served.admin.create_topic(TOPIC, SCHEMA)
+    with pytest.raises(TopicNotFound):
+        remote.registry.locate(topic.uuid, UNPARTITIONED, 0, 1)
+    assert remote.admin.get_topic(TOPIC).uuid == again.uuid
+
+
+def test_a_tenant_is_there_while_it_has_a_namespace(remote: RemoteOverSqlite) -> None:
+    assert remote.admin.get_tenant("default") == "tenants/default"
+    with pytest.raises(NamespaceNotFound):
+        remote.admin.get_tenant("nobody")
+
+
+def test_a_commit_whose_answer_was_lost_is_found_out_and_not_made_twice(
+    remote: RemoteOverSqlite, topic: Topic
+) -> None:
+    with (
+        breakable(f"grpc://{remote.service.address}") as proxy,
+        RemoteMetadata(proxy.endpoint.removeprefix("grpc://")) as node,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        push(node, topic)
+        proxy.stall_answers()
+        heard = threading.Event()
+        with remote.served.registry.watch([place(topic, 1)], heard.set):
+            future = threads.submit(push, node, topic)
+            assert heard.wait(LONG), "it is committed"
+        proxy.cut()
+        proxy.go_on()
+        future.result(LONG)
+        push(node, topic)
+    assert remote.registry.partition_state(topic.uuid, UNPARTITIONED).next_offset == 3
+
+
+def test_what_a_node_knows_is_read_on_without_the_service(
+    remote: RemoteOverSqlite, topic: Topic
+) -> None:
+    with (
+        breakable(f"grpc://{remote.service.address}") as proxy,
+        RemoteMetadata(proxy.endpoint.removeprefix("grpc://")) as node,
+    ):
+        for _ in range(3):
+            push(node, topic)
+        known = node.admin.get_topic(TOPIC)
+        located = node.registry.locate(topic.uuid, UNPARTITIONED, 0, 10)
+        proxy.stop_listening()
+        assert node.registry.locate(topic.uuid, UNPARTITIONED, 0, 10) == located
+        assert node.registry.locate(topic.uuid, UNPARTITIONED, 1, 1).locations[0].start_offset == 1
+        assert node.registry.locate(topic.uuid, UNPARTITIONED, 3, 1).locations == ()
+        assert node.admin.get_topic(TOPIC) == known
+        with pytest.raises(Unavailable):
+            node.registry.commit([batch_of(topic, {UNPARTITIONED: 1})])
+        with pytest.raises(Unavailable):
+            node.admin.get_topic(DEFAULT_NAMESPACE.topic("never-seen"))
+        woken = threading.Event()
+        with node.registry.watch([place(topic, 3)], woken.set):
+            push(remote, topic)
+            proxy.listen_again()
+            assert woken.wait(LONG), "the wait recovers by itself"
+        push(node, topic)
+
+
+def place(topic: Topic, offset: int = 0) -> Position:
+    return Position(topic.uuid, UNPARTITIONED, offset)
+
+
+def waiting_request(topic: Topic, offset: int) -> offset_registry_pb2.OffsetLocationRequest:
+    request = offset_registry_pb2.OffsetLocationRequest(
+        topic_uuid=topic.uuid, partition=UNPARTITIONED, offset=offset
+    )
+    now = now_us()
+    request.sent_at.FromMicroseconds(now)
+    request.deadline.FromMicroseconds(now + 60_000_000)
+    return request
+
+
+def test_the_generated_code_is_that_of_the_proto_files(tmp_path: Path) -> None:
+    core = Path(wings_core.protocol.v1.__file__).parents[3]
+    protos = sorted((core / "wings_core/protocol/v1").glob("*.proto"))
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={core}"]
+    command += [f"--python_out={tmp_path}", f"--grpc_python_out={tmp_path}"]
+    command += [f"--mypy_out=quiet:{tmp_path}", f"--mypy_grpc_out=quiet:{tmp_path}"]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    subprocess.run([*command, *map(str, protos)], check=True, env=environment, timeout=60)
+    generated = sorted(tmp_path.rglob("*_pb2*"))
+    assert len(generated) == 4 * len(protos)
+    for file in generated:
+        assert (core / file.relative_to(tmp_path)).read_bytes() == file.read_bytes(), file.name
