@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import cli, client, gather, http, locate, memory, poll, put, scan, spark
+from benchmarks import cli, client, gather, http, locate, memory, metadata, poll, put, scan, spark
 from benchmarks.harness import Row, report
 
 SUITES: dict[str, Callable[[], Iterator[Row]]] = {
@@ -18,6 +18,7 @@ SUITES: dict[str, Callable[[], Iterator[Row]]] = {
     "http": http.run,
     "locate": locate.run,
     "memory": memory.run,
+    "metadata": metadata.run,
     "spark": spark.run,
 }
 

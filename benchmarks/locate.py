@@ -34,7 +34,7 @@ def run() -> Iterator[Row]:
             for topic, pages in (("short", 1_000), ("long", 1_000)):
                 create_topic(client, topic, narrow(1).schema)
                 push(client, topic, narrow(1), pages)
-        _lengthen(path, "long", 1_000_000 - 1_000)
+        lengthen(path, "long", 1_000_000 - 1_000)
         with server_process(path) as server, server.client() as client:
             # The last row of the long log is a real one again.
             push(client, "long", narrow(1), 1)
@@ -48,7 +48,7 @@ def run() -> Iterator[Row]:
             )
 
 
-def _lengthen(path: Path, topic: str, pages: int) -> None:
+def lengthen(path: Path, topic: str, pages: int) -> None:
     """Commit locations in bulk through the registry itself; they share one page's place."""
     with DataDirectory.open(path) as directory, SqliteMetadata(directory.metadata) as metadata:
         uuid = metadata.admin.get_topic(TopicName.parse(topic)).uuid
