@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """A local session of two cores; starting it takes seconds, so all tests share it."""
-    from wings_spark.testing import local_session
+    from wings_spark.testing import QUICK_JAVA, local_session
 
-    with local_session(attempts=2) as session:
+    with local_session(settings=QUICK_JAVA, attempts=2) as session:
         yield session
 
 

@@ -7,8 +7,8 @@ trigger, the time of the last one) may be lost with its process. Nothing leans o
 `stop`, which may come late or never.
 """
 
-import time
 from collections.abc import Iterator, Sequence
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -112,7 +112,7 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if step.rows < rows_min and not self._waited_enough():
             return start
         if step.rows:
-            self._triggered_at = time.monotonic()
+            self._triggered_at = monotonic()
         return step.end.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name.
@@ -179,4 +179,4 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         delay = self._options.max_trigger_delay
         if delay is None:
             delay = MAX_TRIGGER_DELAY_SECONDS
-        return time.monotonic() - self._triggered_at >= delay
+        return monotonic() - self._triggered_at >= delay

@@ -30,6 +30,9 @@ SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
 
+QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"}
+"""For sessions that see few rows: Java's second compiler only pays after minutes of the same."""
+
 _JAVA = """#!/bin/sh
 for argument do
     shift

@@ -18,26 +18,29 @@ PROGRAM = """
 import json, sys, tempfile
 
 import wings_spark
-from wings_spark.testing import find_java, use_this_python
+from wings_spark.testing import QUICK_JAVA, SETTINGS, find_java, use_this_python
 
 find_java()
 use_this_python()
 from pyspark.sql import SparkSession
 
 endpoint, topic, copy = sys.argv[1:]
-spark = SparkSession.builder.remote("local[2]").getOrCreate()
+builder = SparkSession.builder.remote("local[2]")
+for name, value in (SETTINGS | QUICK_JAVA).items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
 wings_spark.register(spark)
 found = {"session": type(spark).__module__}
 
 def reader(frames):
     return frames.format("wings").option("endpoint", endpoint).option("topic", topic)
 
-found["batch"] = reader(spark.read).option("minPartitions", 3).load().agg({"n": "sum"}).first()[0]
+found["batch"] = reader(spark.read).option("minPartitions", 2).load().agg({"n": "sum"}).first()[0]
 fast = wings_spark.read(spark, endpoint, topic, columns=["n"], filter="n >= 990")
 found["fast"] = sorted(row["n"] for row in fast.collect())
 with tempfile.TemporaryDirectory() as directory:
     frames = reader(spark.readStream).option("startingOffsets", "earliest")
-    frames = frames.option("maxOffsetsPerTrigger", 400).load()
+    frames = frames.option("maxOffsetsPerTrigger", 600).load()
     query = (
         frames.writeStream.format("memory").queryName("read")
         .option("checkpointLocation", directory).trigger(availableNow=True).start()
