@@ -18,6 +18,12 @@ from wings_spark.ranges import Range
 from wings_spark.subscription import TOPIC_COLUMN, Subscription
 
 
+def both(filter: str | None, pushed: str | None) -> str | None:  # noqa: A002 - the contract's word.
+    """Return one predicate for two, either of which may be None."""
+    # One alone stays as it was checked: in brackets it might be longer than the server takes.
+    return f"({filter}) AND ({pushed})" if filter and pushed else filter or pushed
+
+
 @dataclass(frozen=True, slots=True)
 class RangeReader:
     """How to read any range of one query; goes to the tasks pickled."""
@@ -54,14 +60,13 @@ class RangeReader:
         available = subscription.all_columns(options)
         Conformer(available, arrow_schema(schema))  # Tells at planning what does not fit.
         columns = [name for name in schema.names if not name.startswith("__")]
-        filters = [f"({each})" for each in (options.filter, pushed) if each]
         return cls(
             endpoint=options.endpoint,
             schema=schema,
             # A ticket cannot ask for no column at all.
             columns=tuple(columns or subscription.topics[0].schema.names[:1]),
             system_columns=len(columns) < len(schema.names),
-            filter=" AND ".join(filters) or None,
+            filter=both(options.filter, pushed),
             fail_on_data_loss=options.fail_on_data_loss,
         )
 

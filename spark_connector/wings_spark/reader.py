@@ -11,11 +11,12 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 import wings_client
+from wings_core.errors import InvalidFilter
 from wings_spark.filters import pushable
 from wings_spark.options import ReadOptions
 from wings_spark.positions import batch_ranges
 from wings_spark.ranges import Range, RangePartition, split
-from wings_spark.read_range import RangeReader
+from wings_spark.read_range import RangeReader, both
 from wings_spark.subscription import Subscription
 
 
@@ -66,7 +67,21 @@ class PushingReader(WingsReader):
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name.
-        """Take the filters that the server evaluates just as Spark would, and return the others."""
-        pushed, rest = pushable(filters, self.schema, self._subscription.topics[0].schema)
+        """Take the filters that the server evaluates just as Spark would, and return the others.
+
+        Raises:
+            WingsError: The server does not answer.
+        """
+        topic = self._subscription.topics[0]
+        pushed, rest = pushable(filters, self.schema, topic.schema)
+        if pushed is None:
+            return rest
+        try:
+            with wings_client.connect(self.options.endpoint) as client:
+                client.scan_tickets(
+                    topic, offset="latest", filter=both(self.options.filter, pushed)
+                )
+        except InvalidFilter:
+            return filters  # With the user's own, it is more than the server takes of one.
         self.range_reader = RangeReader.of(self.options, self.schema, self._subscription, pushed)
         return rest

@@ -9,13 +9,14 @@ from collections.abc import Callable
 import pytest
 from fix_client import NewTopic
 from fix_server import Trim
+from pyspark.sql.datasource import Filter, GreaterThan, In
 
 import wings_spark.stream
 from wings_client import Client, Topic
 from wings_core.errors import OffsetOutOfRange
 from wings_server.testing import RunningServer
 from wings_spark.options import ReadOptions
-from wings_spark.reader import WingsReader
+from wings_spark.reader import PushingReader, WingsReader
 from wings_spark.source import WingsDataSource
 from wings_spark.spark_versions import HAS_READ_LIMITS
 from wings_spark.stream import WingsStreamReader
@@ -205,3 +206,37 @@ def test_many_small_pushes_come_as_full_batches(
     sizes = [batch.num_rows for batch in reader.read(part)]
     assert sum(sizes) == 200_000
     assert min(sizes[:-1]) >= 60_000
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "n IN (" + ", ".join(str(1_000_000_000_000 + n) for n in range(750)) + ", 5)",
+        " OR ".join(f"n = {n}" for n in range(5, 6 + 500)),
+        f"n = {'0' * (16_384 - 5)}5",
+    ],
+)
+def test_filters_that_are_too_much_beside_the_users_own_are_left_to_spark(
+    server: RunningServer, wings: Client, new_topic: NewTopic, own: str
+) -> None:
+    topic = new_topic()
+    wings.push(topic, {"n": [4, 5]})
+    options = given(server, topic, filter=own)
+    reader = PushingReader(ReadOptions.parse(options), WingsDataSource(options).schema())
+    small: list[Filter] = [GreaterThan(("n",), number) for number in range(-60, 0)]
+    filters = [*small, In(("n",), tuple(range(400)))]
+    assert list(reader.pushFilters(filters)) == filters
+    (part,) = reader.partitions()
+    assert [batch.column(0).to_pylist() for batch in reader.read(part)] == [[5]]
+
+
+def test_filters_are_taken_beside_the_users_own(
+    server: RunningServer, wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    wings.push(topic, {"n": list(range(10))})
+    options = given(server, topic, filter="n = 1 OR n = 8")
+    reader = PushingReader(ReadOptions.parse(options), WingsDataSource(options).schema())
+    assert list(reader.pushFilters([GreaterThan(("n",), 5)])) == []
+    (part,) = reader.partitions()
+    assert [batch.column(0).to_pylist() for batch in reader.read(part)] == [[8]]
