@@ -4,7 +4,7 @@ Spark asks from processes that share nothing, so here each is a reader of its ow
 """
 
 import pickle
-from collections.abc import Callable
+from typing import cast
 
 import pytest
 from fix_client import NewTopic
@@ -22,8 +22,6 @@ from wings_spark.spark_versions import HAS_READ_LIMITS
 from wings_spark.stream import WingsStreamReader
 
 needs_limits = pytest.mark.skipif(not HAS_READ_LIMITS, reason="Spark 4.1 has no limits")
-
-NewReader = Callable[..., WingsStreamReader]
 
 
 class Clock:
@@ -68,7 +66,7 @@ def rows(reader: WingsStreamReader, start: dict[str, object], end: dict[str, obj
         n
         for part in reader.partitions(start, end)
         for batch in reader.read(part)
-        for n in batch.column(0).to_pylist()
+        for n in cast("list[int]", batch.column(0).to_pylist())
     ]
 
 
