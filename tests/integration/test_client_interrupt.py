@@ -5,7 +5,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 import pytest
 from fix_client import Connect, NewTopic
@@ -16,6 +17,9 @@ from wings_server.testing import RunningServer
 
 WAIT_SECONDS = 50.0
 
+READERS = ("wings-read", "wings-consumer-")
+"""Threads that read for a main thread which waits."""
+
 WAITS: dict[str, Callable[[Client, Topic], object]] = {
     "fetch": lambda client, topic: client.fetch(topic, offset=0, timeout=WAIT_SECONDS),
     "follow": lambda client, topic: next(client.follow(topic, timeout=WAIT_SECONDS)),
@@ -23,6 +27,31 @@ WAITS: dict[str, Callable[[Client, Topic], object]] = {
         iter(client.consumer("c", topic, timeout=WAIT_SECONDS)), None
     ),
 }
+
+
+def _interrupt_once_it_waits(server: RunningServer, readers: tuple[str, ...] = ("",)) -> None:
+    """Send Ctrl-C when the server holds a long poll, and a thread of this name reads it here."""
+    end = time.monotonic() + WAIT_SECONDS / 4
+    waits = server.server.log.fetcher.waits
+    while time.monotonic() < end:
+        names = [thread.name for thread in threading.enumerate()]
+        if waits.waiting == 1 and any(name.startswith(readers) for name in names):
+            break
+        time.sleep(0.002)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@contextmanager
+def _interrupted(server: RunningServer, readers: tuple[str, ...] = ("",)) -> Generator[None]:
+    """Have Ctrl-C end the wait of the block, which must be the server's only call."""
+    server.wait_for_calls(0)
+    interrupting = threading.Thread(target=_interrupt_once_it_waits, args=(server, readers))
+    started = time.monotonic()
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        yield
+    assert time.monotonic() - started < WAIT_SECONDS / 2
+    interrupting.join()
 
 
 @pytest.fixture
@@ -36,18 +65,8 @@ def test_ctrl_c_ends_a_wait(
     server: RunningServer, wings: Client, new_topic: NewTopic, name: str
 ) -> None:
     topic = new_topic()
-
-    def interrupt() -> None:
-        server.wait_for_calls(1)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    interrupting = threading.Thread(target=interrupt)
-    interrupting.start()
-    started = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
+    with _interrupted(server, READERS):
         WAITS[name](wings, topic)
-    assert time.monotonic() - started < WAIT_SECONDS / 2
-    interrupting.join()
     wings.close()
     server.wait_for_calls(0)
 
@@ -56,16 +75,8 @@ def test_the_client_goes_on_after_ctrl_c(
     server: RunningServer, wings: Client, new_topic: NewTopic
 ) -> None:
     topic = new_topic()
-
-    def interrupt() -> None:
-        server.wait_for_calls(1)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    interrupting = threading.Thread(target=interrupt)
-    interrupting.start()
-    with pytest.raises(KeyboardInterrupt):
+    with _interrupted(server, READERS):
         wings.fetch(topic, offset=0, timeout=WAIT_SECONDS)
-    interrupting.join()
     server.wait_for_calls(0)
     wings.push(topic, {"n": [1]})
     assert wings.fetch(topic, offset=0, timeout=WAIT_SECONDS).num_rows == 1
@@ -78,15 +89,6 @@ def test_ctrl_c_ends_a_coroutine_that_waits(server: RunningServer, new_topic: Ne
         async with wings_client.connect_async(server.flight) as client:
             await client.fetch(topic, offset=0, timeout=WAIT_SECONDS)
 
-    def interrupt() -> None:
-        server.wait_for_calls(1)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    interrupting = threading.Thread(target=interrupt)
-    interrupting.start()
-    started = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
+    with _interrupted(server):
         asyncio.run(wait())
-    assert time.monotonic() - started < WAIT_SECONDS / 2
-    interrupting.join()
     server.wait_for_calls(0)
