@@ -138,7 +138,7 @@ def test_a_push_whose_metadata_fails_is_refused_and_never_visible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, error: int, code: str
 ) -> None:
     faulty = functools.partial(SqliteMetadata, connection_type=FaultyConnection)
-    monkeypatch.setattr("wings_core.log.SqliteMetadata", faulty)
+    monkeypatch.setattr("wings_core.metadata.place.SqliteMetadata", faulty)
     producer = {"producer_id": "p"}
     with running_server(tmp_path / "data") as server:
         client = server.client()
@@ -210,7 +210,7 @@ def test_a_staged_batch_whose_metadata_fails_is_refused_and_begins_no_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, error: int, code: str
 ) -> None:
     faulty = functools.partial(SqliteMetadata, connection_type=FaultyConnection)
-    monkeypatch.setattr("wings_core.log.SqliteMetadata", faulty)
+    monkeypatch.setattr("wings_core.metadata.place.SqliteMetadata", faulty)
     with running_server(tmp_path / "data") as server:
         client = server.client()
         create_topic(client, "t", ["n: int64"])
@@ -243,7 +243,7 @@ def test_a_publish_whose_metadata_fails_publishes_nothing_and_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, error: int, code: str
 ) -> None:
     faulty = functools.partial(SqliteMetadata, connection_type=FaultyConnection)
-    monkeypatch.setattr("wings_core.log.SqliteMetadata", faulty)
+    monkeypatch.setattr("wings_core.metadata.place.SqliteMetadata", faulty)
     with running_server(tmp_path / "data") as server:
         client = server.client()
         for topic in ("t", "u"):
