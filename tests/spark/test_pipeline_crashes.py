@@ -252,6 +252,14 @@ def crashes(
 
 
 @pytest.mark.timeout(600)
+def test_a_pipeline_killed_before_and_after_its_publish_writes_what_an_undisturbed_one_does(
+    crashes: Crashes,
+) -> None:
+    crashes.run(("after stage", "after publish"), 3 * BATCH_ROWS, None)
+
+
+@pytest.mark.soak  # Every point takes a start of Spark.
+@pytest.mark.timeout(600)
 def test_a_pipeline_killed_at_every_step_writes_what_an_undisturbed_one_does(
     crashes: Crashes,
 ) -> None:
