@@ -2,6 +2,7 @@
 
 import asyncio
 import weakref
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
@@ -74,9 +75,9 @@ class AsyncStream(AsyncIterator[T]):
         self._cancel: Callable[[], object] | None = None
         self._closed = False
 
+    @abstractmethod
     async def _open(self) -> Readers[T] | None:
         """Return what reads, its turns taken; None where there is nothing to read."""
-        raise NotImplementedError
 
     def _readers(self) -> int:
         """Return how many threads read."""
