@@ -40,7 +40,7 @@ protocol: $(VENV)/.dev ## generate the code of the gRPC interfaces
 		wings_core/protocol/v1/*.proto
 
 lock: $(VENV)/.dev ## pin the newest versions of everything in requirements/
-	$(LOCK) pyproject.toml --extra server --extra postgres --extra spark --group dev --output-file requirements/dev.txt
+	$(LOCK) pyproject.toml --extra server --extra objects --extra postgres --extra spark --extra sqs --group dev --output-file requirements/dev.txt
 	$(LOCK) pyproject.toml --extra server --group build --constraints requirements/dev.txt \
 		--output-file requirements/server.txt
 
