@@ -1,0 +1,317 @@
+"""What the parts of share groups offer each other, and the server.
+
+    server ─▶ ShareCoordinator ─▶ HoldQuorum ─▶ HoldReplica (one in process, or several over gRPC)
+                     └──────────▶ DeadLetters (before the tombstone of what a group gives up)
+
+There is no leader: any coordinator hands out any partition, and they agree through the replicas.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from wings_core.fetch.fetcher import Cancel
+from wings_core.partitions import Partition
+from wings_core.share.model import (
+    Acknowledgement,
+    AcknowledgementResult,
+    Acquired,
+    DeadLetter,
+    Lease,
+    LeasedRange,
+    OffsetRange,
+    ShareGroup,
+    ShareKey,
+    SharePartitionState,
+)
+from wings_core.times import Deadline
+
+
+class Outcome(Enum):
+    """What a replica says of a part of a range."""
+
+    OK = 0
+    """Done as asked."""
+    NOK = 1
+    """Not done: somebody else holds it, or the lease that was named does not."""
+    TOMB = 2
+    """Finished, for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part `[first, last]` of a range that a replica was asked about, and its answer."""
+
+    first: int
+    last: int
+    outcome: Outcome
+    count: int = 0
+    """Deliveries made, as far as this replica knows."""
+    retry_ms: int = 0
+    """Of a NOK: asking again earlier than this is in vain unless it is released before."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEntry:
+    """A range and the lease that it is said to be held with."""
+
+    first: int
+    last: int
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseEntry:
+    """A range to give back."""
+
+    first: int
+    last: int
+    lease: Lease
+    count: int
+    """Deliveries made of it; made durable. A hold that was never handed out keeps the count."""
+    delay_ms: int = 0
+    """How long nobody may hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountedRange:
+    """A range and how often it was delivered."""
+
+    first: int
+    last: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """What one replica knows of a partition."""
+
+    partition: Partition
+    start_offset: int
+    """All before it are finished."""
+    finished: tuple[OffsetRange, ...]
+    """Finished ranges above it, in order, with gaps between them."""
+    counts: tuple[CountedRange, ...]
+    """Ranges that were delivered and are not finished, in order."""
+    in_flight: int
+    """Messages held now."""
+
+
+class HoldReplica(Protocol):
+    """One of the replicas that holds are acquired on.
+
+    Ranges of one call do not overlap and are in order; the parts of an answer cover them, in order.
+    No call waits for a hold of somebody else. Over a network each may raise `Unavailable`, and it
+    is unknown then whether it was done.
+    """
+
+    def hold(
+        self,
+        key: ShareKey,
+        ranges: Sequence[OffsetRange],
+        lease: Lease,
+        ttl_ms: int,
+        in_flight_max: int,
+    ) -> list[Part]:
+        """Hold what is free for this lease until the TTL has passed here.
+
+        Again with the same lease is OK. May write durably first: the mark that a restart
+        respects.
+
+        Args:
+            key: The partition of a group.
+            ranges: What is wanted.
+            lease: Who wants it.
+            ttl_ms: How long.
+            in_flight_max: No more messages of the partition are held at once.
+        """
+        ...
+
+    def renew(self, key: ShareKey, entries: Sequence[LeaseEntry], ttl_ms: int) -> list[Part]:
+        """Let the TTL of what the leases hold begin anew; parts they do not hold are NOK."""
+        ...
+
+    def release(self, key: ShareKey, entries: Sequence[ReleaseEntry]) -> list[Part]:
+        """Give back what the leases hold, all or, where a part is NOK, nothing.
+
+        A count that it did not know is durable when this returns.
+        """
+        ...
+
+    def tombstone(
+        self, key: ShareKey, entries: Sequence[LeaseEntry], repair: Sequence[OffsetRange] = ()
+    ) -> list[Part]:
+        """Finish what the leases hold, all or, where a part is NOK, nothing; durable on return.
+
+        Args:
+            key: The partition of a group.
+            entries: What is finished by whoever holds it. TOMB where it was already.
+            repair: Finished whoever holds them: another replica has their tombstone, or they lie
+                below the start of the log or of the group. The answer does not list them.
+        """
+        ...
+
+    def read(self, group_uuid: str, partitions: Sequence[Partition]) -> list[ReplicaState]:
+        """Return what is known of partitions of a group, in the order asked; none: all known."""
+        ...
+
+    def forget(self, group_uuid: str) -> None:
+        """Forget a group that was deleted, durably; its UUID is not used again."""
+        ...
+
+
+class PendingDeadLetters(Protocol):
+    """Dead letters that were begun."""
+
+    def finish(self) -> None:
+        """Block until they are durable in the group's DLQ topic.
+
+        Raises:
+            WingsError: They are not; the messages stay held, and are tried again later.
+        """
+        ...
+
+
+class DeadLetters(Protocol):
+    """Writes the dead letters of groups that have a DLQ topic.
+
+    The coordinator begins them before it proves its lease at the replicas (so the rows' fetch
+    runs meanwhile), finishes them after, and only then writes the tombstone. A crash, or a
+    replica that fails, in between makes it begin the same messages again, perhaps in other ranges
+    and on another node: each message is written once, by its `dead_letter_id`.
+    """
+
+    def begin(self, group: ShareGroup, letters: Sequence[DeadLetter]) -> PendingDeadLetters:
+        """Queue letters and start to fetch their rows; returns at once.
+
+        Raises:
+            WingsError: They cannot be written.
+        """
+        ...
+
+
+class ShareCoordinator(Protocol):
+    """Hands out the messages of groups and takes their acknowledgements; all from any thread.
+
+    Each call takes the group with its configuration as it is now, so a change holds from the next
+    call on. "Blocks for the replicas" means: for RPCs and durable writes of a bounded number, not
+    for messages; in process about as long as a sync of the disk.
+    """
+
+    def create(self, group: ShareGroup) -> None:
+        """Put a new group at its start in every partition there is; blocks for the replicas.
+
+        Call it before the group is made known; again is harmless until then.
+
+        Raises:
+            Unavailable: No majority of the replicas answered.
+            TopicNotFound: The topic was deleted.
+        """
+        ...
+
+    def delete(self, group: ShareGroup) -> None:
+        """Forget a group that is not known any more; blocks for the replicas, wakes its waiters.
+
+        Replicas out of reach keep a little garbage. Never raises for them.
+        """
+        ...
+
+    def acquire(
+        self,
+        group: ShareGroup,
+        member: str,
+        partition: Partition | None,
+        messages_max: int,
+        rows_max: int,
+        deadline: Deadline,
+        cancel: Cancel,
+    ) -> list[LeasedRange]:
+        """Wait until there is something to hand out, and hand it out.
+
+        Blocks until the deadline at most, plus the replicas; a deadline in the past looks once.
+
+        Args:
+            group: With its configuration as it is now.
+            member: Who asks; its leases are good for it alone.
+            partition: None for any.
+            messages_max: Never more in mode `record_limit`; in mode `batch_optimized` the last
+                range goes on to the end of its batch.
+            rows_max: Never more in either mode.
+            deadline: The end of the wait.
+            cancel: Ends the wait with its error.
+
+        Returns:
+            Ranges by partition and offset; each was held at a majority. None at the deadline.
+
+        Raises:
+            Unavailable: Nothing could be held because no majority of the replicas answered.
+            ResourceExhausted: Too many wait already.
+            TopicNotFound: The topic was deleted.
+            WingsError: What it was cancelled with.
+        """
+        ...
+
+    def acquire_now(
+        self,
+        group: ShareGroup,
+        member: str,
+        partition: Partition | None,
+        messages_max: int,
+        rows_max: int,
+    ) -> Acquired:
+        """Hand out what there is now; blocks for the replicas, never for messages.
+
+        Raises:
+            Unavailable: Nothing could be held because no majority of the replicas answered.
+            TopicNotFound: The topic was deleted.
+        """
+        ...
+
+    def watch(
+        self, group: ShareGroup, partition: Partition | None, callback: Callable[[], None]
+    ) -> AbstractContextManager[None]:
+        """Call back during the block whenever there may be something to acquire.
+
+        After commits, releases and rejections seen by this process, at once on entering where
+        there may be something already, and when the group or its topic is deleted; not when a lock
+        expires, which `Acquired.again_after_seconds` tells. Called from any thread, so it must be
+        quick and must not raise; enter the watch first and call `acquire_now` second.
+
+        Raises:
+            ResourceExhausted: Too many wait already.
+        """
+        ...
+
+    def acknowledge(
+        self, group: ShareGroup, member: str, entries: Sequence[Acknowledgement]
+    ) -> list[AcknowledgementResult]:
+        """Settle messages; durable on return; blocks for the replicas, and for dead letters.
+
+        The entries of one partition succeed or fail together. What lies below the log's start
+        succeeds. Entries of a partition that overlap each other fail.
+
+        Returns:
+            One result for each entry, in the order given. Errors are `InvalidRecordState` (some
+            entry of the partition is not held by this member with this lease; nothing of the
+            partition was changed), `InvalidArgument`, `Unavailable` (it is unknown whether it was
+            done: the messages may or may not be delivered again) or what a dead letter failed
+            with.
+        """
+        ...
+
+    def describe(self, group: ShareGroup) -> list[SharePartitionState]:
+        """Return where the group stands in each partition written to, by value.
+
+        Blocks for the replicas.
+
+        Raises:
+            Unavailable: No majority of the replicas answered.
+            TopicNotFound: The topic was deleted.
+        """
+        ...
+
+    def close(self) -> None:
+        """Wake whoever waits with `Unavailable`, and end the threads."""
+        ...

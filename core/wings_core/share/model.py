@@ -1,0 +1,228 @@
+"""The nouns of share groups: groups, ranges, leases, acknowledgements, dead letters.
+
+Ranges of offsets are inclusive at both ends, `[first, last]`, as in all results. Times named
+`_seconds` or `at` are on a monotonic clock, never on the wall's.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from wings_core.errors import InvalidArgument, WingsError
+from wings_core.model import Topic
+from wings_core.names import TopicName
+from wings_core.partitions import Partition
+
+AcquireMode = Literal["record_limit", "batch_optimized"]
+AcknowledgeType = Literal["accept", "release", "reject", "renew"]
+
+MEMBER_CHARACTERS_MAX = 256
+"""The longest name of a member."""
+
+_MEMBER_TAG_BYTES = 6
+
+
+class StartTimestamp(BaseModel):
+    """Begin at the first message at or after a time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    timestamp: str = Field(description="RFC 3339 with a zone.")
+
+
+class ShareConfig(BaseModel):
+    """What a group's owner may set, at creation and later; changes hold from the next step on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    lock_duration_ms: int = Field(
+        default=30_000,
+        ge=1_000,
+        le=12 * 3_600_000,
+        description="How long a worker holds what it was given, and what `renew` begins anew.",
+    )
+    delivery_limit: int = Field(
+        default=5,
+        ge=1,
+        le=100,
+        description="How often a message is delivered before it becomes a dead letter.",
+    )
+    in_flight_max: int = Field(
+        default=2_000, ge=1, le=1_000_000, description="Most messages held of one partition."
+    )
+    start: Literal["latest", "earliest"] | StartTimestamp = Field(
+        default="latest",
+        description="Where the group begins in partitions that are there when it is created; it "
+        "begins at 0 in those born later. A change later has no effect.",
+    )
+    dlq_topic: Annotated[str, StringConstraints(min_length=1)] | None = Field(
+        default=None, description="The topic of its dead letters; null: they are dropped."
+    )
+    dlq_copy_payload: bool = Field(
+        default=True, description="Whether a dead letter carries the row itself."
+    )
+    acquire_mode: AcquireMode = Field(
+        default="record_limit",
+        description="`record_limit`: never more messages than asked for. `batch_optimized`: whole "
+        "batches as they were pushed, the last of which may exceed what was asked for.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroup:
+    """A group of workers that share one topic. Its UUID tells it from one of the same name."""
+
+    name: str
+    uuid: str
+    topic: Topic
+    config: ShareConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ShareKey:
+    """One partition as one group sees it, which is what replicas keep their state by."""
+
+    group_uuid: str
+    topic_uuid: str
+    partition: Partition
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """The offsets `[first, last]`, at least one."""
+
+    first: int
+    last: int
+
+    @property
+    def messages(self) -> int:
+        """How many offsets it has."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to settle what was handed out with it, until it expires or is taken over.
+
+    Attributes:
+        coordinator: Of whom handed it out; unique for each start of a coordinator.
+        number: Counts up within the coordinator.
+        member_tag: Stands for the member that it was handed to, so that any node can tell whether
+            an acknowledgement is that member's.
+    """
+
+    coordinator: str
+    number: int
+    member_tag: str
+
+    def __str__(self) -> str:
+        """Return the text that goes over the wire."""
+        return f"{self.coordinator}.{self.number}.{self.member_tag}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse the text of a lease.
+
+        Raises:
+            InvalidArgument: It never was a lease.
+        """
+        match text.split("."):
+            case [coordinator, number, tag] if coordinator and number.isascii():
+                if number.isdigit() and len(number) <= len(str(1 << 63)):
+                    return cls(coordinator, int(number), tag)
+            case _:
+                pass
+        raise InvalidArgument(f"{text[:80]!r} is not a lease")
+
+
+def member_tag(member: str) -> str:
+    """Return what stands for a member in its leases."""
+    return hashlib.blake2b(member.encode("utf-8"), digest_size=_MEMBER_TAG_BYTES).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedRange:
+    """Messages `[start_offset, end_offset]` of a partition, handed to a member for a while."""
+
+    partition: Partition
+    start_offset: int
+    end_offset: int
+    lease: str
+    delivery_count: int
+    """Of deliveries, this one included: 1 at the first."""
+    lock_duration_ms: int
+    """From when the coordinator asked for them; a little of it is over when they arrive."""
+
+    @property
+    def messages(self) -> int:
+        """How many messages it has."""
+        return self.end_offset - self.start_offset + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    """What `ShareCoordinator.acquire_now` found."""
+
+    ranges: tuple[LeasedRange, ...]
+    again_after_seconds: float | None
+    """Where nothing was found: something may be available after this time without any callback
+    (a lock expires, a delay ends, a new partition is looked for). None: only after a callback."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """What a member says of messages `[first, last]` that it holds."""
+
+    partition: Partition
+    first: int
+    last: int
+    lease: str
+    type: AcknowledgeType
+    delay_ms: int = 0
+    """Of a release: how long they are kept from being handed out again."""
+    reason: str | None = None
+    """Of a reject: the text of the error, for the dead letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgementResult:
+    """What became of one acknowledgement; `error` is None where it succeeded."""
+
+    acknowledgement: Acknowledgement
+    error: WingsError | None
+
+
+@dataclass(frozen=True, slots=True)
+class SharePartitionState:
+    """Where a group stands in one partition."""
+
+    partition: Partition
+    start_offset: int
+    """All messages before it are finished."""
+    in_flight: int
+    """Messages held now."""
+    lag: int
+    """Messages that are not finished, the held ones included."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Messages `[first, last]` of one partition that the group gives up, for one reason."""
+
+    topic: TopicName
+    partition: Partition
+    first: int
+    last: int
+    delivery_count: int
+    """How often they were delivered."""
+    cause: Literal["rejected", "delivery_limit"]
+    reason: str | None
+    """What the member that rejected them said."""
+
+
+def dead_letter_id(group_uuid: str, partition: Partition, offset: int) -> str:
+    """Return the id of a message's dead letter: the same whoever writes it, however often."""
+    text = f"{group_uuid}\0{partition}\0{offset}"
+    return hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest()
