@@ -23,8 +23,8 @@ JOIN_SECONDS_MAX = 30.0
 """How long a node waits at its start for the metadata service."""
 
 SHARED_GRACE_SECONDS = 300.0
-"""How old a segment is at least before nodes that share a directory delete it: longer than a commit
-whose node has ended can be on its way to the metadata service."""
+"""How old a segment is at least before nodes that share a directory delete it, so that the commit
+of a node that has ended is not refused in vain. A later one is: see `OffsetRegistry.retire`."""
 
 
 class Log:

@@ -4,7 +4,7 @@ import logging
 import threading
 
 from wings_core.errors import WingsError
-from wings_core.metadata.interfaces import OffsetRegistry, Stages
+from wings_core.metadata.interfaces import RETIRE_MAX, OffsetRegistry, Stages
 from wings_core.storage.interfaces import FolioStore
 
 PURGE_PAGES = 1_000
@@ -24,6 +24,8 @@ _logger = logging.getLogger(__name__)
 
 class Reclaimer:
     """Forgets pages of deleted topics and stages, then deletes the folios that no page refers to.
+
+    Each is retired before it is deleted, so that a commit that is late cannot refer to it.
 
     Works at the start, which also finishes what a crash interrupted, whenever woken, and from time
     to time. The folio being written to is left alone, so a page not yet committed is never deleted:
@@ -82,7 +84,11 @@ class Reclaimer:
         while self._registry.purge(PURGE_PAGES):
             if self._closing:
                 return
-        # Folios are listed before references are, so one that is committed to in between is kept.
-        candidates = self._store.folios()
-        for folio in candidates - self._registry.live_folios():
-            self._store.delete(folio)
+        # Folios are listed before references are.
+        unused = sorted(self._store.folios() - self._registry.live_folios())
+        for first in range(0, len(unused), RETIRE_MAX):
+            if self._closing:
+                return
+            # One that is committed to in between is kept; a commit that comes later is refused.
+            for folio in self._registry.retire(unused[first : first + RETIRE_MAX]):
+                self._store.delete(folio)

@@ -153,7 +153,8 @@ class OffsetRegistry(Protocol):
 
         Raises:
             Internal: The transaction failed; none of the batches is committed. Also for a flush
-                before the writer's last one, which may come late and must not be committed then.
+                before the writer's last one, which may come late and must not be committed then,
+                and for one whose folio was given back meanwhile; see `retire`.
             ResourceExhausted: The same, because the disk is full.
             Unavailable: The same, because the store could not be reached in time.
         """
@@ -280,6 +281,22 @@ class OffsetRegistry(Protocol):
         """Return the folios that at least one page still refers to, visible or staged."""
         ...
 
+    def retire(self, folios: Sequence[str]) -> list[str]:
+        """Let nothing refer to folios ever again, before they are deleted.
+
+        A commit that names a retired folio is refused as a whole, however late it comes: so a
+        folio may be deleted although a commit to it is still on its way. That holds for
+        `folios.RETIRED_KEPT_US`. What is retired stays so; to ask again does no harm.
+
+        Args:
+            folios: At most `RETIRE_MAX`.
+
+        Returns:
+            Those that may be deleted now, in the order given: the ones to which no page refers,
+            visible or staged.
+        """
+        ...
+
 
 class Stages(Protocol):
     """Batches that are durable and invisible, by the id that they were staged under.
@@ -373,6 +390,9 @@ class Metadata(Protocol):
         """Let go of the store; later calls raise `Unavailable`."""
         ...
 
+
+RETIRE_MAX = 1_000
+"""The most folios that are retired in one transaction."""
 
 LOCATIONS_MAX = 1_000
 """The most locations that one `locate` returns."""

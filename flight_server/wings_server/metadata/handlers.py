@@ -222,6 +222,10 @@ class RegistryHandlers:
         )
         return pb.ListLiveFoliosResponse(folios=found, next_page_token=token)
 
+    def retire_folios(self, request: pb.RetireFoliosRequest) -> pb.RetireFoliosResponse:
+        """Let nothing refer to folios ever again."""
+        return pb.RetireFoliosResponse(folios=self._registry.retire(list(request.folios)))
+
 
 class StageHandlers:
     """The RPCs of `wings.v1.StageService`.

@@ -1,9 +1,13 @@
 """How every `OffsetRegistry` forgets deleted topics."""
 
-import pytest
-from fix_metadata import A, B, MetadataUnderTest, batch_of, offsets_of
+from concurrent.futures import ThreadPoolExecutor
 
-from wings_core.model import Accepted, Topic
+import pytest
+from fix_metadata import DAY, A, B, MetadataUnderTest, batch_of, offsets_of
+
+from wings_core.errors import Internal, InvalidArgument
+from wings_core.metadata.interfaces import RETIRE_MAX
+from wings_core.model import Accepted, StageEntry, Topic
 from wings_core.partitions import UNPARTITIONED
 
 
@@ -99,6 +103,79 @@ def test_a_topic_of_the_same_name_is_not_touched_by_the_purge(
     purge_all(metadata, 1)
     assert offsets_of(metadata.registry, again) == [(0, 1)]
     assert metadata.registry.partition_state(again.uuid, UNPARTITIONED).next_offset == 2
+
+
+def test_only_folios_without_pages_are_retired(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    fill(metadata, topic, 1, "visible")
+    metadata.stage(topic, "s-1", folio="staged")
+    names = ["unused-2", "visible", "unused-1", "staged"]
+    for _ in range(2):  # Whoever lost the answer asks again.
+        assert metadata.registry.retire(names) == ["unused-2", "unused-1"]
+    assert metadata.registry.live_folios() == {"visible", "staged"}
+    fill(metadata, topic, 1, "visible")
+    metadata.admin.delete_topic(topic.name)
+    metadata.stages.abort("w", ["s-1"])
+    purge_all(metadata, 100)
+    metadata.reopen()
+    assert metadata.registry.retire(names) == names
+    assert metadata.registry.retire([]) == []
+    with pytest.raises(InvalidArgument, match="1001 folios"):
+        metadata.registry.retire([f"folio-{number}" for number in range(RETIRE_MAX + 1)])
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_commit_that_names_a_retired_folio_is_refused_as_a_whole(
+    metadata: MetadataUnderTest, known: bool
+) -> None:
+    topic, gone = metadata.create_topic("key"), metadata.create_topic("key")
+    if known:  # To the cache of commits too.
+        fill(metadata, gone, 1, "late")
+        metadata.admin.delete_topic(gone.name)
+        purge_all(metadata, 100)
+    assert metadata.registry.retire(["late"]) == ["late"]
+    good = batch_of(topic, {A: 1}, folio="good")
+    late = batch_of(topic, {B: 1}, stream=1, folio="late")
+    staged = batch_of(topic, {B: 1}, folio="late", stage=StageEntry("s", "w", first=True))
+    for batches in ([good, late], [good, staged]):
+        with pytest.raises(Internal, match="given back"):
+            metadata.registry.commit(batches)
+    assert metadata.registry.live_folios() == set()
+    assert offsets_of(metadata.registry, topic, A) == []
+    fill(metadata, topic, 1, "good")
+    assert offsets_of(metadata.registry, topic, A) == [(0, 0)]
+
+
+def test_what_was_retired_is_remembered_for_a_week(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    metadata.registry.retire(["late"])
+    metadata.clock.time += 7 * DAY - 1
+    purge_all(metadata, 100)
+    with pytest.raises(Internal, match="given back"):
+        fill(metadata, topic, 1, "late")
+    metadata.clock.time += 1
+    purge_all(metadata, 100)
+    fill(metadata, topic, 1, "late")
+    assert metadata.registry.live_folios() == {"late"}
+
+
+def test_a_commit_and_a_retirement_at_once_never_both_succeed(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic("key")
+
+    def commit(folio: str) -> bool:
+        try:
+            fill(metadata, topic, 1, folio)
+        except Internal:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as threads:
+        for number in range(20):
+            committed = threads.submit(commit, f"folio-{number}")
+            retired = threads.submit(metadata.registry.retire, [f"folio-{number}"])
+            assert bool(retired.result()) != committed.result()
 
 
 def test_a_folio_forgotten_can_be_written_of_again(metadata: MetadataUnderTest) -> None:

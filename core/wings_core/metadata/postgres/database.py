@@ -218,12 +218,17 @@ class _Attempt(Generic[T]):
                 self.in_doubt = True
                 connection.execute("COMMIT")
             self.in_doubt = False
-        except BaseException:
+        except BaseException as error:
             status = connection.info.transaction_status
             if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
                 # It is still open, so COMMIT was not come to.
                 self.in_doubt = False
-                _roll_back(connection)
+                if isinstance(error, psycopg.Error):
+                    # What was sent behind the statement that failed was skipped, the preparation of
+                    # statements too; psycopg takes those for prepared (found by a test).
+                    discard(connection)
+                else:
+                    _roll_back(connection)
             raise
 
 

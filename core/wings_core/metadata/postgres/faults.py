@@ -5,6 +5,7 @@ import logging
 import psycopg
 
 from wings_core.errors import Internal, ResourceExhausted, Unavailable, WingsError
+from wings_core.metadata.folios import RETIRED_CONSTRAINT, refers_to_retired
 
 _PASSING_CLASSES = ("08", "40")
 """Connections that broke; transactions that could not be serialised, and deadlocks."""
@@ -43,6 +44,8 @@ def passing(error: Exception) -> bool:
 def translated(error: Exception) -> WingsError:
     """Return our error for one of PostgreSQL; its text is of the server, never of the settings."""
     state = error.sqlstate if isinstance(error, psycopg.Error) else None
+    if isinstance(error, psycopg.Error) and error.diag.constraint_name == RETIRED_CONSTRAINT:
+        return refers_to_retired()
     text = " ".join(str(error).split())[:300]
     if passing(error):
         return Unavailable(f"metadata cannot be reached: {text or 'others change it too often'}")

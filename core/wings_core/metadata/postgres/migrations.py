@@ -217,7 +217,18 @@ _FLUSHES: Sequence[LiteralString] = (
     """,
 )
 
-MIGRATIONS: Sequence[Sequence[LiteralString]] = (_INITIAL, _FLUSHES)
+_RETIRED: Sequence[LiteralString] = (
+    """
+    -- Of a folio that is to be deleted, which has no pages then; see metadata/folios.py.
+    ALTER TABLE folios ADD COLUMN retired_at BIGINT
+    CONSTRAINT folios_retired_for_good CHECK (retired_at IS NULL OR pages = 0)
+    """,
+    """
+    CREATE INDEX folios_retired ON folios (retired_at) WHERE retired_at IS NOT NULL
+    """,
+)
+
+MIGRATIONS: Sequence[Sequence[LiteralString]] = (_INITIAL, _FLUSHES, _RETIRED)
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 
 

@@ -1,8 +1,10 @@
 """Forgetting in small steps what nobody can ask for any more."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from wings_core.metadata.flushes import FLUSHES_KEPT_US
+from wings_core.metadata.folios import RETIRED_KEPT_US
 from wings_core.metadata.judge import RESULTS_KEPT_US
 from wings_core.metadata.postgres import locks
 from wings_core.metadata.postgres.connections import Connection
@@ -79,6 +81,13 @@ def purge(connection: Connection, rows_max: int, now: int) -> bool:
             (OUTCOMES_KEPT_SECONDS, max(0, left)),
         ).fetchall()
     )
+    left -= len(
+        connection.execute(
+            "DELETE FROM folios WHERE id IN (SELECT id FROM folios "
+            "WHERE retired_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED) RETURNING id",
+            (now - RETIRED_KEPT_US, max(0, left)),
+        ).fetchall()
+    )
     _count_off(connection, folios)
     return left <= 0
 
@@ -130,4 +139,24 @@ def _count_off(connection: Connection, folios: Counter[int]) -> None:
 
 def live_folios(connection: Connection) -> set[str]:
     """Return the folios that pages refer to; see `OffsetRegistry.live_folios`."""
-    return {str(name) for (name,) in connection.execute("SELECT name FROM folios").fetchall()}
+    rows = connection.execute("SELECT name FROM folios WHERE retired_at IS NULL").fetchall()
+    return {str(name) for (name,) in rows}
+
+
+def retire(connection: Connection, folios: Sequence[str], now: int) -> list[str]:
+    """Keep folios without pages from being referred to; see `OffsetRegistry.retire`.
+
+    The unique index makes it wait for a commit to one of them that is under way, and that for it.
+    """
+    connection.execute(
+        "INSERT INTO folios (name, pages, retired_at) SELECT name, 0, %s::bigint "
+        "FROM unnest(%s::text[]) AS unused (name) "
+        'ORDER BY name COLLATE "C" ON CONFLICT (name) DO NOTHING',
+        (now, list(folios)),
+    )
+    rows = connection.execute(
+        "SELECT name FROM folios WHERE name = ANY(%s::text[]) AND retired_at IS NOT NULL",
+        (list(folios),),
+    ).fetchall()
+    retired = {name for (name,) in rows}
+    return [folio for folio in folios if folio in retired]

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
+from wings_core.metadata.folios import check_retired
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.metadata.postgres import commit, consumers, locate, purge
 from wings_core.metadata.postgres.connections import Connection
@@ -130,3 +131,10 @@ class PostgresRegistry(OffsetRegistry):
     def live_folios(self) -> set[str]:
         """Return the folios that a page refers to; see `OffsetRegistry.live_folios`."""
         return self._database.read(purge.live_folios)
+
+    def retire(self, folios: Sequence[str]) -> list[str]:
+        """Let nothing refer to folios ever again; see `OffsetRegistry.retire`."""
+        check_retired(folios)
+        return self._database.write(
+            lambda connection: purge.retire(connection, folios, self._clock())
+        )

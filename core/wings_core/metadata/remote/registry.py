@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.metadata.folios import check_retired
 from wings_core.metadata.interfaces import LOCATIONS_MAX, OffsetRegistry
 from wings_core.metadata.judge import check_id
 from wings_core.metadata.remote import codec
@@ -311,6 +312,12 @@ class RemoteRegistry(OffsetRegistry):
             )
         )
         return {folio for page in pages for folio in page.folios}
+
+    def retire(self, folios: Sequence[str]) -> list[str]:
+        """Let nothing refer to folios ever again; see `OffsetRegistry.retire`."""
+        check_retired(folios)
+        request = pb.RetireFoliosRequest(folios=folios)
+        return list(self._channel.call(self._stub.RetireFolios, request).folios)
 
     def close(self) -> None:
         """Ask no more for a commit whose answer was lost."""

@@ -4,6 +4,7 @@ import logging
 import sqlite3
 
 from wings_core.errors import Internal, ResourceExhausted, Unavailable, WingsError
+from wings_core.metadata.folios import RETIRED_CONSTRAINT, refers_to_retired
 
 _logger = logging.getLogger(__name__)
 
@@ -16,6 +17,8 @@ def translated(error: sqlite3.Error) -> WingsError:
         return ResourceExhausted(f"metadata has no room on its disk: {error}")
     if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return Unavailable(f"another process has metadata locked: {error}")
+    if isinstance(error, sqlite3.IntegrityError) and RETIRED_CONSTRAINT in str(error):
+        return refers_to_retired()
     return Internal(f"metadata failed: {error}")
 
 

@@ -202,7 +202,18 @@ _IDENTITY = (
     """,
 )
 
-MIGRATIONS: Sequence[Sequence[str]] = (_INITIAL, _STAGES, _FLUSHES, _IDENTITY)
+_RETIRED = (
+    """
+    -- Of a folio that is to be deleted, which has no pages then; see metadata/folios.py.
+    ALTER TABLE folios ADD COLUMN retired_at INTEGER
+    CONSTRAINT folios_retired_for_good CHECK (retired_at IS NULL OR pages = 0)
+    """,
+    """
+    CREATE INDEX folios_retired ON folios (retired_at) WHERE retired_at IS NOT NULL
+    """,
+)
+
+MIGRATIONS: Sequence[Sequence[str]] = (_INITIAL, _STAGES, _FLUSHES, _IDENTITY, _RETIRED)
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 
 

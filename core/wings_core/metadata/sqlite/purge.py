@@ -2,8 +2,10 @@
 
 import sqlite3
 from collections import Counter
+from collections.abc import Sequence
 
 from wings_core.metadata.flushes import FLUSHES_KEPT_US
+from wings_core.metadata.folios import RETIRED_KEPT_US
 from wings_core.metadata.judge import RESULTS_KEPT_US
 from wings_core.metadata.sqlite.publish import purge_results
 from wings_core.metadata.sqlite.stages import count_off, purge_deleted, purge_of_topic
@@ -40,6 +42,10 @@ def purge(connection: sqlite3.Connection, rows_max: int, now: int) -> bool:
         "(SELECT topic_id, producer_id, slot FROM producer_results "
         "WHERE committed_at <= ? LIMIT ?)",
         (now - RESULTS_KEPT_US, max(0, left)),
+    ).rowcount
+    left -= connection.execute(
+        "DELETE FROM folios WHERE id IN (SELECT id FROM folios WHERE retired_at <= ? LIMIT ?)",
+        (now - RETIRED_KEPT_US, max(0, left)),
     ).rowcount
     return left <= 0
 
@@ -91,4 +97,21 @@ def _purge_pages(connection: sqlite3.Connection, partition_id: int, pages_max: i
 
 def live_folios(connection: sqlite3.Connection) -> set[str]:
     """Return the folios that pages refer to; see `OffsetRegistry.live_folios`."""
-    return {name for (name,) in connection.execute("SELECT name FROM folios")}
+    return {
+        name for (name,) in connection.execute("SELECT name FROM folios WHERE retired_at IS NULL")
+    }
+
+
+def retire(connection: sqlite3.Connection, folios: Sequence[str], now: int) -> list[str]:
+    """Keep folios without pages from being referred to; see `OffsetRegistry.retire`."""
+    connection.executemany(
+        "INSERT INTO folios (name, pages, retired_at) VALUES (?, 0, ?) ON CONFLICT DO NOTHING",
+        [(folio, now) for folio in folios],
+    )
+    return [
+        folio
+        for folio in folios
+        if connection.execute(
+            "SELECT 1 FROM folios WHERE name = ? AND retired_at IS NOT NULL", (folio,)
+        ).fetchone()
+    ]

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
+from wings_core.metadata.folios import check_retired
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.metadata.sqlite import commit, consumers, locate, purge
 from wings_core.metadata.sqlite.connections import Connections
@@ -123,3 +124,9 @@ class SqliteRegistry(OffsetRegistry):
         """Return the folios that a page refers to; see `OffsetRegistry.live_folios`."""
         with self._connections.reading() as connection:
             return purge.live_folios(connection)
+
+    def retire(self, folios: Sequence[str]) -> list[str]:
+        """Let nothing refer to folios ever again; see `OffsetRegistry.retire`."""
+        check_retired(folios)
+        with self._connections.writing() as connection:
+            return purge.retire(connection, folios, self._clock())

@@ -915,6 +915,50 @@ class ListLiveFoliosResponse(_message.Message):
 Global___ListLiveFoliosResponse: _TypeAlias = ListLiveFoliosResponse  # noqa: Y015
 
 @_typing.final
+class RetireFoliosRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FOLIOS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def folios(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """At most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        folios: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["folios", b"folios"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetireFoliosRequest: _TypeAlias = RetireFoliosRequest  # noqa: Y015
+
+@_typing.final
+class RetireFoliosResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FOLIOS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def folios(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those that may be deleted now: no page refers to them."""
+
+    def __init__(
+        self,
+        *,
+        folios: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["folios", b"folios"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetireFoliosResponse: _TypeAlias = RetireFoliosResponse  # noqa: Y015
+
+@_typing.final
 class PublishStagesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

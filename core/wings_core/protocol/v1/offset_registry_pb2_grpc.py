@@ -84,6 +84,11 @@ class OffsetRegistryServiceStub:
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListLiveFoliosRequest.SerializeToString,
                 response_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListLiveFoliosResponse.FromString,
                 _registered_method=True)
+        self.RetireFolios = channel.unary_unary(
+                '/wings.v1.OffsetRegistryService/RetireFolios',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.RetireFoliosRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.RetireFoliosResponse.FromString,
+                _registered_method=True)
 
 
 class OffsetRegistryServiceServicer:
@@ -159,6 +164,14 @@ class OffsetRegistryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RetireFolios(self, request, context):
+        """Lets nothing refer to folios ever again, before they are deleted; a commit that names one is
+        refused, however late it comes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OffsetRegistryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -211,6 +224,11 @@ def add_OffsetRegistryServiceServicer_to_server(servicer, server):
                     servicer.ListLiveFolios,
                     request_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListLiveFoliosRequest.FromString,
                     response_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListLiveFoliosResponse.SerializeToString,
+            ),
+            'RetireFolios': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetireFolios,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.RetireFoliosRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.RetireFoliosResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -483,6 +501,33 @@ class OffsetRegistryService:
             '/wings.v1.OffsetRegistryService/ListLiveFolios',
             wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListLiveFoliosRequest.SerializeToString,
             wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListLiveFoliosResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetireFolios(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.OffsetRegistryService/RetireFolios',
+            wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.RetireFoliosRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.RetireFoliosResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,10 @@ class OffsetRegistryServiceStub:
     """Forgets up to so many pages of what was deleted."""
     ListLiveFolios: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.ListLiveFoliosRequest, _offset_registry_pb2.ListLiveFoliosResponse]
     """The folios that a page refers to, by name."""
+    RetireFolios: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.RetireFoliosRequest, _offset_registry_pb2.RetireFoliosResponse]
+    """Lets nothing refer to folios ever again, before they are deleted; a commit that names one is
+    refused, however late it comes.
+    """
 
 @_typing.type_check_only
 class OffsetRegistryServiceAsyncStub(OffsetRegistryServiceStub):
@@ -82,6 +86,10 @@ class OffsetRegistryServiceAsyncStub(OffsetRegistryServiceStub):
     """Forgets up to so many pages of what was deleted."""
     ListLiveFolios: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.ListLiveFoliosRequest, _offset_registry_pb2.ListLiveFoliosResponse]  # type: ignore[assignment]
     """The folios that a page refers to, by name."""
+    RetireFolios: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.RetireFoliosRequest, _offset_registry_pb2.RetireFoliosResponse]  # type: ignore[assignment]
+    """Lets nothing refer to folios ever again, before they are deleted; a commit that names one is
+    refused, however late it comes.
+    """
 
 class OffsetRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -164,6 +172,16 @@ class OffsetRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_offset_registry_pb2.ListLiveFoliosResponse, _abc.Awaitable[_offset_registry_pb2.ListLiveFoliosResponse]]:
         """The folios that a page refers to, by name."""
+
+    @_abc_1.abstractmethod
+    def RetireFolios(
+        self,
+        request: _offset_registry_pb2.RetireFoliosRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offset_registry_pb2.RetireFoliosResponse, _abc.Awaitable[_offset_registry_pb2.RetireFoliosResponse]]:
+        """Lets nothing refer to folios ever again, before they are deleted; a commit that names one is
+        refused, however late it comes.
+        """
 
 def add_OffsetRegistryServiceServicer_to_server(servicer: OffsetRegistryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

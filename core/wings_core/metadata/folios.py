@@ -1,0 +1,37 @@
+"""Folios that are given back: retired first, so that no commit can refer to them any more.
+
+A store keeps a retired folio as a row of the table of folios, with the time and without pages. A
+constraint of the table keeps it without pages: a commit that counts its own there meets it, in one
+transaction or the other, and fails as a whole.
+"""
+
+from collections.abc import Sequence
+
+from wings_core.errors import Internal, InvalidArgument
+from wings_core.metadata.interfaces import RETIRE_MAX
+
+RETIRED_KEPT_US = 7 * 24 * 3600 * 1_000_000
+"""A retired folio is remembered for so long, in microseconds: far longer than a commit can be on
+its way, also to a service or from a node that was stopped meanwhile."""
+
+RETIRED_CONSTRAINT = "folios_retired_for_good"
+"""The name of the constraint, by which its errors are known."""
+
+
+def check_retired(folios: Sequence[str]) -> None:
+    """Make sure that folios can be retired at once.
+
+    Raises:
+        InvalidArgument: They are too many.
+    """
+    if len(folios) > RETIRE_MAX:
+        raise InvalidArgument(
+            f"{len(folios)} folios cannot be retired at once, at most {RETIRE_MAX} can"
+        )
+
+
+def refers_to_retired() -> Internal:
+    """Return the refusal of a flush whose pages are, or will be, deleted."""
+    return Internal(
+        "the flush came too late: its folio was given back meanwhile, nothing of it is committed"
+    )
