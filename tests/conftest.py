@@ -10,6 +10,7 @@ pytest_plugins = (
     "fix_client",
     "fix_postgres",  # Before the one that imports it.
     "fix_metadata",
+    "fix_objects",
     "fix_server",
     "fix_spark",
     "fix_storage",

@@ -1,0 +1,235 @@
+"""Object stores of clouds: S3 and what speaks its protocol, Google Cloud Storage, Azure.
+
+Requests are made by obstore (https://developmentseed.org/obstore/), which has no lock of Python
+while it waits; what is tried again, and what an error means, is decided here.
+"""
+
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+import obstore
+import pyarrow as pa
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+from obstore.store import ObjectStore as Client
+
+from wings_core.errors import (
+    AlreadyExists,
+    Internal,
+    InvalidArgument,
+    PermissionDenied,
+    StorageCorrupt,
+    Unavailable,
+    WingsError,
+)
+from wings_core.storage.objects.counts import ObjectCounts, Operation
+from wings_core.storage.objects.interfaces import Parts, StoredObject
+from wings_core.storage.objects.names import check_name
+from wings_core.storage.objects.ranges import find, merge
+from wings_core.storage.objects.retries import RetryBounds, retry
+
+LIST_OBJECTS = 1_000
+"""Objects listed in one request."""
+
+_PUT_ATTRIBUTE = "wingsput"
+"""Metadata of an object: the random number of the put that created it. All clouds take a name of
+letters alone."""
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_EXPLANATION = re.compile(r"<Code>([^<]{1,100})</Code>|<Message>([^<]{1,300})</Message>")
+_RETRIED_STATUS = {"408", "409", "425", "429"}
+_MESSAGE_CHARACTERS_MAX = 300
+
+T = TypeVar("T")
+
+
+class CloudObjects:
+    """An `ObjectStore` of a cloud.
+
+    Args:
+        client: At the bucket and the prefix, told not to try anything again by itself.
+        url: To be shown.
+        bounds: Of what is tried again.
+    """
+
+    def __init__(self, client: Client, url: str, bounds: RetryBounds) -> None:
+        self._client = client
+        self._bounds = bounds
+        self.url = url
+        self.counts = ObjectCounts()
+
+    def put(self, name: str, parts: Parts) -> None:
+        """See `ObjectStore.put`."""
+        check_name(name)
+        buffers = [memoryview(part).cast("B") for part in parts if len(part)]
+        # Whoever finds this number at the object created it, whatever became of the answer.
+        number = secrets.token_hex(16)
+
+        def attempt() -> None:
+            try:
+                obstore.put(
+                    self._client,
+                    name,
+                    buffers,
+                    mode="create",
+                    use_multipart=False,
+                    attributes={_PUT_ATTRIBUTE: number},
+                )
+            except AlreadyExistsError:
+                if self._put_number(name) != number:
+                    raise
+
+        self._retry("put", name, attempt, size=sum(map(len, buffers)))
+
+    def read(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        """See `ObjectStore.read`."""
+        check_name(name)
+        merged = merge(ranges)
+        starts, ends = [start for start, _ in merged], [end for _, end in merged]
+        whole = sum(ends) - sum(starts)
+
+        def attempt() -> list[pa.Buffer]:
+            read = obstore.get_ranges(self._client, name, starts=starts, ends=ends, coalesce=0)
+            return [pa.py_buffer(each) for each in read]
+
+        try:
+            buffers = self._retry("read", name, attempt, size=whole)
+        except Internal:
+            self._check_length(name, max(ends))  # Nothing of the object is in the range.
+            raise
+        for buffer, (start, end) in zip(buffers, merged, strict=True):
+            if buffer.size != end - start:
+                raise _cut_off(name, start + buffer.size, end)
+        found = [find(wanted, merged) for wanted in ranges]
+        return [
+            buffers[index].slice(position, end - start)
+            for (start, end), (index, position) in zip(ranges, found, strict=True)
+        ]
+
+    def size(self, name: str) -> int:
+        """See `ObjectStore.size`."""
+        check_name(name)
+        return self._retry("head", name, lambda: obstore.head(self._client, name)["size"])
+
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
+        """See `ObjectStore.list`."""
+        last: str | None = None
+        while True:
+            # A listing that breaks off goes on after the last object that it showed.
+            page = self._retry("list", prefix or self.url, partial(self._page, prefix, last))
+            yield from page
+            if len(page) < LIST_OBJECTS:
+                return
+            last = page[-1].name
+
+    def _page(self, prefix: str, last: str | None) -> Sequence[StoredObject]:
+        listed = obstore.list(self._client, prefix or None, offset=last, chunk_size=LIST_OBJECTS)
+        return [
+            StoredObject(found["path"], found["size"], found["last_modified"].timestamp())
+            for found in next(iter(listed), [])
+        ]
+
+    def delete(self, name: str) -> None:
+        """See `ObjectStore.delete`."""
+        check_name(name)
+        try:
+            self._retry("delete", name, lambda: obstore.delete(self._client, name))
+        except StorageCorrupt:
+            return  # Not all clouds say nothing of an object that is gone.
+
+    def check(self, *, write: bool = True) -> None:
+        """See `ObjectStore.check`."""
+        try:
+            self._retry("list", self.url, lambda: self._page("", None))
+            if write:
+                self._check_writes(f"probe-{secrets.token_hex(8)}")
+        except StorageCorrupt as error:
+            raise InvalidArgument(f"{self.url} cannot be used: {error.message}") from error
+
+    def _check_writes(self, probe: str) -> None:
+        self.put(probe, [b"probe"])
+        try:
+            self.put(probe, [b"overwritten"])
+        except AlreadyExists:
+            return
+        finally:
+            self.delete(probe)
+        raise InvalidArgument(f"{self.url} overwrites objects: it does not know conditional puts")
+
+    def _put_number(self, name: str) -> str | None:
+        """Return the number of the put that created an object; one attempt."""
+        try:
+            found = obstore.get(self._client, name, options={"head": True})
+        except FileNotFoundError:
+            raise Unavailable(f"{self.url} says that there is an object {name}, and none") from None
+        return found.attributes.get(_PUT_ATTRIBUTE)
+
+    def _check_length(self, name: str, end: int) -> None:
+        size = self.size(name)
+        if size < end:
+            raise _cut_off(name, size, end)
+
+    def _retry(self, operation: Operation, name: str, attempt: Callable[[], T], size: int = 0) -> T:
+        def counted() -> T:
+            started = time.monotonic()
+            failed = True
+            try:
+                result = attempt()
+                failed = False
+                return result
+            except (BaseError, OSError) as error:
+                raise _error_of(operation, name, self.url, error) from error
+            finally:
+                self.counts.add(
+                    operation,
+                    seconds=time.monotonic() - started,
+                    size=0 if failed else size,
+                    failed=failed,
+                )
+
+        return retry(counted, self._bounds)
+
+
+def _cut_off(name: str, size: int, end: int) -> StorageCorrupt:
+    return StorageCorrupt(
+        f"object {name} has {size} bytes, and should have {end} at least", folio=name
+    )
+
+
+def _error_of(operation: Operation, name: str, url: str, error: Exception) -> WingsError:
+    if "<Code>NoSuchBucket</Code>" in str(error):
+        return InvalidArgument(f"there is no bucket at {url}")
+    if isinstance(error, FileNotFoundError):
+        return StorageCorrupt(f"object {name} is missing", folio=name, missing=True)
+    if isinstance(error, AlreadyExistsError):
+        return AlreadyExists(f"there is an object {name} already")
+    status = _STATUS.search(str(error))
+    message = f"could not {operation} {name} at {url}: {_reason(error)}"
+    if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
+        return PermissionDenied(message)
+    if status is None or status[1].startswith("5") or status[1] in _RETRIED_STATUS:
+        return Unavailable(message)
+    if status[1] in {"401", "403"}:
+        return PermissionDenied(message)
+    if status[1] == "404":
+        return InvalidArgument(message)
+    return Internal(message)
+
+
+def _reason(error: Exception) -> str:
+    """Return what went wrong in short, without addresses: a query may hold a signature."""
+    text = str(error)
+    status = _STATUS.search(text)
+    explained = dict.fromkeys(code or message for code, message in _EXPLANATION.findall(text))
+    if status is not None:
+        return ": ".join([f"status {status[1]}", *explained])[:_MESSAGE_CHARACTERS_MAX]
+    first = text.split("\n", 1)[0]
+    return re.sub(r"https?://\S+", "the store", first)[:_MESSAGE_CHARACTERS_MAX]

@@ -1,0 +1,233 @@
+"""An object store in a directory of the local disk, or of a network's that has links."""
+
+import contextlib
+import errno
+import os
+import secrets
+import time
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from wings_core.errors import (
+    AlreadyExists,
+    Internal,
+    InvalidArgument,
+    PermissionDenied,
+    ResourceExhausted,
+    StorageCorrupt,
+    WingsError,
+)
+from wings_core.storage.files import BUFFERS_MAX, Files, SystemFiles
+from wings_core.storage.objects.counts import ObjectCounts, Operation
+from wings_core.storage.objects.interfaces import Parts, StoredObject
+from wings_core.storage.objects.names import check_name
+from wings_core.storage.objects.ranges import find, merge
+
+UNFINISHED_SECONDS_MAX = 86_400.0
+"""A file that a put did not finish is deleted by `check` when it is older."""
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_UNFINISHED = ".put-"
+
+
+class DirectoryObjects:
+    """An `ObjectStore` of files; made when the first object is put.
+
+    An object is written to a file of another name, synced, and linked to its own, which fails where
+    that is taken.
+
+    Args:
+        directory: Holds the objects, those with `/` in their names in folders.
+        files: The system calls that writing takes.
+    """
+
+    def __init__(self, directory: Path, files: Files | None = None) -> None:
+        self._directory = directory
+        self._files = files or SystemFiles()
+        self.url = directory.absolute().as_uri()
+        self.counts = ObjectCounts()
+
+    def put(self, name: str, parts: Parts) -> None:
+        """See `ObjectStore.put`."""
+        path = self._path(name)
+        size = sum(map(len, parts))
+        with self._counted("put", size), _errors(f"store {name}"):
+            self._make_directory(path.parent)
+            unfinished = path.parent / f"{_UNFINISHED}{secrets.token_hex(8)}"
+            try:
+                self._write(unfinished, parts)
+                os.link(unfinished, path)
+            except FileExistsError:
+                raise AlreadyExists(f"there is an object {name} already") from None
+            finally:
+                unfinished.unlink(missing_ok=True)
+            self._files.sync_directory(path.parent)
+
+    def read(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        """See `ObjectStore.read`."""
+        merged = merge(ranges)
+        with (
+            self._counted("read", sum(end - start for start, end in merged)),
+            _errors(f"read {name}"),
+        ):
+            descriptor = self._open(name)
+            try:
+                buffers = [_read_range(descriptor, name, start, end) for start, end in merged]
+            finally:
+                os.close(descriptor)
+        found = [find(wanted, merged) for wanted in ranges]
+        return [
+            buffers[index].slice(position, end - start)
+            for (start, end), (index, position) in zip(ranges, found, strict=True)
+        ]
+
+    def size(self, name: str) -> int:
+        """See `ObjectStore.size`."""
+        path = self._path(name)
+        with self._counted("head"), _errors(f"look at {name}"):
+            try:
+                return path.stat().st_size
+            except FileNotFoundError:
+                raise _missing(name) from None
+
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
+        """See `ObjectStore.list`."""
+        top = self._path(prefix) if prefix else self._directory
+        with self._counted("list"), _errors(f"list {self._directory}"):
+            for path in _files_below(top):
+                if path.name.startswith("."):
+                    continue
+                with contextlib.suppress(FileNotFoundError):  # Deleted meanwhile.
+                    found = path.stat()
+                    name = path.relative_to(self._directory).as_posix()
+                    yield StoredObject(name, found.st_size, found.st_mtime)
+
+    def delete(self, name: str) -> None:
+        """See `ObjectStore.delete`."""
+        path = self._path(name)
+        with self._counted("delete"), _errors(f"delete {name}"):
+            # Not synced: a name that comes back after a crash is found and deleted again.
+            path.unlink(missing_ok=True)
+
+    def check(self, *, write: bool = True) -> None:
+        """See `ObjectStore.check`; also deletes what puts of long ago did not finish."""
+        with _errors(f"use {self._directory}"):
+            if not write:
+                if not self._directory.is_dir():
+                    raise InvalidArgument(f"there is no directory {self._directory}")
+                return
+            try:
+                self._make_directory(self._directory)
+            except (FileExistsError, NotADirectoryError):
+                raise InvalidArgument(f"{self._directory} is not a directory") from None
+            probe = self._directory / f"{_UNFINISHED}{secrets.token_hex(8)}"
+            self._write(probe, [b"probe"])
+            probe.unlink()
+            for path in _files_below(self._directory):
+                if path.name.startswith(_UNFINISHED):
+                    _delete_old(path)
+
+    def _path(self, name: str) -> Path:
+        return self._directory / check_name(name)
+
+    def _make_directory(self, directory: Path) -> None:
+        if directory.is_dir():
+            return
+        self._make_directory(directory.parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        self._files.sync_directory(directory.parent)
+
+    def _write(self, path: Path, parts: Parts) -> None:
+        """Create a file and make its bytes durable."""
+        buffers = [memoryview(part).cast("B") for part in parts if len(part)]
+        descriptor = self._files.create(path)
+        try:
+            position = 0
+            while buffers:
+                written = self._files.write(descriptor, buffers[:BUFFERS_MAX], position)
+                if written <= 0:
+                    raise OSError(errno.EIO, "nothing was written")
+                position += written
+                while buffers and written >= len(buffers[0]):
+                    written -= len(buffers.pop(0))
+                if written:
+                    buffers[0] = buffers[0][written:]
+            self._files.sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _open(self, name: str) -> int:
+        try:
+            return os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise _missing(name) from None
+
+    @contextlib.contextmanager
+    def _counted(self, operation: Operation, size: int = 0) -> Generator[None]:
+        started = time.monotonic()
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            self.counts.add(
+                operation,
+                seconds=time.monotonic() - started,
+                size=0 if failed else size,
+                failed=failed,
+            )
+
+
+def _read_range(descriptor: int, name: str, start: int, end: int) -> pa.Buffer:
+    buffer = pa.allocate_buffer(end - start)
+    view = memoryview(buffer).cast("B")
+    done = 0
+    while done < len(view):
+        read = os.preadv(descriptor, [view[done:]], start + done)
+        if read == 0:
+            raise StorageCorrupt(
+                f"object {name} has {start + done} bytes, and should have {end} at least",
+                folio=name,
+            )
+        done += read
+    return buffer
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    def give_up(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    for parent, _, files in os.walk(directory, onerror=give_up):
+        for file in files:
+            yield Path(parent, file)
+
+
+def _delete_old(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if time.time() - path.stat().st_mtime > UNFINISHED_SECONDS_MAX:
+            path.unlink()
+
+
+def _missing(name: str) -> StorageCorrupt:
+    return StorageCorrupt(f"object {name} is missing", folio=name, missing=True)
+
+
+@contextlib.contextmanager
+def _errors(operation: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _error_of(operation, error) from error
+
+
+def _error_of(operation: str, error: OSError) -> WingsError:
+    reason = error.strerror or str(error)
+    if error.errno in _NO_ROOM:
+        return ResourceExhausted(f"the disk is full: could not {operation}: {reason}")
+    if error.errno in _DENIED:
+        return PermissionDenied(f"could not {operation}: {reason}")
+    return Internal(f"could not {operation}: {reason}")

@@ -1,0 +1,143 @@
+"""Where objects are kept: from a URL to an object store, and whose the objects are."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from wings_core.errors import AlreadyExists, InvalidArgument
+from wings_core.storage.objects.directory import DirectoryObjects
+from wings_core.storage.objects.interfaces import ObjectStore
+from wings_core.storage.objects.retries import RetryBounds
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, S3CredentialProvider
+
+_S3 = {"s3", "s3a"}
+_CLOUDS = _S3 | {"gs", "az", "azure", "abfs", "abfss"}
+
+_OWNER = "STORE"
+"""The object that says which metadata the others belong to."""
+_OWNER_BYTES_MAX = 100
+
+CONNECT_SECONDS_MAX = 5.0
+
+_S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+
+def check_url(url: str) -> str:
+    """Return a URL of an object store.
+
+    Raises:
+        InvalidArgument: It is of another form, or holds credentials; it is not repeated then.
+    """
+    parts = urlsplit(url)
+    if parts.password is not None or (parts.username and parts.scheme in _S3 | {"gs", "file"}):
+        raise InvalidArgument(
+            "the URL of an object store holds no credentials: they come from the environment, "
+            "files, or the machine's role"
+        )
+    if parts.query or parts.fragment:
+        raise InvalidArgument("the URL of an object store has no ? or #")
+    if parts.scheme == "file" and (parts.netloc not in {"", "localhost"} or not parts.path):
+        raise InvalidArgument("a directory's URL is file:///absolute/path")
+    if parts.scheme in _CLOUDS and not parts.netloc:
+        raise InvalidArgument(f"expected {parts.scheme}://BUCKET or {parts.scheme}://BUCKET/PREFIX")
+    if parts.scheme not in _CLOUDS | {"", "file"} or not url:
+        raise InvalidArgument(
+            f"{parts.scheme or url!r:.20} is no kind of object store: expected a directory, or "
+            "s3://, gs:// or az:// and a bucket"
+        )
+    return url
+
+
+def open_objects(url: str, bounds: RetryBounds | None = None) -> ObjectStore:
+    """Open an object store; asks nothing of it yet (`ObjectStore.check` does).
+
+    Credentials are found as the cloud's own tools find theirs: in the environment, in files, or by
+    the machine's role.
+
+    Args:
+        url: A directory's path or `file:///…`; `s3://BUCKET/PREFIX`, `gs://…`, `az://…`.
+        bounds: Of what is tried again.
+
+    Raises:
+        InvalidArgument: The URL is of another form, or this installation lacks obstore.
+    """
+    parts = urlsplit(check_url(url))
+    if parts.scheme in {"", "file"}:
+        path = unquote(parts.path) if parts.scheme else url
+        return DirectoryObjects(Path(path).absolute())
+    return _open_cloud(url.rstrip("/"), parts.scheme, bounds or RetryBounds())
+
+
+def bind_objects(objects: ObjectStore, store_id: str) -> None:
+    """Make sure that the objects belong to a metadata store, and to no other from now on.
+
+    Otherwise the objects that this metadata does not know would be deleted.
+
+    Args:
+        objects: May be shared by nodes of one metadata store.
+        store_id: The store's.
+
+    Raises:
+        InvalidArgument: They belong to another.
+        WingsError: As `ObjectStore.put` and `read`.
+    """
+    try:
+        objects.put(_OWNER, [f"{store_id}\n".encode()])
+    except AlreadyExists:
+        length = min(objects.size(_OWNER), _OWNER_BYTES_MAX)
+        found = objects.read(_OWNER, [(0, length)])[0].to_pybytes() if length else b""
+        bound = found.decode("utf-8", "replace").strip()
+        if bound != store_id:
+            raise InvalidArgument(
+                f"the objects at {objects.url} belong to metadata {bound}, not to {store_id}"
+            ) from None
+
+
+def _open_cloud(url: str, scheme: str, bounds: RetryBounds) -> ObjectStore:
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import S3Store, from_url
+
+        from wings_core.storage.objects.cloud import CloudObjects
+    except ImportError as error:
+        raise InvalidArgument(
+            f"an object store needs obstore: pip install 'wings-flight[objects]' ({error})"
+        ) from None
+    options: ClientConfig = {
+        "connect_timeout": f"{int(min(CONNECT_SECONDS_MAX, bounds.attempt_seconds_max) * 1000)}ms",
+        "timeout": f"{int(bounds.attempt_seconds_max * 1000)}ms",
+    }
+    try:
+        if scheme not in _S3:
+            client = from_url(url, client_options=options, retry_config={"max_retries": 0})
+            return CloudObjects(client, url, bounds)
+        if any(os.environ.get(name, "").startswith("http://") for name in _S3_ENDPOINTS):
+            options["allow_http"] = True  # Of a store within the network, as was asked for.
+        client = S3Store.from_url(
+            url,
+            client_options=options,
+            retry_config={"max_retries": 0},
+            credential_provider=_s3_credentials(),
+        )
+    except (BaseError, ValueError) as error:
+        raise InvalidArgument(f"{url} cannot be opened: {error!s:.200}") from None
+    return CloudObjects(client, url, bounds)
+
+
+def _s3_credentials() -> "S3CredentialProvider | None":
+    """Return what finds credentials in Amazon's files and roles, None to look around without it.
+
+    obstore itself knows the environment and the roles of machines, but no files.
+    """
+    if "AWS_ACCESS_KEY_ID" in os.environ:
+        return None
+    try:
+        import boto3  # pyright: ignore[reportMissingTypeStubs]
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        return None
+    session = boto3.Session()
+    return None if session.get_credentials() is None else Boto3CredentialProvider(session)
