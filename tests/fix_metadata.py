@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from fix_postgres import PostgresServer, empty_schema
 
-from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry, Stages
+from wings_core.metadata.interfaces import Admin, Groups, Metadata, OffsetRegistry, Stages
 from wings_core.metadata.postgres import PostgresMetadata
 from wings_core.metadata.remote import RemoteMetadata
 from wings_core.metadata.sqlite import SqliteMetadata
@@ -77,6 +77,10 @@ class MetadataUnderTest:
     @property
     def stages(self) -> Stages:
         return self.opened.stages
+
+    @property
+    def groups(self) -> Groups:
+        return self.opened.groups
 
     def reopen(self) -> None:
         """Close the store and open it again, as a restart does."""

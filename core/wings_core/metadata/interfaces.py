@@ -1,4 +1,7 @@
-"""What metadata must do: `Admin` for names and schemas, `OffsetRegistry` and `Stages` for the log.
+"""What metadata must do.
+
+`Admin` is for names and schemas, `OffsetRegistry` and `Stages` are for the log, `Groups` for those
+who share topics.
 
 Every implementation is tried by one behaviour suite (`tests/unit/metadata`). All calls may come
 from any thread. They block for the store's own time only, except `OffsetRegistry.wait`.
@@ -29,6 +32,7 @@ from wings_core.model import (
 )
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition
+from wings_core.share.model import ShareConfig, ShareGroup
 from wings_core.times import Deadline
 
 
@@ -368,6 +372,63 @@ class Stages(Protocol):
         ...
 
 
+class Groups(Protocol):
+    """Share groups of topics: what they are called, and their configuration.
+
+    A group belongs to one topic, and is deleted with it.
+    """
+
+    def create(self, group: ShareGroup, *, if_not_exists: bool = False) -> ShareGroup:
+        """Make a group known.
+
+        Args:
+            group: With a name of 1 to 256 bytes and a UUID that no other group has.
+            if_not_exists: Return a group of this name as it is, whatever its configuration.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+            AlreadyExists: The topic has a group of this name.
+            ResourceExhausted: The topic has as many groups as it may have.
+            InvalidArgument: A name that cannot be stored.
+        """
+        ...
+
+    def get(self, topic: Topic, name: str) -> ShareGroup:
+        """Return a group.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+            GroupNotFound: It has none of this name.
+        """
+        ...
+
+    def of_topic(self, topic: Topic) -> list[ShareGroup]:
+        """Return a topic's groups, by name.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+        """
+        ...
+
+    def alter(self, topic: Topic, name: str, changes: ShareConfig) -> ShareGroup:
+        """Replace the keys of a group's configuration that were given in `changes`.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+            GroupNotFound: It has no group of this name.
+        """
+        ...
+
+    def delete(self, topic: Topic, name: str) -> ShareGroup:
+        """Forget a group and return what it was.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+            GroupNotFound: It has none of this name.
+        """
+        ...
+
+
 class Metadata(Protocol):
     """One store of metadata: its interfaces, opened and closed together."""
 
@@ -384,6 +445,11 @@ class Metadata(Protocol):
     @property
     def stages(self) -> Stages:
         """What was staged."""
+        ...
+
+    @property
+    def groups(self) -> Groups:
+        """Share groups."""
         ...
 
     def close(self) -> None:

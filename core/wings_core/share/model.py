@@ -8,8 +8,18 @@ import hashlib
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
+from wings_core.contracts.messages import problem_of, sentence, shortened, shown
+from wings_core.contracts.tickets import TimestampOffset
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.model import Topic
 from wings_core.names import TopicName
@@ -24,12 +34,28 @@ MEMBER_CHARACTERS_MAX = 256
 _MEMBER_TAG_BYTES = 6
 
 
-class StartTimestamp(BaseModel):
-    """Begin at the first message at or after a time."""
+def _start(value: object, handler: ValidatorFunctionWrapHandler) -> object:
+    """Say in one sentence what is wrong, where pydantic would tell of each alternative."""
+    if isinstance(value, dict):
+        return TimestampOffset.model_validate(value)
+    try:
+        return handler(value)
+    except ValidationError:
+        raise problem_of(
+            f'must be "earliest", "latest" or {{"timestamp": a time}}; got {shown(value)}'
+        ) from None
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    timestamp: str = Field(description="RFC 3339 with a zone.")
+def _full_name(text: str) -> str:
+    """Return a topic's full name."""
+    try:
+        return str(TopicName.parse(text))
+    except WingsError as error:
+        raise problem_of(error.message) from None
+
+
+Start = Annotated[Literal["latest", "earliest"] | TimestampOffset, WrapValidator(_start)]
+"""Where a group begins: an end of the log, or the first message at or after a time."""
 
 
 class ShareConfig(BaseModel):
@@ -52,13 +78,15 @@ class ShareConfig(BaseModel):
     in_flight_max: int = Field(
         default=2_000, ge=1, le=1_000_000, description="Most messages held of one partition."
     )
-    start: Literal["latest", "earliest"] | StartTimestamp = Field(
+    start: Start = Field(
         default="latest",
         description="Where the group begins in partitions that are there when it is created; it "
         "begins at 0 in those born later. A change later has no effect.",
     )
-    dlq_topic: Annotated[str, StringConstraints(min_length=1)] | None = Field(
-        default=None, description="The topic of its dead letters; null: they are dropped."
+    dlq_topic: Annotated[str, AfterValidator(_full_name)] | None = Field(
+        default=None,
+        description="The topic of its dead letters, a bare id in the default namespace; null: they "
+        "are dropped.",
     )
     dlq_copy_payload: bool = Field(
         default=True, description="Whether a dead letter carries the row itself."
@@ -68,6 +96,28 @@ class ShareConfig(BaseModel):
         description="`record_limit`: never more messages than asked for. `batch_optimized`: whole "
         "batches as they were pushed, the last of which may exceed what was asked for.",
     )
+
+    @property
+    def dlq(self) -> TopicName | None:
+        """The name of the topic of dead letters."""
+        return None if self.dlq_topic is None else TopicName.parse(self.dlq_topic)
+
+    def changed_by(self, changes: "ShareConfig") -> Self:
+        """Return the configuration with those keys replaced that were given in `changes`."""
+        given = {key: getattr(changes, key) for key in changes.model_fields_set}
+        return self.model_copy(update=given)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return what was stored as JSON; keys that this version does not know are ignored.
+
+        Raises:
+            InvalidArgument: It is no configuration.
+        """
+        try:
+            return cls.model_validate_json(text, extra="ignore")
+        except ValidationError as problem:
+            raise InvalidArgument(shortened(f"config: {sentence(problem)}")) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ from wings_core.model import ConsumerOffset, FlushId, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition, partition_sort_key
 from wings_core.protocol.v1 import admin_pb2 as admin_pb
+from wings_core.protocol.v1 import groups_pb2 as groups_pb
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
 from wings_core.schemas import check_topic_schema
+from wings_core.share.model import ShareConfig
 from wings_server.metadata.paging import TOPICS_PAGE_SIZE_MAX, page, page_size_of
 
 CONSUMERS_MAX = 1_000_000
@@ -279,6 +281,51 @@ class StageHandlers:
         )
 
 
+class GroupHandlers:
+    """The RPCs of `wings.v1.GroupService`.
+
+    Args:
+        metadata: What is served.
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._groups = metadata.groups
+
+    def create_group(self, request: groups_pb.CreateGroupRequest) -> groups_pb.Group:
+        """Make a group known."""
+        group = codec.group_of(_named(request.topic, request.topic_uuid), request.group)
+        created = self._groups.create(group, if_not_exists=request.if_not_exists)
+        return codec.group_message(created)
+
+    def get_group(self, request: groups_pb.GetGroupRequest) -> groups_pb.Group:
+        """Answer a group."""
+        topic = _named(request.topic, request.topic_uuid)
+        return codec.group_message(self._groups.get(topic, request.name))
+
+    def list_groups(self, request: groups_pb.ListGroupsRequest) -> groups_pb.ListGroupsResponse:
+        """Answer a page of a topic's groups."""
+        found, token = page(
+            self._groups.of_topic(_named(request.topic, request.topic_uuid)),
+            lambda group: group.name,
+            request.page_size,
+            request.page_token,
+        )
+        return groups_pb.ListGroupsResponse(
+            groups=[codec.group_message(group) for group in found], next_page_token=token
+        )
+
+    def update_group(self, request: groups_pb.UpdateGroupRequest) -> groups_pb.Group:
+        """Change a group's configuration."""
+        topic = _named(request.topic, request.topic_uuid)
+        changes = ShareConfig.from_json(request.config)
+        return codec.group_message(self._groups.alter(topic, request.name, changes))
+
+    def delete_group(self, request: groups_pb.DeleteGroupRequest) -> groups_pb.Group:
+        """Forget a group, and answer what it was."""
+        topic = _named(request.topic, request.topic_uuid)
+        return codec.group_message(self._groups.delete(topic, request.name))
+
+
 def _step(name: str, number: int) -> int:
     if number < 1:
         raise InvalidArgument(f"{name} is {number}, expected 1 or more")
@@ -286,7 +333,7 @@ def _step(name: str, number: int) -> int:
 
 
 def _named(name: str, topic_uuid: str) -> Topic:
-    """Return as much of a topic as a consumer's offset is kept by."""
+    """Return as much of a topic as what belongs to it is kept by."""
     return Topic(TopicName.parse(name), topic_uuid, codec.NO_SCHEMA, None, TopicConfig(), 0)
 
 

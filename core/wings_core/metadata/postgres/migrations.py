@@ -228,7 +228,21 @@ _RETIRED: Sequence[LiteralString] = (
     """,
 )
 
-MIGRATIONS: Sequence[Sequence[LiteralString]] = (_INITIAL, _FLUSHES, _RETIRED)
+_GROUPS: Sequence[LiteralString] = (
+    """
+    CREATE TABLE share_groups (
+        id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        uuid TEXT COLLATE "C" NOT NULL UNIQUE,
+        topic_id BIGINT NOT NULL,
+        name BYTEA NOT NULL, -- UTF-8, as TEXT cannot hold every character.
+        config TEXT NOT NULL, -- JSON of ShareConfig.
+        created_at BIGINT NOT NULL,
+        UNIQUE (topic_id, name)
+    )
+    """,
+)
+
+MIGRATIONS: Sequence[Sequence[LiteralString]] = (_INITIAL, _FLUSHES, _RETIRED, _GROUPS)
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 
 

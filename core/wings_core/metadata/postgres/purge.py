@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from wings_core.metadata.flushes import FLUSHES_KEPT_US
 from wings_core.metadata.folios import RETIRED_KEPT_US
 from wings_core.metadata.judge import RESULTS_KEPT_US
-from wings_core.metadata.postgres import locks
+from wings_core.metadata.postgres import groups, locks
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import OUTCOMES_KEPT_SECONDS
 from wings_core.metadata.postgres.locks import Lock
@@ -112,6 +112,7 @@ def _purge_topic(connection: Connection, topic_id: int, left: int, folios: Count
             connection.execute("DELETE FROM partitions WHERE id = %s", row)
             left -= 1
     left -= purge_of_topic(connection, topic_id, left, folios)
+    left -= groups.purge_of_topic(connection, topic_id, left)
     for statement in _OF_TOPIC:
         left -= len(connection.execute(statement, (topic_id, max(0, left))).fetchall())
     if left > 0:

@@ -14,6 +14,7 @@ from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.postgres.admin import PostgresAdmin
 from wings_core.metadata.postgres.connections import Connection, Connections
 from wings_core.metadata.postgres.database import RETRY_SECONDS_MAX, Database
+from wings_core.metadata.postgres.groups import PostgresGroups
 from wings_core.metadata.postgres.listener import Listener
 from wings_core.metadata.postgres.migrations import check_version, migrate
 from wings_core.metadata.postgres.notices import Notice, decode_notice
@@ -69,6 +70,7 @@ class PostgresMetadata(Metadata):
         self._admin = PostgresAdmin(self._database, clock)
         self._registry = PostgresRegistry(self._database, self._waiters, clock)
         self._stages = PostgresStages(self._database, clock)
+        self._groups = PostgresGroups(self._database, clock)
 
     @property
     def admin(self) -> PostgresAdmin:
@@ -84,6 +86,11 @@ class PostgresMetadata(Metadata):
     def stages(self) -> PostgresStages:
         """What was staged."""
         return self._stages
+
+    @property
+    def groups(self) -> PostgresGroups:
+        """Share groups."""
+        return self._groups
 
     def claim(self, directory: UUID, metadata: UUID | None) -> UUID:
         """Bind this metadata to a data directory, or make sure that it is.

@@ -33,7 +33,9 @@ from wings_core.model import Sequence as ProducerSequence
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition
 from wings_core.protocol.v1 import admin_pb2 as admin
+from wings_core.protocol.v1 import groups_pb2 as groups
 from wings_core.protocol.v1 import offset_registry_pb2 as registry
+from wings_core.share.model import ShareConfig, ShareGroup
 
 _INT64_MAX = (1 << 63) - 1
 
@@ -91,6 +93,21 @@ def topic_of(message: admin.Topic) -> Topic:
         config=config_of(message.config),
         created_at=message.created_at_us,
     )
+
+
+def group_message(group: ShareGroup) -> groups.Group:
+    """Return a share group as a message."""
+    return groups.Group(name=group.name, uuid=group.uuid, config=group.config.model_dump_json())
+
+
+def group_of(topic: Topic, message: groups.Group) -> ShareGroup:
+    """Return the share group of a topic that a message tells of.
+
+    Raises:
+        InvalidArgument: Its configuration is none.
+    """
+    config = ShareConfig.from_json(message.config)
+    return ShareGroup(message.name, message.uuid, topic, config)
 
 
 def schema_of(data: bytes) -> pa.Schema:

@@ -6,6 +6,7 @@ from typing import Self
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.remote.admin import RemoteAdmin, TopicCache
 from wings_core.metadata.remote.channel import ServiceChannel
+from wings_core.metadata.remote.groups import RemoteGroups
 from wings_core.metadata.remote.registry import RemoteRegistry
 from wings_core.metadata.remote.retries import Retries
 from wings_core.metadata.remote.staging import RemoteStages
@@ -30,6 +31,7 @@ class RemoteMetadata(Metadata):
         self._admin = RemoteAdmin(self._channel, topics)
         self._registry = RemoteRegistry(self._channel, topics, self._retries, clock)
         self._stages = RemoteStages(self._channel)
+        self._groups = RemoteGroups(self._channel)
 
     def store_id(self, seconds_max: float) -> str:
         """Return what tells the service's metadata from any other.
@@ -55,6 +57,11 @@ class RemoteMetadata(Metadata):
     def stages(self) -> RemoteStages:
         """What was staged."""
         return self._stages
+
+    @property
+    def groups(self) -> RemoteGroups:
+        """Share groups."""
+        return self._groups
 
     def close(self) -> None:
         """End the connection and the calls on it; later calls raise `Unavailable`."""

@@ -213,7 +213,21 @@ _RETIRED = (
     """,
 )
 
-MIGRATIONS: Sequence[Sequence[str]] = (_INITIAL, _STAGES, _FLUSHES, _IDENTITY, _RETIRED)
+_GROUPS = (
+    """
+    CREATE TABLE share_groups (
+        id INTEGER PRIMARY KEY,
+        uuid TEXT NOT NULL UNIQUE,
+        topic_id INTEGER NOT NULL,
+        name TEXT NOT NULL,
+        config TEXT NOT NULL, -- JSON of ShareConfig.
+        created_at INTEGER NOT NULL,
+        UNIQUE (topic_id, name)
+    ) STRICT
+    """,
+)
+
+MIGRATIONS: Sequence[Sequence[str]] = (_INITIAL, _STAGES, _FLUSHES, _IDENTITY, _RETIRED, _GROUPS)
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from wings_core.metadata.flushes import FLUSHES_KEPT_US
 from wings_core.metadata.folios import RETIRED_KEPT_US
 from wings_core.metadata.judge import RESULTS_KEPT_US
+from wings_core.metadata.sqlite import groups
 from wings_core.metadata.sqlite.publish import purge_results
 from wings_core.metadata.sqlite.stages import count_off, purge_deleted, purge_of_topic
 
@@ -63,6 +64,7 @@ def _purge_topic(connection: sqlite3.Connection, topic_id: int, left: int) -> in
             connection.execute("DELETE FROM partitions WHERE id = ?", row)
             left -= 1
     left -= purge_of_topic(connection, topic_id, left)
+    left -= groups.purge_of_topic(connection, topic_id, left)
     for table, key in (
         ("producer_results", "topic_id, producer_id, slot"),
         ("producers", "topic_id, producer_id"),

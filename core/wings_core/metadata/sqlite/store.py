@@ -19,6 +19,7 @@ from wings_core.errors import Internal
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.sqlite.admin import SqliteAdmin
 from wings_core.metadata.sqlite.connections import Connections
+from wings_core.metadata.sqlite.groups import SqliteGroups
 from wings_core.metadata.sqlite.migrations import check_version, migrate
 from wings_core.metadata.sqlite.registry import SqliteRegistry
 from wings_core.metadata.sqlite.staging import SqliteStages
@@ -69,6 +70,7 @@ class SqliteMetadata(Metadata):
         self._admin = SqliteAdmin(self._connections, topics, waiters, clock)
         self._registry = SqliteRegistry(self._connections, waiters, clock)
         self._stages = SqliteStages(self._connections, waiters, clock)
+        self._groups = SqliteGroups(self._connections, clock)
 
     @property
     def store_id(self) -> str:
@@ -91,6 +93,11 @@ class SqliteMetadata(Metadata):
     def stages(self) -> SqliteStages:
         """What was staged."""
         return self._stages
+
+    @property
+    def groups(self) -> SqliteGroups:
+        """Share groups."""
+        return self._groups
 
     def close(self) -> None:
         """Close the database, once calls under way have ended; later calls raise `Unavailable`."""

@@ -1,0 +1,141 @@
+"""Share groups in PostgreSQL: each method is one transaction."""
+
+from collections.abc import Callable
+from typing import Literal
+
+from wings_core.errors import TopicNotFound
+from wings_core.metadata.grouping import check_name, check_room, existing_group, no_group
+from wings_core.metadata.interfaces import Groups
+from wings_core.metadata.postgres import locks
+from wings_core.metadata.postgres.connections import Connection
+from wings_core.metadata.postgres.database import Database
+from wings_core.metadata.postgres.faults import Retry
+from wings_core.metadata.postgres.locks import Lock
+from wings_core.metadata.postgres.topics import find_topic_ids
+from wings_core.model import Topic
+from wings_core.share.model import ShareConfig, ShareGroup
+
+_SELECT = (
+    "SELECT share_groups.name, share_groups.uuid, share_groups.config "
+    "FROM share_groups JOIN topics ON topics.id = share_groups.topic_id "
+    "WHERE topics.uuid = %s AND topics.deleted_at IS NULL"
+)
+
+
+class PostgresGroups(Groups):
+    """See `Groups`.
+
+    Args:
+        database: Where they are.
+        clock: Microseconds since the epoch.
+    """
+
+    def __init__(self, database: Database, clock: Callable[[], int]) -> None:
+        self._database = database
+        self._clock = clock
+
+    def create(self, group: ShareGroup, *, if_not_exists: bool = False) -> ShareGroup:
+        """Make a group known; see `Groups.create`."""
+        check_name(group.name)
+
+        def work(connection: Connection) -> ShareGroup:
+            locks.share(connection, Lock.TOPICS, (group.topic.uuid,))
+            topic_id = _require_topic(connection, group.topic)
+            existing = _find(connection, group.topic, group.name)
+            if existing is not None:
+                return existing_group(existing, if_not_exists=if_not_exists)
+            counted = connection.execute(
+                "SELECT count(*) FROM share_groups WHERE topic_id = %s", (topic_id,)
+            ).fetchone()
+            assert counted is not None
+            check_room(group.topic, counted[0])
+            config = group.config.model_dump_json()
+            created = connection.execute(
+                "INSERT INTO share_groups (uuid, topic_id, name, config, created_at) "
+                "VALUES (%s, %s, %s, %s, %s) ON CONFLICT (topic_id, name) DO NOTHING RETURNING id",
+                (group.uuid, topic_id, group.name.encode(), config, self._clock()),
+            ).fetchone()
+            if created is None:
+                raise Retry("the group was created by somebody else")
+            return group
+
+        return self._database.write(work)
+
+    def get(self, topic: Topic, name: str) -> ShareGroup:
+        """Return a group; see `Groups.get`."""
+        return self._database.read(lambda connection: _require(connection, topic, name))
+
+    def of_topic(self, topic: Topic) -> list[ShareGroup]:
+        """Return a topic's groups, by name; see `Groups.of_topic`."""
+
+        def work(connection: Connection) -> list[ShareGroup]:
+            _require_topic(connection, topic)
+            rows = connection.execute(f"{_SELECT} ORDER BY share_groups.name", (topic.uuid,))
+            return [_group(topic, *row) for row in rows.fetchall()]
+
+        return self._database.read(work)
+
+    def alter(self, topic: Topic, name: str, changes: ShareConfig) -> ShareGroup:
+        """Change a group's configuration; see `Groups.alter`."""
+
+        def work(connection: Connection) -> ShareGroup:
+            found = _require(connection, topic, name, " FOR UPDATE OF share_groups")
+            config = found.config.changed_by(changes)
+            connection.execute(
+                "UPDATE share_groups SET config = %s WHERE uuid = %s",
+                (config.model_dump_json(), found.uuid),
+            )
+            return ShareGroup(name, found.uuid, topic, config)
+
+        return self._database.write(work)
+
+    def delete(self, topic: Topic, name: str) -> ShareGroup:
+        """Forget a group; see `Groups.delete`."""
+
+        def work(connection: Connection) -> ShareGroup:
+            found = _require(connection, topic, name, " FOR UPDATE OF share_groups")
+            connection.execute("DELETE FROM share_groups WHERE uuid = %s", (found.uuid,))
+            return found
+
+        return self._database.write(work)
+
+
+def purge_of_topic(connection: Connection, topic_id: int, rows_max: int) -> int:
+    """Delete up to so many groups of a deleted topic; return how many."""
+    return len(
+        connection.execute(
+            "DELETE FROM share_groups WHERE id IN "
+            "(SELECT id FROM share_groups WHERE topic_id = %s LIMIT %s::bigint) RETURNING id",
+            (topic_id, max(0, rows_max)),
+        ).fetchall()
+    )
+
+
+def _require_topic(connection: Connection, topic: Topic) -> int:
+    found = find_topic_ids(connection, [topic.uuid])
+    if not found:
+        raise TopicNotFound("the topic was deleted")
+    return found[topic.uuid]
+
+
+_Lock = Literal["", " FOR UPDATE OF share_groups"]
+
+
+def _require(connection: Connection, topic: Topic, name: str, lock: _Lock = "") -> ShareGroup:
+    found = _find(connection, topic, name, lock)
+    if found is None:
+        _require_topic(connection, topic)
+        raise no_group(topic, name)
+    return found
+
+
+def _find(connection: Connection, topic: Topic, name: str, lock: _Lock = "") -> ShareGroup | None:
+    row = connection.execute(
+        f"{_SELECT} AND share_groups.name = %s{lock}",
+        (topic.uuid, name.encode("utf-8", "surrogatepass")),
+    ).fetchone()
+    return None if row is None else _group(topic, *row)
+
+
+def _group(topic: Topic, name: bytes, uuid: str, config: str) -> ShareGroup:
+    return ShareGroup(name.decode(), uuid, topic, ShareConfig.from_json(config))
