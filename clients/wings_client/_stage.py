@@ -25,7 +25,7 @@ from wings_client._transport import Transport
 from wings_core.batches import empty_batch
 from wings_core.contracts.actions import StageAbort
 from wings_core.contracts.put import PutCommand
-from wings_core.errors import InvalidArgument, WingsError
+from wings_core.errors import AlreadyExists, InvalidArgument, WingsError
 from wings_core.model import Rejected
 from wings_core.model import Staged as StagedBatch
 
@@ -155,11 +155,18 @@ class Stage:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it; left by an error, it is deleted, if that can be done without much ado."""
-        if error is None:
-            self.close()
-        else:
+        """Close it; left by an error, it is deleted, if that can be done without much ado.
+
+        An error of the close itself, such as a refusal of what was written last, is no exception.
+        """
+        if error is not None:
             self._abandon()
+            return
+        try:
+            self.close()
+        except BaseException:
+            self._abandon()
+            raise
 
     def _put(self, batch: pa.RecordBatch) -> None:
         with self._changed:
@@ -216,6 +223,8 @@ class Stage:
         if self._thread is None:
             return
         self._thread.join(ABANDON_SECONDS)
+        if isinstance(self._failure, AlreadyExists):
+            return  # The stage of this id is somebody else's.
         body = StageAbort(writer=self.id, stages=(self.id,))
         # Else it is swept.
         with contextlib.suppress(WingsError):

@@ -114,6 +114,39 @@ def test_a_stage_that_is_left_by_an_error_is_deleted(wings: Client, new_topic: N
     assert caught.value.stage == stage.id
 
 
+def test_a_stage_whose_last_rows_are_refused_is_deleted(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic("n: int64 not null")
+    stage = wings.stage(topic, fresh())
+
+    def write() -> None:
+        with stage:
+            stage.write({"n": [1]})
+            stage.write(pa.table({"n": pa.array([None], pa.int64())}))
+
+    with pytest.raises(SchemaMismatch, match="null"):
+        write()
+    with pytest.raises(StageNotFound):
+        wings.publish(fresh(), 0, [stage.id])
+
+
+def test_a_stage_of_anothers_id_leaves_that_of_the_other(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    with wings.stage(topic, fresh()) as first:
+        first.write({"n": [1]})
+    second = wings.stage(topic, first.id)
+
+    def write() -> None:
+        with second:
+            second.write({"n": [2]})
+
+    with pytest.raises(AlreadyExists):
+        write()
+    wings.publish(fresh(), 0, [first.id])
+    assert numbers(wings, topic) == [1]
+
+
 def test_a_stage_is_written_by_one_stream(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     with wings.stage(topic, fresh()) as stage:

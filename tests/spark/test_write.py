@@ -1,7 +1,10 @@
 import datetime
 import decimal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -21,6 +24,16 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
 Save = Callable[..., None]
+
+
+@pytest.fixture
+def small_batches(spark: "SparkSession") -> Iterator[None]:
+    """Have Spark hand tasks 100 rows at a time, so that one that fails has staged some already."""
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = str(spark.conf.get(name))
+    spark.conf.set(name, 100)
+    yield
+    spark.conf.set(name, before)
 
 
 @pytest.fixture
@@ -133,16 +146,17 @@ def test_rows_that_do_not_fit_are_refused_before_any_task_runs(
     ("column", "expression", "message"),
     [
         ("n: int64 not null", "nullif(id, 900)", "null"),
-        ("n: uint8", "id", "900|256"),
+        ("n: uint8", "id", "value 256 not in range: 0 to 255"),
         ("n: timestamp[s, tz=UTC]", "timestamp_micros(id)", "lose data"),
     ],
 )
+@pytest.mark.usefixtures("small_batches")
 def test_a_value_that_does_not_fit_fails_the_job_and_leaves_nothing(
     spark: "SparkSession", server: RunningServer, wings: Client, new_topic: NewTopic, save: Save,
     column: str, expression: str, message: str,
 ) -> None:  # fmt: skip
     topic = new_topic(column)
-    frame = spark.range(0, 1000, 1, 4).selectExpr(f"{expression} AS n")
+    frame = spark.range(0, 1000, 1, 1).selectExpr(f"{expression} AS n")
     with pytest.raises(PySparkException, match=message):
         save(frame, topic)
     assert rows_of(wings, topic) == []
@@ -166,16 +180,29 @@ def test_a_task_that_is_tried_again_is_written_once(
 
 
 def test_a_job_that_fails_leaves_nothing(
-    spark: "SparkSession", server: RunningServer, wings: Client, new_topic: NewTopic, save: Save
-) -> None:
+    spark: "SparkSession", server: RunningServer, wings: Client, new_topic: NewTopic, save: Save,
+    tmp_path: Path,
+) -> None:  # fmt: skip
     topic = new_topic()
+    ended = spark.sparkContext.accumulator(0)
+    all_ended = tmp_path / "all-ended"
 
     def fail_in_one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
-        if cast("Any", TaskContext.get()).partitionId() == 3:
-            raise RuntimeError("this one always fails")
+        if cast("Any", TaskContext.get()).partitionId() != 3:
+            ended.add(1)
+            return
+        while not all_ended.exists():  # What still runs, when a job fails, is killed.
+            time.sleep(0.01)
+        raise RuntimeError("this one always fails")
+
+    def let_it_fail() -> None:
+        while ended.value < 3:  # The driver adds up what tasks have counted that ended well.
+            time.sleep(0.01)
+        all_ended.touch()
 
     frame = spark.range(0, 100, 1, 4).mapInArrow(fail_in_one, "id long").toDF("n")
+    threading.Thread(target=let_it_fail, daemon=True).start()
     with pytest.raises(PySparkException, match="this one always fails"):
         save(frame, topic)
     assert rows_of(wings, topic) == []

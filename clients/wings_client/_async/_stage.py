@@ -11,6 +11,7 @@ from wings_client._batches import Data
 from wings_client._cancellation import current_cancellation
 from wings_client._model import Staged, Topic
 from wings_client._stage import Stage
+from wings_core.errors import WingsError
 
 T = TypeVar("T")
 
@@ -81,12 +82,17 @@ class AsyncStage:
         """
         if isinstance(error, asyncio.CancelledError):
             self._stage.cancel()
-        elif error is None:
-            await self.close()
+        elif error is not None:
+            await self._delete(error)
         else:
-            await self._turns.run(
-                partial(self._stage.__exit__, error_type, error, traceback),
-            )
+            try:
+                await self.close()
+            except WingsError as refused:
+                await self._delete(refused)
+                raise
+
+    async def _delete(self, error: BaseException) -> None:
+        await self._turns.run(partial(self._stage.__exit__, type(error), error, None))
 
     async def _run(self, call: Callable[[], T]) -> T:
         async with self._calling:
