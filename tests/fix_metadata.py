@@ -10,7 +10,14 @@ import pyarrow as pa
 import pytest
 from fix_postgres import PostgresServer, empty_schema
 
-from wings_core.metadata.interfaces import Admin, Groups, Metadata, OffsetRegistry, Stages
+from wings_core.metadata.interfaces import (
+    Admin,
+    Groups,
+    Metadata,
+    OffsetRegistry,
+    Shards,
+    Stages,
+)
 from wings_core.metadata.postgres import PostgresMetadata
 from wings_core.metadata.remote import RemoteMetadata
 from wings_core.metadata.sqlite import SqliteMetadata
@@ -81,6 +88,10 @@ class MetadataUnderTest:
     @property
     def groups(self) -> Groups:
         return self.opened.groups
+
+    @property
+    def shards(self) -> Shards:
+        return self.opened.shards
 
     def reopen(self) -> None:
         """Close the store and open it again, as a restart does."""

@@ -46,6 +46,7 @@ from wings_client._retry import Retry
 from wings_client._stage import Stage
 from wings_core.contracts.chunks import EndReason
 from wings_core.errors import WingsError, error_from_json
+from wings_core.model import Shard, ShardCounts, ShardProgress, ShardsPruned, ShardState
 
 __all__ = [
     "Aborted",
@@ -74,6 +75,11 @@ __all__ = [
     "PublishedRange",
     "PushResult",
     "Retry",
+    "Shard",
+    "ShardCounts",
+    "ShardProgress",
+    "ShardState",
+    "ShardsPruned",
     "Stage",
     "Staged",
     "Topic",

@@ -18,6 +18,7 @@ from wings_client._producer import WINDOW_BATCHES_MAX, WINDOW_BYTES, Producer
 from wings_client._push import Identities, push
 from wings_client._retry import Retry
 from wings_client._scan import plan, scan
+from wings_client._shards import ShardCalls
 from wings_client._stages import StageCalls
 from wings_client._stream import Chunks
 from wings_client._transport import Transport
@@ -47,7 +48,7 @@ def connect(
     return Client(Transport(endpoint, timeout, retry or Retry()))
 
 
-class Client(StageCalls):
+class Client(StageCalls, ShardCalls):
     """A client of one server; made by `connect`, safe from many threads, closed at the end.
 
     Every call raises errors of the tree under `WingsError`: the server's own, or `Unavailable`

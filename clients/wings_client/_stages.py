@@ -8,7 +8,9 @@ from wings_client._messages import TimeValue, build
 from wings_client._model import Aborted, PartitionValue, Published, Staged
 from wings_client._stage import STAGE_SECONDS_MAX, Stage
 from wings_core.contracts.actions import StageAbort, StagePublish
+from wings_core.contracts.shards import ShardEntry
 from wings_core.errors import InvalidArgument
+from wings_core.model import ShardProgress
 
 
 class StageCalls(AdminCalls):
@@ -54,7 +56,13 @@ class StageCalls(AdminCalls):
         self._transport.add_stream(stage)
         return stage
 
-    def publish(self, writer: str, batch: int, stages: Iterable[str | Staged]) -> Published:
+    def publish(
+        self,
+        writer: str,
+        batch: int,
+        stages: Iterable[str | Staged],
+        shards: Iterable[ShardProgress] = (),
+    ) -> Published:
         """Make all rows of stages visible at once, and at most once for each batch of a writer.
 
         Publish stages that are closed. The same writer and batch again change nothing and return
@@ -65,12 +73,14 @@ class StageCalls(AdminCalls):
             batch: At least 0, and higher than any that the writer published, or its last one.
             stages: Their ids, or what closing them returned, in the order that the rows shall have;
                 none are allowed too.
+            shards: What becomes of shards in the same transaction; see `open_shards`.
 
         Raises:
             StageNotFound: One was never written, or was aborted or swept (fact `stage`); nothing
                 is published.
             TopicNotFound: The topic of one was deleted (fact `stage`); nothing is published.
-            PublishFenced: The writer published a higher batch (fact `last_batch`).
+            PublishFenced: The writer published a higher batch (fact `last_batch`); or a shard
+                (facts `source` and `shard`) is another one's, or stands elsewhere.
             BatchTooLarge: More than 500,000 pages: a page is a batch's rows in one partition.
         """
         body = build(
@@ -80,6 +90,7 @@ class StageCalls(AdminCalls):
             writer=writer,
             batch=batch,
             stages=_ids(stages),
+            shards=tuple(ShardEntry.of(progress) for progress in shards),
         )
         return Published.from_json(self._act("stage-publish", body))
 

@@ -7,7 +7,7 @@ from wings_core.data_directory import DataDirectory
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.ingest.group_commit import FlushReport, GroupCommit
 from wings_core.limits import Limits
-from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry, Stages
+from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry, Shards, Stages
 from wings_core.metadata.place import open_metadata
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import Aborted, Topic
@@ -34,6 +34,7 @@ class Log:
         admin: Namespaces and topics.
         registry: The index of offsets.
         stages: What is durable and not visible yet.
+        shards: What is read into the log once, such as files.
         store: The pages.
         group_commit: The way in.
         fetcher: The way out.
@@ -50,6 +51,7 @@ class Log:
         self.admin: Admin = metadata.admin
         self.registry: OffsetRegistry = metadata.registry
         self.stages: Stages = metadata.stages
+        self.shards: Shards = metadata.shards
         self.store = store
         self.limits = limits
         self.group_commit = GroupCommit(store, self.registry, limits, on_flush)

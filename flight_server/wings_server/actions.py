@@ -17,6 +17,12 @@ from wings_core.contracts.actions import (
     ListTopics,
     NamespaceBody,
     OffsetForTimestamp,
+    ShardAcquire,
+    ShardCount,
+    ShardList,
+    ShardNames,
+    ShardOpen,
+    ShardPrune,
     StageAbort,
     StagePublish,
     TopicBody,
@@ -27,6 +33,7 @@ from wings_core.contracts.actions import (
     describe_published,
     describe_topic,
 )
+from wings_core.contracts.shards import describe_counts, describe_pruned, describe_shards
 from wings_core.log import Log
 from wings_core.model import Topic
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
@@ -138,12 +145,51 @@ def get_offsets(log: Log, body: GetOffsets) -> Json:
 
 def publish_stages(log: Log, body: StagePublish) -> Json:
     """Make all that was staged visible at once, once for each batch of a writer."""
-    return describe_published(log.stages.publish(body.writer, body.batch, body.stages))
+    shards = [entry.progress() for entry in body.shards]
+    return describe_published(log.stages.publish(body.writer, body.batch, body.stages, shards))
 
 
 def abort_stages(log: Log, body: StageAbort) -> Json:
     """Delete stages that were not published."""
     return describe_aborted(log.abort_stages(body.writer, body.stages, body.batch))
+
+
+def open_shards(log: Log, body: ShardOpen) -> Json:
+    """Create shards that are not there, and return all as they are."""
+    return describe_shards(log.shards.open(body.source, body.token, body.shards))
+
+
+def acquire_shards(log: Log, body: ShardAcquire) -> Json:
+    """Take over shards from owners that were not heard of."""
+    claims = [entry.claim() for entry in body.claims]
+    return describe_shards(log.shards.acquire(body.source, body.token, claims, body.stale_seconds))
+
+
+def reset_shards(log: Log, body: ShardNames) -> Json:
+    """Open dead shards again."""
+    return describe_shards(log.shards.reset(body.source, body.shards))
+
+
+def get_shards(log: Log, body: ShardNames) -> Json:
+    """Return shards by their ids."""
+    return describe_shards(log.shards.get(body.source, body.shards))
+
+
+def list_shards(log: Log, body: ShardList) -> Json:
+    """Return shards of a source, by id."""
+    found = log.shards.of_source(body.source, body.state, body.after, body.limit)
+    return describe_shards(found)
+
+
+def count_shards(log: Log, body: ShardCount) -> Json:
+    """Count the shards of a source."""
+    return describe_counts(log.shards.count(body.source))
+
+
+def prune_shards(log: Log, body: ShardPrune) -> Json:
+    """Forget shards that ended long ago, unless somebody did so just now."""
+    pruned = log.shards.prune(body.source, body.age_seconds, body.count_max, body.interval_seconds)
+    return describe_pruned(pruned)
 
 
 def _topic(log: Log, name: str) -> Topic:
@@ -175,4 +221,13 @@ ACTIONS: dict[str, Action[Any]] = {
         StagePublish, publish_stages, "Make stages visible, once for each batch of a writer."
     ),
     "stage-abort": Action(StageAbort, abort_stages, "Delete stages that were not published."),
+    "shard-open": Action(ShardOpen, open_shards, "Open what is to be read into the log once."),
+    "shard-acquire": Action(
+        ShardAcquire, acquire_shards, "Take over shards whose owner was not heard of."
+    ),
+    "shard-reset": Action(ShardNames, reset_shards, "Open shards again that were given up."),
+    "shard-get": Action(ShardNames, get_shards, "Tell how far shards were read."),
+    "shard-list": Action(ShardList, list_shards, "Tell how far the shards of a source were read."),
+    "shard-count": Action(ShardCount, count_shards, "Count the shards of a source."),
+    "shard-prune": Action(ShardPrune, prune_shards, "Forget shards that ended long ago."),
 }

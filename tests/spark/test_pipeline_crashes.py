@@ -17,7 +17,7 @@ import pytest
 import wings_client
 from wings_client import Client
 from wings_core.errors import Unavailable
-from wings_core.model import CommitBatch, CommitResult, Published
+from wings_core.model import CommitBatch, CommitResult, Published, ShardProgress
 from wings_server.testing import RunningServer, running_server
 
 if TYPE_CHECKING:
@@ -119,14 +119,16 @@ def trapped(server: RunningServer, trap: Trap) -> Generator[None]:
             trap.spring("in a task")
         return results
 
-    def trapped_publish(writer: str, batch: int, stages: Sequence[str]) -> Published:
+    def trapped_publish(
+        writer: str, batch: int, stages: Sequence[str], shards: Sequence[ShardProgress] = ()
+    ) -> Published:
         if not stages:
-            return publish(writer, batch, stages)
+            return publish(writer, batch, stages, shards)
         if trap.spring("after stage"):
             raise Unavailable("the client is dead")
         if trap.point == POINTS[-1]:
             trap.stop_java()
-        published = publish(writer, batch, stages)
+        published = publish(writer, batch, stages, shards)
         trap.published.append(batch)
         trap.spring("after publish")
         if trap.point == POINTS[-1]:

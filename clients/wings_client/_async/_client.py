@@ -180,6 +180,16 @@ class AsyncClient:
     publish = _awaited(Client.publish)
     abort = _awaited(Client.abort)
 
+    # Shards.
+
+    open_shards = _awaited(Client.open_shards)
+    acquire_shards = _awaited(Client.acquire_shards)
+    reset_shards = _awaited(Client.reset_shards)
+    get_shards = _awaited(Client.get_shards)
+    list_shards = _awaited(Client.list_shards)
+    count_shards = _awaited(Client.count_shards)
+    prune_shards = _awaited(Client.prune_shards)
+
     # Reading.
 
     fetch = _awaited(Client.fetch, reads=True)

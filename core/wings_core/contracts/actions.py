@@ -16,6 +16,14 @@ from wings_core.contracts.messages import (
     problem_of,
     to_bytes,
 )
+from wings_core.contracts.shards import (
+    SHARDS_MAX,
+    ClaimEntry,
+    Seconds,
+    ShardEntry,
+    ShardIds,
+    State,
+)
 from wings_core.errors import InvalidArgument
 from wings_core.model import (
     Aborted,
@@ -188,6 +196,8 @@ class StagePublish(_StageBody):
 
     batch: OffsetNumber
     """The writer's number for what it publishes."""
+    shards: Annotated[tuple[ShardEntry, ...], Field(strict=False, max_length=SHARDS_MAX)] = ()
+    """What becomes of them in the same transaction."""
 
 
 class StageAbort(_StageBody):
@@ -195,6 +205,62 @@ class StageAbort(_StageBody):
 
     batch: OffsetNumber | None = None
     """None: it is not asked whether the writer published it."""
+
+
+class _ShardsBody(ActionBody):
+    """What the actions on shards have in common."""
+
+    source: Identifier
+    """Whose shards they are."""
+
+
+class ShardOpen(_ShardsBody):
+    """The body of `shard-open`."""
+
+    token: Identifier
+    """Of whoever wants to own those that are not there."""
+    shards: ShardIds
+
+
+class ShardAcquire(_ShardsBody):
+    """The body of `shard-acquire`."""
+
+    token: Identifier
+    """Of the owner to be."""
+    claims: Annotated[tuple[ClaimEntry, ...], Field(strict=False, max_length=SHARDS_MAX)]
+    stale_seconds: Seconds
+    """An owner that was not heard of for so long may be replaced."""
+
+
+class ShardNames(_ShardsBody):
+    """The body of `shard-get` and `shard-reset`."""
+
+    shards: ShardIds
+
+
+class ShardList(_ShardsBody):
+    """The body of `shard-list`."""
+
+    state: State | None = None
+    """None: in any state."""
+    after: Annotated[str, Field(max_length=2_048)] = ""
+    """Those whose id is greater."""
+    limit: Annotated[int, Field(ge=1, le=SHARDS_MAX)] = 1_000
+
+
+class ShardCount(_ShardsBody):
+    """The body of `shard-count`."""
+
+
+class ShardPrune(_ShardsBody):
+    """The body of `shard-prune`."""
+
+    age_seconds: Seconds
+    """Those that have not changed for so long are forgotten."""
+    count_max: OffsetNumber | None = None
+    """And those older than the newest so many."""
+    interval_seconds: Seconds
+    """Does nothing so shortly after the last pruning."""
 
 
 def describe_published(published: Published) -> dict[str, Any]:

@@ -3,15 +3,19 @@
 Methods bear the names of the RPCs in snake case, and run on threads of the service.
 """
 
+from collections.abc import Iterable
+
 from wings_core.errors import InvalidArgument, NamespaceNotFound
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.remote import codec
-from wings_core.model import ConsumerOffset, FlushId, Topic, TopicConfig
+from wings_core.metadata.remote.shards import progress_of, shards_message, state_of, text_of
+from wings_core.model import ConsumerOffset, FlushId, ShardClaim, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition, partition_sort_key
 from wings_core.protocol.v1 import admin_pb2 as admin_pb
 from wings_core.protocol.v1 import groups_pb2 as groups_pb
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
+from wings_core.protocol.v1 import shards_pb2 as shards_pb
 from wings_core.schemas import check_topic_schema
 from wings_core.share.model import ShareConfig
 from wings_server.metadata.paging import TOPICS_PAGE_SIZE_MAX, page, page_size_of
@@ -241,7 +245,10 @@ class StageHandlers:
 
     def publish_stages(self, request: pb.PublishStagesRequest) -> pb.PublishStagesResponse:
         """Make stages visible."""
-        published = self._stages.publish(request.writer, request.batch, list(request.stages))
+        shards = [progress_of(progress) for progress in request.shards]
+        published = self._stages.publish(
+            request.writer, request.batch, list(request.stages), shards
+        )
         return codec.published_message(published)
 
     def abort_stages(self, request: pb.AbortStagesRequest) -> pb.AbortStagesResponse:
@@ -324,6 +331,79 @@ class GroupHandlers:
         """Forget a group, and answer what it was."""
         topic = _named(request.topic, request.topic_uuid)
         return codec.group_message(self._groups.delete(topic, request.name))
+
+
+class ShardHandlers:
+    """The RPCs of `wings.v1.ShardService`.
+
+    Args:
+        metadata: What is served.
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._shards = metadata.shards
+
+    def open_shards(self, request: shards_pb.OpenShardsRequest) -> shards_pb.ShardsResponse:
+        """Create shards that are not there."""
+        return shards_message(
+            self._shards.open(
+                text_of(request.source), text_of(request.token), _texts(request.shards)
+            )
+        )
+
+    def acquire_shards(self, request: shards_pb.AcquireShardsRequest) -> shards_pb.ShardsResponse:
+        """Take over shards."""
+        claims = [
+            ShardClaim(text_of(claim.shard), text_of(claim.token)) for claim in request.claims
+        ]
+        return shards_message(
+            self._shards.acquire(
+                text_of(request.source), text_of(request.token), claims, request.stale_seconds
+            )
+        )
+
+    def reset_shards(self, request: shards_pb.ResetShardsRequest) -> shards_pb.ShardsResponse:
+        """Open dead shards again."""
+        return shards_message(self._shards.reset(text_of(request.source), _texts(request.shards)))
+
+    def get_shards(self, request: shards_pb.GetShardsRequest) -> shards_pb.ShardsResponse:
+        """Answer shards by their ids."""
+        return shards_message(self._shards.get(text_of(request.source), _texts(request.shards)))
+
+    def list_shards(self, request: shards_pb.ListShardsRequest) -> shards_pb.ShardsResponse:
+        """Answer shards of a source."""
+        return shards_message(
+            self._shards.of_source(
+                text_of(request.source),
+                state_of(request.state) if request.HasField("state") else None,
+                text_of(request.after),
+                request.shards_max,
+            )
+        )
+
+    def count_shards(self, request: shards_pb.CountShardsRequest) -> shards_pb.CountShardsResponse:
+        """Answer how many shards there are."""
+        counts = self._shards.count(text_of(request.source))
+        return shards_pb.CountShardsResponse(
+            open=counts.open,
+            finished=counts.finished,
+            dead=counts.dead,
+            position=counts.position,
+        )
+
+    def prune_shards(self, request: shards_pb.PruneShardsRequest) -> shards_pb.PruneShardsResponse:
+        """Forget shards that ended long ago."""
+        pruned = self._shards.prune(
+            text_of(request.source),
+            request.age_seconds,
+            request.count_max if request.HasField("count_max") else None,
+            request.interval_seconds,
+        )
+        return shards_pb.PruneShardsResponse(shards=pruned.shards, debounced=pruned.debounced)
+
+
+def _texts(data: Iterable[bytes]) -> list[str]:
+    return [text_of(each) for each in data]
 
 
 def _step(name: str, number: int) -> int:

@@ -17,6 +17,8 @@ from wings_core.contracts.actions import (
     ListTopics,
     NamespaceBody,
     OffsetForTimestamp,
+    ShardAcquire,
+    StagePublish,
     TopicBody,
     describe_namespace,
     describe_offsets,
@@ -24,7 +26,15 @@ from wings_core.contracts.actions import (
     describe_topic,
 )
 from wings_core.errors import InvalidArgument, InvalidSchema
-from wings_core.model import ConsumerOffset, Namespace, PartitionState, Topic, TopicConfig
+from wings_core.model import (
+    ConsumerOffset,
+    Namespace,
+    PartitionState,
+    ShardProgress,
+    ShardState,
+    Topic,
+    TopicConfig,
+)
 from wings_core.names import DEFAULT_NAMESPACE, TopicName
 from wings_core.partitions import partition_of_value
 from wings_core.schemas import schema_from_ipc, schema_to_ipc
@@ -300,3 +310,47 @@ def test_a_consumers_offsets_are_described_in_the_order_given() -> None:
             },
         ]
     }
+
+
+ENTRY = {"source": "s", "shard": "file:///x", "token": "a", "position": 0, "next_position": 7}
+
+
+def publish(**changes: object) -> dict[str, Any]:
+    entry = {key: value for key, value in {**ENTRY, **changes}.items() if value is not ...}
+    return {"writer": "w", "batch": 0, "stages": [], "shards": [entry]}
+
+
+def test_a_publish_tells_of_shards() -> None:
+    (entry,) = parse(StagePublish, publish()).shards
+    assert entry.progress() == ShardProgress("s", "file:///x", "a", 0, 7, ShardState.OPEN, None)
+    (entry,) = parse(StagePublish, publish(state="dead", error="bad")).shards
+    assert (entry.progress().state, entry.progress().error) == (ShardState.DEAD, "bad")
+    assert parse(StagePublish, {"writer": "w", "batch": 0, "stages": []}).shards == ()
+    again = StagePublish.parse_body(parse(StagePublish, publish(state="finished")).to_bytes())
+    assert again.shards[0].state is ShardState.FINISHED
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("source", ...),
+        ("token", ""),
+        ("shard", "x" * 2_049),
+        ("position", -1),
+        ("next_position", "7"),
+        ("state", "closed"),
+        ("error", None),
+        ("owner", "a"),
+    ],
+)
+def test_what_a_publish_says_wrong_of_a_shard_is_named(key: str, value: object) -> None:
+    if value is None:
+        assert parse(StagePublish, publish(error=None)).shards[0].error is None
+    else:
+        assert f"shards[0].{key}" in refusal(StagePublish, publish(**{key: value}))
+
+
+@pytest.mark.parametrize("seconds", [-1, "1", None, 1e12])
+def test_a_stale_owner_is_told_by_seconds(seconds: object) -> None:
+    body = {"source": "s", "token": "a", "claims": [], "stale_seconds": seconds}
+    assert "key 'stale_seconds'" in refusal(ShardAcquire, body)

@@ -1,12 +1,13 @@
 """Who waits for whom in PostgreSQL: the order in which transactions of all nodes take locks.
 
     1. the writer of a publish, abort or flush      advisory, by a hash of its name
-    2. topics: deletion exclusive, all else shared  advisory, by a hash of the UUID
-    3. ids of stages that a commit may begin        advisory, by a hash of the id
-    4. stages                                       rows, by name
-    5. producers, then partitions: first those that are new are inserted, then all are locked
+    2. shards                                       rows, by source and id
+    3. topics: deletion exclusive, all else shared  advisory, by a hash of the UUID
+    4. ids of stages that a commit may begin        advisory, by a hash of the id
+    5. stages                                       rows, by name
+    6. producers, then partitions: first those that are new are inserted, then all are locked
                                                     rows, by topic and name or value
-    6. folios                                       rows, by name
+    7. folios                                       rows, by name
 
 Within each, a transaction takes what it needs in ascending order. So no two transactions wait for
 each other, but by way of an insert that PostgreSQL makes wait for reasons of its own; such a

@@ -242,7 +242,35 @@ _GROUPS: Sequence[LiteralString] = (
     """,
 )
 
-MIGRATIONS: Sequence[Sequence[LiteralString]] = (_INITIAL, _FLUSHES, _RETIRED, _GROUPS)
+_SHARDS: Sequence[LiteralString] = (
+    """
+    -- How far files and their like were read into the log, and by whom; see metadata/shards.py.
+    CREATE TABLE shards (
+        source BYTEA NOT NULL,
+        shard BYTEA NOT NULL,
+        token BYTEA NOT NULL,
+        position BIGINT NOT NULL,
+        state TEXT NOT NULL, -- open, finished or dead.
+        failures BIGINT NOT NULL,
+        error BYTEA, -- Of the last failure, in UTF-8.
+        opened_at BIGINT NOT NULL,
+        updated_at BIGINT NOT NULL,
+        PRIMARY KEY (source, shard)
+    ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05)
+    """,
+    """
+    CREATE INDEX shards_by_age ON shards (source, state, updated_at)
+    """,
+    """
+    -- When the shards of a source were last pruned.
+    CREATE TABLE shard_prunings (
+        source BYTEA PRIMARY KEY,
+        pruned_at BIGINT NOT NULL
+    )
+    """,
+)
+
+MIGRATIONS: Sequence[Sequence[LiteralString]] = (_INITIAL, _FLUSHES, _RETIRED, _GROUPS, _SHARDS)
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 
 

@@ -10,6 +10,7 @@ from wings_core.metadata.postgres import locks
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.faults import Retry
 from wings_core.metadata.postgres.locks import Lock
+from wings_core.metadata.postgres.shards import write_progress
 from wings_core.metadata.postgres.stages import lock_stages
 from wings_core.metadata.stages import (
     PUBLISH_RESULTS_KEPT_MAX,
@@ -19,7 +20,7 @@ from wings_core.metadata.stages import (
     check_pages,
     no_stage,
 )
-from wings_core.model import Published, PublishedRange
+from wings_core.model import Published, PublishedRange, ShardProgress
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition
 
@@ -100,7 +101,12 @@ class PublishOutcome:
 
 
 def publish(
-    connection: Connection, writer: str, batch: int, stages: Sequence[str], now: int
+    connection: Connection,
+    writer: str,
+    batch: int,
+    stages: Sequence[str],
+    shards: Sequence[ShardProgress],
+    now: int,
 ) -> PublishOutcome:
     """Publish within the transaction of `connection`; see `Stages.publish`."""
     locks.take(connection, Lock.WRITERS, (writer,))
@@ -114,6 +120,7 @@ def publish(
     check_batch(writer, batch, row[0])
     if len(set(stages)) < len(stages):
         raise InvalidArgument("a stage is named twice")
+    write_progress(connection, shards, now)
     drafts, topics = _lock_all(connection, stages)
     stage_ids = [draft.stage_id for draft in drafts]
     connection.execute(_INSERT_PARTITIONS, (stage_ids,))

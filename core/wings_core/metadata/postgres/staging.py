@@ -14,7 +14,8 @@ from wings_core.metadata.postgres.stages import (
     stages_of_topic,
     sweep,
 )
-from wings_core.model import Aborted, Published, Stage, StoredPage
+from wings_core.metadata.shards import check_progress
+from wings_core.model import Aborted, Published, ShardProgress, Stage, StoredPage
 
 
 class PostgresStages(Stages):
@@ -29,11 +30,20 @@ class PostgresStages(Stages):
         self._database = database
         self._clock = clock
 
-    def publish(self, writer: str, batch: int, stages: Sequence[str]) -> Published:
+    def publish(
+        self,
+        writer: str,
+        batch: int,
+        stages: Sequence[str],
+        shards: Sequence[ShardProgress] = (),
+    ) -> Published:
         """Make stages visible; see `Stages.publish`."""
         check_publish(writer, batch)
+        check_progress(shards)
         return self._database.write(
-            lambda connection: publish.publish(connection, writer, batch, stages, self._clock()),
+            lambda connection: publish.publish(
+                connection, writer, batch, stages, shards, self._clock()
+            ),
             lambda outcome: Notice(outcome.ends) if outcome.ends else None,
         ).published
 

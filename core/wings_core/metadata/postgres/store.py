@@ -19,6 +19,7 @@ from wings_core.metadata.postgres.listener import Listener
 from wings_core.metadata.postgres.migrations import check_version, migrate
 from wings_core.metadata.postgres.notices import Notice, decode_notice
 from wings_core.metadata.postgres.registry import PostgresRegistry
+from wings_core.metadata.postgres.shards import PostgresShards
 from wings_core.metadata.postgres.staging import PostgresStages
 from wings_core.metadata.waiters import Waiters
 from wings_core.times import now_us
@@ -71,6 +72,7 @@ class PostgresMetadata(Metadata):
         self._registry = PostgresRegistry(self._database, self._waiters, clock)
         self._stages = PostgresStages(self._database, clock)
         self._groups = PostgresGroups(self._database, clock)
+        self._shards = PostgresShards(self._database, clock)
 
     @property
     def admin(self) -> PostgresAdmin:
@@ -91,6 +93,11 @@ class PostgresMetadata(Metadata):
     def groups(self) -> PostgresGroups:
         """Share groups."""
         return self._groups
+
+    @property
+    def shards(self) -> PostgresShards:
+        """What is read into the log once."""
+        return self._shards
 
     def claim(self, directory: UUID, metadata: UUID | None) -> UUID:
         """Bind this metadata to a data directory, or make sure that it is.

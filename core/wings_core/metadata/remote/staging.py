@@ -6,7 +6,9 @@ from wings_core.errors import InvalidArgument
 from wings_core.metadata.interfaces import Stages
 from wings_core.metadata.remote import codec
 from wings_core.metadata.remote.channel import ServiceChannel
-from wings_core.model import Aborted, Published, Stage, StoredPage
+from wings_core.metadata.remote.shards import progress_message
+from wings_core.metadata.shards import check_progress
+from wings_core.model import Aborted, Published, ShardProgress, Stage, StoredPage
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
 from wings_core.protocol.v1.offset_registry_pb2_grpc import StageServiceStub
 
@@ -25,17 +27,25 @@ class RemoteStages(Stages):
         self._channel = channel
         self._stub = StageServiceStub(channel.channel)
 
-    def publish(self, writer: str, batch: int, stages: Sequence[str]) -> Published:
+    def publish(
+        self,
+        writer: str,
+        batch: int,
+        stages: Sequence[str],
+        shards: Sequence[ShardProgress] = (),
+    ) -> Published:
         """Make stages visible; see `Stages.publish`.
 
         Where the answer is lost, `Unavailable` is raised with the fact `in_doubt`; the same batch
         published again is answered with the first result.
         """
         _check_batch(batch)
+        check_progress(shards)
         request = pb.PublishStagesRequest(
             writer=codec.text("the writer", writer),
             batch=batch,
             stages=[codec.text("the stage", stage) for stage in stages],
+            shards=[progress_message(progress) for progress in shards],
         )
         response = self._channel.call(self._stub.PublishStages, request, PUBLISH_SECONDS)
         return codec.published_of(response)

@@ -9,6 +9,7 @@ from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.remote.groups import RemoteGroups
 from wings_core.metadata.remote.registry import RemoteRegistry
 from wings_core.metadata.remote.retries import Retries
+from wings_core.metadata.remote.shards import RemoteShards
 from wings_core.metadata.remote.staging import RemoteStages
 from wings_core.times import now_us
 
@@ -32,6 +33,7 @@ class RemoteMetadata(Metadata):
         self._registry = RemoteRegistry(self._channel, topics, self._retries, clock)
         self._stages = RemoteStages(self._channel)
         self._groups = RemoteGroups(self._channel)
+        self._shards = RemoteShards(self._channel)
 
     def store_id(self, seconds_max: float) -> str:
         """Return what tells the service's metadata from any other.
@@ -62,6 +64,11 @@ class RemoteMetadata(Metadata):
     def groups(self) -> RemoteGroups:
         """Share groups."""
         return self._groups
+
+    @property
+    def shards(self) -> RemoteShards:
+        """What is read into the log once."""
+        return self._shards
 
     def close(self) -> None:
         """End the connection and the calls on it; later calls raise `Unavailable`."""

@@ -227,7 +227,43 @@ _GROUPS = (
     """,
 )
 
-MIGRATIONS: Sequence[Sequence[str]] = (_INITIAL, _STAGES, _FLUSHES, _IDENTITY, _RETIRED, _GROUPS)
+_SHARDS = (
+    """
+    -- How far files and their like were read into the log, and by whom; see metadata/shards.py.
+    CREATE TABLE shards (
+        source TEXT NOT NULL,
+        shard TEXT NOT NULL,
+        token TEXT NOT NULL,
+        position INTEGER NOT NULL,
+        state TEXT NOT NULL, -- open, finished or dead.
+        failures INTEGER NOT NULL,
+        error TEXT, -- Of the last failure.
+        opened_at INTEGER NOT NULL,
+        updated_at INTEGER NOT NULL,
+        PRIMARY KEY (source, shard)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE INDEX shards_by_age ON shards (source, state, updated_at)
+    """,
+    """
+    -- When the shards of a source were last pruned.
+    CREATE TABLE shard_prunings (
+        source TEXT PRIMARY KEY,
+        pruned_at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+)
+
+MIGRATIONS: Sequence[Sequence[str]] = (
+    _INITIAL,
+    _STAGES,
+    _FLUSHES,
+    _IDENTITY,
+    _RETIRED,
+    _GROUPS,
+    _SHARDS,
+)
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 
 

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 from wings_core.errors import InvalidArgument, TopicNotFound
 from wings_core.metadata.judge import PartitionDraft, check_publish
 from wings_core.metadata.sqlite.commit import find_partition, write_partitions
+from wings_core.metadata.sqlite.shards import write_progress
 from wings_core.metadata.sqlite.stages import find_stage
 from wings_core.metadata.stages import (
     PUBLISH_RESULTS_KEPT_MAX,
@@ -18,7 +19,7 @@ from wings_core.metadata.stages import (
     check_pages,
     no_stage,
 )
-from wings_core.model import Published, PublishedRange
+from wings_core.model import Published, PublishedRange, ShardProgress
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition
 
@@ -42,7 +43,12 @@ class PublishOutcome:
 
 
 def publish(
-    connection: sqlite3.Connection, writer: str, batch: int, stages: Sequence[str], now: int
+    connection: sqlite3.Connection,
+    writer: str,
+    batch: int,
+    stages: Sequence[str],
+    shards: Sequence[ShardProgress],
+    now: int,
 ) -> PublishOutcome:
     """Publish within the transaction of `connection`; see `Stages.publish`."""
     check_publish(writer, batch)
@@ -55,6 +61,7 @@ def publish(
     check_batch(writer, batch, last_batch)
     if len(set(stages)) < len(stages):
         raise InvalidArgument("a stage is named twice")
+    write_progress(connection, shards, now)
     move = _Move(connection, now)
     for draft in _drafts(connection, stages):
         move.stage(draft)

@@ -13,7 +13,7 @@ from wings_core.metadata.sqlite.stages import (
     sweep,
 )
 from wings_core.metadata.waiters import Waiters
-from wings_core.model import Aborted, Published, Stage, StoredPage
+from wings_core.model import Aborted, Published, ShardProgress, Stage, StoredPage
 
 
 class SqliteStages(Stages):
@@ -32,10 +32,17 @@ class SqliteStages(Stages):
         self._waiters = waiters
         self._clock = clock
 
-    def publish(self, writer: str, batch: int, stages: Sequence[str]) -> Published:
+    def publish(
+        self,
+        writer: str,
+        batch: int,
+        stages: Sequence[str],
+        shards: Sequence[ShardProgress] = (),
+    ) -> Published:
         """Make stages visible; see `Stages.publish`."""
         with self._connections.writing() as connection:
-            outcome = publish.publish(connection, writer, batch, stages, self._clock())
+            now = self._clock()
+            outcome = publish.publish(connection, writer, batch, stages, shards, now)
         self._waiters.notify(outcome.ends)
         return outcome.published
 

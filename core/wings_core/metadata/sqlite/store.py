@@ -22,6 +22,7 @@ from wings_core.metadata.sqlite.connections import Connections
 from wings_core.metadata.sqlite.groups import SqliteGroups
 from wings_core.metadata.sqlite.migrations import check_version, migrate
 from wings_core.metadata.sqlite.registry import SqliteRegistry
+from wings_core.metadata.sqlite.shards import SqliteShards
 from wings_core.metadata.sqlite.staging import SqliteStages
 from wings_core.metadata.sqlite.topics import TOPICS_CACHED_MAX, TopicCache
 from wings_core.metadata.waiters import Waiters
@@ -71,6 +72,7 @@ class SqliteMetadata(Metadata):
         self._registry = SqliteRegistry(self._connections, waiters, clock)
         self._stages = SqliteStages(self._connections, waiters, clock)
         self._groups = SqliteGroups(self._connections, clock)
+        self._shards = SqliteShards(self._connections, clock)
 
     @property
     def store_id(self) -> str:
@@ -98,6 +100,11 @@ class SqliteMetadata(Metadata):
     def groups(self) -> SqliteGroups:
         """Share groups."""
         return self._groups
+
+    @property
+    def shards(self) -> SqliteShards:
+        """What is read into the log once."""
+        return self._shards
 
     def close(self) -> None:
         """Close the database, once calls under way have ended; later calls raise `Unavailable`."""

@@ -13,6 +13,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from wings_core.protocol.v1 import shards_pb2 as _shards_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -965,20 +966,26 @@ class PublishStagesRequest(_message.Message):
     WRITER_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
     writer: _builtins.str
     batch: _builtins.int
     @_builtins.property
     def stages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedCompositeFieldContainer[_shards_pb2.ShardProgress]:
+        """In the same transaction."""
+
     def __init__(
         self,
         *,
         writer: _builtins.str = ...,
         batch: _builtins.int = ...,
         stages: _abc.Iterable[_builtins.str] | None = ...,
+        shards: _abc.Iterable[_shards_pb2.ShardProgress] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "stages", b"stages", "writer", b"writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "shards", b"shards", "stages", b"stages", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

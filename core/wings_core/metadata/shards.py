@@ -1,0 +1,161 @@
+"""The rules of shards, whatever store they are in: what may be asked, and what a publish does.
+
+A publish names where a shard stands and who owns it. Where either is wrong, somebody else has gone
+on with the shard, or its owner repeats itself: nothing of that publish may be seen.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from wings_core.contracts.messages import shortened
+from wings_core.errors import InvalidArgument, PublishFenced
+from wings_core.metadata.interfaces import OFFSET_MAX
+from wings_core.metadata.judge import check_id
+from wings_core.model import Shard, ShardClaim, ShardProgress, ShardState
+
+SHARDS_MAX = 10_000
+"""The most shards of one call, or of one publish."""
+
+SHARD_BYTES_MAX = 2_048
+"""The longest id of a shard, in UTF-8: a file's URI and version."""
+
+ERROR_BYTES_MAX = 1_024
+"""Of an error that is remembered, in UTF-8; what is longer is cut."""
+
+PRUNED_MAX = 10_000
+"""The most shards that one pruning forgets."""
+
+SECONDS_MAX = 100 * 366 * 86_400.0
+"""The longest time that a call may name."""
+
+
+def check_shards(source: str, token: str | None, shards: Sequence[str]) -> None:
+    """Make sure that ids can be stored, and that each is there once.
+
+    Args:
+        source: The source.
+        token: Of an owner; None where there is none.
+        shards: Ids.
+
+    Raises:
+        InvalidArgument: They cannot, or one is there twice.
+    """
+    _check_source(source)
+    if token is not None:
+        _check_token(token)
+    if len(shards) > SHARDS_MAX:
+        raise InvalidArgument(f"{len(shards)} shards, at most {SHARDS_MAX} are allowed at once")
+    for shard in shards:
+        _check_shard(shard)
+    if len(set(shards)) < len(shards):
+        raise InvalidArgument("a shard is named twice")
+
+
+def check_claims(source: str, token: str, claims: Sequence[ShardClaim]) -> None:
+    """Make sure that claims can be looked at; see `check_shards`."""
+    check_shards(source, token, [claim.shard for claim in claims])
+    for claim in claims:
+        check_id("a shard's token", claim.token)
+
+
+def check_seconds(what: str, seconds: float) -> None:
+    """Make sure that a time can be one.
+
+    Raises:
+        InvalidArgument: It cannot.
+    """
+    if not 0 <= seconds <= SECONDS_MAX:
+        raise InvalidArgument(f"{what} is {seconds}, expected 0 to {SECONDS_MAX:.0f} seconds")
+
+
+def check_progress(shards: Sequence[ShardProgress]) -> None:
+    """Make sure that what a publish says of shards makes sense by itself.
+
+    Raises:
+        InvalidArgument: It does not.
+    """
+    if len(shards) > SHARDS_MAX:
+        raise InvalidArgument(f"{len(shards)} shards, at most {SHARDS_MAX} are allowed at once")
+    if len({(each.source, each.shard) for each in shards}) < len(shards):
+        raise InvalidArgument("a shard is named twice")
+    for each in shards:
+        _check_source(each.source)
+        _check_token(each.token)
+        _check_shard(each.shard)
+        if not 0 <= each.position <= each.next_position <= OFFSET_MAX:
+            raise InvalidArgument(
+                f"shard {each.shard!r:.80} cannot go from {each.position} to {each.next_position}"
+            )
+        if each.error is not None and each.next_position != each.position:
+            raise InvalidArgument(f"shard {each.shard!r:.80} both failed and got on")
+
+
+def moved(stored: Shard | None, progress: ShardProgress, now: int) -> Shard:
+    """Return a shard as a publish leaves it.
+
+    Args:
+        stored: As it is; None where it is not there.
+        progress: What the publish says.
+        now: Microseconds since the epoch.
+
+    Raises:
+        PublishFenced: The publisher does not own it, or it stands elsewhere.
+    """
+    if stored is None:
+        raise _fenced(progress, "is not there: it was never opened, or was pruned")
+    if stored.state is not ShardState.OPEN:
+        raise _fenced(progress, f"is {stored.state} already")
+    if stored.token != progress.token:
+        raise _fenced(progress, "has another owner by now")
+    if stored.position != progress.position:
+        raise _fenced(progress, f"stands at {stored.position}, not {progress.position}")
+    if progress.error is not None:
+        failures, error = stored.failures + 1, cut_error(progress.error)
+    elif progress.next_position > progress.position or progress.state is ShardState.FINISHED:
+        failures, error = 0, None
+    else:
+        failures, error = stored.failures, stored.error
+    return replace(
+        stored,
+        position=progress.next_position,
+        state=progress.state,
+        failures=failures,
+        error=error,
+        updated_at=now,
+    )
+
+
+def cut_error(text: str) -> str:
+    """Return an error's text as every store can keep it."""
+    return shortened(text, ERROR_BYTES_MAX)
+
+
+def _fenced(progress: ShardProgress, why: str) -> PublishFenced:
+    return PublishFenced(
+        f"shard {progress.shard!r:.200} {why}", source=progress.source, shard=progress.shard
+    )
+
+
+def _check_source(source: str) -> None:
+    if not source:
+        raise InvalidArgument("a source is named")
+    check_id("the source", source)
+
+
+def _check_token(token: str) -> None:
+    if not token:
+        raise InvalidArgument("an owner's token is not empty")
+    check_id("the token", token)
+
+
+def _check_shard(shard: str) -> None:
+    if not shard:
+        raise InvalidArgument("a shard's id is not empty")
+    try:
+        size = len(shard.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"the shard {shard[:80]!a} is not valid Unicode") from None
+    if size > SHARD_BYTES_MAX:
+        raise InvalidArgument(
+            f"the id of a shard has {size} bytes, at most {SHARD_BYTES_MAX} are allowed"
+        )
