@@ -16,7 +16,7 @@ SHARDS_MAX = 10_000
 """The most shards of one call."""
 
 ShardId = Annotated[str, Field(min_length=1, max_length=2_048)]
-Seconds = Annotated[float, Field(ge=0, le=100 * 366 * 86_400.0, allow_inf_nan=False, strict=False)]
+Seconds = Annotated[float, Field(ge=0, le=100 * 366 * 86_400.0, allow_inf_nan=False)]
 State = Annotated[ShardState, Field(strict=False)]
 ShardIds = Annotated[tuple[ShardId, ...], Field(strict=False, max_length=SHARDS_MAX)]
 
