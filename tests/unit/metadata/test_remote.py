@@ -35,12 +35,6 @@ from wings_core.protocol.v1 import admin_pb2, offset_registry_pb2
 from wings_core.protocol.v1.admin_pb2_grpc import AdminServiceStub
 from wings_core.protocol.v1.offset_registry_pb2_grpc import OffsetRegistryServiceStub
 from wings_core.times import Deadline, now_us
-from wings_server.metadata.handlers import (
-    AdminHandlers,
-    RegistryHandlers,
-    ShardHandlers,
-    StageHandlers,
-)
 from wings_server.metadata.service import services, snake_case
 
 LONG = 20.0
@@ -73,7 +67,6 @@ def push(metadata: RemoteMetadata, topic: Topic) -> None:
 
 def test_every_rpc_has_a_handler(remote: RemoteOverSqlite) -> None:
     for descriptor, handlers in services(remote.served, "id"):
-        assert isinstance(handlers, (AdminHandlers, RegistryHandlers, ShardHandlers, StageHandlers))
         for method in descriptor.methods:
             if method.name != "OffsetLocation":
                 assert callable(getattr(handlers, snake_case(method.name)))
