@@ -2,6 +2,7 @@
 # .venv, at the versions and hashes pinned in requirements/, by the first target that needs it.
 
 PYTHON ?= python3
+PROCESSES ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -21,7 +22,7 @@ demo: $(VENV)/.server ## the main job end to end: a server, a million rows, a lo
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev ## all tests but the soak tests
-	$(BIN)/python -m pytest -m "not soak"
+	$(BIN)/python -m pytest -m "not soak" --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 
 soak: $(VENV)/.dev ## the tests that run for minutes: many crashes under load
 	$(BIN)/python -m pytest -m soak

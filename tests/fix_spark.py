@@ -1,5 +1,6 @@
 """One Spark session for all tests marked `spark`, and what they load from it."""
 
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,7 +17,10 @@ def spark() -> "Iterator[SparkSession]":
     """A local session of two cores; starting it takes seconds, so all tests share it."""
     from wings_spark.testing import QUICK_JAVA, local_session
 
+    on_ctrl_c = signal.getsignal(signal.SIGINT)
     with local_session(settings=QUICK_JAVA, attempts=2) as session:
+        # PySpark's own handler asks Java first, in tests of other things than Spark too.
+        signal.signal(signal.SIGINT, on_ctrl_c)
         yield session
 
 

@@ -1,5 +1,6 @@
 import gc
 import threading
+import time
 from typing import Any, cast
 
 import pyarrow as pa
@@ -23,8 +24,13 @@ def numbers(wings: Client, new_topic: NewTopic) -> Topic:
     return topic
 
 
-def scan_threads() -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if each.name.startswith("wings-scan")]
+def wait_for_scan_threads(seconds: float = 20.0) -> None:
+    """Return once all threads of scans have ended; they are told to, and then take their time."""
+    end = time.monotonic() + seconds
+    for thread in threading.enumerate():
+        if thread.name.startswith("wings-scan"):
+            thread.join(max(0.0, end - time.monotonic()))
+            assert not thread.is_alive(), thread.name
 
 
 @pytest.mark.parametrize("connect", ["sync"], indirect=True)
@@ -65,7 +71,7 @@ def test_a_parallel_scan_reads_every_row_once(wings: Client, numbers: Topic, par
         assert values == list(range(values[0], values[-1] + 1))
         seen += values
     assert sorted(seen) == list(range(ROWS))
-    assert not scan_threads()
+    wait_for_scan_threads()
 
 
 def test_a_parallel_scan_of_many_partitions(wings: Client, new_topic: NewTopic) -> None:
@@ -91,7 +97,7 @@ def test_a_scan_that_is_let_go_of_ends_its_streams(
         del reader
         gc.collect()
         server.wait_for_calls(0)
-        assert not scan_threads()
+        wait_for_scan_threads()
 
 
 def test_leaving_the_loop_ends_a_scan(server: RunningServer, wings: Client, numbers: Topic) -> None:
@@ -105,7 +111,7 @@ def test_a_scan_that_is_never_read_opens_no_stream(
 ) -> None:
     readers = [wings.scan(numbers, parallel=parallel) for parallel in (1, 4)]
     server.wait_for_calls(0)
-    assert not scan_threads()
+    wait_for_scan_threads()
     del readers
 
 

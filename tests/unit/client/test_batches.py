@@ -76,7 +76,9 @@ def test_missing_values_of_pandas_are_nulls() -> None:
     assert rows_of(frame) == [{"key": "a", "n": 1}, {"key": None, "n": None}]
 
 
-@pytest.mark.parametrize("nothing", [7, "text", b"bytes", None, object()], ids=repr)
+@pytest.mark.parametrize(
+    "nothing", [7, "text", b"bytes", None, object()], ids=lambda nothing: type(nothing).__name__
+)
 def test_what_cannot_be_pushed_is_a_type_error(nothing: object) -> None:
     with pytest.raises(TypeError, match="cannot push"):
         list(to_batches(nothing, SCHEMA, Cut()))

@@ -89,13 +89,13 @@ KINDS = list(MINIMAL)
 GOOD = [
     pytest.param(kind, key, value, id=f"{kind}-{key}-{value!r}"[:60])
     for key, (kinds, good, _) in KEYS.items()
-    for kind in kinds
+    for kind in sorted(kinds)  # In the same order in every process.
     for value in good
 ]
 BAD = [
     pytest.param(kind, key, value, id=f"{kind}-{key}-{value!r}"[:60])
     for key, (kinds, _, bad) in KEYS.items()
-    for kind in kinds
+    for kind in sorted(kinds)  # In the same order in every process.
     for value in [*bad, *([] if key == "partition" else [None])]
 ]
 FOREIGN = [
