@@ -7,7 +7,7 @@ from wings_core.data_directory import DataDirectory
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.ingest.group_commit import FlushReport, GroupCommit
 from wings_core.limits import Limits
-from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry, Shards, Stages
+from wings_core.metadata.interfaces import Admin, Metadata, Nodes, OffsetRegistry, Shards, Stages
 from wings_core.metadata.place import open_metadata
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import Aborted, Topic
@@ -35,6 +35,7 @@ class Log:
         registry: The index of offsets.
         stages: What is durable and not visible yet.
         shards: What is read into the log once, such as files.
+        nodes: The Flight nodes that are there, where several share the metadata.
         store: The pages.
         group_commit: The way in.
         fetcher: The way out.
@@ -52,6 +53,7 @@ class Log:
         self.registry: OffsetRegistry = metadata.registry
         self.stages: Stages = metadata.stages
         self.shards: Shards = metadata.shards
+        self.nodes: Nodes = metadata.nodes
         self.store = store
         self.limits = limits
         self.group_commit = GroupCommit(store, self.registry, limits, on_flush)

@@ -342,6 +342,16 @@ class ShardsPruned:
 
 
 @dataclass(frozen=True, slots=True)
+class Node:
+    """A Flight node of several, and where its clients reach it."""
+
+    id: str
+    """Unique for the process, from its start to its end."""
+    address: str
+    """`HOST:PORT`, an IPv6 host in brackets."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerOffset:
     """A named consumer's place in a partition: `offset` is the next one to read."""
 

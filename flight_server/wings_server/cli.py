@@ -57,6 +57,14 @@ def serve(
             help="Where Arrow Flight is served; port 0 picks a free one. Default: 127.0.0.1:7777.",
         ),
     ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where clients reach Flight on this node of several, told to them by each; port 0 "
+            "is the real one. Default: where it is served.",
+        ),
+    ] = None,
     http: Annotated[
         str | None,
         typer.Option(
@@ -99,6 +107,7 @@ def serve(
         "metadata_url": metadata_url,
         "metadata": metadata,
         "flight": flight,
+        "advertise": advertise,
         "http": http,
         "drain_seconds": drain_seconds,
         "log_level": log_level,

@@ -22,6 +22,7 @@ from wings_server.flight.service import FlightService
 from wings_server.http.app import create_app
 from wings_server.http.listener import HttpListener, bind
 from wings_server.http.service import HttpService
+from wings_server.membership import Membership
 from wings_server.metrics import Metrics
 from wings_server.settings import Address, Settings
 
@@ -70,6 +71,10 @@ class Server:
             InvalidArgument: The directory is something else, or of other metadata.
         """
         settings = self.settings
+        if settings.metadata is not None:
+            _advertised(settings, settings.flight)  # Tells before anything is opened.
+        elif settings.advertise is not None:
+            raise InvalidArgument("--advertise is for nodes of a metadata service: give --metadata")
         # Every part pushes how it is stopped; unwound backwards, that is the order of a drain.
         with ExitStack() as started:
             metrics = Metrics()
@@ -82,11 +87,15 @@ class Server:
             listener = HttpListener(app, settings.http)
             started.callback(listener.stop)
             started.callback(self.http_service.drain, settings.drain_seconds)
-            self.service = _serve_flight(log, settings.flight, metrics)
+            membership = Membership(log.nodes, settings.node_lease_seconds)
+            self.service = _serve_flight(log, settings.flight, metrics, membership)
             started.callback(self.service.stop, settings.drain_seconds)
             started.callback(self.http_service.refuse)
             self.http = listener.address
             self.flight = Address(settings.flight.host, self.service.port)
+            if settings.metadata is not None:
+                started.callback(membership.leave)
+                membership.join(_advertised(settings, self.flight))
             self._stop = started.pop_all()
         self._ready = True
 
@@ -117,11 +126,28 @@ def _open_log(settings: Settings, started: ExitStack, metrics: Metrics) -> Log:
     return Log.join(directory, metadata, settings.limits, metrics.flushed)
 
 
-def _serve_flight(log: Log, address: Address, metrics: Metrics) -> FlightService:
+def _advertised(settings: Settings, flight: Address) -> Address:
+    """Return where clients reach a node.
+
+    Raises:
+        InvalidArgument: Nobody could.
+    """
+    given = settings.advertise or settings.flight
+    if given.is_wildcard:
+        raise InvalidArgument(
+            f"{given} is no address to connect to: say with --advertise where clients of this node "
+            "reach it"
+        )
+    return Address(given.host, given.port or flight.port)
+
+
+def _serve_flight(
+    log: Log, address: Address, metrics: Metrics, membership: Membership
+) -> FlightService:
     # gRPC does not tell why a start fails, so the address is tried beforehand.
     bind(address).close()
     try:
-        return FlightService(log, address.host, address.port, metrics)
+        return FlightService(log, address.host, address.port, metrics, membership.addresses)
     except Exception as error:
         raise Unavailable(f"cannot serve Flight on {address}: {error}") from error
 

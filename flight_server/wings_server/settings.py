@@ -31,6 +31,7 @@ from pydantic_settings import (
 
 from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
+from wings_core.metadata.interfaces import NODE_LEASE_SECONDS_MAX
 
 ENVIRONMENT_PREFIX = "WINGS_"
 ENVIRONMENT_DELIMITER = "__"
@@ -59,6 +60,11 @@ class Address:
                 "an IPv6 host in brackets"
             )
         return cls(match[1].strip("[]"), int(match[2]))
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it stands for all addresses of the machine, and so for none to connect to."""
+        return self.host in {"0.0.0.0", "::"}
 
     def __str__(self) -> str:
         """Return `HOST:PORT`, an IPv6 host in brackets."""
@@ -111,6 +117,17 @@ class Settings(BaseSettings):
     )
     flight: AddressSetting = Field(
         default=Address("127.0.0.1", 7777), description="Where Arrow Flight is served."
+    )
+    advertise: AddressSetting | None = Field(
+        default=None,
+        description="Where clients reach Flight on this node, told to them by all nodes of a "
+        "metadata service; port 0: the real one. None: where it is served.",
+    )
+    node_lease_seconds: float = Field(
+        default=10.0,
+        ge=0.5,
+        le=NODE_LEASE_SECONDS_MAX,
+        description="How long a node of a metadata service that is gone is still listed.",
     )
     http: AddressSetting = Field(
         default=Address("127.0.0.1", 7780), description="Where HTTP is served."

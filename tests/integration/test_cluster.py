@@ -1,5 +1,6 @@
 """Flight nodes on one shared directory, with one metadata service, all real processes."""
 
+import json
 import os
 import signal
 import threading
@@ -12,6 +13,8 @@ import pyarrow.flight as flight
 import pytest
 from flight_calls import Answer, code_of, create_topic, get, numbers, push
 
+from wings_core.metadata.remote import RemoteMetadata
+from wings_core.model import Node
 from wings_server.testing import (
     MetadataProcess,
     ServerProcess,
@@ -23,6 +26,9 @@ LONG_MS = 30_000
 SECONDS = 30.0
 
 
+LEASE_SECONDS = 1.5
+
+
 class Cluster:
     """A metadata service and two nodes; the service can be killed and started again."""
 
@@ -32,7 +38,7 @@ class Cluster:
         self._listen = "127.0.0.1:0"
         self.metadata = self.start_metadata()
         self._listen = self.metadata.address
-        self.nodes = [self._start_node() for _ in range(2)]
+        self.nodes = [self.start_node(stack) for _ in range(2)]
         self.clients = [node.client() for node in self.nodes]
 
     def start_metadata(self) -> MetadataProcess:
@@ -41,9 +47,20 @@ class Cluster:
         )
         return self.metadata
 
-    def _start_node(self) -> ServerProcess:
-        flags = ("--metadata", self.metadata.address)
-        return self._stack.enter_context(server_process(self._directory / "shared", flags=flags))
+    def start_node(self, stack: ExitStack, *flags: str) -> ServerProcess:
+        flags = ("--metadata", self.metadata.address, *flags)
+        return stack.enter_context(
+            server_process(
+                self._directory / "shared",
+                flags=flags,
+                environment={"WINGS_NODE_LEASE_SECONDS": str(LEASE_SECONDS)},
+            )
+        )
+
+    def live(self) -> list[Node]:
+        """Return the nodes that the metadata service knows to be there."""
+        with RemoteMetadata(self.metadata.address) as metadata:
+            return metadata.nodes.live()
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +155,69 @@ def test_a_node_that_was_paused_goes_on(cluster: Cluster, new_topic_id: str) -> 
     answers = [get(client, kind="scan", topic=new_topic_id) for client in cluster.clients]
     assert answers[0].column("n") == answers[1].column("n")
     assert sorted(answers[0].column("n")) == [7] * 20 + [8]
+
+
+def locations(client: flight.FlightClient, topic: str, splits: int = 1) -> list[list[str]]:
+    """Return the locations of each endpoint that reads a topic."""
+    command = json.dumps({"topic": topic, "splits": splits})
+    info = client.get_flight_info(flight.FlightDescriptor.for_command(command))
+    return [[location.uri.decode() for location in found.locations] for found in info.endpoints]
+
+
+def lists(client: flight.FlightClient, topic: str, nodes: set[str]) -> None:
+    """Wait until an endpoint lists exactly these nodes."""
+    waited = threading.Event()
+    listed = set[str]()
+    for _ in range(200):
+        listed = set(locations(client, topic)[0])
+        if listed == nodes:
+            return
+        waited.wait(0.1)
+    pytest.fail(f"{listed} are listed, not {nodes}")
+
+
+def test_endpoints_list_all_live_nodes_and_begin_with_another_each_time(
+    cluster: Cluster, new_topic_id: str
+) -> None:
+    nodes = [node.flight for node in cluster.nodes]
+    create_topic(cluster.clients[0], new_topic_id, ["n: int64"])
+    push(cluster.clients[0], new_topic_id, numbers(*range(4)))
+    for client, own, other in ((cluster.clients[0], *nodes), (cluster.clients[1], *nodes[::-1])):
+        lists(client, new_topic_id, set(nodes))
+        assert locations(client, new_topic_id, splits=4) == [[own, other], [other, own]] * 2
+    listed = next(iter(cluster.clients[0].list_flights())).endpoints[0]
+    assert len(listed.locations) == 2
+
+
+def test_a_node_that_is_killed_or_paused_for_longer_than_its_lease_is_listed_no_more(
+    cluster: Cluster, new_topic_id: str
+) -> None:
+    first = cluster.clients[0]
+    create_topic(first, new_topic_id, ["n: int64"])
+    nodes = {node.flight for node in cluster.nodes}
+    with ExitStack() as stack:
+        third = cluster.start_node(stack)
+        lists(first, new_topic_id, nodes | {third.flight})
+        os.kill(third.pid, signal.SIGSTOP)
+        lists(first, new_topic_id, nodes)
+        os.kill(third.pid, signal.SIGCONT)
+        lists(first, new_topic_id, nodes | {third.flight})
+        third.kill()
+        lists(first, new_topic_id, nodes)
+        fourth = cluster.start_node(stack)
+        lists(first, new_topic_id, nodes | {fourth.flight})
+        assert fourth.terminate() == 0
+        # It says so itself: nobody waits for its lease to run out.
+        assert fourth.flight not in {node.address for node in cluster.live()}
+
+
+def test_a_node_says_which_address_clients_reach_it_by(cluster: Cluster, new_topic_id: str) -> None:
+    first = cluster.clients[0]
+    create_topic(first, new_topic_id, ["n: int64"])
+    with ExitStack() as stack:
+        node = cluster.start_node(stack, "--flight", "0.0.0.0:0", "--advertise", "localhost:0")
+        port = node.flight.rpartition(":")[2]
+        lists(first, new_topic_id, {f"grpc://localhost:{port}", *(n.flight for n in cluster.nodes)})
 
 
 def test_a_service_with_other_metadata_is_refused(cluster: Cluster, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from wings_core.model import (
     FlushId,
     Located,
     Namespace,
+    Node,
     PartitionState,
     Position,
     Published,
@@ -546,6 +547,36 @@ class Shards(Protocol):
         ...
 
 
+class Nodes(Protocol):
+    """The Flight nodes that are there: each by a lease that it renews while it lives."""
+
+    def renew(self, node: Node, seconds: float) -> list[Node]:
+        """Register a node, or renew its lease.
+
+        Args:
+            node: Itself; of an address, the node that registered last counts.
+            seconds: How long the lease lasts from now on, by the store's clock, to
+                `NODE_LEASE_SECONDS_MAX`.
+
+        Returns:
+            The nodes whose leases have not run out, this one among them, by address; at most
+            `NODES_MAX`.
+
+        Raises:
+            InvalidArgument: An id or address that cannot be, or a lease out of range.
+            ResourceExhausted: There are `NODES_MAX` nodes already.
+        """
+        ...
+
+    def leave(self, node_id: str) -> None:
+        """Take a node out, if it is there."""
+        ...
+
+    def live(self) -> list[Node]:
+        """Return the nodes as `renew` does."""
+        ...
+
+
 class Metadata(Protocol):
     """One store of metadata: its interfaces, opened and closed together."""
 
@@ -574,10 +605,21 @@ class Metadata(Protocol):
         """What is read into the log once."""
         ...
 
+    @property
+    def nodes(self) -> Nodes:
+        """The Flight nodes that are there."""
+        ...
+
     def close(self) -> None:
         """Let go of the store; later calls raise `Unavailable`."""
         ...
 
+
+NODES_MAX = 1_000
+"""The most Flight nodes at once."""
+
+NODE_LEASE_SECONDS_MAX = 3_600.0
+"""The longest that a node counts as live without a word of it."""
 
 RETIRE_MAX = 1_000
 """The most folios that are retired in one transaction."""

@@ -52,7 +52,7 @@ def open_metadata(
         _check_empty(directory)
         if read_only:
             raise InvalidArgument(f"{directory.path} was never used with PostgreSQL")
-    metadata = _open_postgres(url, read_only=read_only)
+    metadata = open_postgres(url, read_only=read_only)
     try:
         _bind(directory, bound, metadata, read_only=read_only)
     except BaseException:
@@ -61,7 +61,14 @@ def open_metadata(
     return metadata
 
 
-def _open_postgres(url: str, *, read_only: bool) -> "PostgresMetadata":
+def open_postgres(url: str, *, read_only: bool = False) -> "PostgresMetadata":
+    """Open metadata in PostgreSQL.
+
+    Raises:
+        InvalidArgument: The URL cannot be read, or this installation cannot use PostgreSQL.
+        Unavailable: It cannot be reached.
+        Internal: What is there is no metadata, or of another version.
+    """
     try:
         from wings_core.metadata.postgres import PostgresMetadata
     except ImportError as error:

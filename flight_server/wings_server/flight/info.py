@@ -1,6 +1,6 @@
 """GetFlightInfo, GetSchema and ListFlights: what can be read, and by which tickets."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -17,6 +17,9 @@ from wings_server.flight.do_get import resolve_offset
 
 ENDPOINTS_MAX = 100_000
 """The most endpoints of one answer."""
+
+LOCATIONS_MAX = 200_000
+"""The most locations of one answer: beyond it each endpoint lists fewer nodes, at least one."""
 
 
 def parse_info_descriptor(descriptor: flight.FlightDescriptor) -> InfoCommand:
@@ -39,21 +42,33 @@ def get_schema(log: Log, descriptor: flight.FlightDescriptor) -> pa.Schema:
     return _selection(topic, command).schema
 
 
-def get_info(log: Log, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+def get_info(
+    log: Log, descriptor: flight.FlightDescriptor, addresses: Sequence[str] = ()
+) -> flight.FlightInfo:
     """Return endpoints that together read what the command names, and its size.
 
     There is one endpoint for each partition, or with `splits: n` min(n, rows) of near-equal ranges.
     Ranges are fixed now, so all endpoints of one answer read one state of the log.
+
+    Args:
+        log: Where from.
+        descriptor: Names it.
+        addresses: The `HOST:PORT` of all nodes, the answering one first. Each endpoint lists all of
+            them as locations, and begins with the one after that of the endpoint before it: a
+            client that takes the first of each spreads its reads. None: no locations, which in
+            Flight means the server that answers.
 
     Raises:
         TopicNotFound: And the other errors of tickets.
     """
     command = parse_info_descriptor(descriptor)
     topic = log.admin.get_topic(TopicName.parse(command.topic))
-    return _info(log, topic, command, descriptor)
+    return _info(log, topic, command, descriptor, addresses)
 
 
-def list_flights(log: Log, raw_criteria: bytes) -> Iterator[flight.FlightInfo]:
+def list_flights(
+    log: Log, raw_criteria: bytes, addresses: Sequence[str] = ()
+) -> Iterator[flight.FlightInfo]:
     """Yield the topics of one namespace, or of all, by name.
 
     Raises:
@@ -68,7 +83,7 @@ def list_flights(log: Log, raw_criteria: bytes) -> Iterator[flight.FlightInfo]:
     for name in names:
         for topic in log.admin.list_topics(name):
             descriptor = flight.FlightDescriptor.for_path(str(topic.name))
-            yield _info(log, topic, InfoCommand(topic=str(topic.name)), descriptor)
+            yield _info(log, topic, InfoCommand(topic=str(topic.name)), descriptor, addresses)
 
 
 def _selection(topic: Topic, command: InfoCommand) -> Selection:
@@ -81,10 +96,14 @@ def _selection(topic: Topic, command: InfoCommand) -> Selection:
 
 
 def _info(
-    log: Log, topic: Topic, command: InfoCommand, descriptor: flight.FlightDescriptor
+    log: Log,
+    topic: Topic,
+    command: InfoCommand,
+    descriptor: flight.FlightDescriptor,
+    addresses: Sequence[str],
 ) -> flight.FlightInfo:
     selection = _selection(topic, command)
-    endpoints: list[flight.FlightEndpoint] = []
+    tickets: list[bytes] = []
     records = 0
     size = 0
     for state in _states(log, topic, command):
@@ -93,7 +112,7 @@ def _info(
         records += rows
         kept = state.next_offset - state.log_start_offset
         size += state.bytes * rows // kept if kept else 0
-        if len(endpoints) + min(command.splits, max(1, rows)) > ENDPOINTS_MAX:
+        if len(tickets) + min(command.splits, max(1, rows)) > ENDPOINTS_MAX:
             raise InvalidArgument(
                 f"{command.splits} splits of each partition make more than {ENDPOINTS_MAX} "
                 "endpoints: ask for fewer, or for one partition"
@@ -108,10 +127,21 @@ def _info(
                 filter=command.filter,
                 system_columns=command.system_columns,
             )
-            endpoints.append(flight.FlightEndpoint(ticket.to_bytes(), []))
+            tickets.append(ticket.to_bytes())
+    endpoints = [
+        flight.FlightEndpoint(ticket, locations)
+        for ticket, locations in zip(tickets, _locations(addresses, len(tickets)), strict=True)
+    ]
     if selection.row_filter is not None:
         records = -1
     return flight.FlightInfo(selection.schema, descriptor, endpoints, records, size)
+
+
+def _locations(addresses: Sequence[str], endpoints: int) -> Iterator[list[str | flight.Location]]:
+    """Yield the locations of each endpoint, each time beginning with another node."""
+    each = min(len(addresses), max(1, LOCATIONS_MAX // max(1, endpoints)))
+    for index in range(endpoints):
+        yield [f"grpc://{addresses[(index + n) % len(addresses)]}" for n in range(each)]
 
 
 def _states(log: Log, topic: Topic, command: InfoCommand) -> list[PartitionState]:

@@ -6,7 +6,7 @@ signal handlers would run only after the calls in flight end.
 
 import json
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 
 import pyarrow as pa
@@ -35,10 +35,20 @@ class FlightService(flight.FlightServerBase):
         host: Where to listen.
         port: 0 picks a free one; `self.port` tells which.
         metrics: Told of what is done.
+        addresses: Returns the `HOST:PORT` of all nodes that serve the same log, this one first;
+            none where it is the only one.
     """
 
-    def __init__(self, log: Log, host: str, port: int, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self,
+        log: Log,
+        host: str,
+        port: int,
+        metrics: Metrics | None = None,
+        addresses: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
         self._log = log
+        self._addresses = addresses
         self._metrics = metrics or Metrics()
         self._watch = ClientWatch()
         self._stopping = threading.Event()
@@ -72,7 +82,7 @@ class FlightService(flight.FlightServerBase):
     ) -> flight.FlightInfo:
         """Return the tickets that read a topic."""
         with flight_errors("get_flight_info"), self._call():
-            return get_info(self._log, descriptor)
+            return get_info(self._log, descriptor, self._addresses())
 
     def get_schema(  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs say Schema
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
@@ -86,7 +96,7 @@ class FlightService(flight.FlightServerBase):
     ) -> Iterator[flight.FlightInfo]:
         """Return the topics."""
         with flight_errors("list_flights"), self._call():
-            return iter(list(list_flights(self._log, criteria)))
+            return iter(list(list_flights(self._log, criteria, self._addresses())))
 
     def list_actions(  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs say Action
         self, context: flight.ServerCallContext

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from wings_server.cli import MetadataUrlOption
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -23,8 +25,12 @@ def serve(
     *,
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="Directory of the metadata; made if missing. Default: ./wings-data."),
+        typer.Option(
+            help="Directory of the metadata, where PostgreSQL does not hold it; made if missing. "
+            "Default: ./wings-data."
+        ),
     ] = None,
+    metadata_url: MetadataUrlOption = None,
     listen: Annotated[
         str | None,
         typer.Option(
@@ -52,8 +58,8 @@ def serve(
 ) -> None:
     """Serve topics and offsets to nodes (`wings serve --metadata HOST:PORT`) until SIGTERM.
 
-    It keeps them in the data directory, and no messages. When it serves, it prints one line on
-    standard output with the real port; logs go to standard error.
+    It keeps them in the data directory or in PostgreSQL, and no messages. When it serves, it prints
+    one line on standard output with the real port; logs go to standard error.
 
     Every flag may also be set in the environment (`WINGS_LISTEN=0.0.0.0:7778`) or in the file, as
     with `wings serve`.
@@ -63,6 +69,7 @@ def serve(
 
     flags = {
         "data_dir": data_dir,
+        "metadata_url": metadata_url,
         "listen": listen,
         "drain_seconds": drain_seconds,
         "log_level": log_level,

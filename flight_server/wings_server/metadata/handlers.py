@@ -123,6 +123,34 @@ class AdminHandlers:
         return codec.topic_message(self._admin.delete_topic(TopicName.parse(request.name)))
 
 
+class NodeHandlers:
+    """The RPCs of `wings.v1.NodeService`.
+
+    Args:
+        metadata: What is served.
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._nodes = metadata.nodes
+
+    def renew_node(self, request: admin_pb.RenewNodeRequest) -> admin_pb.RenewNodeResponse:
+        """Register a node, or renew its lease."""
+        live = self._nodes.renew(codec.node_of(request.node), request.seconds)
+        return admin_pb.RenewNodeResponse(nodes=[codec.node_message(node) for node in live])
+
+    def delete_node(self, request: admin_pb.DeleteNodeRequest) -> admin_pb.DeleteNodeResponse:
+        """Take a node out."""
+        self._nodes.leave(request.id)
+        return admin_pb.DeleteNodeResponse()
+
+    def list_nodes(self, request: admin_pb.ListNodesRequest) -> admin_pb.ListNodesResponse:
+        """Answer the nodes that are there."""
+        del request
+        return admin_pb.ListNodesResponse(
+            nodes=[codec.node_message(node) for node in self._nodes.live()]
+        )
+
+
 class RegistryHandlers:
     """The RPCs of `wings.v1.OffsetRegistryService`, but for `OffsetLocation`.
 

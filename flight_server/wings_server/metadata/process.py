@@ -1,11 +1,11 @@
 """The metadata service as a process of its own."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import NoReturn
 
 from wings_core.data_directory import DataDirectory
-from wings_core.errors import InvalidArgument
 from wings_core.metadata.interfaces import Metadata
+from wings_core.metadata.place import open_postgres
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_server import logs
 from wings_server.metadata.service import MetadataService
@@ -14,7 +14,7 @@ from wings_server.settings import Address, MetadataSettings
 
 
 class MetadataServer:
-    """A metadata service over a data directory; `start`, then `stop`, once each.
+    """A metadata service, over a data directory or PostgreSQL; `start`, then `stop`, once each.
 
     Attributes:
         settings: What it was built with.
@@ -33,8 +33,10 @@ class MetadataServer:
         """Open the metadata and serve it; where a part fails, those before it are stopped again.
 
         Raises:
-            Unavailable: The data directory or the port is in use, or cannot be used.
-            InvalidArgument: The directory is something else.
+            Unavailable: The data directory or the port is in use, or cannot be used; or PostgreSQL
+                cannot be reached.
+            InvalidArgument: The directory is something else, or PostgreSQL's metadata is of an
+                embedded server.
             Internal: The metadata cannot be opened.
         """
         settings = self.settings
@@ -70,7 +72,10 @@ def run(settings: MetadataSettings) -> NoReturn:
 def _open(settings: MetadataSettings, started: ExitStack) -> tuple[Metadata, str]:
     """Open what is served, closed with `started`, and return it with its id."""
     if settings.metadata_url is not None:
-        raise InvalidArgument("a metadata service keeps its metadata in its data directory so far")
+        metadata = started.enter_context(
+            closing(open_postgres(settings.metadata_url.get_secret_value()))
+        )
+        return metadata, metadata.claim_for_service()
     directory = started.enter_context(DataDirectory.open(settings.data_dir, "metadata"))
     metadata = started.enter_context(SqliteMetadata(directory.metadata))
     # Nodes may be given this directory too, which may have been an embedded server's.

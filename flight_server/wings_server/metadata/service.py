@@ -30,6 +30,7 @@ from wings_server.http.listener import bind
 from wings_server.metadata.handlers import (
     AdminHandlers,
     GroupHandlers,
+    NodeHandlers,
     RegistryHandlers,
     ShardHandlers,
     StageHandlers,
@@ -197,9 +198,11 @@ class MetadataService:
 
 def services(metadata: Metadata, store_id: str) -> list[tuple[ServiceDescriptor, object]]:
     """Return the services with what handles their methods."""
+    admin = admin_pb2.DESCRIPTOR.services_by_name
     registry = offset_registry_pb2.DESCRIPTOR.services_by_name
     return [
-        (admin_pb2.DESCRIPTOR.services_by_name["AdminService"], AdminHandlers(metadata, store_id)),
+        (admin["AdminService"], AdminHandlers(metadata, store_id)),
+        (admin["NodeService"], NodeHandlers(metadata)),
         (registry["OffsetRegistryService"], RegistryHandlers(metadata)),
         (registry["StageService"], StageHandlers(metadata)),
         (groups_pb2.DESCRIPTOR.services_by_name["GroupService"], GroupHandlers(metadata)),

@@ -7,12 +7,13 @@ import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from fix_metadata import NOON, SCHEMA, A, B, accepted, batch_of, offsets_of
 from fix_postgres import PostgresServer, empty_schema, new_schema
 
-from wings_core.errors import AlreadyExists, TopicNotFound
+from wings_core.errors import AlreadyExists, InvalidArgument, TopicNotFound
 from wings_core.metadata.postgres import PostgresMetadata
 from wings_core.model import Accepted, Position, Topic
 from wings_core.names import DEFAULT_NAMESPACE
@@ -50,6 +51,23 @@ with PostgresMetadata(url, schema=schema) as metadata:
 def schema(postgres: PostgresServer) -> Generator[str]:
     with empty_schema(postgres, NOON) as lent:
         yield lent
+
+
+def test_metadata_is_served_to_nodes_or_belongs_to_one_directory(
+    postgres: PostgresServer,
+) -> None:
+    served, embedded, directory = new_schema(), new_schema(), uuid4()
+    ids = set[str]()
+    for _ in range(2):  # Services may share it.
+        with PostgresMetadata(postgres.url, schema=served) as metadata:
+            ids.add(metadata.claim_for_service())
+            with pytest.raises(InvalidArgument, match="served to nodes"):
+                metadata.claim(directory, None)
+    assert len(ids) == 1
+    with PostgresMetadata(postgres.url, schema=embedded) as metadata:
+        metadata.claim(directory, None)
+        with pytest.raises(InvalidArgument, match=f"embedded server .* {directory}"):
+            metadata.claim_for_service()
 
 
 def test_processes_that_commit_to_the_same_partitions_leave_no_gaps_and_wake_everybody(

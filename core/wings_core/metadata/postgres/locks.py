@@ -9,9 +9,10 @@
                                                     rows, by topic and name or value
     7. folios                                       rows, by name
 
-Within each, a transaction takes what it needs in ascending order. So no two transactions wait for
-each other, but by way of an insert that PostgreSQL makes wait for reasons of its own; such a
-deadlock is broken after a second, and the transaction tried again.
+Purges, and changes of the table of nodes, keep others of their kind out by an advisory lock, and
+take it first. Within each, a transaction takes what it needs in ascending order. So no two
+transactions wait for each other, but by way of an insert that PostgreSQL makes wait for reasons of
+its own; such a deadlock is broken after a second, and the transaction tried again.
 
 Advisory locks come in a bounded number of buckets, since the server's table of them is bounded, and
 they are served in the order of asking: the deletion of a topic is not starved by its commits.
@@ -35,6 +36,7 @@ class Lock(IntEnum):
     TOPICS = 0x57_49_4E_03
     STAGES = 0x57_49_4E_04
     PURGE = 0x57_49_4E_05
+    NODES = 0x57_49_4E_06
 
 
 def take(connection: Connection, lock: Lock, names: Iterable[str] = ("",)) -> None:

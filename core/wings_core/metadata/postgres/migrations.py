@@ -270,7 +270,25 @@ _SHARDS: Sequence[LiteralString] = (
     """,
 )
 
-MIGRATIONS: Sequence[Sequence[LiteralString]] = (_INITIAL, _FLUSHES, _RETIRED, _GROUPS, _SHARDS)
+_NODES: Sequence[LiteralString] = (
+    """
+    -- Flight nodes, each until its lease runs out.
+    CREATE TABLE nodes (
+        id TEXT COLLATE "C" PRIMARY KEY,
+        address TEXT COLLATE "C" NOT NULL UNIQUE,
+        expires_at BIGINT NOT NULL
+    ) WITH (fillfactor = 50)
+    """,
+)
+
+MIGRATIONS: Sequence[Sequence[LiteralString]] = (
+    _INITIAL,
+    _FLUSHES,
+    _RETIRED,
+    _GROUPS,
+    _SHARDS,
+    _NODES,
+)
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 
 

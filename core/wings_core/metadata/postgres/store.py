@@ -17,6 +17,7 @@ from wings_core.metadata.postgres.database import RETRY_SECONDS_MAX, Database
 from wings_core.metadata.postgres.groups import PostgresGroups
 from wings_core.metadata.postgres.listener import Listener
 from wings_core.metadata.postgres.migrations import check_version, migrate
+from wings_core.metadata.postgres.nodes import PostgresNodes
 from wings_core.metadata.postgres.notices import Notice, decode_notice
 from wings_core.metadata.postgres.registry import PostgresRegistry
 from wings_core.metadata.postgres.shards import PostgresShards
@@ -26,6 +27,10 @@ from wings_core.times import now_us
 
 SCHEMA = "wings"
 """The schema that holds the tables, and the channel of notices."""
+
+
+OF_SERVICES = UUID(int=0)
+"""Stands for a data directory where metadata is served to nodes, which have theirs."""
 
 
 class PostgresMetadata(Metadata):
@@ -73,6 +78,7 @@ class PostgresMetadata(Metadata):
         self._stages = PostgresStages(self._database, clock)
         self._groups = PostgresGroups(self._database, clock)
         self._shards = PostgresShards(self._database, clock)
+        self._nodes = PostgresNodes(self._database, clock)
 
     @property
     def admin(self) -> PostgresAdmin:
@@ -98,6 +104,19 @@ class PostgresMetadata(Metadata):
     def shards(self) -> PostgresShards:
         """What is read into the log once."""
         return self._shards
+
+    @property
+    def nodes(self) -> PostgresNodes:
+        """The Flight nodes that are there."""
+        return self._nodes
+
+    def claim_for_service(self) -> str:
+        """Take this metadata for metadata services, whose nodes know it by the id returned.
+
+        Raises:
+            InvalidArgument: It belongs to a data directory of an embedded server.
+        """
+        return str(self.claim(OF_SERVICES, None))
 
     def claim(self, directory: UUID, metadata: UUID | None) -> UUID:
         """Bind this metadata to a data directory, or make sure that it is.
@@ -165,6 +184,16 @@ def _check_binding(
     if metadata is not None and found != metadata:
         raise InvalidArgument(
             f"the data directory belongs to the metadata with the id {metadata}; this is {found}"
+        )
+    if claimed != directory and claimed == OF_SERVICES:
+        raise InvalidArgument(
+            "this metadata is served to nodes by `wings metadata serve`: give its address, with "
+            "--metadata"
+        )
+    if claimed != directory and directory == OF_SERVICES:
+        raise InvalidArgument(
+            f"this metadata belongs to the embedded server of the data directory with the id "
+            f"{claimed}: give a database of its own"
         )
     if claimed != directory:
         raise InvalidArgument(

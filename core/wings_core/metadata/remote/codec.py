@@ -17,6 +17,7 @@ from wings_core.model import (
     Located,
     Location,
     Namespace,
+    Node,
     PageAddress,
     PartitionState,
     Published,
@@ -69,6 +70,16 @@ def namespace_message(namespace: Namespace) -> admin.Namespace:
 def namespace_of(message: admin.Namespace) -> Namespace:
     """Return the namespace that a message tells of."""
     return Namespace(NamespaceName.parse(message.name), message.created_at_us)
+
+
+def node_message(node: Node) -> admin.Node:
+    """Return a Flight node as a message."""
+    return admin.Node(id=node.id, address=node.address)
+
+
+def node_of(message: admin.Node) -> Node:
+    """Return the Flight node that a message tells of."""
+    return Node(message.id, message.address)
 
 
 def topic_message(topic: Topic) -> admin.Topic:

@@ -7,6 +7,7 @@ from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.remote.admin import RemoteAdmin, TopicCache
 from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.remote.groups import RemoteGroups
+from wings_core.metadata.remote.nodes import RemoteNodes
 from wings_core.metadata.remote.registry import RemoteRegistry
 from wings_core.metadata.remote.retries import Retries
 from wings_core.metadata.remote.shards import RemoteShards
@@ -34,6 +35,7 @@ class RemoteMetadata(Metadata):
         self._stages = RemoteStages(self._channel)
         self._groups = RemoteGroups(self._channel)
         self._shards = RemoteShards(self._channel)
+        self._nodes = RemoteNodes(self._channel)
 
     def store_id(self, seconds_max: float) -> str:
         """Return what tells the service's metadata from any other.
@@ -69,6 +71,11 @@ class RemoteMetadata(Metadata):
     def shards(self) -> RemoteShards:
         """What is read into the log once."""
         return self._shards
+
+    @property
+    def nodes(self) -> RemoteNodes:
+        """The Flight nodes that are there."""
+        return self._nodes
 
     def close(self) -> None:
         """End the connection and the calls on it; later calls raise `Unavailable`."""

@@ -255,6 +255,17 @@ _SHARDS = (
     """,
 )
 
+_NODES = (
+    """
+    -- Flight nodes, each until its lease runs out.
+    CREATE TABLE nodes (
+        id TEXT PRIMARY KEY,
+        address TEXT NOT NULL UNIQUE,
+        expires_at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+)
+
 MIGRATIONS: Sequence[Sequence[str]] = (
     _INITIAL,
     _STAGES,
@@ -263,6 +274,7 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     _RETIRED,
     _GROUPS,
     _SHARDS,
+    _NODES,
 )
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 

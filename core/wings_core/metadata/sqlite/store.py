@@ -21,6 +21,7 @@ from wings_core.metadata.sqlite.admin import SqliteAdmin
 from wings_core.metadata.sqlite.connections import Connections
 from wings_core.metadata.sqlite.groups import SqliteGroups
 from wings_core.metadata.sqlite.migrations import check_version, migrate
+from wings_core.metadata.sqlite.nodes import SqliteNodes
 from wings_core.metadata.sqlite.registry import SqliteRegistry
 from wings_core.metadata.sqlite.shards import SqliteShards
 from wings_core.metadata.sqlite.staging import SqliteStages
@@ -73,6 +74,7 @@ class SqliteMetadata(Metadata):
         self._stages = SqliteStages(self._connections, waiters, clock)
         self._groups = SqliteGroups(self._connections, clock)
         self._shards = SqliteShards(self._connections, clock)
+        self._nodes = SqliteNodes(self._connections, clock)
 
     @property
     def store_id(self) -> str:
@@ -105,6 +107,11 @@ class SqliteMetadata(Metadata):
     def shards(self) -> SqliteShards:
         """What is read into the log once."""
         return self._shards
+
+    @property
+    def nodes(self) -> SqliteNodes:
+        """The Flight nodes that are there."""
+        return self._nodes
 
     def close(self) -> None:
         """Close the database, once calls under way have ended; later calls raise `Unavailable`."""

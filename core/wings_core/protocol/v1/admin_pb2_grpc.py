@@ -532,3 +532,166 @@ class AdminService:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class NodeServiceStub:
+    """The Flight nodes that are there: each by a lease that it renews while it lives.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.RenewNode = channel.unary_unary(
+                '/wings.v1.NodeService/RenewNode',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.RenewNodeRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.RenewNodeResponse.FromString,
+                _registered_method=True)
+        self.DeleteNode = channel.unary_unary(
+                '/wings.v1.NodeService/DeleteNode',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.DeleteNodeRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.DeleteNodeResponse.FromString,
+                _registered_method=True)
+        self.ListNodes = channel.unary_unary(
+                '/wings.v1.NodeService/ListNodes',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.ListNodesRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.ListNodesResponse.FromString,
+                _registered_method=True)
+
+
+class NodeServiceServicer:
+    """The Flight nodes that are there: each by a lease that it renews while it lives.
+    """
+
+    def RenewNode(self, request, context):
+        """Registers a node or renews its lease, and answers the nodes that are there, by address.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteNode(self, request, context):
+        """Takes a node out, if it is there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListNodes(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_NodeServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'RenewNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewNode,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.RenewNodeRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.RenewNodeResponse.SerializeToString,
+            ),
+            'DeleteNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteNode,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.DeleteNodeRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.DeleteNodeResponse.SerializeToString,
+            ),
+            'ListNodes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListNodes,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.ListNodesRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.ListNodesResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'wings.v1.NodeService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('wings.v1.NodeService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class NodeService:
+    """The Flight nodes that are there: each by a lease that it renews while it lives.
+    """
+
+    @staticmethod
+    def RenewNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.NodeService/RenewNode',
+            wings__core_dot_protocol_dot_v1_dot_admin__pb2.RenewNodeRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_admin__pb2.RenewNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.NodeService/DeleteNode',
+            wings__core_dot_protocol_dot_v1_dot_admin__pb2.DeleteNodeRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_admin__pb2.DeleteNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListNodes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.NodeService/ListNodes',
+            wings__core_dot_protocol_dot_v1_dot_admin__pb2.ListNodesRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_admin__pb2.ListNodesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -162,3 +162,55 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Answers what it was."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class NodeServiceStub:
+    """The Flight nodes that are there: each by a lease that it renews while it lives."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> NodeServiceAsyncStub: ...
+    RenewNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RenewNodeRequest, _admin_pb2.RenewNodeResponse]
+    """Registers a node or renews its lease, and answers the nodes that are there, by address."""
+    DeleteNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteNodeRequest, _admin_pb2.DeleteNodeResponse]
+    """Takes a node out, if it is there."""
+    ListNodes: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListNodesRequest, _admin_pb2.ListNodesResponse]
+
+@_typing.type_check_only
+class NodeServiceAsyncStub(NodeServiceStub):
+    """The Flight nodes that are there: each by a lease that it renews while it lives."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    RenewNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.RenewNodeRequest, _admin_pb2.RenewNodeResponse]  # type: ignore[assignment]
+    """Registers a node or renews its lease, and answers the nodes that are there, by address."""
+    DeleteNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteNodeRequest, _admin_pb2.DeleteNodeResponse]  # type: ignore[assignment]
+    """Takes a node out, if it is there."""
+    ListNodes: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListNodesRequest, _admin_pb2.ListNodesResponse]  # type: ignore[assignment]
+
+class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
+    """The Flight nodes that are there: each by a lease that it renews while it lives."""
+
+    @_abc_1.abstractmethod
+    def RenewNode(
+        self,
+        request: _admin_pb2.RenewNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RenewNodeResponse, _abc.Awaitable[_admin_pb2.RenewNodeResponse]]:
+        """Registers a node or renews its lease, and answers the nodes that are there, by address."""
+
+    @_abc_1.abstractmethod
+    def DeleteNode(
+        self,
+        request: _admin_pb2.DeleteNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DeleteNodeResponse, _abc.Awaitable[_admin_pb2.DeleteNodeResponse]]:
+        """Takes a node out, if it is there."""
+
+    @_abc_1.abstractmethod
+    def ListNodes(
+        self,
+        request: _admin_pb2.ListNodesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListNodesResponse, _abc.Awaitable[_admin_pb2.ListNodesResponse]]: ...
+
+def add_NodeServiceServicer_to_server(servicer: NodeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

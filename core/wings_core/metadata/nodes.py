@@ -1,0 +1,33 @@
+"""What every store of Flight nodes checks."""
+
+from wings_core.errors import InvalidArgument, ResourceExhausted
+from wings_core.metadata.interfaces import NODE_LEASE_SECONDS_MAX, NODES_MAX
+from wings_core.metadata.judge import check_id
+from wings_core.model import Node
+
+
+def check_node(node: Node, seconds: float) -> None:
+    """Make sure that a node can be registered.
+
+    Raises:
+        InvalidArgument: It cannot.
+    """
+    check_id("a node's id", node.id)
+    check_id("a node's address", node.address)
+    if not node.id or not node.address:
+        raise InvalidArgument("a node has an id and an address")
+    if not 0 < seconds <= NODE_LEASE_SECONDS_MAX:
+        raise InvalidArgument(
+            f"a node's lease of {seconds:g} s is out of range: at most "
+            f"{NODE_LEASE_SECONDS_MAX:g} s are allowed"
+        )
+
+
+def check_room(nodes: int) -> None:
+    """Make sure that so many nodes are not too many.
+
+    Raises:
+        ResourceExhausted: They are.
+    """
+    if nodes > NODES_MAX:
+        raise ResourceExhausted(f"there are {NODES_MAX} nodes already")

@@ -1,0 +1,45 @@
+"""Flight nodes at a metadata service: each method is a call."""
+
+from collections.abc import Iterable
+
+from wings_core.metadata.interfaces import Nodes
+from wings_core.metadata.nodes import check_node
+from wings_core.metadata.remote import codec
+from wings_core.metadata.remote.channel import ServiceChannel
+from wings_core.model import Node
+from wings_core.protocol.v1 import admin_pb2 as pb
+from wings_core.protocol.v1.admin_pb2_grpc import NodeServiceStub
+
+RENEW_SECONDS_MAX = 5.0
+"""How long the renewal of a lease may take: one that comes late is of no use."""
+
+
+class RemoteNodes(Nodes):
+    """See `Nodes`.
+
+    Args:
+        channel: To the service.
+    """
+
+    def __init__(self, channel: ServiceChannel) -> None:
+        self._channel = channel
+        self._stub = NodeServiceStub(channel.channel)
+
+    def renew(self, node: Node, seconds: float) -> list[Node]:
+        """Register a node, or renew its lease; see `Nodes.renew`."""
+        check_node(node, seconds)
+        request = pb.RenewNodeRequest(node=codec.node_message(node), seconds=seconds)
+        return _nodes(self._channel.call(self._stub.RenewNode, request, RENEW_SECONDS_MAX).nodes)
+
+    def leave(self, node_id: str) -> None:
+        """Take a node out; see `Nodes.leave`."""
+        request = pb.DeleteNodeRequest(id=codec.text("the node's id", node_id))
+        self._channel.call(self._stub.DeleteNode, request, RENEW_SECONDS_MAX)
+
+    def live(self) -> list[Node]:
+        """Return the nodes that are there; see `Nodes.live`."""
+        return _nodes(self._channel.call(self._stub.ListNodes, pb.ListNodesRequest()).nodes)
+
+
+def _nodes(messages: Iterable[pb.Node]) -> list[Node]:
+    return [codec.node_of(message) for message in messages]

@@ -1,0 +1,87 @@
+"""Membership: a node tells metadata that it lives, and hears which others do."""
+
+import threading
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+
+import structlog
+
+from wings_core.errors import WingsError
+from wings_core.metadata.interfaces import Nodes
+from wings_core.model import Node
+from wings_server.settings import Address
+
+HEARTBEATS_PER_LEASE = 5
+"""How often a node renews its lease before it would run out, and hears of the others."""
+
+_logger = structlog.get_logger("wings.nodes")
+
+
+class Membership:
+    """One node among others: `join`, then `leave`; one thread between the two.
+
+    A lease that could not be renewed in time, because the node or metadata was not there, is taken
+    again with the next heartbeat.
+
+    Args:
+        nodes: Where leases are kept.
+        lease_seconds: How long a lease lasts.
+    """
+
+    def __init__(self, nodes: Nodes, lease_seconds: float) -> None:
+        self._nodes = nodes
+        self._lease_seconds = lease_seconds
+        self._node: Node | None = None
+        self._live: tuple[str, ...] = ()
+        self._heard = True
+        """Whether the last renewal was answered."""
+        self._leaving = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="wings-membership", daemon=True)
+
+    def join(self, address: Address) -> None:
+        """Be listed from now on, once metadata can be asked; one attempt is waited for.
+
+        Args:
+            address: Where clients reach this node.
+        """
+        self._node = Node(uuid.uuid4().hex, str(address))
+        self._live = (self._node.address,)
+        self._renew(self._node)
+        self._thread.start()
+
+    def addresses(self) -> Sequence[str]:
+        """Return the addresses of the live nodes as last heard, this node's own first.
+
+        The others follow in the order of their addresses, beginning after its own: so the lists of
+        all nodes together name each as often in each place. None before `join`.
+        """
+        return self._live
+
+    def leave(self) -> None:
+        """Be listed no more; waits for a renewal that is under way."""
+        if self._node is None:
+            return
+        self._leaving.set()
+        self._thread.join()
+        with suppress(WingsError):  # Its lease runs out.
+            self._nodes.leave(self._node.id)
+
+    def _run(self) -> None:
+        assert self._node is not None
+        while not self._leaving.wait(self._lease_seconds / HEARTBEATS_PER_LEASE):
+            self._renew(self._node)
+
+    def _renew(self, node: Node) -> None:
+        try:
+            live = [each.address for each in self._nodes.renew(node, self._lease_seconds)]
+        except WingsError as error:
+            if self._heard:
+                _logger.warning("this node is not listed for now", reason=error.message)
+            self._heard = False
+            return
+        if not self._heard:
+            _logger.info("this node is listed again")
+        self._heard = True
+        own = live.index(node.address) if node.address in live else 0
+        self._live = (*live[own:], *live[:own])

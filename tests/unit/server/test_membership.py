@@ -1,0 +1,88 @@
+"""A node among others: listed, heard of, forgotten; and which address it may be listed by."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.metadata.interfaces import Nodes
+from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.model import Node
+from wings_server.membership import Membership
+from wings_server.process import Server
+from wings_server.settings import Address, Settings
+
+LONG = 20.0
+
+
+class Interrupted(Nodes):
+    """A store of nodes that cannot be reached for a while."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self.there = True
+        self.asked = threading.Semaphore(0)
+
+    def renew(self, node: Node, seconds: float) -> list[Node]:
+        try:
+            if not self.there:
+                raise Unavailable("not there")
+            return self._nodes.renew(node, seconds)
+        finally:
+            self.asked.release()
+
+    def leave(self, node_id: str) -> None:
+        self._nodes.leave(node_id)
+
+    def live(self) -> list[Node]:
+        return self._nodes.live()
+
+
+def test_nodes_hear_of_each_other_and_outlast_a_store_that_is_gone(tmp_path: Path) -> None:
+    with SqliteMetadata(tmp_path / "metadata.db") as metadata:
+        nodes = Interrupted(metadata.nodes)
+        one, other = Membership(nodes, 60.0), Membership(metadata.nodes, 0.05)
+        one.join(Address("b", 1))
+        assert one.addresses() == ("b:1",)
+        nodes.there = False
+        late = Membership(nodes, 0.05)
+        late.join(Address("a", 1))
+        assert nodes.asked.acquire(timeout=LONG)
+        assert late.addresses() == ("a:1",)
+        nodes.there = True
+        until(lambda: set(late.addresses()) == {"a:1", "b:1"})
+        other.join(Address("c", 1))
+        until(lambda: list(late.addresses()) == ["a:1", "b:1", "c:1"])
+        assert list(other.addresses()) == ["c:1", "a:1", "b:1"]
+        late.leave()
+        other.leave()
+        assert [node.address for node in metadata.nodes.live()] == ["b:1"]
+        one.leave()
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"flight": Address("0.0.0.0", 0), "metadata": Address("h", 1)}, "say with --advertise"),
+        ({"advertise": Address("::", 1), "metadata": Address("h", 1)}, "no address to connect to"),
+        ({"advertise": Address("h", 1)}, "give --metadata"),
+    ],
+)
+def test_an_address_that_no_client_could_use_is_refused_before_anything_is_opened(
+    tmp_path: Path, given: dict[str, Any], reason: str
+) -> None:
+    server = Server(Settings(data_dir=tmp_path / "data", **given))
+    with pytest.raises(InvalidArgument, match=reason):
+        server.start()
+    assert not (tmp_path / "data").exists()
+
+
+def until(holds: Any) -> None:
+    pause = threading.Event()
+    for _ in range(int(LONG / 0.01)):
+        if holds():
+            return
+        pause.wait(0.01)
+    pytest.fail("it never came to hold")
