@@ -1,7 +1,5 @@
 """Real servers: one for all tests of a module, and a client and a topic of its own for each."""
 
-import contextlib
-import sqlite3
 from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
@@ -51,7 +49,7 @@ def new_topic_id() -> str:
 
 
 class Trim(Protocol):
-    """Moves the start of an unpartitioned topic's log, as retention does."""
+    """Moves the start of an unpartitioned topic's log, as retention does: over whole pushes."""
 
     def __call__(self, topic: "Topic", log_start_offset: int) -> None: ...
 
@@ -59,15 +57,18 @@ class Trim(Protocol):
 @pytest.fixture
 def trim(server: "RunningServer") -> Trim:
     """Move a log's start in the module's server."""
+    from wings_core.partitions import UNPARTITIONED
 
     def move(topic: "Topic", log_start_offset: int) -> None:
-        database = sqlite3.connect(server.data_dir / "metadata.sqlite", timeout=30)
-        with contextlib.closing(database), database:
-            changed = database.execute(
-                "UPDATE partitions SET log_start_offset = ? WHERE topic_id = "
-                "(SELECT id FROM topics WHERE uuid = ?)",
-                (log_start_offset, topic.uuid),
+        maintenance = server.server.log.maintenance
+        expired = maintenance.expire(
+            topic.uuid, UNPARTITIONED, age_us=-1_000_000, bytes_kept=None, pages_max=1
+        )
+        while expired.log_start_offset < log_start_offset:
+            assert expired.pages == 1
+            expired = maintenance.expire(
+                topic.uuid, UNPARTITIONED, age_us=-1_000_000, bytes_kept=None, pages_max=1
             )
-            assert changed.rowcount == 1
+        assert expired.log_start_offset == log_start_offset, "it lies within a push"
 
     return move

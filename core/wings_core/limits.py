@@ -67,3 +67,9 @@ class Limits(BaseModel):
         allow_inf_nan=False,
         description="Seconds after its last batch that a stage is kept without being published.",
     )
+    maintenance_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds between two looks for messages that are kept no longer.",
+    )

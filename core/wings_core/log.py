@@ -7,7 +7,9 @@ from wings_core.data_directory import DataDirectory
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.ingest.group_commit import FlushReport, GroupCommit
 from wings_core.limits import Limits
+from wings_core.maintain import Maintainer
 from wings_core.metadata.interfaces import Admin, Metadata, Nodes, OffsetRegistry, Shards, Stages
+from wings_core.metadata.maintenance import Maintenance
 from wings_core.metadata.place import open_metadata
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import Aborted, Topic
@@ -36,10 +38,12 @@ class Log:
         stages: What is durable and not visible yet.
         shards: What is read into the log once, such as files.
         nodes: The Flight nodes that are there, where several share the metadata.
+        maintenance: Moves and drops old pages, when the maintainer says so.
         store: The pages.
         group_commit: The way in.
         fetcher: The way out.
         limits: The bounds in force.
+        maintainer: Drops what is kept no longer.
     """
 
     def __init__(
@@ -54,12 +58,14 @@ class Log:
         self.stages: Stages = metadata.stages
         self.shards: Shards = metadata.shards
         self.nodes: Nodes = metadata.nodes
+        self.maintenance: Maintenance = metadata.maintenance
         self.store = store
         self.limits = limits
         self.group_commit = GroupCommit(store, self.registry, limits, on_flush)
         self.fetcher = Fetcher(store, self.registry, limits)
         self._metadata = metadata
         self._reclaimer = Reclaimer(self.registry, self.stages, store, limits.stage_seconds_max)
+        self.maintainer = Maintainer(metadata, limits.maintenance_seconds, self._reclaimer.wake)
 
     @classmethod
     def open(
@@ -150,6 +156,7 @@ class Log:
     def close(self) -> None:
         """Commit what was received, then close every part; readers must have ended."""
         self.group_commit.close()
+        self.maintainer.close()
         self._reclaimer.close()
         self.store.close()
         self._metadata.close()

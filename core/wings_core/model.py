@@ -26,6 +26,17 @@ class TopicConfig(BaseModel):
         description="Largest batch accepted, in bytes of Arrow buffers; the server's limit applies "
         "as well. Null: the server's alone.",
     )
+    retention_ms: int | None = Field(
+        default=None,
+        ge=1,
+        description="Milliseconds that messages are kept, from their timestamp. Null: for ever.",
+    )
+    retention_bytes: int | None = Field(
+        default=None,
+        ge=1,
+        description="Stored bytes that each partition keeps at least, of its newest messages. "
+        "Null: all.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +360,17 @@ class Node:
     """Unique for the process, from its start to its end."""
     address: str
     """`HOST:PORT`, an IPv6 host in brackets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What retention took from a partition at one moment."""
+
+    log_start_offset: int
+    """Where the log starts now."""
+    pages: int
+    rows: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)

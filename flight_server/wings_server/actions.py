@@ -4,7 +4,7 @@ Each action is a body model and one plain function from the log and a body to a 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
 from wings_core.contracts.actions import (
@@ -15,6 +15,7 @@ from wings_core.contracts.actions import (
     GetOffsets,
     ListNamespaces,
     ListTopics,
+    Maintain,
     NamespaceBody,
     OffsetForTimestamp,
     ShardAcquire,
@@ -192,6 +193,12 @@ def prune_shards(log: Log, body: ShardPrune) -> Json:
     return describe_pruned(pruned)
 
 
+def maintain(log: Log, body: Maintain) -> Json:
+    """Do at once what maintenance has due, and return what it did."""
+    topic = None if body.topic is None else _topic(log, body.topic)
+    return asdict(log.maintainer.run(topic))
+
+
 def _topic(log: Log, name: str) -> Topic:
     return log.admin.get_topic(TopicName.parse(name))
 
@@ -230,4 +237,5 @@ ACTIONS: dict[str, Action[Any]] = {
     "shard-list": Action(ShardList, list_shards, "Tell how far the shards of a source were read."),
     "shard-count": Action(ShardCount, count_shards, "Count the shards of a source."),
     "shard-prune": Action(ShardPrune, prune_shards, "Forget shards that ended long ago."),
+    "maintain": Action(Maintain, maintain, "Do at once what maintenance has due."),
 }

@@ -272,6 +272,7 @@ def test_the_actions_are_listed(client: flight.FlightClient) -> None:
         "create-topic", "describe-topic", "delete-topic", "alter-topic", "list-topics",
         "create-namespace", "delete-namespace", "list-namespaces", "partition-states",
         "offset-for-timestamp", "commit-offsets", "get-offsets", "stage-publish", "stage-abort",
+        "maintain",
     } <= set(actions)  # fmt: skip
     assert all(actions.values())
 

@@ -263,6 +263,13 @@ class ShardPrune(_ShardsBody):
     """Does nothing so shortly after the last pruning."""
 
 
+class Maintain(ActionBody):
+    """The body of `maintain`."""
+
+    topic: str | None = None
+    """None: all of them."""
+
+
 def describe_published(published: Published) -> dict[str, Any]:
     """Return the answer to `stage-publish`."""
     return {

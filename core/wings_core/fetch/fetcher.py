@@ -35,6 +35,10 @@ clears the processor's caches, and code that runs once for many chunks finds the
 AHEAD_BYTES = 8 * 1024 * 1024
 """Nor does it read much more than this ahead, in stored bytes."""
 
+MOVES_MAX = 8
+"""How often one page is looked for again, where it is not where it was: maintenance moves a page
+once, and what it moved once more much later."""
+
 UNLIMITED = 1 << 62
 """The budget of a follow: more messages than a partition can hold."""
 
@@ -214,16 +218,36 @@ class Fetcher:
     def _read(
         self, cursor: Cursor, locations: Sequence[Location], stop_offset: int, rows_max: int
     ) -> Iterator[Chunk]:
-        """Yield the chunks of what was located; see `ChunkReader.read`."""
-        try:
-            yield from self._chunks.read(
-                cursor.topic, locations, cursor.offset, stop_offset, rows_max, cursor.selection
-            )
-        except StorageCorrupt:
-            # Nothing is damaged where the topic was deleted meanwhile, and its pages are gone: to
-            # look again then says so.
-            self._registry.locate(cursor.topic.uuid, cursor.partition, cursor.offset, 1)
-            raise
+        """Yield the chunks of what was located; see `ChunkReader.read`.
+
+        Pages that maintenance put somewhere else meanwhile are looked for again.
+        """
+        offset, moves = cursor.offset, 0
+        while True:
+            try:
+                for chunk in self._chunks.read(
+                    cursor.topic, locations, offset, stop_offset, rows_max, cursor.selection
+                ):
+                    offset, moves = chunk.end_offset + 1, 0
+                    rows_max -= chunk.batch.num_rows
+                    yield chunk
+            except StorageCorrupt:
+                # Nothing is damaged where the topic was deleted meanwhile or retention has passed,
+                # which the look says; nor where the page is somewhere else by now.
+                moves += 1
+                found = self._locate(cursor, offset, stop_offset)
+                if moves > MOVES_MAX or not _is_elsewhere(offset, locations, found):
+                    raise
+                locations = found
+            else:
+                if offset >= stop_offset or rows_max <= 0:
+                    return
+                # Pages that were looked for again are fewer than those that were known.
+                locations = self._locate(cursor, offset, stop_offset)
+
+    def _locate(self, cursor: Cursor, offset: int, stop_offset: int) -> Sequence[Location]:
+        topic, partition = cursor.topic.uuid, cursor.partition
+        return self._registry.locate(topic, partition, offset, stop_offset - offset).locations
 
     def _count_rows(self, cursor: Cursor, state: FetchState, has_rows: bool) -> None:
         if has_rows and not cursor.has_rows:
@@ -257,6 +281,14 @@ def _read_ahead(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
         raise
     if ahead:
         yield ahead
+
+
+def _is_elsewhere(offset: int, known: Sequence[Location], found: Sequence[Location]) -> bool:
+    """Tell whether the page of an offset was found at another place than it was known at."""
+    places = [
+        [each.address for each in some if each.end_offset >= offset] for some in (known, found)
+    ]
+    return bool(places[1]) and places[0][:1] != places[1][:1]
 
 
 def _filtered(cursor: Cursor) -> bool:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from wings_core.metadata.maintenance import Maintenance
 from wings_core.model import (
     Aborted,
     CommitBatch,
@@ -608,6 +609,11 @@ class Metadata(Protocol):
     @property
     def nodes(self) -> Nodes:
         """The Flight nodes that are there."""
+        ...
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """What moves old pages."""
         ...
 
     def close(self) -> None:

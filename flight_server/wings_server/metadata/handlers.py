@@ -243,7 +243,7 @@ class RegistryHandlers:
 
     def purge(self, request: pb.PurgeRequest) -> pb.PurgeResponse:
         """Forget some of what was deleted."""
-        more = self._registry.purge(_step("pages_max", request.pages_max))
+        more = self._registry.purge(step("pages_max", request.pages_max))
         return pb.PurgeResponse(more=more)
 
     def list_live_folios(self, request: pb.ListLiveFoliosRequest) -> pb.ListLiveFoliosResponse:
@@ -287,7 +287,7 @@ class StageHandlers:
 
     def sweep_stages(self, request: pb.SweepStagesRequest) -> pb.SweepStagesResponse:
         """Delete stages that were left alone."""
-        stages_max = _step("stages_max", request.stages_max)
+        stages_max = step("stages_max", request.stages_max)
         return pb.SweepStagesResponse(swept=self._stages.sweep(request.seconds, stages_max))
 
     def list_stages(self, request: pb.ListStagesRequest) -> pb.ListStagesResponse:
@@ -434,7 +434,12 @@ def _texts(data: Iterable[bytes]) -> list[str]:
     return [text_of(each) for each in data]
 
 
-def _step(name: str, number: int) -> int:
+def step(name: str, number: int) -> int:
+    """Return how much one call does, at most `STEP_MAX`.
+
+    Raises:
+        InvalidArgument: Less than one was asked for.
+    """
     if number < 1:
         raise InvalidArgument(f"{name} is {number}, expected 1 or more")
     return min(number, STEP_MAX)

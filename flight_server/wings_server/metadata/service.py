@@ -25,7 +25,13 @@ from wings_core.errors import Internal, Unavailable, WingsError
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.remote.channel import MESSAGE_BYTES_MAX
 from wings_core.metadata.remote.errors import ERROR_KEY, error_body, error_message, status_of
-from wings_core.protocol.v1 import admin_pb2, groups_pb2, offset_registry_pb2, shards_pb2
+from wings_core.protocol.v1 import (
+    admin_pb2,
+    groups_pb2,
+    maintenance_pb2,
+    offset_registry_pb2,
+    shards_pb2,
+)
 from wings_server.http.listener import bind
 from wings_server.metadata.handlers import (
     AdminHandlers,
@@ -36,6 +42,7 @@ from wings_server.metadata.handlers import (
     StageHandlers,
 )
 from wings_server.metadata.locations import Locations
+from wings_server.metadata.maintenance import MaintenanceHandlers
 from wings_server.settings import Address
 
 CALLS_RUNNING_MAX = 16_384
@@ -205,6 +212,10 @@ def services(metadata: Metadata, store_id: str) -> list[tuple[ServiceDescriptor,
         (admin["NodeService"], NodeHandlers(metadata)),
         (registry["OffsetRegistryService"], RegistryHandlers(metadata)),
         (registry["StageService"], StageHandlers(metadata)),
+        (
+            maintenance_pb2.DESCRIPTOR.services_by_name["MaintenanceService"],
+            MaintenanceHandlers(metadata),
+        ),
         (groups_pb2.DESCRIPTOR.services_by_name["GroupService"], GroupHandlers(metadata)),
         (shards_pb2.DESCRIPTOR.services_by_name["ShardService"], ShardHandlers(metadata)),
     ]

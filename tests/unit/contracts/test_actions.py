@@ -203,7 +203,7 @@ def test_a_topics_description_can_be_created_from() -> None:
         "schema": {"fields": [FIELDS[0], {**FIELDS[1], "nullable": True}]},
         "schema_ipc": schema_to_ipc(SCHEMA),
         "partition_key": "k",
-        "config": {"batch_bytes_max": 7},
+        "config": {"batch_bytes_max": 7, "retention_ms": None, "retention_bytes": None},
         "created_at": "2026-11-20T12:00:00.000000Z",
     }
     assert schema_from_ipc(described["schema_ipc"]).equals(SCHEMA)

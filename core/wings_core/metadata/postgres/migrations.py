@@ -281,6 +281,21 @@ _NODES: Sequence[LiteralString] = (
     """,
 )
 
+_LEASES: Sequence[LiteralString] = (
+    """
+    -- Who works on something that one at a time may work on, and until when.
+    CREATE TABLE leases (
+        name TEXT COLLATE "C" PRIMARY KEY,
+        holder TEXT NOT NULL,
+        token BIGINT NOT NULL, -- Another one whenever it is taken anew.
+        expires_at BIGINT NOT NULL
+    ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05)
+    """,
+    """
+    CREATE INDEX leases_by_age ON leases (expires_at)
+    """,
+)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _INITIAL,
     _FLUSHES,
@@ -288,6 +303,7 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _GROUPS,
     _SHARDS,
     _NODES,
+    _LEASES,
 )
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 

@@ -9,6 +9,7 @@ from wings_core.metadata.judge import RESULTS_KEPT_US
 from wings_core.metadata.postgres import groups, locks
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import OUTCOMES_KEPT_SECONDS
+from wings_core.metadata.postgres.leases import purge_leases
 from wings_core.metadata.postgres.locks import Lock
 from wings_core.metadata.postgres.publish import purge_results
 from wings_core.metadata.postgres.stages import purge_deleted, purge_of_topic
@@ -57,6 +58,7 @@ def purge(connection: Connection, rows_max: int, now: int) -> bool:
         left = _purge_topic(connection, row[0], left, folios)
     left -= purge_deleted(connection, left, folios)
     left -= purge_results(connection, left, now)
+    left -= purge_leases(connection, left, now)
     left -= len(
         connection.execute(
             "DELETE FROM producer_results WHERE (topic_id, producer_id, slot) IN "
@@ -88,7 +90,7 @@ def purge(connection: Connection, rows_max: int, now: int) -> bool:
             (now - RETIRED_KEPT_US, max(0, left)),
         ).fetchall()
     )
-    _count_off(connection, folios)
+    count_off(connection, folios)
     return left <= 0
 
 
@@ -121,7 +123,7 @@ def _purge_topic(connection: Connection, topic_id: int, left: int, folios: Count
     return left
 
 
-def _count_off(connection: Connection, folios: Counter[int]) -> None:
+def count_off(connection: Connection, folios: Counter[int]) -> None:
     """Count pages that were deleted off their folios, and forget folios without pages."""
     if not folios:
         return

@@ -16,6 +16,7 @@ from wings_core.metadata.postgres.connections import Connection, Connections
 from wings_core.metadata.postgres.database import RETRY_SECONDS_MAX, Database
 from wings_core.metadata.postgres.groups import PostgresGroups
 from wings_core.metadata.postgres.listener import Listener
+from wings_core.metadata.postgres.maintaining import PostgresMaintenance
 from wings_core.metadata.postgres.migrations import check_version, migrate
 from wings_core.metadata.postgres.nodes import PostgresNodes
 from wings_core.metadata.postgres.notices import Notice, decode_notice
@@ -76,6 +77,7 @@ class PostgresMetadata(Metadata):
         self._admin = PostgresAdmin(self._database, clock)
         self._registry = PostgresRegistry(self._database, self._waiters, clock)
         self._stages = PostgresStages(self._database, clock)
+        self._maintenance = PostgresMaintenance(self._database, clock)
         self._groups = PostgresGroups(self._database, clock)
         self._shards = PostgresShards(self._database, clock)
         self._nodes = PostgresNodes(self._database, clock)
@@ -94,6 +96,11 @@ class PostgresMetadata(Metadata):
     def stages(self) -> PostgresStages:
         """What was staged."""
         return self._stages
+
+    @property
+    def maintenance(self) -> PostgresMaintenance:
+        """What moves old pages."""
+        return self._maintenance
 
     @property
     def groups(self) -> PostgresGroups:

@@ -1,11 +1,13 @@
 """What a node knows of the log, for when the metadata service cannot be asked.
 
-Where messages lie never changes once they are committed, so a node that has heard of them reads
-them on without the service. The ends of the log are as of the last answer.
+Where messages lie changes only by maintenance, which leaves the old place for a while, so a node
+that has heard of them reads them on without the service. The ends of the log are as of the last
+answer.
 """
 
 import threading
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from wings_core.model import Located, Location
@@ -29,17 +31,16 @@ class _Known:
     """The end offsets of the locations."""
     locations: list[Location] = field(default_factory=list[Location])
 
-    def add(self, location: Location) -> None:
-        if not self.ends or location.end_offset > self.ends[-1]:
-            self.ends.append(location.end_offset)
-            self.locations.append(location)
-            return
-        index = bisect_left(self.ends, location.end_offset)
-        if self.ends[index] == location.end_offset:
-            self.locations[index] = location
-        else:
-            self.ends.insert(index, location.end_offset)
-            self.locations.insert(index, location)
+    def replace(self, locations: Sequence[Location]) -> None:
+        """Take locations in for those that had their offsets, which may have moved."""
+        first = bisect_left(self.ends, locations[0].start_offset)
+        last = first
+        while (
+            last < len(self.ends) and self.locations[last].start_offset <= locations[-1].end_offset
+        ):
+            last += 1
+        self.ends[first:last] = [location.end_offset for location in locations]
+        self.locations[first:last] = locations
 
 
 class KnownLocations:
@@ -59,8 +60,8 @@ class KnownLocations:
             known = self._partitions.get(key) or _Known()
             known.log_start_offset = max(known.log_start_offset, located.log_start_offset)
             known.log_end_offset = max(known.log_end_offset, located.log_end_offset)
-            for location in located.locations:
-                known.add(location)
+            if located.locations:
+                known.replace(located.locations)
             if len(known.ends) > PARTITION_LOCATIONS_MAX:
                 half = len(known.ends) // 2
                 del known.ends[:half], known.locations[:half]

@@ -7,6 +7,7 @@ from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.remote.admin import RemoteAdmin, TopicCache
 from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.remote.groups import RemoteGroups
+from wings_core.metadata.remote.maintaining import RemoteMaintenance
 from wings_core.metadata.remote.nodes import RemoteNodes
 from wings_core.metadata.remote.registry import RemoteRegistry
 from wings_core.metadata.remote.retries import Retries
@@ -33,6 +34,7 @@ class RemoteMetadata(Metadata):
         self._admin = RemoteAdmin(self._channel, topics)
         self._registry = RemoteRegistry(self._channel, topics, self._retries, clock)
         self._stages = RemoteStages(self._channel)
+        self._maintenance = RemoteMaintenance(self._channel)
         self._groups = RemoteGroups(self._channel)
         self._shards = RemoteShards(self._channel)
         self._nodes = RemoteNodes(self._channel)
@@ -61,6 +63,11 @@ class RemoteMetadata(Metadata):
     def stages(self) -> RemoteStages:
         """What was staged."""
         return self._stages
+
+    @property
+    def maintenance(self) -> RemoteMaintenance:
+        """What moves old pages."""
+        return self._maintenance
 
     @property
     def groups(self) -> RemoteGroups:

@@ -266,6 +266,21 @@ _NODES = (
     """,
 )
 
+_LEASES = (
+    """
+    -- Who works on something that one at a time may work on, and until when.
+    CREATE TABLE leases (
+        name TEXT PRIMARY KEY,
+        holder TEXT NOT NULL,
+        token INTEGER NOT NULL, -- Another one whenever it is taken anew.
+        expires_at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE INDEX leases_by_age ON leases (expires_at)
+    """,
+)
+
 MIGRATIONS: Sequence[Sequence[str]] = (
     _INITIAL,
     _STAGES,
@@ -275,6 +290,7 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     _GROUPS,
     _SHARDS,
     _NODES,
+    _LEASES,
 )
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 

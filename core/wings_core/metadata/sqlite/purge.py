@@ -8,6 +8,7 @@ from wings_core.metadata.flushes import FLUSHES_KEPT_US
 from wings_core.metadata.folios import RETIRED_KEPT_US
 from wings_core.metadata.judge import RESULTS_KEPT_US
 from wings_core.metadata.sqlite import groups
+from wings_core.metadata.sqlite.leases import purge_leases
 from wings_core.metadata.sqlite.publish import purge_results
 from wings_core.metadata.sqlite.stages import count_off, purge_deleted, purge_of_topic
 
@@ -33,6 +34,7 @@ def purge(connection: sqlite3.Connection, rows_max: int, now: int) -> bool:
         left = _purge_topic(connection, row[0], left)
     left -= purge_deleted(connection, left)
     left -= purge_results(connection, left, now)
+    left -= purge_leases(connection, left, now)
     left -= connection.execute(
         "DELETE FROM flushes WHERE writer IN "
         "(SELECT writer FROM flushes WHERE committed_at <= ? LIMIT ?)",

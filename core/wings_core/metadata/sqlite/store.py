@@ -20,6 +20,7 @@ from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.sqlite.admin import SqliteAdmin
 from wings_core.metadata.sqlite.connections import Connections
 from wings_core.metadata.sqlite.groups import SqliteGroups
+from wings_core.metadata.sqlite.maintaining import SqliteMaintenance
 from wings_core.metadata.sqlite.migrations import check_version, migrate
 from wings_core.metadata.sqlite.nodes import SqliteNodes
 from wings_core.metadata.sqlite.registry import SqliteRegistry
@@ -72,6 +73,7 @@ class SqliteMetadata(Metadata):
         self._admin = SqliteAdmin(self._connections, topics, waiters, clock)
         self._registry = SqliteRegistry(self._connections, waiters, clock)
         self._stages = SqliteStages(self._connections, waiters, clock)
+        self._maintenance = SqliteMaintenance(self._connections, clock)
         self._groups = SqliteGroups(self._connections, clock)
         self._shards = SqliteShards(self._connections, clock)
         self._nodes = SqliteNodes(self._connections, clock)
@@ -97,6 +99,11 @@ class SqliteMetadata(Metadata):
     def stages(self) -> SqliteStages:
         """What was staged."""
         return self._stages
+
+    @property
+    def maintenance(self) -> SqliteMaintenance:
+        """What moves old pages."""
+        return self._maintenance
 
     @property
     def groups(self) -> SqliteGroups:

@@ -1,0 +1,166 @@
+"""The maintainer: goes through the partitions from time to time, and works where something is due.
+
+One node at a time works on a partition: whoever has its lease. A node that is stopped loses it by
+itself, and every step is one transaction that is right whoever else has worked meanwhile.
+"""
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+
+from wings_core.errors import NotFound, Unavailable, WingsError
+from wings_core.maintain.report import MaintenanceReport
+from wings_core.maintain.retention import is_due, retain
+from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry
+from wings_core.metadata.maintenance import Maintenance
+from wings_core.model import PartitionState, Topic
+from wings_core.times import now_us
+
+LEASE_SECONDS = 60.0
+"""How long a node that vanished keeps the others from a partition."""
+
+PASS_SECONDS_MAX = 600.0
+"""How long a pass that was asked for waits for the one under way."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Maintainer:
+    """Drops messages that their topic's retention keeps no longer.
+
+    Works from time to time on a thread of its own, and whenever asked.
+
+    Args:
+        metadata: Of the log.
+        seconds: Between two passes.
+        reclaim: Called when pages may have gone, so that their disk space is given back.
+        clock: Microseconds since the epoch, of this node.
+    """
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        seconds: float,
+        reclaim: Callable[[], None],
+        clock: Callable[[], int] = now_us,
+    ) -> None:
+        self._admin: Admin = metadata.admin
+        self._registry: OffsetRegistry = metadata.registry
+        self._maintenance: Maintenance = metadata.maintenance
+        self._seconds = seconds
+        self._reclaim = reclaim
+        self._clock = clock
+        self._holder = uuid.uuid4().hex
+        self._running = threading.Lock()
+        self._closing = threading.Event()
+        self.total = MaintenanceReport()
+        """What all passes did since the start."""
+        self._thread = threading.Thread(target=self._loop, name="wings-maintainer", daemon=True)
+        self._thread.start()
+
+    def run(
+        self,
+        topic: Topic | None = None,
+        progress: Callable[[MaintenanceReport], None] | None = None,
+    ) -> MaintenanceReport:
+        """Do what is due now, in all topics or in one; blocks until it is done.
+
+        Args:
+            topic: The one; None for all.
+            progress: Called after each partition with what was done so far.
+
+        Raises:
+            Unavailable: Another pass of this process takes too long; or metadata cannot be reached.
+        """
+        if not self._running.acquire(timeout=PASS_SECONDS_MAX):
+            raise Unavailable(f"another pass has been running for {PASS_SECONDS_MAX:g} s")
+        report = MaintenanceReport()
+        try:
+            for each in self._topics() if topic is None else (topic,):
+                self._maintain(each, report, progress)
+        finally:
+            self.total.add(report)
+            self._running.release()
+            if report.pages_expired:
+                self._reclaim()
+        return report
+
+    def close(self) -> None:
+        """Stop after the step under way; what is left is done after the next start."""
+        self._closing.set()
+        self._thread.join()
+
+    def _loop(self) -> None:
+        while not self._closing.wait(self._seconds):
+            try:
+                self.run()
+            except WingsError as error:
+                _logger.warning("could not look for what to maintain: %s", error)
+
+    def _topics(self) -> Iterator[Topic]:
+        for namespace in self._admin.list_namespaces():
+            try:
+                topics = self._admin.list_topics(namespace.name)
+            except NotFound:
+                continue  # Deleted meanwhile.
+            yield from topics
+
+    def _maintain(
+        self,
+        topic: Topic,
+        report: MaintenanceReport,
+        progress: Callable[[MaintenanceReport], None] | None,
+    ) -> None:
+        config = topic.config
+        if config.retention_ms is None and config.retention_bytes is None:
+            return
+        try:
+            for state in self._registry.partition_states(topic.uuid):
+                if self._closing.is_set():
+                    return
+                self._maintain_partition(topic, state, report)
+                if progress is not None:
+                    progress(report)
+        except NotFound:
+            return  # Deleted meanwhile.
+
+    def _maintain_partition(
+        self, topic: Topic, state: PartitionState, report: MaintenanceReport
+    ) -> None:
+        try:
+            if not is_due(self._registry, topic, state, self._clock()):
+                return
+            report.partitions += 1
+            with self._leased(f"{topic.uuid} {state.partition}") as proceed:
+                if proceed is None:
+                    report.partitions_busy += 1
+                    return
+                retain(self._maintenance, topic, state, report, proceed)
+        except NotFound:
+            raise
+        except WingsError as error:
+            report.failures += 1
+            _logger.warning(
+                "could not maintain partition %.80s of %s: %s", state.partition, topic.name, error
+            )
+
+    @contextmanager
+    def _leased(self, name: str) -> Generator[Callable[[], bool] | None]:
+        """Hold a lease during the block, which gets what prolongs it; None: another node has it."""
+        token = self._maintenance.acquire_lease(name, self._holder, LEASE_SECONDS)
+        if token is None:
+            yield None
+            return
+
+        def proceed() -> bool:
+            """Prolong the lease; False where it was lost, or the server stops."""
+            if self._closing.is_set():
+                return False
+            return self._maintenance.acquire_lease(name, self._holder, LEASE_SECONDS) == token
+
+        try:
+            yield proceed
+        finally:
+            self._maintenance.release_lease(name, self._holder)

@@ -1,0 +1,65 @@
+"""Retention: messages older than their topic keeps them, or too many, go by whole pages."""
+
+from collections.abc import Callable
+
+from wings_core.maintain.report import MaintenanceReport
+from wings_core.metadata.interfaces import OffsetRegistry
+from wings_core.metadata.maintenance import Maintenance
+from wings_core.model import PartitionState, Topic
+
+EXPIRE_PAGES = 1_000
+"""Pages dropped in one metadata transaction, so that pushes never wait long for it."""
+
+
+def is_due(registry: OffsetRegistry, topic: Topic, state: PartitionState, now: int) -> bool:
+    """Tell whether a partition's first page may be kept no longer; a look, without any lock.
+
+    Args:
+        registry: Where the first page is found.
+        topic: With its configuration.
+        state: Of the partition.
+        now: Microseconds since the epoch, by this node's clock.
+    """
+    config = topic.config
+    if state.log_start_offset == state.next_offset:
+        return False
+    if config.retention_bytes is not None and state.bytes > config.retention_bytes:
+        return True
+    if config.retention_ms is None:
+        return False
+    located = registry.locate(topic.uuid, state.partition, state.log_start_offset, 1)
+    before = now - config.retention_ms * 1_000
+    return bool(located.locations) and located.locations[0].timestamp < before
+
+
+def retain(
+    maintenance: Maintenance,
+    topic: Topic,
+    state: PartitionState,
+    report: MaintenanceReport,
+    proceed: Callable[[], bool],
+) -> None:
+    """Drop what a partition keeps no longer, a bounded number of pages at a time.
+
+    Args:
+        maintenance: Drops them.
+        topic: With its configuration.
+        state: Of the partition.
+        report: What was dropped is counted to it.
+        proceed: Asked before each further step.
+    """
+    config = topic.config
+    age_ms = config.retention_ms
+    while True:
+        expired = maintenance.expire(
+            topic.uuid,
+            state.partition,
+            age_us=None if age_ms is None else age_ms * 1_000,
+            bytes_kept=config.retention_bytes,
+            pages_max=EXPIRE_PAGES,
+        )
+        report.pages_expired += expired.pages
+        report.rows_expired += expired.rows
+        report.bytes_expired += expired.bytes
+        if expired.pages < EXPIRE_PAGES or not proceed():
+            return

@@ -1,0 +1,38 @@
+"""Leases in PostgreSQL: who works on something that one at a time may work on."""
+
+from wings_core.metadata.postgres.connections import Connection
+
+LEASES_KEPT_US = 24 * 3600 * 1_000_000
+"""A lease that ended is forgotten after this, in microseconds."""
+
+
+def acquire(connection: Connection, name: str, holder: str, length_us: int, now: int) -> int | None:
+    """Take or prolong a lease; see `Maintenance.acquire_lease`."""
+    row = connection.execute(
+        "INSERT INTO leases VALUES (%(name)s, %(holder)s, 1, %(now)s::bigint + %(length)s::bigint) "
+        "ON CONFLICT (name) DO UPDATE SET token = leases.token + CASE WHEN "
+        "leases.holder <> excluded.holder OR leases.expires_at <= %(now)s THEN 1 ELSE 0 END, "
+        "holder = excluded.holder, expires_at = excluded.expires_at "
+        "WHERE leases.holder = excluded.holder OR leases.expires_at <= %(now)s RETURNING token",
+        {"name": name, "holder": holder, "length": length_us, "now": now},
+    ).fetchone()
+    return None if row is None else int(row[0])
+
+
+def release(connection: Connection, name: str, holder: str, now: int) -> None:
+    """Give a lease back; see `Maintenance.release_lease`."""
+    connection.execute(
+        "UPDATE leases SET expires_at = %(now)s "
+        "WHERE name = %(name)s AND holder = %(holder)s AND expires_at > %(now)s",
+        {"name": name, "holder": holder, "now": now},
+    )
+
+
+def purge_leases(connection: Connection, rows_max: int, now: int) -> int:
+    """Delete up to so many leases that ended long ago; return how many."""
+    rows = connection.execute(
+        "DELETE FROM leases WHERE name IN (SELECT name FROM leases "
+        "WHERE expires_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED) RETURNING token",
+        (now - LEASES_KEPT_US, max(0, rows_max)),
+    ).fetchall()
+    return len(rows)

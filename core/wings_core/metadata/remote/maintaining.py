@@ -1,0 +1,52 @@
+"""Maintenance at a metadata service: each method is a call."""
+
+from wings_core.metadata.maintenance import Maintenance
+from wings_core.metadata.remote import codec
+from wings_core.metadata.remote.channel import ServiceChannel
+from wings_core.model import Expired
+from wings_core.partitions import Partition
+from wings_core.protocol.v1 import maintenance_pb2 as pb
+from wings_core.protocol.v1.maintenance_pb2_grpc import MaintenanceServiceStub
+
+
+class RemoteMaintenance(Maintenance):
+    """See `Maintenance`.
+
+    Args:
+        channel: To the service.
+    """
+
+    def __init__(self, channel: ServiceChannel) -> None:
+        self._channel = channel
+        self._stub = MaintenanceServiceStub(channel.channel)
+
+    def acquire_lease(self, name: str, holder: str, seconds: float) -> int | None:
+        """Take or prolong a lease; see `Maintenance.acquire_lease`."""
+        request = pb.AcquireLeaseRequest(name=name, holder=holder, seconds=seconds)
+        response = self._channel.call(self._stub.AcquireLease, request)
+        return response.token if response.HasField("token") else None
+
+    def release_lease(self, name: str, holder: str) -> None:
+        """Give a lease back; see `Maintenance.release_lease`."""
+        request = pb.ReleaseLeaseRequest(name=name, holder=holder)
+        self._channel.call(self._stub.ReleaseLease, request)
+
+    def expire(
+        self,
+        topic_uuid: str,
+        partition: Partition,
+        *,
+        age_us: int | None,
+        bytes_kept: int | None,
+        pages_max: int,
+    ) -> Expired:
+        """Drop the oldest pages of a partition; see `Maintenance.expire`."""
+        request = pb.ExpirePagesRequest(
+            topic_uuid=topic_uuid,
+            partition=partition,
+            age_us=None if age_us is None else codec.int64(age_us),
+            bytes_kept=None if bytes_kept is None else codec.int64(bytes_kept),
+            pages_max=pages_max,
+        )
+        response = self._channel.call(self._stub.ExpirePages, request)
+        return Expired(response.log_start_offset, response.pages, response.rows, response.bytes)

@@ -1,0 +1,52 @@
+"""What each RPC of maintenance does; see `handlers`."""
+
+from wings_core.errors import InvalidArgument
+from wings_core.metadata.interfaces import Metadata
+from wings_core.partitions import Partition
+from wings_core.protocol.v1 import maintenance_pb2 as pb
+from wings_server.metadata.handlers import step
+
+LEASE_SECONDS_MAX = 3_600.0
+"""The longest lease: nobody else can go on before it ends."""
+
+
+class MaintenanceHandlers:
+    """The RPCs of `wings.v1.MaintenanceService`.
+
+    Args:
+        metadata: What is served.
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._maintenance = metadata.maintenance
+
+    def acquire_lease(self, request: pb.AcquireLeaseRequest) -> pb.AcquireLeaseResponse:
+        """Give a lease to whoever asks first."""
+        if not 0 < request.seconds <= LEASE_SECONDS_MAX:
+            raise InvalidArgument(
+                f"a lease of {request.seconds:g} s: expected more than 0 and at most "
+                f"{LEASE_SECONDS_MAX:g}"
+            )
+        token = self._maintenance.acquire_lease(request.name, request.holder, request.seconds)
+        return pb.AcquireLeaseResponse(token=token)
+
+    def release_lease(self, request: pb.ReleaseLeaseRequest) -> pb.ReleaseLeaseResponse:
+        """Take a lease back."""
+        self._maintenance.release_lease(request.name, request.holder)
+        return pb.ReleaseLeaseResponse()
+
+    def expire_pages(self, request: pb.ExpirePagesRequest) -> pb.ExpirePagesResponse:
+        """Drop the oldest pages of a partition."""
+        expired = self._maintenance.expire(
+            request.topic_uuid,
+            Partition(request.partition),
+            age_us=request.age_us if request.HasField("age_us") else None,
+            bytes_kept=request.bytes_kept if request.HasField("bytes_kept") else None,
+            pages_max=step("pages_max", request.pages_max),
+        )
+        return pb.ExpirePagesResponse(
+            log_start_offset=expired.log_start_offset,
+            pages=expired.pages,
+            rows=expired.rows,
+            bytes=expired.bytes,
+        )

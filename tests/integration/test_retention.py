@@ -1,0 +1,182 @@
+"""Retention in a real server: what goes, what is told, and what is under way meanwhile."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from flight_calls import (
+    Json,
+    act,
+    chunks,
+    code_of,
+    create_topic,
+    error_of,
+    get,
+    push,
+    read_answer,
+    ticket_of,
+)
+
+from wings_core.limits import Limits
+from wings_server.testing import RunningServer, running_server
+
+PAGE_ROWS = 1_000
+SEGMENT_BYTES = 32 * 1024
+"""About four pushes."""
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    """A server whose segment files end soon, so that retention deletes some."""
+    with running_server(limits=Limits(segment_bytes_max=SEGMENT_BYTES)) as running:
+        yield running
+
+
+def page(first: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array(range(first, first + PAGE_ROWS), pa.int64())})
+
+
+def push_pages(client: flight.FlightClient, topic: str, pages: int, **command: Any) -> None:
+    push(client, topic, *[page(number * PAGE_ROWS) for number in range(pages)], **command)
+
+
+def alter(client: flight.FlightClient, topic: str, **config: Any) -> None:
+    act(client, "alter-topic", topic=topic, config=config)
+
+
+def state(client: flight.FlightClient, topic: str) -> Json:
+    (found,) = act(client, "partition-states", topic=topic)
+    return found
+
+
+def rows_of(chunk: flight.FlightStreamChunk) -> int:
+    assert chunk.data is not None
+    return chunk.data.num_rows
+
+
+def test_pages_beyond_the_bytes_of_a_partition_go(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["n: int64"])
+    push_pages(client, new_topic_id, 10)
+    size = state(client, new_topic_id)["bytes"]
+    alter(client, new_topic_id, retention_bytes=size * 3 // 10)
+    report = act(client, "maintain", topic=new_topic_id)
+    assert (report["pages_expired"], report["rows_expired"]) == (7, 7 * PAGE_ROWS)
+    after = state(client, new_topic_id)
+    assert (after["log_start_offset"], after["bytes"]) == (7 * PAGE_ROWS, size * 3 // 10)
+    answer = get(client, kind="scan", topic=new_topic_id)
+    assert answer.column("n") == list(range(7 * PAGE_ROWS, 10 * PAGE_ROWS))
+    with pytest.raises(flight.FlightError) as caught:
+        get(client, topic=new_topic_id, offset=0)
+    assert error_of(caught.value)["code"] == "OFFSET_OUT_OF_RANGE"
+    assert error_of(caught.value)["log_start_offset"] == 7 * PAGE_ROWS
+
+
+def test_old_messages_go_and_the_log_goes_on(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["n: int64"])
+    push_pages(client, new_topic_id, 2, timestamp="2020-01-01T00:00:00Z")
+    push_pages(client, new_topic_id, 1)
+    assert act(client, "maintain")["pages_expired"] == 0
+    alter(client, new_topic_id, retention_ms=3_600_000)
+    assert act(client, "maintain")["pages_expired"] == 2
+    answer = get(client, kind="scan", topic=new_topic_id)
+    assert answer.ranges == [(2 * PAGE_ROWS, 3 * PAGE_ROWS - 1)]
+    (committed,) = push(client, new_topic_id, page(0))
+    assert committed["committed"][0]["start_offset"] == 3 * PAGE_ROWS
+
+
+def test_segments_of_messages_that_are_gone_are_deleted(
+    server: RunningServer, client: flight.FlightClient, new_topic_id: str
+) -> None:
+    segments = server.data_dir / "segments"
+    create_topic(client, new_topic_id, ["n: int64"])
+    push_pages(client, new_topic_id, 20)
+    before = len(list(segments.iterdir()))
+    alter(client, new_topic_id, retention_bytes=1)
+    act(client, "maintain")
+    deadline = time.monotonic() + 20
+    while len(list(segments.iterdir())) > 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert before >= 5
+    assert get(client, kind="scan", topic=new_topic_id).ranges[0][0] == 19 * PAGE_ROWS
+
+
+def test_maintenance_works_by_itself(new_topic_id: str) -> None:
+    with (
+        running_server(limits=Limits(maintenance_seconds=0.01)) as running,
+        flight.FlightClient(running.flight) as client,
+    ):
+        create_topic(client, new_topic_id, ["n: int64"])
+        push_pages(client, new_topic_id, 3)
+        alter(client, new_topic_id, retention_bytes=1)
+        deadline = time.monotonic() + 20
+        while state(client, new_topic_id)["log_start_offset"] != 2 * PAGE_ROWS:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_a_scan_that_retention_passes_ends_with_the_error_or_whole(
+    server: RunningServer, client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["n: int64"])
+    batch = pa.record_batch({"n": pa.array(range(300_000), pa.int64())})
+    push(client, new_topic_id, *[batch] * 20)
+    left = chunks(client.do_get(ticket_of(kind="scan", topic=new_topic_id)))
+    rows = rows_of(next(left))
+    alter(client, new_topic_id, retention_bytes=1)
+    act(client, "maintain")
+    error: Json | None = None
+    try:
+        for chunk in left:
+            rows += rows_of(chunk)
+    except flight.FlightError as ended:
+        error = error_of(ended)
+    if error is None:
+        assert rows == 20 * 300_000
+    else:
+        assert (error["code"], error["log_start_offset"]) == ("OFFSET_OUT_OF_RANGE", 19 * 300_000)
+        assert rows < 20 * 300_000
+
+
+def test_a_follow_that_retention_passes_goes_on_with_what_comes(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["n: int64"])
+    push_pages(client, new_topic_id, 1, timestamp="2020-01-01T00:00:00Z")
+    reader = client.do_get(ticket_of(kind="follow", topic=new_topic_id, timeout_ms=20_000))
+    left = chunks(reader)
+    assert rows_of(next(left)) == PAGE_ROWS
+    alter(client, new_topic_id, retention_ms=60_000)
+    assert act(client, "maintain")["rows_expired"] == PAGE_ROWS
+    push(client, new_topic_id, page(5))
+    assert rows_of(next(left)) == PAGE_ROWS
+    reader.cancel()
+
+
+def test_a_retention_that_is_none_is_refused(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["n: int64"])
+    for config in ({"retention_ms": 0}, {"retention_bytes": -1}, {"retention_ms": "1d"}):
+        with pytest.raises(flight.FlightError) as caught:
+            alter(client, new_topic_id, **config)
+        assert code_of(caught.value) == "INVALID_ARGUMENT"
+
+
+def test_what_is_kept_stays_readable_after_a_restart(tmp_path: Any, new_topic_id: str) -> None:
+    for _ in range(2):
+        with running_server(tmp_path) as running, flight.FlightClient(running.flight) as client:
+            body = {"fields": [{"name": "n", "type": "int64"}]}
+            act(client, "create-topic", topic=new_topic_id, schema=body, if_not_exists=True)
+            push_pages(client, new_topic_id, 3)
+            alter(client, new_topic_id, retention_bytes=1)
+            act(client, "maintain", topic=new_topic_id)
+            reader = client.do_get(ticket_of(kind="scan", topic=new_topic_id))
+            assert read_answer(reader).column("n") == list(range(2 * PAGE_ROWS, 3 * PAGE_ROWS))
