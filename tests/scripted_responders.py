@@ -9,8 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
+import pytest
 
-from wings_client.gather import Request
+from wings_client.gather import EMPTY, Gather, GatherReason, Reply, Request, first, stall, wait
+
+TRIES = 5
+"""How often a bound on time is tried: another process may have the processor for a while."""
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
 
@@ -27,10 +31,13 @@ def batch(rows: int) -> pa.RecordBatch:
 class Responder(flight.FlightServerBase):
     """Answers `{"replies": [[milliseconds, rows]...], "then": "end" | "hang" | "refuse"}`.
 
+    The script is the ticket, or the topic of a ticket, whose offset then is gone on at.
+
     Attributes:
         endpoint: Where it listens.
         cancelled: How many streams it saw cancelled.
         running: How many streams are open.
+        tickets: All that it got.
     """
 
     def __init__(self) -> None:
@@ -38,20 +45,27 @@ class Responder(flight.FlightServerBase):
         self.endpoint = f"grpc://127.0.0.1:{self.port}"
         self.cancelled = 0
         self.running = 0
+        self.tickets: list[dict[str, Any]] = []
         self._lock = threading.Lock()
 
     def do_get(
         self, context: flight.ServerCallContext, ticket: flight.Ticket
     ) -> flight.FlightDataStream:
-        script = json.loads(ticket.ticket)
-        return flight.GeneratorStream(SCHEMA, self._replies(context, script))
+        told = json.loads(ticket.ticket)
+        self.tickets.append(told)
+        script = json.loads(told["topic"]) if "topic" in told else told
+        begin = told.get("offset", 0)
+        return flight.GeneratorStream(SCHEMA, self._replies(context, script, begin))
 
-    def _replies(self, context: flight.ServerCallContext, script: Any) -> Iterator[Any]:
+    def _replies(self, context: flight.ServerCallContext, script: Any, begin: int) -> Iterator[Any]:
         with self._lock:
             self.running += 1
         try:
             offset = 0
             for milliseconds, rows in script["replies"]:
+                if offset < begin:
+                    offset += rows
+                    continue
                 if not self._sleep(context, milliseconds):
                     return
                 told = {"start_offset": offset, "end_offset": offset + rows - 1} if rows else {}
@@ -94,6 +108,16 @@ def script(endpoint: str, *replies: tuple[float, int], then: str = "end") -> Req
     return Request(endpoint=endpoint, ticket=ticket)
 
 
+def near_script(*replies: tuple[float, int], then: str = "end", **options: Any) -> Request:
+    """Return a request to the client's own server that is answered as `script` says.
+
+    It has an offset and so on, like one to a Wings server. Unless the options say else, a scan.
+    """
+    topic = json.dumps({"replies": replies, "then": then})
+    options = {"kind": "scan", **options}
+    return Request(topic, offset=0, **options)
+
+
 @contextmanager
 def responder() -> Generator[Responder]:
     """Run a responder for as long as the `with` lasts."""
@@ -102,3 +126,81 @@ def responder() -> Generator[Responder]:
         yield server
     finally:
         server.shutdown()
+
+
+def wait_for_streams(server: Responder, count: int) -> None:
+    """Wait until so many streams are open."""
+    until = time.monotonic() + 10
+    while server.running < count and time.monotonic() < until:
+        time.sleep(0.002)
+    assert server.running == count
+
+
+def has_rows(reply: Reply) -> bool:
+    return reply.batch.num_rows > 0
+
+
+# What the sources do after their replies; "late": the empty reply comes far later than 100 ms, so
+# that a machine under load changes nothing.
+CASES: dict[str, tuple[dict[str, Any], str, int, GatherReason]] = {
+    "only the total": ({"timeout": 0.4}, "hang", 6, GatherReason.TIMEOUT),
+    "all answered": ({}, "end", 6, GatherReason.COMPLETE),
+    "the strategy wait": ({"strategy": wait}, "end", 6, GatherReason.COMPLETE),
+    "a stall shorter than the gap": ({"stall_timeout": 0.4}, "hang late", 5, GatherReason.STALL),
+    "the strategy stall": (
+        {"timeout": 4.0, "strategy": stall}, "hang late", 5, GatherReason.STALL,
+    ),
+    "first three": ({"max_messages": 3}, "hang late", 3, GatherReason.MAX_MESSAGES),
+    "the strategy first": ({"strategy": first(3)}, "hang late", 3, GatherReason.MAX_MESSAGES),
+    "more than there are": ({"max_messages": 9, "timeout": 0.4}, "hang", 6, GatherReason.TIMEOUT),
+    "more than there are, all ended": ({"max_messages": 9}, "end", 6, GatherReason.COMPLETE),
+    "the empty sentinel": ({"sentinel": EMPTY}, "hang", 5, GatherReason.SENTINEL),
+    "a predicate": (
+        {"sentinel": has_rows}, "hang", 6, GatherReason.SENTINEL,
+    ),
+    "a stall below a millisecond": (
+        {"stall_timeout": 0.0009, "sentinel": EMPTY}, "hang", 5, GatherReason.SENTINEL,
+    ),
+    "a stall beyond the total": (
+        {"stall_timeout": 9.0, "timeout": 0.4}, "hang", 6, GatherReason.TIMEOUT,
+    ),
+    "all options, the stall wins": (
+        {"timeout": 4.0, "stall_timeout": 0.4, "max_messages": 9, "sentinel": EMPTY},
+        "hang late", 5, GatherReason.STALL,
+    ),
+    "all options, the maximum wins": (
+        {"timeout": 3.0, "stall_timeout": 0.5, "max_messages": 3, "sentinel": EMPTY},
+        "hang late", 3, GatherReason.MAX_MESSAGES,
+    ),
+    "all options, the sentinel wins": (
+        {"timeout": 3.0, "stall_timeout": 0.5, "max_messages": 9, "sentinel": EMPTY},
+        "hang", 5, GatherReason.SENTINEL,
+    ),
+    "all options, the total wins": (
+        {"timeout": 0.6, "stall_timeout": 0.599, "max_messages": 9, "sentinel": EMPTY},
+        "hang late", 5, GatherReason.TIMEOUT,
+    ),
+}  # fmt: skip
+
+
+def leaves(gather: Gather) -> None:
+    for _ in gather:
+        break
+
+
+def raises(gather: Gather) -> None:
+    def fail() -> None:
+        for _ in gather:
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+
+
+def never_reads(gather: Gather) -> None:
+    with gather:
+        pass
+
+
+WAYS_OUT = [leaves, raises, never_reads]
+"""How a caller may leave a gather."""

@@ -71,6 +71,8 @@ class Transport:
         self.retry = retry
         self.closed = threading.Event()
         """Set once the client is closed; ends every pause."""
+        self.is_prompt = False
+        """Whether the last first reply of a gather came promptly."""
         # Guards what is below; held for no longer than it takes to look.
         self._lock = threading.Lock()
         self._client: flight.FlightClient | None = None

@@ -1,33 +1,34 @@
 import asyncio
 import gc
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from breakable_proxy import breakable
-from scripted_responders import Responder, responder, script
+from scripted_responders import (
+    CASES,
+    TRIES,
+    WAYS_OUT,
+    Responder,
+    responder,
+    script,
+    wait_for_streams,
+)
 
 import wings_client
 from wings_client import Client, Connection
 from wings_client.gather import (
-    EMPTY,
     Gather,
     GatherEnd,
     GatherReason,
     Reply,
     Request,
     first,
-    stall,
-    wait,
 )
 from wings_core.errors import Internal, InvalidArgument, Unavailable
 
 NOBODY = "grpc://127.0.0.1:1"
-
-TRIES = 5
-"""How often a bound on time is tried: another process may have the processor for a while."""
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +41,6 @@ def server() -> Iterator[Responder]:
 def client(server: Responder) -> Iterator[Client]:
     with wings_client.connect(server.endpoint, timeout=5.0) as connected:
         yield connected
-
-
-def wait_for_streams(server: Responder, count: int) -> None:
-    """Wait until so many streams are open."""
-    until = time.monotonic() + 10
-    while server.running < count and time.monotonic() < until:
-        time.sleep(0.002)
-    assert server.running == count
 
 
 def five(server: Responder, *, then: str = "end", empty: float = 100) -> list[Request]:
@@ -87,53 +80,6 @@ READS: dict[str, Callable[[Gather], list[Reply]]] = {
     "async iterator": read_async,
     "callback": read_delivered,
 }
-
-
-def has_rows(reply: Reply) -> bool:
-    return reply.batch.num_rows > 0
-
-
-# What the sources do after their replies; "late": the empty reply comes far later than 100 ms, so
-# that a machine under load changes nothing.
-CASES: dict[str, tuple[dict[str, Any], str, int, GatherReason]] = {
-    "only the total": ({"timeout": 0.4}, "hang", 6, GatherReason.TIMEOUT),
-    "all answered": ({}, "end", 6, GatherReason.COMPLETE),
-    "the strategy wait": ({"strategy": wait}, "end", 6, GatherReason.COMPLETE),
-    "a stall shorter than the gap": ({"stall_timeout": 0.4}, "hang late", 5, GatherReason.STALL),
-    "the strategy stall": (
-        {"timeout": 4.0, "strategy": stall}, "hang late", 5, GatherReason.STALL,
-    ),
-    "first three": ({"max_messages": 3}, "hang late", 3, GatherReason.MAX_MESSAGES),
-    "the strategy first": ({"strategy": first(3)}, "hang late", 3, GatherReason.MAX_MESSAGES),
-    "more than there are": ({"max_messages": 9, "timeout": 0.4}, "hang", 6, GatherReason.TIMEOUT),
-    "more than there are, all ended": ({"max_messages": 9}, "end", 6, GatherReason.COMPLETE),
-    "the empty sentinel": ({"sentinel": EMPTY}, "hang", 5, GatherReason.SENTINEL),
-    "a predicate": (
-        {"sentinel": has_rows}, "hang", 6, GatherReason.SENTINEL,
-    ),
-    "a stall below a millisecond": (
-        {"stall_timeout": 0.0009, "sentinel": EMPTY}, "hang", 5, GatherReason.SENTINEL,
-    ),
-    "a stall beyond the total": (
-        {"stall_timeout": 9.0, "timeout": 0.4}, "hang", 6, GatherReason.TIMEOUT,
-    ),
-    "all options, the stall wins": (
-        {"timeout": 4.0, "stall_timeout": 0.4, "max_messages": 9, "sentinel": EMPTY},
-        "hang late", 5, GatherReason.STALL,
-    ),
-    "all options, the maximum wins": (
-        {"timeout": 3.0, "stall_timeout": 0.5, "max_messages": 3, "sentinel": EMPTY},
-        "hang late", 3, GatherReason.MAX_MESSAGES,
-    ),
-    "all options, the sentinel wins": (
-        {"timeout": 3.0, "stall_timeout": 0.5, "max_messages": 9, "sentinel": EMPTY},
-        "hang", 5, GatherReason.SENTINEL,
-    ),
-    "all options, the total wins": (
-        {"timeout": 0.6, "stall_timeout": 0.599, "max_messages": 9, "sentinel": EMPTY},
-        "hang late", 5, GatherReason.TIMEOUT,
-    ),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("face", READS)
@@ -325,26 +271,7 @@ def test_a_callback_stops_by_false_or_by_raising(server: Responder, client: Clie
         server.wait_until_idle()
 
 
-def leaves(gather: Gather) -> None:
-    for _ in gather:
-        break
-
-
-def raises(gather: Gather) -> None:
-    def fail() -> None:
-        for _ in gather:
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-
-
-def never_reads(gather: Gather) -> None:
-    with gather:
-        pass
-
-
-@pytest.mark.parametrize("way_out", [leaves, raises, never_reads])
+@pytest.mark.parametrize("way_out", WAYS_OUT)
 def test_a_server_sees_within_100_ms_that_the_caller_has_left(
     server: Responder, client: Client, way_out: Callable[[Gather], None]
 ) -> None:

@@ -1,7 +1,7 @@
 """Gather over partitions of real topics."""
 
 import threading
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from fix_client import NewTopic
@@ -140,3 +140,45 @@ def test_a_request_that_is_like_a_good_one_is_checked_all_the_same(
     ):
         with pytest.raises(InvalidArgument):
             wings.gather([good, bad])
+
+
+@pytest.mark.parametrize("kind", ["fetch", "scan", "follow"])
+def test_every_row_of_real_topics_comes_once(
+    wings: Client, new_topic: NewTopic, kind: Literal["fetch", "scan", "follow"]
+) -> None:
+    topic = new_topic("key: int64", "n: int64", partition_key="key")
+    rows = list(range(3_000))
+    for begin in range(0, 3_000, 500):
+        part = rows[begin : begin + 500]
+        wings.push(topic, {"key": [n % 3 for n in part], "n": part})
+    offsets: list[int | Literal["earliest"]] = [0, "earliest"]
+    for offset in offsets:
+        list(wings.gather([Request(topic.name, 0, kind="scan")]))  # Finds that the server is near.
+        requests = [Request(topic.name, key, offset=offset, kind=kind) for key in (0, 1, 2)]
+        found: list[Any] = []
+        with wings.gather(requests, timeout=30) as gather:
+            for reply in gather:
+                found += reply.batch.column("n").to_pylist()
+                if len(found) == 3_000:
+                    break
+        assert sorted(found) == rows
+        assert gather.end is not None
+        assert [each.next_offset for each in gather.end.sources] == [1_000] * 3
+
+
+def test_a_fetch_of_several_messages_waits_for_all_of_them(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    wings.push(topic, {"n": [1]})
+    for count in (1, 100):  # With 100 sources, a server waits a slice of time for each.
+        list(wings.gather([Request(topic.name, kind="scan")]))  # Finds that the server is near.
+        last = wings.partitions(topic)[0].next_offset
+        requests = [Request(topic.name, offset=last - 1, min_messages=2)] * count
+        pusher = threading.Timer(0.4, lambda: wings.push(topic, {"n": [2]}))
+        pusher.start()
+        gather = wings.gather(requests, timeout=30)
+        assert sum(reply.batch.num_rows for reply in gather) == 2 * count
+        pusher.join()
+        assert gather.end is not None
+        assert gather.end.reason == GatherReason.COMPLETE

@@ -18,7 +18,8 @@ from wings_client._transport import Transport
 from wings_client.gather._end import GatherEnd, GatherReason, SourceState
 from wings_client.gather._request import Reply, Request
 from wings_client.gather._rules import EMPTY, Rules
-from wings_client.gather._sources import Source, Sources
+from wings_client.gather._source import Source
+from wings_client.gather._sources import Sources
 from wings_client.gather._tickets import Tickets
 from wings_core.errors import Unavailable, WingsError
 
@@ -114,6 +115,7 @@ class Engine:
 
     def begin_wait(self) -> Wait:
         """Begin to wait for the next reply."""
+        self._sources.read_by_threads()
         with self._lock:
             return self._begun_wait()
 
@@ -128,6 +130,8 @@ class Engine:
         with self._lock:
             wait = self._begun_wait()
             step = self._look(wait)
+        if step is None:
+            step = self._read_here(wait)
         while step is None:
             began = time.monotonic()
             self._bell.acquire(timeout=wait.left)
@@ -137,6 +141,17 @@ class Engine:
                 step = self._look(wait)
         taken = self._taken(step)
         return taken if isinstance(taken, Reply) else None
+
+    def _read_here(self, wait: Wait) -> Step | None:
+        """Read on the caller's own thread if that may be sooner, else see that threads do."""
+        began = time.monotonic()
+        if not self._sources.read_by_caller(wait.left):
+            self._sources.read_by_threads()
+            return None
+        waited = time.monotonic() - began
+        with self._lock:
+            self._account(wait, waited)
+            return self._look(wait)
 
     def account(self, wait: Wait, seconds: float) -> None:
         """Take the seconds that were waited off what is left."""
@@ -263,9 +278,10 @@ class Engine:
 
     # The threads of the sources.
 
-    def _put(self, source: Source, reply: Reply) -> bool:
+    def _put(self, source: Source, reply: Reply, waits: bool) -> bool:
         with self._lock:
-            while len(self._arrived) >= REPLIES_WAITING_MAX and self._end is None:
+            # The one reply that does not wait is read by the caller, who would make the room.
+            while waits and len(self._arrived) >= REPLIES_WAITING_MAX and self._end is None:
                 self._room.wait()
             if self._end is not None:
                 return False

@@ -140,8 +140,7 @@ def gather(transport: Transport, requests: Iterable[Request], rules: Rules) -> G
     if not 1 <= len(wanted) <= SOURCES_MAX:
         raise InvalidArgument(f"a gather takes 1 to {SOURCES_MAX} requests; got {len(wanted)}")
     tickets = Tickets()
-    for request in wanted:
-        tickets.check(request, rules.timeout if request.timeout is None else request.timeout)
+    tickets.check(wanted, rules.timeout)
     endpoints = {request.endpoint for request in wanted if request.endpoint is not None}
     transports: dict[str | None, Transport] = {None: transport}
     for endpoint in endpoints:

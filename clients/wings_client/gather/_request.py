@@ -11,6 +11,9 @@ from wings_client._stream import milliseconds
 from wings_core.contracts.tickets import FetchTicket, FollowTicket, ScanTicket
 from wings_core.errors import InvalidTicket
 
+FETCH_MESSAGES: int = FetchTicket.model_fields["max_messages"].default
+"""Most messages of a fetch that says nothing of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

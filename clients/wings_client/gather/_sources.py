@@ -8,26 +8,25 @@ threads, again and again, so long polls soon all wait at once.
 
 Where there are more sources than threads, a server waits for a source no longer than a slice at a
 time, so that each gets its turn.
+
+Two hand-overs between threads cost a third of a small read. So where the connection's last first
+reply came promptly, the first stream is left to the caller's own thread for a moment: it asks the
+server not to wait, and gives the stream up soon, so that nothing keeps it from others' replies and
+from its time-outs. A thread goes on where it stopped.
 """
 
-import json
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-import pyarrow.flight as flight
-
-from wings_client._errors import CALL_ERRORS, client_closed, typed_error
-from wings_client._stream import Reading, StreamCancelled
+from wings_client._errors import Connection, client_closed, typed_error
 from wings_client._threads import start_thread
 from wings_client._transport import Transport
 from wings_client.gather._request import Reply, Request
+from wings_client.gather._source import PROMPT_SECONDS, Source, Turn
 from wings_client.gather._tickets import Tickets
-from wings_core.contracts.messages import to_bytes
 from wings_core.errors import WingsError
 from wings_core.times import Deadline
 
@@ -53,30 +52,8 @@ BACKSTOP_SECONDS = 300.0
 """A stream's gRPC deadline is so much later than the end of the gather: it would count the time
 that the caller spends with a reply."""
 
-
-@dataclass(slots=True)
-class Source:
-    """One source; the gather's lock guards it."""
-
-    index: int
-    """Among the requests, from 0."""
-    request: Request
-    deadline: Deadline
-    """Of what the server may wait."""
-    next_offset: int | None
-    """After what was handed on."""
-    arrived: int = 0
-    """Replies."""
-    replies: int = 0
-    """Handed on."""
-    rows: int = 0
-    """Handed on."""
-    stream_end: object = None
-    """What the server said that its last stream ended with."""
-    read_offset: int | None = None
-    """After what arrived."""
-    ended: bool = False
-    error: WingsError | None = None
+CALLER_SECONDS = 0.02
+"""How long the caller's own thread reads the first stream, at most."""
 
 
 class Sources:
@@ -88,7 +65,8 @@ class Sources:
         tickets: Has checked the requests.
         seconds: How long the gather may last.
         left: Tells how many seconds of that are left: the caller's do not count.
-        put: Takes a reply; blocks while there is no room; False where the gather has ended.
+        put: Takes a reply; blocks while there is no room, unless it is told not to; False where the
+            gather has ended.
         end: Takes a source that ended, with what it failed with.
         opened: Takes a source whose server answered.
         finished: Called once no thread reads any more.
@@ -102,7 +80,7 @@ class Sources:
         seconds: float,
         *,
         left: Callable[[], float],
-        put: Callable[[Source, Reply], bool],
+        put: Callable[[Source, Reply, bool], bool],
         end: Callable[[Source, WingsError | None], None],
         opened: Callable[[Source], None],
         finished: Callable[[], None],
@@ -126,7 +104,18 @@ class Sources:
         self._unsent = len(requests)
         self._again: deque[Source] = deque()
         """Were sent, and are to be sent again."""
-        self._readings: set[Reading] = set()
+        self._turns: set[Turn] = set()
+        """Streams that are open, or soon will be."""
+        self._is_left_to_caller = False
+        """Whether the first stream waits for the caller to read it."""
+        self._is_with_caller = False
+        """Whether the caller reads it."""
+        self._caller_until = 0.0
+        """When others are sent, though it does."""
+        self._held: tuple[Source, Turn] | None = None
+        """What the caller has read a part of; a thread goes on with it."""
+        self._is_threaded = False
+        """Whether there are threads that read."""
         self._begun: dict[int, float] = {}
         """When each thread began to read its present stream, by the thread's number."""
         self._moves = 0
@@ -146,11 +135,68 @@ class Sources:
 
     def start(self) -> None:
         """Send the first request, and the others as soon as may be."""
-        paced = self._unsent > 1
+        self._is_left_to_caller = self._suits_caller(self._requests[0])
+        paced = self._is_left_to_caller or self._unsent > 1
         self._running = paced  # Before there is another thread.
-        self._start_readers(1)
+        if not self._is_left_to_caller:
+            self.read_by_threads()
         if paced:
             start_thread(self._pace, "wings-gather-pace")
+
+    def read_by_threads(self) -> None:
+        """Have threads read, unless they do; the caller, who has nothing to do, waits for them."""
+        if self._is_threaded:
+            return
+        with self._lock:
+            if self._is_threaded:
+                return
+            self._is_threaded = True
+            self._is_left_to_caller = False
+        self._start_readers(1)
+
+    def read_by_caller(self, seconds: float) -> bool:
+        """Read the first stream until its first reply is put, where it is left to the caller.
+
+        Args:
+            seconds: Blocks for no longer than these, and than `CALLER_SECONDS`.
+
+        Returns:
+            Whether it was.
+        """
+        if not self._is_left_to_caller:
+            return False
+        with self._lock:
+            if not self._is_left_to_caller or not self._unsent:
+                return False
+            self._is_left_to_caller = False
+            self._is_with_caller = True
+            self._caller_until = time.monotonic() + PROMPT_SECONDS
+            source = self._next_unsent()
+        turn: Turn | None = None
+        reply: Reply | None = None
+        again = False
+        try:
+            turn = self._turn(source, is_short=True)
+            turn.open(self._ticket(source, 0.0), min(seconds, CALLER_SECONDS))
+            self._opened(source)
+            reply = turn.next()
+            if reply is None:
+                again = self._goes_on(source)
+            else:
+                self._put(source, reply, False)
+        except Exception as error:  # noqa: BLE001 - the gather's end tells of it.
+            again = self._failed(source, turn, error)
+        finally:
+            with self._lock:
+                self._is_with_caller = False
+                if not self._cancelled:
+                    if reply is not None and turn is not None:
+                        self._held = source, turn
+                        turn = None
+                    elif again:
+                        self._again.append(source)
+            self._close(turn)
+        return True
 
     def cancel(self) -> None:
         """End all streams, here and on the servers."""
@@ -158,10 +204,22 @@ class Sources:
             self._cancelled = True
             self._unsent = 0
             self._again.clear()
+            held, self._held = self._held, None
             self._ended.notify()
-            readings = list(self._readings)
-        for reading in readings:
-            reading.cancel()
+            turns = list(self._turns)
+        for turn in turns:
+            turn.reading.cancel()
+        if held is not None:
+            self._close(held[1])
+
+    def _suits_caller(self, request: Request) -> bool:
+        """Tell whether a stream can be given up soon, and gone on with exactly where it stopped."""
+        if request.ticket is not None or request.filter is not None:
+            return False
+        offset = request.offset
+        return self._transports[request.endpoint].is_prompt and (
+            type(offset) is int or offset == "earliest"
+        )
 
     def _start_readers(self, count: int) -> None:
         for _ in range(count):
@@ -182,10 +240,14 @@ class Sources:
     def _threads_wanted(self) -> int | None:
         """Wait a while; return how many more threads there should be, None where no more ever."""
         with self._lock:
-            self._ended.wait_for(lambda: not self._waiting, PACE_SECONDS)
+            self._ended.wait_for(lambda: not (self._waiting or self._is_with_caller), PACE_SECONDS)
+            if self._is_with_caller and time.monotonic() < self._caller_until:
+                return 0  # Beside others' replies, that which it is about to get would come later.
+            self._is_left_to_caller = False
+            self._is_threaded = True
             room = min(THREADS_MAX - 1 - self._started, self._waiting)
             if room == 0:
-                return None
+                return 0 if self._is_with_caller else None
             busy_since = time.monotonic() - BUSY_SECONDS
             busy = sum(begun > busy_since for begun in self._begun.values())
             moved = self._moves != self._moves_seen
@@ -195,12 +257,13 @@ class Sources:
     @property
     def _waiting(self) -> int:
         """How many sources are to be sent."""
-        return self._unsent + len(self._again)
+        return self._unsent + len(self._again) + (self._held is not None)
 
     def _run(self, number: int) -> None:
         try:
-            while (source := self._next(number)) is not None:
-                if self._read(source):
+            while (found := self._next(number)) is not None:
+                source, turn = found
+                if self._read(source, turn):
                     with self._lock:
                         if not self._cancelled:
                             self._again.append(source)
@@ -214,7 +277,8 @@ class Sources:
         if last:
             self._finished()
 
-    def _next(self, number: int) -> Source | None:
+    def _next(self, number: int) -> tuple[Source, Turn | None] | None:
+        """Return what to read next, with its stream if that is open; None where there is none."""
         with self._lock:
             if not self._waiting:
                 self._begun.pop(number, None)
@@ -222,12 +286,16 @@ class Sources:
                 return None
             self._begun[number] = time.monotonic()
             self._moves += 1
-            if not self._unsent:
-                return self._again.popleft()
-            self._unsent -= 1
-            source = self._made(len(self._sent))
-            self._sent.append(source)
-            return source
+            if self._held is not None:
+                held, self._held = self._held, None
+                return held
+            return (self._next_unsent() if self._unsent else self._again.popleft()), None
+
+    def _next_unsent(self) -> Source:
+        self._unsent -= 1
+        source = self._made(len(self._sent))
+        self._sent.append(source)
+        return source
 
     def _made(self, index: int) -> Source:
         request = self._requests[index]
@@ -238,57 +306,79 @@ class Sources:
             request.offset if isinstance(request.offset, int) else None,
         )
 
-    def _read(self, source: Source) -> bool:
-        """Read a source's stream to its end; return whether it is to be read again later."""
-        request = source.request
-        transport = self._transports[request.endpoint]
-        reading: Reading | None = None
-        try:
-            ticket = self._tickets.make(request, self._wait(source), source.read_offset)
-            reading = Reading(transport)
+    def _turn(self, source: Source, *, is_short: bool = False) -> Turn:
+        turn = Turn(source, self._transports[source.request.endpoint], is_short=is_short)
+        with self._lock:
+            self._turns.add(turn)
+            if self._cancelled:
+                turn.reading.cancel()
+        return turn
+
+    def _close(self, turn: Turn | None) -> None:
+        if turn is not None:
             with self._lock:
-                self._readings.add(reading)
-                if self._cancelled:
+                self._turns.discard(turn)
+            turn.reading.done()
+
+    def _ticket(self, source: Source, seconds: float) -> bytes:
+        return self._tickets.make(source.request, seconds, source.read_offset, source.arrived_rows)
+
+    def _read(self, source: Source, turn: Turn | None) -> bool:
+        """Read a source's stream to its end; return whether it is to be read again later."""
+        try:
+            if turn is None:
+                turn = self._turn(source)
+                ticket = self._ticket(source, self._wait(source))
+                turn.open(ticket, self._seconds + BACKSTOP_SECONDS)
+                self._opened(source)
+            while (reply := turn.next()) is not None:
+                if source.arrived == 1:
+                    self._moves += 1
+                if not self._put(source, reply, True):
                     return False
-            stream = reading.open(ticket, self._seconds + BACKSTOP_SECONDS)
-            self._opened(source)
-            if not self._read_replies(source, stream.reader, transport.endpoint):
-                return False
-        except StreamCancelled:
-            self._fail(source, client_closed(transport.endpoint))
-            return False
-        except WingsError as error:
-            by_client = reading is not None and reading.cancelled.is_set()
-            self._fail(source, client_closed(transport.endpoint) if by_client else error)
-            return False
         except BaseException as error:  # noqa: BLE001 - it would end the thread in silence.
-            self._end(source, typed_error(_as_exception(error), transport.endpoint))
-            return False
+            return self._failed(source, turn, error)
         finally:
-            if reading is not None:
-                with self._lock:
-                    self._readings.discard(reading)
-                reading.done()
-        if request.waits and not self._is_over(source):
+            self._close(turn)
+        return self._goes_on(source)
+
+    def _goes_on(self, source: Source) -> bool:
+        """End a source whose stream has ended, unless it is to be read again."""
+        if source.request.waits and not self._is_over(source):
             return True
         self._end(source, None)
         return False
 
-    def _fail(self, source: Source, error: WingsError) -> None:
-        """Say what a source failed with, unless it is the gather that ended it."""
-        if not self._cancelled:
+    def _failed(self, source: Source, turn: Turn | None, error: BaseException) -> bool:
+        """End a source whose stream failed; return True if it is to be read again instead."""
+        if self._cancelled:  # It is the gather that ended it.
+            return False
+        if turn is not None and turn.is_short and _is_timeout(error):
+            if not source.is_full:
+                return True
+            self._end(source, None)
+            return False
+        endpoint = self._transports[source.request.endpoint].endpoint
+        if turn is not None and turn.reading.cancelled.is_set():
+            self._end(source, client_closed(endpoint))
+        elif isinstance(error, WingsError):
             self._end(source, error)
+        else:
+            as_error = error if isinstance(error, Exception) else RuntimeError(repr(error))
+            self._end(source, typed_error(as_error, endpoint))
+        return False
 
     def _wait(self, source: Source) -> float:
+        """Return how many seconds the server may wait."""
+        if source.has_enough:
+            return 0.0
         remaining = source.deadline.remaining()
         assert remaining is not None
         return min(SLICE_SECONDS, remaining) if self._sliced else remaining
 
     def _is_over(self, source: Source) -> bool:
         """Tell whether a source was read as long as it may, or has answered its fetch."""
-        if source.stream_end != "deadline":
-            return True
-        if source.request.kind == "fetch" and source.arrived > 0:
+        if source.stream_end != "deadline" or source.has_enough:
             return True
         if not source.deadline.passed:
             return False
@@ -297,42 +387,6 @@ class Sources:
             source.deadline = Deadline.after(left + GRACE_SECONDS)
         return left <= 0
 
-    def _read_replies(
-        self, source: Source, reader: flight.FlightStreamReader, endpoint: str
-    ) -> bool:
-        """Hand over the replies of a stream; return False where the gather has ended."""
-        while True:
-            try:
-                batch, metadata = reader.read_chunk()
-            except StopIteration:
-                return True
-            except CALL_ERRORS as error:
-                raise typed_error(error, endpoint) from error
-            told = _told(metadata)
-            if "end" in told:
-                source.stream_end = told["end"]
-                source.read_offset = told.get("next_offset", source.read_offset)
-                continue
-            if batch is None:  # pyright: ignore[reportUnnecessaryComparison] - metadata alone.
-                continue
-            start_offset, end_offset = told.get("start_offset"), told.get("end_offset")
-            if end_offset is not None:
-                source.read_offset = end_offset + 1
-            if source.arrived == 0:
-                self._moves += 1
-            source.arrived += 1
-            if not self._put(source, Reply(batch, source.request, start_offset, end_offset)):
-                return False
 
-
-def _told(metadata: Any) -> dict[str, Any]:
-    """Return the JSON object that comes with a chunk; another server may send anything."""
-    try:
-        found = json.loads(to_bytes(metadata) or b"{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _as_exception(error: BaseException) -> Exception:
-    return error if isinstance(error, Exception) else RuntimeError(repr(error))
+def _is_timeout(error: BaseException) -> bool:
+    return isinstance(error, WingsError) and error.facts.get("connection") == Connection.TIMEOUT

@@ -6,14 +6,14 @@ the others', of later gathers too: the model takes a fifth of the time of a smal
 """
 
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from operator import attrgetter
 from types import NoneType
 from typing import Any
 
 from wings_client._messages import wire_partition
 from wings_client._stream import milliseconds
-from wings_client.gather._request import Request
+from wings_client.gather._request import FETCH_MESSAGES, Request
 from wings_core.contracts.messages import INT64_MAX, dump
 from wings_core.errors import InvalidTicket
 
@@ -23,25 +23,54 @@ TEMPLATES_MAX = 256
 _kept: dict[Hashable, dict[str, Any]] = {}
 """Only looked up, and filled, by single steps: no lock."""
 
+_all_but_place = attrgetter(
+    "topic",
+    "kind",
+    "timeout",
+    "min_messages",
+    "max_messages",
+    "columns",
+    "filter",
+    "system_columns",
+    "ticket",
+)
+
 _rest = attrgetter("topic", "kind", "min_messages", "max_messages", "filter", "system_columns")
 
 
 class Tickets:
-    """Makes tickets; `check` is called for each request first, by one thread."""
+    """Makes tickets; `check` is called with the requests first, by one thread."""
 
     def __init__(self) -> None:
         self._templates: dict[Hashable, dict[str, Any]] = {}
 
-    def check(self, request: Request, seconds: float) -> None:
-        """Check a request.
+    def check(self, requests: Iterable[Request], seconds: float) -> None:
+        """Check all requests.
 
         Args:
-            request: Any.
-            seconds: How long the server may wait.
+            requests: Any.
+            seconds: How long the gather lasts.
 
         Raises:
             InvalidTicket: A value is out of range.
         """
+        last: object = None
+        for request in requests:
+            # One that differs from the last only in its numbers is not looked at more closely,
+            # which would take several times as long.
+            rest = _all_but_place(request)
+            partition = request.partition
+            if (
+                rest == last
+                and (type(partition) is int or (type(partition) is str and partition.isascii()))
+                and type(request.offset) is int
+                and 0 <= request.offset <= INT64_MAX
+            ):
+                continue
+            self._check(request, seconds if request.timeout is None else request.timeout)
+            last = rest if type(request.offset) is int else None
+
+    def _check(self, request: Request, seconds: float) -> None:
         if request.timeout is not None and not request.timeout > 0:
             raise InvalidTicket(f"request: timeout must be positive; got {request.timeout}")
         if request.ticket is not None:
@@ -57,13 +86,16 @@ class Tickets:
             _kept[like] = template
         self._templates[like] = template
 
-    def make(self, request: Request, seconds: float, offset: int | None) -> bytes:
+    def make(
+        self, request: Request, seconds: float, offset: int | None = None, rows: int = 0
+    ) -> bytes:
         """Return the ticket to send for a request that was checked.
 
         Args:
             request: What is asked for.
             seconds: How long the server may wait.
             offset: Where to go on; None: where the request begins.
+            rows: That came already: as many fewer are asked for.
         """
         if request.ticket is not None:
             return request.ticket
@@ -75,6 +107,9 @@ class Tickets:
             ticket["offset"] = request.offset
         if request.waits:
             ticket["timeout_ms"] = milliseconds(seconds)
+        if rows > 0 and request.kind == "fetch":
+            ticket["min_messages"] = max(1, (request.min_messages or 1) - rows)
+            ticket["max_messages"] = (request.max_messages or FETCH_MESSAGES) - rows
         return dump(ticket)
 
 

@@ -115,13 +115,17 @@ def load_object(raw: bytes, error: type[InvalidArgument], what: str) -> dict[str
     return cast("dict[str, Any]", found)
 
 
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+"""`json.dumps` would make one for each call."""
+
+
 def dump(value: object) -> bytes:
     """Return a value as JSON in UTF-8.
 
     Raises:
         InvalidArgument: A text in it is not valid Unicode: it has half a surrogate pair.
     """
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    text = _encoder.encode(value)
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:

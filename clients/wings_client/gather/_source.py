@@ -1,0 +1,135 @@
+"""One source of a gather: how it stands, and its streams, of which one is read at a time."""
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from wings_client._errors import CALL_ERRORS, typed_error
+from wings_client._stream import OpenStream, Reading
+from wings_client._transport import Transport
+from wings_client.gather._request import FETCH_MESSAGES, Reply, Request
+from wings_core.contracts.messages import to_bytes
+from wings_core.errors import WingsError
+from wings_core.times import Deadline
+
+PROMPT_SECONDS = 0.01
+"""A server that gave a gather's first reply so soon after its request is near."""
+
+
+@dataclass(slots=True)
+class Source:
+    """One source; the gather's lock guards it."""
+
+    index: int
+    """Among the requests, from 0."""
+    request: Request
+    deadline: Deadline
+    """Of what the server may wait."""
+    next_offset: int | None
+    """After what was handed on."""
+    arrived: int = 0
+    """Replies."""
+    arrived_rows: int = 0
+    replies: int = 0
+    """Handed on."""
+    rows: int = 0
+    """Handed on."""
+    stream_end: object = None
+    """What the server said that its last stream ended with; None where it said nothing."""
+    read_offset: int | None = None
+    """After what arrived."""
+    ended: bool = False
+    error: WingsError | None = None
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether it is a fetch that has what it was to wait for."""
+        least = self.request.min_messages or 1
+        return self.request.kind == "fetch" and self.arrived_rows >= least
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is a fetch that has all that it may have."""
+        most = self.request.max_messages or FETCH_MESSAGES
+        return self.request.kind == "fetch" and self.arrived_rows >= most
+
+
+class Turn:
+    """One stream of one source, read by one thread at a time.
+
+    Args:
+        source: Whose.
+        transport: To its server.
+        is_short: Whether the stream's gRPC deadline may end it before it is over: then the next
+            goes on where it stopped.
+    """
+
+    def __init__(self, source: Source, transport: Transport, *, is_short: bool = False) -> None:
+        self.source = source
+        self.is_short = is_short
+        self.reading = Reading(transport)
+        self._transport = transport
+        self._stream: OpenStream | None = None
+        self._opened_at = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the stream was opened."""
+        return self._stream is not None
+
+    def open(self, ticket: bytes, seconds: float) -> None:
+        """Open the stream; blocks until its schema is there.
+
+        Args:
+            ticket: To send.
+            seconds: Until its gRPC deadline.
+
+        Raises:
+            StreamCancelled: It was cancelled.
+            WingsError: The server's refusal, or `Unavailable`.
+        """
+        self.source.stream_end = None
+        self._opened_at = time.monotonic()
+        self._stream = self.reading.open(ticket, seconds)
+
+    def next(self) -> Reply | None:
+        """Return the next reply, None after the last; blocks while the server waits.
+
+        Raises:
+            WingsError: The server's refusal, or `Unavailable`.
+        """
+        assert self._stream is not None
+        source = self.source
+        while True:
+            try:
+                batch, metadata = self._stream.reader.read_chunk()
+            except StopIteration:
+                return None
+            except CALL_ERRORS as error:
+                raise typed_error(error, self._transport.endpoint) from error
+            told = _told(metadata)
+            if "end" in told:
+                source.stream_end = told["end"]
+                source.read_offset = told.get("next_offset", source.read_offset)
+                continue
+            if batch is None:  # pyright: ignore[reportUnnecessaryComparison] - metadata alone.
+                continue
+            start_offset, end_offset = told.get("start_offset"), told.get("end_offset")
+            if end_offset is not None:
+                source.read_offset = end_offset + 1
+            if source.arrived == 0 and source.index == 0:
+                waited = time.monotonic() - self._opened_at
+                self._transport.is_prompt = waited < PROMPT_SECONDS
+            source.arrived += 1
+            source.arrived_rows += batch.num_rows
+            return Reply(batch, source.request, start_offset, end_offset)
+
+
+def _told(metadata: Any) -> dict[str, Any]:
+    """Return the JSON object that comes with a chunk; another server may send anything."""
+    try:
+        found = json.loads(to_bytes(metadata) or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
