@@ -15,6 +15,7 @@ pytest_plugins = (
     "fix_metadata",
     "fix_objects",
     "fix_server",
+    "fix_share",
     "fix_spark",
     "fix_storage",
 )

@@ -53,12 +53,14 @@ class DataDirectory:
         path: The directory, absolute.
         metadata: The file of the metadata store.
         segments: The directory of the segment files.
+        holds: The file of a replica of share groups' holds.
     """
 
     def __init__(self, path: Path, locks: Sequence[int] = ()) -> None:
         self.path = path
         self.metadata = path / "metadata.sqlite"
         self.segments = path / "segments"
+        self.holds = path / "holds.sqlite"
         self._locks = tuple(locks)
 
     @classmethod

@@ -60,6 +60,8 @@ class LeaseEntry:
     first: int
     last: int
     lease: Lease
+    count: int = 0
+    """Deliveries made, this one included, if the replica may know of fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class ReleaseEntry:
     last: int
     lease: Lease
     count: int
-    """Deliveries made of it; made durable. A hold that was never handed out keeps the count."""
+    """Deliveries made of it; made durable. 0 for a hold that was never handed out: none more."""
     delay_ms: int = 0
     """How long nobody may hold it."""
 
@@ -130,11 +132,14 @@ class HoldReplica(Protocol):
         ...
 
     def renew(self, key: ShareKey, entries: Sequence[LeaseEntry], ttl_ms: int) -> list[Part]:
-        """Let the TTL of what the leases hold begin anew; parts they do not hold are NOK."""
+        """Let the TTL of what the leases hold begin anew; parts they do not hold are NOK.
+
+        May write durably first: the mark that a restart respects.
+        """
         ...
 
     def release(self, key: ShareKey, entries: Sequence[ReleaseEntry]) -> list[Part]:
-        """Give back what the leases hold, all or, where a part is NOK, nothing.
+        """Give back what the leases hold; parts they do not hold are NOK, and stay as they are.
 
         A count that it did not know is durable when this returns.
         """
@@ -271,7 +276,7 @@ class ShareCoordinator(Protocol):
 
     def watch(
         self, group: ShareGroup, partition: Partition | None, callback: Callable[[], None]
-    ) -> AbstractContextManager[None]:
+    ) -> AbstractContextManager[object]:
         """Call back during the block whenever there may be something to acquire.
 
         After commits, releases and rejections seen by this process, at once on entering where

@@ -1,0 +1,35 @@
+"""The clock that holds expire by: monotonic, so that setting the wall's does them no harm."""
+
+import time
+import uuid
+from pathlib import Path
+from typing import Protocol
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Clock(Protocol):
+    """A monotonic clock."""
+
+    @property
+    def boot_id(self) -> str:
+        """Names the span of time in which readings compare, over restarts of a process too."""
+        ...
+
+    def now(self) -> float:
+        """Return the time in seconds from any beginning."""
+        ...
+
+
+class MonotonicClock:
+    """The system's monotonic clock."""
+
+    def __init__(self) -> None:
+        try:
+            self.boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
+        except OSError:
+            self.boot_id = str(uuid.uuid4())  # Readings of other processes are not to be trusted.
+
+    def now(self) -> float:
+        """Return the time in seconds since about the system's start."""
+        return time.monotonic()

@@ -1,0 +1,199 @@
+"""Share groups under test: coordinators over replicas with durable stores, and a clock to set."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_metadata import MetadataUnderTest, open_sqlite
+
+from wings_core.errors import Internal, WingsError
+from wings_core.fetch.fetcher import Cancel
+from wings_core.model import Topic
+from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.share.coordinator import Coordinator
+from wings_core.share.interfaces import ShareCoordinator
+from wings_core.share.links import LocalLink
+from wings_core.share.model import (
+    Acknowledgement,
+    AcknowledgeType,
+    DeadLetter,
+    LeasedRange,
+    ShareConfig,
+    ShareGroup,
+    dead_letter_id,
+)
+from wings_core.share.replica import Replica
+from wings_core.share.store import SqliteHoldStore
+from wings_core.times import Deadline
+
+ROWS_MAX = 65_536
+
+
+@dataclass
+class HandClock:
+    """A monotonic clock that a test moves, and a boot that it may end."""
+
+    time: float = 1_000.0
+    boot_id: str = "boot-1"
+
+    def now(self) -> float:
+        return self.time
+
+
+@dataclass
+class WrittenLetters:
+    """Dead letters that are kept by id, as the real ones are."""
+
+    letters: dict[str, tuple[int, DeadLetter]] = field(default_factory=dict)
+    written: list[DeadLetter] = field(default_factory=list)
+    fail: bool = False
+
+    def begin(self, group: ShareGroup, letters: Sequence[DeadLetter]) -> "PendingLetters":
+        return PendingLetters(self, group, letters)
+
+    @property
+    def offsets(self) -> list[int]:
+        return sorted(offset for offset, _ in self.letters.values())
+
+
+@dataclass
+class PendingLetters:
+    to: WrittenLetters
+    group: ShareGroup
+    letters: Sequence[DeadLetter]
+
+    def finish(self) -> None:
+        if self.to.fail:
+            raise Internal("the dead letters' disk is broken")
+        for letter in self.letters:
+            self.to.written.append(letter)
+            for offset in range(letter.first, letter.last + 1):
+                id = dead_letter_id(self.group.uuid, letter.partition, offset)  # noqa: A001
+                self.to.letters.setdefault(id, (offset, letter))
+
+
+@dataclass
+class ShareUnderTest:
+    """A topic, replicas that can be restarted, and coordinators over them."""
+
+    metadata: MetadataUnderTest
+    directory: Path
+    replica_count: int
+    clock: HandClock = field(default_factory=HandClock)
+    dead_letters: WrittenLetters = field(default_factory=WrittenLetters)
+    topic: Topic = field(init=False)
+    coordinator: ShareCoordinator = field(init=False)
+    replicas: list[Replica] = field(default_factory=list)
+    opened: list[Coordinator] = field(default_factory=list)
+    links: list[LocalLink] = field(default_factory=list)
+    groups: "count[int]" = field(default_factory=lambda: count(1))
+
+    def __post_init__(self) -> None:
+        self.topic = self.metadata.create_topic()
+        self.replicas = [self.open_replica(number) for number in range(self.replica_count)]
+        self.links = [LocalLink(replica) for replica in self.replicas]
+        self.coordinator = self.open_coordinator()
+
+    def open_replica(self, number: int) -> Replica:
+        return Replica(SqliteHoldStore(self.directory / f"holds-{number}.sqlite"), self.clock)
+
+    def open_coordinator(self) -> Coordinator:
+        coordinator = Coordinator(
+            self.links,
+            self.metadata.registry,
+            self.dead_letters,
+            local=self.replica_count == 1,
+            clock=self.clock,
+        )
+        self.opened.append(coordinator)
+        return coordinator
+
+    def restart_replica(self, number: int, *, crash: bool = True) -> None:
+        """Restart a replica; a crash forgets what it would write down when it is closed."""
+        old = self.replicas[number]
+        if crash:
+            old._store.close()  # pyright: ignore[reportPrivateUsage]
+        else:
+            old.close()
+        self.replicas[number] = self.open_replica(number)
+        self.links[number].replica = self.replicas[number]
+
+    def group(self, *, topic: Topic | None = None, **config: object) -> ShareGroup:
+        """Create a group that begins at the earliest message, unless told otherwise."""
+        number = next(self.groups)
+        group = ShareGroup(
+            f"group-{number}",
+            f"uuid-{number}",
+            topic or self.topic,
+            ShareConfig.model_validate({"start": "earliest", **config}),
+        )
+        self.coordinator.create(group)
+        return group
+
+    def acquire(
+        self,
+        group: ShareGroup,
+        messages_max: int = 100,
+        *,
+        member: str = "me",
+        partition: Partition | None = None,
+        coordinator: ShareCoordinator | None = None,
+        rows_max: int = ROWS_MAX,
+    ) -> list[LeasedRange]:
+        """Return what can be acquired now."""
+        acquired = (coordinator or self.coordinator).acquire(
+            group, member, partition, messages_max, rows_max, Deadline.after(-1), Cancel()
+        )
+        return list(acquired)
+
+    def settle(
+        self,
+        group: ShareGroup,
+        leased: LeasedRange,
+        type: AcknowledgeType,  # noqa: A002
+        *,
+        member: str = "me",
+        coordinator: ShareCoordinator | None = None,
+        **facts: Any,
+    ) -> WingsError | None:
+        """Settle a leased range, or a part of it; return its error."""
+        entry = entry_of(leased, type, **facts)
+        (result,) = (coordinator or self.coordinator).acknowledge(group, member, [entry])
+        assert result.acknowledgement == entry
+        return result.error
+
+    def close(self) -> None:
+        for coordinator in self.opened:
+            coordinator.close()
+        for replica in self.replicas:
+            replica.close()
+
+
+def entry_of(leased: LeasedRange, type: AcknowledgeType, **facts: Any) -> Acknowledgement:  # noqa: A002
+    """Return an acknowledgement of a leased range, with some of it changed."""
+    entry = Acknowledgement(
+        leased.partition, leased.start_offset, leased.end_offset, leased.lease, type
+    )
+    return replace(entry, **facts)
+
+
+def spans(ranges: Sequence[LeasedRange]) -> list[tuple[int, int, int]]:
+    """Return first, last and delivery count of each."""
+    return [(leased.start_offset, leased.end_offset, leased.delivery_count) for leased in ranges]
+
+
+@pytest.fixture(params=[1, 3], ids=["embedded", "three-replicas"])
+def share(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[ShareUnderTest]:
+    """A topic without a key, and groups over it, embedded and with three replicas."""
+    with open_sqlite(tmp_path) as metadata:
+        under_test = ShareUnderTest(metadata, tmp_path, request.param)
+        try:
+            yield under_test
+        finally:
+            under_test.close()
+
+
+__all__ = ["UNPARTITIONED", "ShareUnderTest", "entry_of", "share", "spans"]

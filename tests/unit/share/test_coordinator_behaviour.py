@@ -1,0 +1,462 @@
+"""What every coordinator does, over one replica in process and over three."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fix_metadata import A, B
+from fix_share import ShareUnderTest, entry_of, spans
+
+from wings_core.errors import GroupNotFound, InvalidArgument, InvalidRecordState, Unavailable
+from wings_core.fetch.fetcher import Cancel
+from wings_core.share.model import AcknowledgeType, ShareConfig, ShareGroup
+from wings_core.times import Deadline, format_timestamp
+
+LONG = 20.0
+
+
+def lag(share: ShareUnderTest, group: ShareGroup) -> tuple[int, int, int]:
+    (state,) = share.coordinator.describe(group)
+    return state.start_offset, state.in_flight, state.lag
+
+
+def reconfigured(group: ShareGroup, **config: object) -> ShareGroup:
+    changed = ShareConfig.model_validate({**group.config.model_dump(), **config})
+    return ShareGroup(group.name, group.uuid, group.topic, changed)
+
+
+def test_two_members_get_each_message_once_between_them(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 10)
+    group = share.group()
+    assert spans(share.acquire(group, 6, member="one")) == [(0, 5, 1)]
+    assert spans(share.acquire(group, 6, member="two")) == [(6, 9, 1)]
+    assert spans(share.acquire(group, 6, member="one")) == []
+
+
+def test_two_groups_each_get_all(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 10)
+    for group in (share.group(), share.group()):
+        (leased,) = share.acquire(group)
+        assert share.settle(group, leased, "accept") is None
+        assert lag(share, group) == (10, 0, 0)
+
+
+def test_what_is_accepted_is_never_delivered_again(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 10)
+    group = share.group()
+    (leased,) = share.acquire(group)
+    assert share.settle(group, leased, "accept", first=2, last=3) is None
+    assert lag(share, group) == (0, 8, 8)
+    share.clock.time += 40
+    assert spans(share.acquire(group)) == [(0, 1, 2), (4, 9, 2)]
+    for number in range(share.replica_count):
+        share.restart_replica(number)
+    share.clock.time += 40
+    assert spans(share.acquire(group, coordinator=share.open_coordinator()))[0][:2] == (0, 1)
+
+
+def test_a_release_makes_just_that_range_available(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 10)
+    group = share.group()
+    (leased,) = share.acquire(group)
+    assert share.settle(group, leased, "release", first=4, last=6) is None
+    assert spans(share.acquire(group)) == [(4, 6, 2)]
+    assert share.settle(group, leased, "accept", last=3) is None
+    assert share.settle(group, leased, "accept", first=7) is None
+
+
+def test_a_release_with_a_delay_is_not_delivered_before(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 2)
+    group = share.group()
+    (leased,) = share.acquire(group)
+    assert share.settle(group, leased, "release", delay_ms=5_000) is None
+    share.clock.time += 4.9
+    assert share.acquire(group) == []
+    assert share.acquire(group, coordinator=share.open_coordinator()) == []
+    share.clock.time += 2
+    assert spans(share.acquire(group)) == [(0, 1, 2)]
+
+
+def test_a_member_that_vanishes_gives_up_its_messages_after_the_lock(
+    share: ShareUnderTest,
+) -> None:
+    share.metadata.push(share.topic, 2)
+    group = share.group(lock_duration_ms=10_000)
+    (leased,) = share.acquire(group, member="gone")
+    share.clock.time += 9.5
+    assert share.acquire(group) == []
+    share.clock.time += 1
+    assert spans(share.acquire(group)) == [(0, 1, 2)]
+    error = share.settle(group, leased, "accept", member="gone")
+    assert isinstance(error, InvalidRecordState)
+
+
+def test_a_renewal_restarts_the_lease(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 2)
+    group = share.group(lock_duration_ms=10_000)
+    (leased,) = share.acquire(group)
+    for _ in range(3):
+        share.clock.time += 8
+        assert share.settle(group, leased, "renew") is None
+        assert share.acquire(group) == []
+    assert share.settle(group, leased, "accept") is None
+
+
+@pytest.mark.parametrize("what", ["accept", "release", "reject", "renew"])
+@pytest.mark.parametrize("wrong", ["member", "lease", "expired", "range", "settled"])
+def test_what_is_not_held_with_the_lease_is_refused_and_nothing_changes(
+    share: ShareUnderTest, what: AcknowledgeType, wrong: str
+) -> None:
+    share.metadata.push(share.topic, 4)
+    group = share.group(dlq_topic="dead")
+    (leased,) = share.acquire(group, 2)
+    member = "me"
+    facts: dict[str, Any] = {}
+    if wrong == "member":
+        member = "another"
+    elif wrong == "lease":
+        facts = {"lease": share.acquire(group, 2)[0].lease}
+    elif wrong == "range":
+        facts = {"last": 2}
+    elif wrong == "expired":
+        share.clock.time += 31
+    else:
+        assert share.settle(group, leased, "accept") is None
+    before = share.coordinator.describe(group)
+    entry = entry_of(leased, what, **facts)
+    (result,) = share.coordinator.acknowledge(group, member, [entry])
+    assert isinstance(result.error, InvalidRecordState)
+    assert share.coordinator.describe(group) == before
+    assert share.dead_letters.written == []
+
+
+def test_one_bad_entry_rolls_back_its_partition(share: ShareUnderTest) -> None:
+    topic = share.metadata.create_topic("key")
+    share.metadata.push(topic, 4, A)
+    share.metadata.push(topic, 4, B)
+    group = share.group(topic=topic)
+    of_a, of_b = sorted(share.acquire(group), key=lambda leased: leased.partition)
+    results = share.coordinator.acknowledge(
+        group,
+        "me",
+        [
+            entry_of(of_a, "accept", last=0),
+            entry_of(of_b, "accept"),
+            entry_of(of_a, "release", first=3, last=4),
+        ],
+    )
+    codes = [None if result.error is None else result.error.code for result in results]
+    assert codes == ["INVALID_RECORD_STATE", None, "INVALID_RECORD_STATE"]
+    states = {state.partition: state for state in share.coordinator.describe(group)}
+    assert (states[A].start_offset, states[A].in_flight, states[A].lag) == (0, 4, 4)
+    assert (states[B].start_offset, states[B].in_flight, states[B].lag) == (4, 0, 0)
+
+
+def test_entries_that_overlap_are_refused(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 4)
+    group = share.group()
+    (leased,) = share.acquire(group)
+    entries = [entry_of(leased, "accept", last=2), entry_of(leased, "release", first=2)]
+    results = share.coordinator.acknowledge(group, "me", entries)
+    assert all(isinstance(result.error, InvalidRecordState) for result in results)
+    assert share.settle(group, leased, "accept") is None
+
+
+def test_entries_of_all_types_settle_one_partition_together(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 8)
+    group = share.group(dlq_topic="dead")
+    (leased,) = share.acquire(group)
+    entries = [
+        entry_of(leased, "renew", first=6),
+        entry_of(leased, "reject", first=4, last=5, reason="bad"),
+        entry_of(leased, "accept", last=1),
+        entry_of(leased, "release", first=2, last=3),
+    ]
+    results = share.coordinator.acknowledge(group, "me", entries)
+    assert [result.acknowledgement for result in results] == entries
+    assert [result.error for result in results] == [None] * 4
+    assert share.dead_letters.offsets == [4, 5]
+    assert [letter.reason for letter in share.dead_letters.written] == ["bad"]
+    share.clock.time += 29
+    assert spans(share.acquire(group)) == [(2, 3, 2)]
+    assert share.settle(group, leased, "accept", first=6) is None
+
+
+def test_any_coordinator_settles_what_another_has_handed_out(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 8)
+    group = share.group(dlq_topic="dead")
+    (leased,) = share.acquire(group)
+    other = share.open_coordinator()
+    assert isinstance(
+        share.settle(group, leased, "accept", member="another", coordinator=other),
+        InvalidRecordState,
+    )
+    assert share.settle(group, leased, "renew", coordinator=other) is None
+    assert share.settle(group, leased, "accept", coordinator=other, last=1) is None
+    assert share.settle(group, leased, "reject", coordinator=other, first=2, last=3) is None
+    assert share.settle(group, leased, "release", coordinator=other, first=4, last=5) is None
+    assert share.dead_letters.offsets == [2, 3]
+    assert [letter.delivery_count for letter in share.dead_letters.written] == [1]
+    assert spans(share.acquire(group, coordinator=other)) == [(4, 5, 2)]
+    assert share.acquire(group) == []
+    share.clock.time += 31
+    error = share.settle(group, leased, "accept", coordinator=other, first=6)
+    assert isinstance(error, InvalidRecordState)
+
+
+def test_a_message_is_given_up_when_it_is_released_at_the_limit(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 1)
+    group = share.group(delivery_limit=3, dlq_topic="dead")
+    for number in (1, 2, 3):
+        (leased,) = share.acquire(group)
+        assert leased.delivery_count == number
+        assert share.settle(group, leased, "release") is None
+    assert share.acquire(group) == []
+    assert share.dead_letters.offsets == [0]
+    (letter,) = share.dead_letters.written
+    assert (letter.delivery_count, letter.cause) == (3, "delivery_limit")
+    assert lag(share, group) == (1, 0, 0)
+
+
+def test_a_message_is_given_up_when_its_lock_expires_at_the_limit(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 2)
+    group = share.group(delivery_limit=2, dlq_topic="dead")
+    for _ in range(2):
+        assert len(share.acquire(group)) == 1
+        share.clock.time += 31
+    share.metadata.push(share.topic, 1)
+    assert spans(share.acquire(group)) == [(2, 2, 1)]
+    assert share.dead_letters.offsets == [0, 1]
+    assert {letter.delivery_count for letter in share.dead_letters.written} == {2}
+
+
+def test_what_expired_at_the_limit_is_given_up_also_when_nobody_asks(
+    share: ShareUnderTest,
+) -> None:
+    share.metadata.push(share.topic, 2)
+    group = share.group(delivery_limit=1, dlq_topic="dead")
+    assert len(share.acquire(group)) == 1
+    share.clock.time += 31
+    done = threading.Event()
+    while not share.dead_letters.offsets:
+        assert not done.wait(0.05)  # The test's time-out ends it.
+    assert share.dead_letters.offsets == [0, 1]
+
+
+def test_a_dead_letter_that_cannot_be_written_leaves_the_message_held(
+    share: ShareUnderTest,
+) -> None:
+    share.metadata.push(share.topic, 1)
+    group = share.group(dlq_topic="dead")
+    (leased,) = share.acquire(group)
+    share.dead_letters.fail = True
+    error = share.settle(group, leased, "reject")
+    assert error is not None
+    assert lag(share, group) == (0, 1, 1)
+    share.dead_letters.fail = False
+    assert share.settle(group, leased, "reject") is None
+    assert share.dead_letters.offsets == [0]
+
+
+def test_a_group_without_a_dead_letter_topic_drops_what_it_gives_up(
+    share: ShareUnderTest,
+) -> None:
+    share.metadata.push(share.topic, 1)
+    group = share.group()
+    (leased,) = share.acquire(group)
+    assert share.settle(group, leased, "reject") is None
+    assert share.dead_letters.written == []
+    assert lag(share, group) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(("before", "after", "deliveries"), [(5, 3, 3), (3, 5, 5)])
+def test_a_limit_that_is_changed_holds_at_once(
+    share: ShareUnderTest, before: int, after: int, deliveries: int
+) -> None:
+    share.metadata.push(share.topic, 1)
+    group = share.group(delivery_limit=before, dlq_topic="dead")
+    for _ in range(2):
+        share.settle(group, share.acquire(group)[0], "release")
+    group = reconfigured(group, delivery_limit=after)
+    counts: list[int] = []
+    while found := share.acquire(group):
+        counts.append(found[0].delivery_count)
+        assert share.settle(group, found[0], "release") is None
+    assert counts == list(range(3, deliveries + 1))
+    assert share.dead_letters.offsets == [0]
+
+
+def test_a_poison_message_does_not_take_its_neighbours_with_it(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 64)
+    group = share.group(dlq_topic="dead")
+    poison, handled = 37, set[int]()
+    while found := share.acquire(group):
+        for leased in found:
+            offsets = set(range(leased.start_offset, leased.end_offset + 1))
+            if poison in offsets:
+                assert share.settle(group, leased, "release") is None
+            else:
+                assert share.settle(group, leased, "accept") is None
+                handled |= offsets
+    assert handled == set(range(64)) - {poison}
+    assert share.dead_letters.offsets == [poison]
+
+
+def test_what_other_coordinators_delivered_is_throttled_too(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 8)
+    group = share.group()
+    for _ in range(3):
+        (leased,) = share.acquire(group)
+        assert share.settle(group, leased, "release") is None
+    other = share.open_coordinator()
+    assert spans(share.acquire(group, coordinator=other)) == [(0, 3, 4)]
+    assert spans(share.acquire(group, coordinator=other)) == [(4, 5, 4)]
+
+
+def test_no_more_than_the_window_is_in_flight(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 100)
+    group = share.group(in_flight_max=10)
+    (leased,) = share.acquire(group)
+    assert leased.messages == 10
+    assert share.acquire(group) == []
+    assert share.acquire(group, coordinator=share.open_coordinator()) == []
+    assert share.settle(group, leased, "accept", first=3, last=5) is None
+    assert spans(share.acquire(group)) == [(10, 12, 1)]
+
+
+def test_whole_batches_are_acquired_where_that_is_the_mode(share: ShareUnderTest) -> None:
+    for rows in (80, 80, 80):
+        share.metadata.push(share.topic, rows)
+    group = share.group(acquire_mode="batch_optimized", in_flight_max=300)
+    assert spans(share.acquire(group, 100)) == [(0, 159, 1)]
+    assert spans(share.acquire(group, 10, rows_max=50)) == [(160, 209, 1)]
+    exact = share.group()
+    assert spans(share.acquire(exact, 100)) == [(0, 99, 1)]
+
+
+def test_a_group_starts_where_it_was_told_to(share: ShareUnderTest) -> None:
+    topic = share.metadata.create_topic("key")
+    share.metadata.push(topic, 3, A)
+    share.metadata.clock.time += 1_000_000
+    noon = format_timestamp(share.metadata.clock.time)
+    share.metadata.push(topic, 2, A)
+    latest = share.group(topic=topic, start="latest")
+    earliest = share.group(topic=topic, start="earliest")
+    timed = share.group(topic=topic, start={"timestamp": noon})
+    share.metadata.push(topic, 1, A)
+    share.metadata.push(topic, 2, B)
+
+    def got(group: ShareGroup) -> dict[str, tuple[int, int]]:
+        acquired = share.acquire(group)
+        return {leased.partition: (leased.start_offset, leased.end_offset) for leased in acquired}
+
+    assert got(latest) == {A: (5, 5), B: (0, 1)}
+    assert got(earliest) == {A: (0, 5), B: (0, 1)}
+    assert got(timed) == {A: (3, 5), B: (0, 1)}
+
+
+def test_one_partition_can_be_asked_for(share: ShareUnderTest) -> None:
+    topic = share.metadata.create_topic("key")
+    share.metadata.push(topic, 3, A)
+    share.metadata.push(topic, 3, B)
+    group = share.group(topic=topic)
+    assert [leased.partition for leased in share.acquire(group, partition=B)] == [B]
+    assert share.acquire(group, partition=B) == []
+
+
+def test_a_wait_ends_with_a_commit_a_release_and_an_expiry(share: ShareUnderTest) -> None:
+    group = share.group()
+
+    def wait() -> list[tuple[int, int, int]]:
+        deadline = Deadline.after(LONG)
+        return spans(share.coordinator.acquire(group, "me", None, 10, 10, deadline, Cancel()))
+
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(wait)
+        share.metadata.push(share.topic, 2)
+        assert waiting.result(LONG) == [(0, 1, 1)]
+        share.clock.time += 100
+        (leased,) = share.acquire(group)
+        waiting = threads.submit(wait)
+        assert share.settle(group, leased, "release") is None
+        assert waiting.result(LONG)[0][:2] == (0, 1)
+
+
+def test_a_wait_for_any_partition_hears_of_one_that_is_born(share: ShareUnderTest) -> None:
+    topic = share.metadata.create_topic("key")
+    group = share.group(topic=topic)
+    with ThreadPoolExecutor(1) as threads:
+        deadline = Deadline.after(LONG)
+        waiting = threads.submit(
+            share.coordinator.acquire, group, "me", None, 10, 10, deadline, Cancel()
+        )
+        share.metadata.push(topic, 2, A)
+        assert spans(waiting.result(LONG)) == [(0, 1, 1)]
+
+
+def test_a_deadline_and_a_cancellation_end_a_wait(share: ShareUnderTest) -> None:
+    group = share.group()
+    found = share.coordinator.acquire(group, "me", None, 1, 1, Deadline.after(0.05), Cancel())
+    assert found == []
+    cancel = Cancel()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(
+            share.coordinator.acquire, group, "me", None, 1, 1, Deadline.after(LONG), cancel
+        )
+        cancel.cancel(Unavailable("stopping"))
+        with pytest.raises(Unavailable, match="stopping"):
+            waiting.result(LONG)
+
+
+def test_a_deleted_group_ends_its_waits_and_is_forgotten(share: ShareUnderTest) -> None:
+    group = share.group()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(
+            share.coordinator.acquire, group, "me", None, 1, 1, Deadline.after(LONG), Cancel()
+        )
+        share.coordinator.delete(group)
+        with pytest.raises(GroupNotFound):
+            waiting.result(LONG)
+    for replica in share.replicas:
+        assert replica.read(group.uuid, ()) == []
+
+
+def test_a_closed_coordinator_ends_its_waits(share: ShareUnderTest) -> None:
+    group = share.group()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(
+            share.coordinator.acquire, group, "me", None, 1, 1, Deadline.after(LONG), Cancel()
+        )
+        share.coordinator.close()
+        with pytest.raises(Unavailable):
+            waiting.result(LONG)
+
+
+def test_a_lease_that_never_was_one_and_a_range_that_is_none_are_told_apart(
+    share: ShareUnderTest,
+) -> None:
+    share.metadata.push(share.topic, 2)
+    group = share.group()
+    (leased,) = share.acquire(group)
+    wrong: list[dict[str, Any]] = [{"lease": "nonsense"}, {"first": 3, "last": 1}, {"first": -1}]
+    for facts in wrong:
+        assert isinstance(share.settle(group, leased, "accept", **facts), InvalidArgument)
+
+
+def test_nothing_is_held_after_a_crash_until_forgotten_holds_have_expired(
+    share: ShareUnderTest,
+) -> None:
+    share.metadata.push(share.topic, 4)
+    group = share.group(lock_duration_ms=10_000)
+    (leased,) = share.acquire(group, 2)
+    share.clock.time += 2
+    for number in range(share.replica_count):
+        share.restart_replica(number)
+    share.coordinator = share.open_coordinator()
+    assert share.acquire(group) == []
+    assert isinstance(share.settle(group, leased, "accept"), InvalidRecordState)
+    share.clock.time += 7.9  # The lock has 0.1 seconds to go.
+    assert share.acquire(group) == []
+    share.clock.time += 4
+    assert spans(share.acquire(group)) == [(0, 3, 1)]

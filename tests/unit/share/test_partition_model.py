@@ -1,0 +1,269 @@
+"""The state machine of a partition against a model that keeps one entry for each offset."""
+
+from dataclasses import dataclass
+
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from wings_core.share.model import Lease
+from wings_core.share.partition import Pick, SharePartition, State
+
+LOCK = 10.0
+
+
+@dataclass
+class Message:
+    state: State = State.AVAILABLE
+    count: int = 0
+    until: float = 0.0
+    lease: Lease | None = None
+
+
+def pieces(limit: int, count: int, messages: int) -> int:
+    """Return how many of a range are delivered at once, as the design's formula says."""
+    threshold = max(2, (limit + 1) // 2)
+    if limit > 2 and count == limit - 1:
+        return 1
+    return messages if count < threshold else max(1, messages // 2 ** (count - threshold + 1))
+
+
+class PartitionMachine(RuleBasedStateMachine):
+    @initialize(start=st.integers(0, 20), more=st.integers(0, 30))
+    def begin(self, start: int, more: int) -> None:
+        self.start = start
+        self.log_start, self.log_end = 0, start + more
+        self.model = {offset: Message() for offset in range(start, self.log_end)}
+        self.touched = start
+        self.subject = SharePartition(start)
+        self.now = 1.0
+        self.leases = 0
+        self.pending: list[Pick] = []
+        self.limit, self.in_flight_max = 5, 25
+
+    @rule(more=st.integers(1, 30))
+    def produce(self, more: int) -> None:
+        for offset in range(self.log_end, self.log_end + more):
+            self.model[offset] = Message()
+        self.log_end += more
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 4.0, 11.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self._advance()
+
+    @rule(share=st.floats(0, 1))
+    def retain(self, share: float) -> None:
+        self.log_start += int((self.log_end - self.log_start) * share * share)
+        self._advance()
+        for offset, message in self.model.items():
+            if offset < self.log_start and message.state is State.AVAILABLE:
+                message.state = State.ARCHIVED
+
+    @rule(limit=st.integers(1, 7), in_flight_max=st.integers(1, 60))
+    def configure(self, limit: int, in_flight_max: int) -> None:
+        self.limit, self.in_flight_max = limit, in_flight_max
+
+    @rule(messages_max=st.integers(1, 20), skip=st.sampled_from([0, 0, 0, 7]))
+    def select(self, messages_max: int, skip: int) -> None:
+        self._advance()
+        touched = self.subject.frontier
+        expected, exhausted = self._expected(messages_max, touched)
+        picks = self.subject.select(
+            self.log_end, messages_max, self.in_flight_max, self.limit, skip
+        )
+        wanted = {offset for pick in picks if pick.exhausted for offset in _offsets(pick)}
+        assert wanted == exhausted
+        got = [offset for pick in picks if not pick.exhausted for offset in _offsets(pick)]
+        old = [offset for offset in got if offset < touched]
+        assert old == [offset for offset in expected if offset < touched]
+        fresh = [offset for offset in got if offset >= touched]
+        skipped = min(skip, self.log_end - touched - 1) if fresh else 0
+        wanted_fresh = sum(offset >= touched for offset in expected)
+        assert len(fresh) == min(wanted_fresh, self.log_end - touched - skipped)
+        assert fresh == list(range(touched + skipped, touched + skipped + len(fresh)))
+        self._make_pending(picks)
+
+    @rule(last=st.integers(0, 12), messages_max=st.integers(1, 12))
+    @precondition(lambda self: any(not pick.exhausted for pick in self.pending))
+    def extend(self, last: int, messages_max: int) -> None:
+        pick = next(pick for pick in self.pending if not pick.exhausted)
+        in_flight = self._number(State.HELD, State.PENDING)
+        room = min(messages_max, self.in_flight_max - in_flight)
+        end = pick.last
+        while (
+            room > 0
+            and end + 1 < self.log_end
+            and end < pick.last + last
+            and self._may_follow(end + 1, pick)
+        ):
+            end, room = end + 1, room - 1
+        longer = self.subject.extend(
+            pick, pick.last + last, self.log_end, messages_max, self.in_flight_max
+        )
+        assert longer == Pick(pick.first, end, pick.count)
+        self.pending.remove(pick)
+        self._make_pending([longer])
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.pending)
+    def grant(self, data: st.DataObject) -> None:
+        pick = self.pending.pop(data.draw(st.integers(0, len(self.pending) - 1)))
+        first = data.draw(st.integers(pick.first, pick.last))
+        known = data.draw(st.sampled_from([pick.count, pick.count, pick.count + 1]))
+        self.leases += 1
+        lease = Lease("c", self.leases, "m")
+        expected = [o for o in range(first, pick.last + 1) if self._state(o) is State.PENDING]
+        granted = self.subject.grant(first, pick.last, lease, self.now + LOCK, known + 1)
+        assert [o for begin, end in granted for o in range(begin, end + 1)] == expected
+        for offset in expected:
+            self.model[offset] = Message(State.HELD, known + 1, self.now + LOCK, lease)
+        if first > pick.first:
+            delay = data.draw(st.sampled_from([0.0, 2.0]))
+            until = self.now + delay if delay else 0.0
+            self.subject.give_back(pick.first, first - 1, pick.count, until)
+            for offset in range(pick.first, first):
+                if self._state(offset) is State.PENDING:
+                    self._free(offset, until)
+
+    @rule(data=st.data(), what=st.sampled_from(["accept", "reject", "release", "renew"]))
+    def settle(self, data: st.DataObject, what: str) -> None:
+        first = data.draw(st.integers(0, max(0, self.log_end - 1)))
+        more = data.draw(st.integers(0, 6))
+        lease = Lease("c", data.draw(st.integers(max(0, self.leases - 3), self.leases + 1)), "m")
+        if data.draw(st.booleans()):  # Else hardly ever anything that is held.
+            held = [o for o, m in self.model.items() if m.state is State.HELD]
+            if held:
+                first = held[data.draw(st.integers(0, len(held) - 1))]
+                found = self.model[first].lease
+                assert found is not None
+                lease = found
+        self._settle(first, first + more, lease, what)
+
+    def _settle(self, first: int, last: int, lease: Lease, what: str) -> None:
+        messages = [self.model.get(offset) for offset in range(first, last + 1)]
+        held = all(
+            message is not None
+            and message.state is State.HELD
+            and message.lease == lease
+            and message.until > self.now
+            for message in messages
+        )
+        assert self.subject.is_held(first, last, lease, self.now) == held
+        if not held:
+            return
+        if what in ("accept", "reject"):
+            self.subject.finish(first, last, archived=what == "reject")
+        elif what == "release":
+            self.subject.release(first, last, lease, self.now + 3.0)
+        else:
+            self.subject.renew(first, last, lease, self.now + 2 * LOCK)
+        for offset in range(first, last + 1):
+            if what == "release":
+                self._free(offset, self.now + 3.0)
+            elif what == "renew":
+                self.model[offset].until = self.now + 2 * LOCK
+            else:
+                finished = State.ACKNOWLEDGED if what == "accept" else State.ARCHIVED
+                self.model[offset] = Message(finished)
+
+    @invariant()
+    def agrees(self) -> None:
+        if not hasattr(self, "subject"):
+            return
+        subject = self.subject
+        fresh = self.log_end - subject.frontier
+        assert fresh >= 0 or self.log_start >= self.log_end
+        for state in State:
+            expected = self._number(state)
+            if state is State.AVAILABLE:
+                expected -= max(0, fresh)
+            assert subject.messages(state) == expected
+        unfinished = [o for o, m in self.model.items() if m.state.value <= State.HELD.value]
+        assert subject.start_offset == min([*unfinished, subject.frontier])
+        before = None
+        for first, last, cell in subject.cells():
+            for offset in range(first, last + 1):
+                message = self.model[offset]
+                assert message.state is cell.state
+                if cell.state in (State.AVAILABLE, State.HELD):
+                    assert (message.count, message.lease) == (cell.deliveries, cell.lease)
+                    assert message.until == cell.until
+            assert before is None or before[0] == first - 1
+            assert before is None or before[1] != cell  # Split only where it must.
+            before = (last, cell)
+
+    def _advance(self) -> None:
+        self.subject.advance(self.now, self.log_start)
+        for offset, message in self.model.items():
+            if message.state is State.HELD and message.until <= self.now:
+                self._free(offset, 0.0)
+            elif message.state is State.AVAILABLE and message.until <= self.now:
+                message.until = 0.0
+
+    def _expected(self, messages_max: int, touched: int) -> tuple[list[int], set[int]]:
+        """Return what a selection hands out, in order, and what it gives up."""
+        ready = [
+            (offset, message)
+            for offset, message in sorted(self.model.items())
+            if message.state is State.AVAILABLE and not message.until
+        ]
+        room = min(messages_max, self.in_flight_max - self._number(State.HELD, State.PENDING))
+        exhausted: set[int] = set()
+        runs: list[tuple[int, list[int]]] = []
+        for offset, message in ready:
+            new = not runs or runs[-1][0] != message.count or runs[-1][1][-1] != offset - 1
+            if new or offset == touched:
+                runs.append((message.count, []))
+            runs[-1][1].append(offset)
+        got: list[int] = []
+        for count, offsets in runs:
+            if count >= self.limit:
+                exhausted.update(offsets)
+                continue
+            throttled = count >= max(2, (self.limit + 1) // 2)
+            if room - len(got) <= 0 or (throttled and got):
+                break
+            got += offsets[: min(room - len(got), pieces(self.limit, count, len(offsets)))]
+            if throttled:
+                break
+        return got, exhausted
+
+    def _make_pending(self, picks: list[Pick]) -> None:
+        for pick in picks:
+            for offset in _offsets(pick):
+                self.model[offset] = Message(State.PENDING, pick.count)
+            self.pending.append(pick)
+
+    def _may_follow(self, offset: int, pick: Pick) -> bool:
+        message = self.model[offset]
+        crossing = pick.last + 1 < self.subject.frontier <= offset
+        return (message.state, message.count, message.until, crossing) == (
+            State.AVAILABLE,
+            pick.count,
+            0.0,
+            False,
+        )
+
+    def _free(self, offset: int, until: float) -> None:
+        count = self.model[offset].count
+        passed = offset < self.log_start
+        self.model[offset] = (
+            Message(State.ARCHIVED) if passed else Message(State.AVAILABLE, count, until)
+        )
+
+    def _state(self, offset: int) -> State:
+        return self.model[offset].state
+
+    def _number(self, *states: State) -> int:
+        return sum(message.state in states for message in self.model.values())
+
+
+def _offsets(pick: Pick) -> range:
+    return range(pick.first, pick.last + 1)
+
+
+TestPartitionAgainstAModel = PartitionMachine.TestCase
+TestPartitionAgainstAModel.settings = settings(
+    max_examples=100, stateful_step_count=40, phases=[Phase.generate, Phase.shrink]
+)
