@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
+from wings_core.contracts.tickets import TimestampOffset
 from wings_core.errors import (
     GroupNotFound,
     InvalidArgument,
@@ -38,12 +39,11 @@ from wings_core.share.model import (
     LeasedRange,
     ShareGroup,
     SharePartitionState,
-    StartTimestamp,
 )
 from wings_core.share.quorum import HoldQuorum
 from wings_core.share.throttle import is_throttled
 from wings_core.share.votes import Known
-from wings_core.times import Deadline, parse_timestamp
+from wings_core.times import Deadline
 
 PARTITIONS_SECONDS = 0.5
 """How often a wait for any partition of a partitioned topic looks for new ones."""
@@ -129,9 +129,9 @@ class Coordinator:
         start = group.config.start
         starts: dict[Partition, int] = {}
         for state in self._registry.partition_states(group.topic.uuid):
-            if isinstance(start, StartTimestamp):
+            if isinstance(start, TimestampOffset):
                 starts[state.partition] = self._registry.offset_for_timestamp(
-                    group.topic.uuid, state.partition, parse_timestamp(start.timestamp)
+                    group.topic.uuid, state.partition, start.timestamp_us
                 )
             else:
                 latest = start == "latest"
