@@ -10,7 +10,9 @@ settings.register_profile("wings", deadline=None)
 settings.load_profile("wings")
 
 pytest_plugins = (
+    "fix_aws",
     "fix_client",
+    "fix_ingest",
     "fix_postgres",  # Before the one that imports it.
     "fix_metadata",
     "fix_objects",

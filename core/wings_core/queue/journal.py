@@ -1,0 +1,165 @@
+"""Journal: the claims of a pipeline, in its checkpoint's directory.
+
+    PIPELINE            the pipeline's token: whoever has this journal is this owner
+    LOCK                held by the process that runs the pipeline
+    claims/N.json       claim N: durable before anybody acts on it, and never changed
+    claims/N.read       its files have been read; it is about to be published
+    claims/N.done       what became of it: published, and its messages acknowledged
+
+A pipeline plans from here alone: its processes share no memory, and one that is started again does
+what the last one had begun.
+"""
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TypeVar
+from uuid import uuid4
+
+from pydantic import BaseModel, ValidationError
+
+from wings_core.errors import Internal, Unavailable
+from wings_core.queue.claims import Claim, Outcome
+
+CLAIMS_KEPT_MAX = 1_000
+"""Claims that are done are deleted once they are so many behind."""
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Journal:
+    """The journal in one directory; created where it is not there.
+
+    Args:
+        directory: On a disk that outlives the pipeline's processes, and that all of them reach.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._claims = directory / "claims"
+        self._claims.mkdir(parents=True, exist_ok=True)
+        self._lock: IO[bytes] | None = None
+
+    @property
+    def token(self) -> str:
+        """What this pipeline owns shards by; made up at its first start."""
+        path = self.directory / "PIPELINE"
+        if not path.exists():
+            _create(path, uuid4().hex.encode())
+        return path.read_text(encoding="utf-8").strip()
+
+    def lock(self) -> None:
+        """Keep other processes of this machine from running the same pipeline, until `unlock`.
+
+        Raises:
+            Unavailable: One does.
+        """
+        lock = (self.directory / "LOCK").open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise Unavailable(
+                f"a pipeline runs already with the checkpoint {self.directory}"
+            ) from None
+        self._lock = lock
+
+    def unlock(self) -> None:
+        """Let others run the pipeline."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def add(self, claim: Claim) -> Claim:
+        """Write a claim durably; where there is one of its number already, return that one."""
+        _create(self._path(claim.number, "json"), claim.model_dump_json().encode())
+        found = self.claim(claim.number)
+        assert found is not None
+        return found
+
+    def claim(self, number: int) -> Claim | None:
+        """Return a claim; None where there is none of this number (any more).
+
+        Raises:
+            Internal: It cannot be read.
+        """
+        return _load(self._path(number, "json"), Claim)
+
+    def outcome(self, number: int) -> Outcome | None:
+        """Return what became of a claim; None while it is not done."""
+        return _load(self._path(number, "done"), Outcome)
+
+    def mark_read(self, number: int) -> None:
+        """Note that the files of a claim have been read."""
+        self._path(number, "read").touch()
+
+    def is_read(self, number: int) -> bool:
+        """Tell whether the files of a claim have been read."""
+        return self._path(number, "read").exists() or self.is_done(number)
+
+    def mark_done(self, outcome: Outcome) -> None:
+        """Note what became of a claim, durably, and delete what nobody asks for any more."""
+        _create(self._path(outcome.number, "done"), outcome.model_dump_json().encode())
+        self._path(outcome.number, "read").unlink(missing_ok=True)
+        old = outcome.number - CLAIMS_KEPT_MAX
+        for ending in ("json", "read", "done"):
+            with suppress(OSError):
+                self._path(old, ending).unlink(missing_ok=True)
+
+    def is_done(self, number: int) -> bool:
+        """Tell whether a claim was published and acknowledged."""
+        return self._path(number, "done").exists()
+
+    @property
+    def last(self) -> int:
+        """The number of the last claim; 0 before the first."""
+        numbers = [int(path.stem) for path in self._claims.glob("*.json") if path.stem.isdigit()]
+        return max(numbers, default=0)
+
+    def outcomes(self, outcomes_max: int) -> list[Outcome]:
+        """Return what became of the last claims, the oldest first."""
+        last = self.last
+        found = (self.outcome(number) for number in range(max(1, last - outcomes_max), last + 1))
+        return [outcome for outcome in found if outcome is not None]
+
+    def open_claims(self) -> list[Claim]:
+        """Return the claims that are not done, in order."""
+        last = self.last
+        found = (
+            self.claim(number)
+            for number in range(max(1, last - CLAIMS_KEPT_MAX), last + 1)
+            if not self.is_done(number)
+        )
+        return [claim for claim in found if claim is not None]
+
+    def _path(self, number: int, ending: str) -> Path:
+        return self._claims / f"{number}.{ending}"
+
+
+def _create(path: Path, data: bytes) -> None:
+    """Write a file durably, whole or not at all; one that is there stays as it is."""
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _load(path: Path, model: type[M]) -> M | None:
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise Internal(f"the journal's {path} cannot be read: {str(error)[:200]}") from None

@@ -1,0 +1,185 @@
+"""What one pipeline knows of its messages and files.
+
+    ready ─▶ in progress ─▶ awaiting commit ─▶ completed
+      ▲                            │
+      └── there is more of it, or it failed and is tried again
+
+A message is done with when all files that it told of are. It is acknowledged then, unless one of
+them is another pipeline's: then it is left alone, and comes again.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from wings_core.queue.claims import ClaimedFile
+from wings_core.queue.interfaces import QueueMessage
+from wings_core.queue.notices import FileNotice
+from wings_core.queue.shared_state import Standing, Standpoint
+
+
+class Phase(Enum):
+    """How far a file is on its way."""
+
+    NEW = "new"
+    """It is not known yet whose it is."""
+    READY = "ready"
+    IN_PROGRESS = "in progress"
+    AWAITING_COMMIT = "awaiting commit"
+
+
+@dataclass(slots=True)
+class LocalFile:
+    """A file that this pipeline is to read."""
+
+    file: ClaimedFile
+    phase: Phase = Phase.NEW
+    not_before: float = 0.0
+    """When it may be claimed, in seconds since the epoch."""
+
+
+@dataclass(slots=True)
+class LocalMessage:
+    """A message that is not done with."""
+
+    message: QueueMessage
+    shards: tuple[str, ...]
+    waiting: set[str]
+    """Files that are not completed."""
+    foreign: bool = False
+    """Whether a file of it is another pipeline's."""
+    lost: bool = False
+    """Whether it was, or may be, handed out again."""
+
+
+@dataclass(slots=True)
+class QueueLocalState:
+    """The files and messages of one pipeline; used under its coordinator's lock."""
+
+    files: dict[str, LocalFile] = field(default_factory=dict[str, LocalFile])
+    """By shard, in the order in which they came."""
+    messages: dict[str, LocalMessage] = field(default_factory=dict[str, LocalMessage])
+    """By id."""
+
+    def add(self, message: QueueMessage, notices: Sequence[FileNotice]) -> list[str]:
+        """Take a message in; one that came again is known by its newest receipt from now on.
+
+        Returns:
+            The files that were not known before.
+        """
+        known = self.messages.get(message.id)
+        if known is not None:
+            known.message = message
+            known.lost = False
+            return []
+        new: list[str] = []
+        for notice in notices:
+            if notice.shard not in self.files:
+                self.files[notice.shard] = LocalFile(
+                    ClaimedFile(
+                        shard=notice.shard,
+                        uri=notice.uri,
+                        version=notice.version,
+                        size=notice.size,
+                        payload=notice.payload,
+                        problem=notice.problem,
+                    )
+                )
+                new.append(notice.shard)
+        shards = tuple(notice.shard for notice in notices)
+        self.messages[message.id] = LocalMessage(message, shards, set(shards))
+        return new
+
+    def resume(self, message: QueueMessage, shards: tuple[str, ...], waiting: set[str]) -> None:
+        """Take in a message of a claim that an earlier process made."""
+        self.messages[message.id] = LocalMessage(message, shards, waiting)
+
+    def settle(self, shard: str, standpoint: Standpoint, not_before: float = 0.0) -> None:
+        """Note whose a file is, and where it stands."""
+        local = self.files.get(shard)
+        if local is None:
+            return
+        if standpoint.standing is Standing.OWN:
+            update = {"position": standpoint.position, "failures": standpoint.failures}
+            local.file = local.file.model_copy(update=update)
+            local.phase, local.not_before = Phase.READY, not_before
+            return
+        del self.files[shard]
+        for message in self.messages.values():
+            if shard in message.waiting:
+                message.waiting.discard(shard)
+                message.foreign |= standpoint.standing is Standing.FOREIGN
+
+    def take(self, files_max: int, bytes_max: int | None, now: float) -> list[ClaimedFile]:
+        """Put files in progress that are ready, in order, at least one if there is one."""
+        taken: list[ClaimedFile] = []
+        size = 0
+        for local in self.files.values():
+            if local.phase is not Phase.READY or local.not_before > now:
+                continue
+            size += local.file.size or 0
+            if taken and (len(taken) >= files_max or (bytes_max is not None and size > bytes_max)):
+                break
+            local.phase = Phase.IN_PROGRESS
+            taken.append(local.file)
+        return taken
+
+    def await_commit(self, shards: Iterable[str]) -> None:
+        """Note that files have been read."""
+        for shard in shards:
+            local = self.files.get(shard)
+            if local is not None and local.phase is Phase.IN_PROGRESS:
+                local.phase = Phase.AWAITING_COMMIT
+
+    def release(self) -> tuple[list[str], int]:
+        """Forget the messages that are done with.
+
+        Returns:
+            The receipts to acknowledge, and how many messages are left alone.
+        """
+        done = [message for message in self.messages.values() if not message.waiting]
+        for message in done:
+            del self.messages[message.message.id]
+        receipts = [message.message.receipt for message in done if not message.foreign]
+        return receipts, len(done) - len(receipts)
+
+    def of_files(self, shards: Iterable[str]) -> list[LocalMessage]:
+        """Return the messages that told of any of these files."""
+        wanted = set(shards)
+        return [each for each in self.messages.values() if not wanted.isdisjoint(each.shards)]
+
+    def to_extend(self, before: float) -> list[LocalMessage]:
+        """Return the messages whose deadline is before a time, and that still need one.
+
+        One all of whose files await their commit was extended for the last time.
+        """
+        return [
+            each
+            for each in self.messages.values()
+            if not each.lost
+            and each.message.deadline < before
+            and any(self._is_held(shard) for shard in each.waiting)
+        ]
+
+    def extended(self, message_id: str, deadline: float | None) -> None:
+        """Note a message's new deadline; None: it is lost."""
+        local = self.messages.get(message_id)
+        if local is None:
+            return
+        if deadline is None:
+            local.lost = True
+        else:
+            local.message = replace(local.message, deadline=deadline)
+
+    def count(self, phase: Phase) -> int:
+        """Count the files in a phase."""
+        return sum(local.phase is phase for local in self.files.values())
+
+    def next_ready_at(self) -> float | None:
+        """Return when the next file is ready, in seconds since the epoch; None: none is to be."""
+        times = [local.not_before for local in self.files.values() if local.phase is Phase.READY]
+        return min(times, default=None)
+
+    def _is_held(self, shard: str) -> bool:
+        local = self.files.get(shard)
+        return local is not None and local.phase is not Phase.AWAITING_COMMIT

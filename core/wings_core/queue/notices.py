@@ -1,0 +1,227 @@
+"""What a message tells of: files, data of its own, or nothing.
+
+Notifications of S3 come as they are, by way of SNS, or by EventBridge. Each of their records
+counts. S3 encodes keys as forms are encoded (`+` is a space), EventBridge does not encode them.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, cast
+from urllib.parse import quote_plus, unquote, unquote_plus, urlsplit
+
+from wings_core.errors import InvalidArgument
+from wings_core.metadata.shards import SHARD_BYTES_MAX
+
+RECORDS_MAX = 1_000
+"""Records of one notification."""
+
+
+class MessageKind(StrEnum):
+    """How messages tell of what they are about."""
+
+    S3_EVENTS = "s3-events"
+    """Notifications of S3."""
+    URIS = "uris"
+    """A file's URI or absolute path; or JSON with `uri` and, if known, `version` and `size`."""
+    PAYLOADS = "payloads"
+    """The message is the data."""
+
+
+class DedupKey(StrEnum):
+    """What makes two notices tell of one and the same file."""
+
+    URI = "uri"
+    """Its URI alone: a file that is overwritten is not read again."""
+    URI_AND_VERSION = "uri+version"
+    """Its URI and version: a file that is overwritten is another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileNotice:
+    """A file that is to be read, or data that is there already."""
+
+    shard: str
+    """What tells it from others."""
+    uri: str
+    """Where it is: `s3://BUCKET/KEY`, the key as it is, or an absolute path; of data that is there,
+    which message it came with."""
+    version: str | None = None
+    size: int | None = None
+    payload: str | None = None
+    """The data; None: it is in the file."""
+    problem: str | None = None
+    """Why nothing can be read; None: nothing is known to be wrong."""
+
+
+def files_of(
+    body: str, message_id: str, kind: MessageKind, dedup_key: DedupKey
+) -> tuple[FileNotice, ...]:
+    """Return what a message tells of; nothing for what needs no reading, such as a test event.
+
+    Args:
+        body: The message's.
+        message_id: The same whenever the message comes.
+        kind: What it is written as.
+        dedup_key: What makes two files one.
+
+    Returns:
+        Each once, in order. A message that cannot be understood is a notice with a `problem`.
+    """
+    if kind is MessageKind.PAYLOADS:
+        shard = f"message:{message_id}"
+        return (FileNotice(shard, shard, size=len(body.encode("utf-8", "replace")), payload=body),)
+    try:
+        is_event = kind is MessageKind.S3_EVENTS
+        found = _s3_files(_object(body)) if is_event else [_named_file(body)]
+        notices = [_notice(*each, dedup_key) for each in found]
+    except InvalidArgument as error:
+        shard = f"message:{message_id}"
+        return (FileNotice(shard, shard, problem=error.message),)
+    return tuple({notice.shard: notice for notice in notices}.values())
+
+
+_File = tuple[str, str | None, int | None]
+"""URI, version and size."""
+
+
+def _notice(uri: str, version: str | None, size: int | None, dedup_key: DedupKey) -> FileNotice:
+    shard = uri
+    if dedup_key is DedupKey.URI_AND_VERSION and version:
+        shard = f"{uri}#{version}"
+    if len(shard.encode("utf-8", "replace")) > SHARD_BYTES_MAX:
+        raise InvalidArgument(f"the URI {uri[:80]!r} has more than {SHARD_BYTES_MAX} bytes")
+    return FileNotice(shard, uri, version, size)
+
+
+def _s3_files(event: Mapping[str, Any]) -> list[_File]:
+    if event.get("Type") == "Notification" and isinstance(event.get("Message"), str):
+        return _s3_files(_object(event["Message"]))
+    if event.get("Event") == "s3:TestEvent":
+        return []
+    if isinstance(event.get("detail"), dict) and "detail-type" in event:
+        if event["detail-type"] != "Object Created":
+            return []
+        return [_s3_file(event["detail"], encoded=False)]
+    records = event.get("Records")
+    if not isinstance(records, list):
+        raise InvalidArgument("not a notification of S3: it has no 'Records'")
+    if len(records) > RECORDS_MAX:
+        raise InvalidArgument(f"{len(records)} records, at most {RECORDS_MAX} are allowed")
+    found: list[_File] = []
+    for number, record in enumerate(cast("list[Any]", records)):
+        if not isinstance(record, dict) or not isinstance(record.get("s3"), dict):
+            raise InvalidArgument(f"record {number} of the notification has no 's3'")
+        if str(record.get("eventName", "ObjectCreated:")).startswith("ObjectCreated:"):
+            found.append(_s3_file(record["s3"], encoded=True))
+    return found
+
+
+def _s3_file(found: Mapping[str, Any], *, encoded: bool) -> _File:
+    try:
+        bucket, key = found["bucket"]["name"], found["object"]["key"]
+    except (KeyError, TypeError):
+        raise InvalidArgument("a record names no bucket or no key") from None
+    if not (isinstance(bucket, str) and isinstance(key, str) and bucket and key):
+        raise InvalidArgument("a record's bucket and key must be texts")
+    if encoded:
+        try:
+            key = unquote_plus(key, errors="strict")
+        except UnicodeDecodeError:
+            raise InvalidArgument(f"the key {key[:80]!r} is not UTF-8") from None
+    about = cast("Mapping[str, Any]", found["object"])
+    version = about.get("versionId") or about.get("version-id")
+    tag = about.get("eTag") or about.get("etag")
+    if version is None and tag:
+        version = f"etag:{tag}"
+    size = about.get("size")
+    return (
+        f"s3://{bucket}/{key}",
+        None if version is None else str(version),
+        size if isinstance(size, int) and not isinstance(size, bool) and size >= 0 else None,
+    )
+
+
+def _named_file(body: str) -> _File:
+    text: Any = body.strip()
+    version: Any = None
+    size: Any = None
+    if text.startswith("{"):
+        found = _object(text)
+        unknown = sorted(found.keys() - {"uri", "version", "size"})
+        if unknown:
+            raise InvalidArgument(f"unknown key {unknown[0]!r:.80}")
+        text, version, size = found.get("uri", ""), found.get("version"), found.get("size")
+        if not isinstance(text, str) or not isinstance(version, str | None):
+            raise InvalidArgument("'uri' and 'version' must be texts")
+        if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
+            raise InvalidArgument("'size' must be an integer of at least 0")
+    return normal_uri(text), version, size
+
+
+def message_of(uri: str, version: str | None, size: int | None, kind: MessageKind) -> str:
+    """Return a message that tells of a file, such that `files_of` understands it.
+
+    Raises:
+        InvalidArgument: Messages of this kind tell of no files, or not of this one.
+    """
+    if kind is MessageKind.PAYLOADS:
+        raise InvalidArgument("the messages of this source are data: they tell of no files")
+    about: dict[str, Any] = {} if size is None else {"size": size}
+    if kind is MessageKind.URIS:
+        if version is not None:
+            about["version"] = version
+        return json.dumps({"uri": uri, **about})
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    if not uri.startswith("s3://") or not bucket or not key:
+        raise InvalidArgument(f"{uri[:80]!r} is not in S3, which this source's messages tell of")
+    if version is not None and version.startswith("etag:"):
+        about["eTag"] = version.removeprefix("etag:")
+    elif version is not None:
+        about["versionId"] = version
+    record = {
+        "eventSource": "aws:s3",
+        "eventName": "ObjectCreated:Put",
+        "s3": {"bucket": {"name": bucket}, "object": {"key": quote_plus(key), **about}},
+    }
+    return json.dumps({"Records": [record]})
+
+
+def file_of_shard(shard: str, dedup_key: DedupKey) -> tuple[str, str | None]:
+    """Return URI and version of the file that a shard is of, as far as its id tells."""
+    if dedup_key is DedupKey.URI:
+        return shard, None
+    uri, _, version = shard.rpartition("#")
+    return (uri, version) if uri else (shard, None)
+
+
+def normal_uri(text: str) -> str:
+    """Return a file's URI as it is known here: `s3://BUCKET/KEY`, or an absolute path.
+
+    Raises:
+        InvalidArgument: Neither, nor `file://`.
+    """
+    if text.startswith("s3://"):
+        bucket, _, key = text.removeprefix("s3://").partition("/")
+        if bucket and key:
+            return text
+    elif text.startswith("file:"):
+        path = unquote(urlsplit(text).path)
+        if path.startswith("/"):
+            return path
+    elif text.startswith("/"):
+        return text
+    raise InvalidArgument(
+        f"{text[:80]!r} is not a file: expected s3://BUCKET/KEY, file:///PATH or an absolute path"
+    )
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"not JSON: {str(error)[:200]}") from None
+    if not isinstance(found, dict):
+        raise InvalidArgument("not a JSON object")
+    return cast("dict[str, Any]", found)

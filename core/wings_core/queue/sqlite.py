@@ -1,0 +1,192 @@
+"""A queue in one SQLite file, for any number of processes of one machine."""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from wings_core.errors import Unavailable
+from wings_core.queue.interfaces import Queue, QueueMessage
+
+LOCK_SECONDS_MAX = 10.0
+"""How long a call waits for another process that writes."""
+
+PAUSE_SECONDS = (0.02, 0.5)
+"""Between two looks at an empty queue, doubling."""
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS messages (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    key TEXT UNIQUE, -- What tells a message from one that is sent again; kept when acknowledged.
+    body TEXT NOT NULL,
+    receipt TEXT UNIQUE,
+    visible_at REAL NOT NULL,
+    deliveries INTEGER NOT NULL,
+    acknowledged INTEGER NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS messages_waiting ON messages (visible_at, id) WHERE NOT acknowledged;
+"""
+
+
+class SqliteQueue(Queue):
+    """See `Queue`. A receipt is good until its deadline, and of no use afterwards.
+
+    Args:
+        path: The database; created if it is not there. Its directory must be.
+        clock: Seconds since the epoch.
+
+    Raises:
+        Unavailable: It cannot be opened, or is not a queue.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        try:
+            self._connection = sqlite3.connect(
+                path, timeout=LOCK_SECONDS_MAX, isolation_level=None, check_same_thread=False
+            )
+            self._connection.execute("PRAGMA journal_mode=WAL").fetchall()
+            self._connection.execute("PRAGMA synchronous=FULL")
+            self._connection.executescript(_TABLES)
+        except sqlite3.Error as error:
+            raise Unavailable(f"the queue {path} cannot be opened: {error}") from error
+
+    def send(self, bodies: Iterable[str]) -> None:
+        """Add messages, in order."""
+        self.announce((None, body) for body in bodies)
+
+    def announce(self, messages: Iterable[tuple[str | None, str]]) -> int:
+        """Add messages whose keys were never added before, in order.
+
+        Args:
+            messages: Keys and bodies; a message without a key is always added.
+
+        Returns:
+            How many were added.
+        """
+        now = self._clock()
+        with self._transaction() as connection:
+            return connection.executemany(
+                "INSERT INTO messages (key, body, visible_at, deliveries, acknowledged) "
+                "VALUES (?, ?, ?, 0, 0) ON CONFLICT (key) DO NOTHING",
+                ((key, body, now) for key, body in messages),
+            ).rowcount
+
+    def keys(self) -> set[str]:
+        """Return the keys of all messages, acknowledged or not."""
+        with self._transaction() as connection:
+            return {
+                key
+                for (key,) in connection.execute("SELECT key FROM messages WHERE key IS NOT NULL")
+            }
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Forget acknowledged messages by their keys, which may then be announced anew."""
+        with self._transaction() as connection:
+            connection.executemany(
+                "DELETE FROM messages WHERE key = ? AND acknowledged", ((key,) for key in keys)
+            )
+
+    def receive(
+        self, messages_max: int, visibility_seconds: float, wait_seconds: float = 0.0
+    ) -> list[QueueMessage]:
+        """Take messages, the oldest first; see `Queue.receive`."""
+        until = time.monotonic() + wait_seconds
+        pause, pause_max = PAUSE_SECONDS
+        while True:
+            found = self._take(messages_max, visibility_seconds)
+            left = until - time.monotonic()
+            if found or left <= 0 or self._closed.wait(min(pause, left)):
+                return found
+            pause = min(2 * pause, pause_max)
+
+    def extend(self, receipt: str, visibility_seconds: float) -> float | None:
+        """Hide a message for longer; see `Queue.extend`."""
+        now = self._clock()
+        with self._transaction() as connection:
+            changed = connection.execute(
+                "UPDATE messages SET visible_at = ?1 WHERE receipt = ?2 AND visible_at > ?3 "
+                "AND NOT acknowledged",
+                (now + visibility_seconds, receipt, now),
+            ).rowcount
+        return now + visibility_seconds if changed else None
+
+    def acknowledge(self, receipts: Sequence[str]) -> None:
+        """Delete messages; see `Queue.acknowledge`."""
+        now = self._clock()
+        with self._transaction() as connection:
+            wanted = [(receipt, now) for receipt in receipts]
+            connection.executemany(
+                "UPDATE messages SET acknowledged = 1 WHERE receipt = ? AND visible_at > ? "
+                "AND key IS NOT NULL",
+                wanted,
+            )
+            connection.executemany(
+                "DELETE FROM messages WHERE receipt = ? AND visible_at > ? AND key IS NULL", wanted
+            )
+
+    def pending(self) -> int:
+        """Return how many messages may be handed out now."""
+        with self._transaction() as connection:
+            ((count,),) = connection.execute(
+                "SELECT count(*) FROM messages WHERE NOT acknowledged AND visible_at <= ?",
+                (self._clock(),),
+            ).fetchall()
+        return count
+
+    @property
+    def remaining(self) -> int:
+        """How many messages are not acknowledged, handed out or not."""
+        with self._transaction() as connection:
+            ((count,),) = connection.execute(
+                "SELECT count(*) FROM messages WHERE NOT acknowledged"
+            ).fetchall()
+        return count
+
+    def close(self) -> None:
+        """Close the database; a wait ends."""
+        self._closed.set()
+        with self._lock:
+            self._connection.close()
+
+    def _take(self, messages_max: int, visibility_seconds: float) -> list[QueueMessage]:
+        now = self._clock()
+        deadline = now + visibility_seconds
+        with self._transaction() as connection:
+            rows = connection.execute(
+                "SELECT id, body, deliveries FROM messages WHERE NOT acknowledged "
+                "AND visible_at <= ? ORDER BY id LIMIT ?",
+                (now, messages_max),
+            ).fetchall()
+            found = [
+                QueueMessage(str(number), uuid4().hex, body, deliveries + 1, deadline)
+                for number, body, deliveries in rows
+            ]
+            connection.executemany(
+                "UPDATE messages SET receipt = ?, visible_at = ?, deliveries = ? WHERE id = ?",
+                [
+                    (message.receipt, deadline, message.deliveries, int(message.id))
+                    for message in found
+                ],
+            )
+        return found
+
+    @contextmanager
+    def _transaction(self) -> Generator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._connection
+                    self._connection.execute("COMMIT")
+                except BaseException:
+                    self._connection.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                raise Unavailable(f"the queue {self._path}: {error}") from error

@@ -1,0 +1,184 @@
+"""Amazon's queue, and others that speak its protocol, through boto3 (extra `sqs`)."""
+
+import importlib
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.queue.interfaces import Queue, QueueMessage
+
+CALL_MESSAGES_MAX = 10
+"""Messages of one call; SQS takes no more."""
+
+WAIT_SECONDS_MAX = 20
+"""The longest that SQS waits for a message."""
+
+VISIBILITY_SECONDS_MAX = 43_200
+"""The longest that SQS hides a message."""
+
+_LOST = ("ReceiptHandleIsInvalid", "InvalidParameterValue", "MessageNotInflight")
+_NO_QUEUE = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist")
+
+
+class SqsQueue(Queue):
+    """See `Queue`. Credentials are those that boto3 finds.
+
+    Args:
+        url: The queue's.
+        region: Its region; None: as boto3 finds it, else `us-east-1`.
+        endpoint: Of another service that speaks SQS.
+        clock: Seconds since the epoch.
+
+    Raises:
+        InvalidArgument: boto3 is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        region: str | None = None,
+        endpoint: str | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        try:
+            # It has no stubs.
+            boto3: Any = importlib.import_module("boto3")
+        except ImportError:
+            raise InvalidArgument(
+                "a queue of SQS needs boto3: pip install 'wings-flight[sqs]'"
+            ) from None
+        session: Any = boto3.Session()
+        # A client is safe from many threads.
+        self._client: Any = session.client(
+            "sqs",
+            region_name=region or session.region_name or "us-east-1",
+            endpoint_url=endpoint,
+        )
+        self._url = url
+        self._clock = clock
+        self._closed = threading.Event()
+
+    def receive(
+        self, messages_max: int, visibility_seconds: float, wait_seconds: float = 0.0
+    ) -> list[QueueMessage]:
+        """Take messages; see `Queue.receive`. Waits in whole seconds, by SQS's long poll."""
+        found: list[QueueMessage] = []
+        wait = max(0, min(WAIT_SECONDS_MAX, round(wait_seconds)))
+        while len(found) < messages_max and not self._closed.is_set():
+            began = self._clock()
+            wanted = min(CALL_MESSAGES_MAX, messages_max - len(found))
+            with self._explained():
+                answer = self._client.receive_message(
+                    QueueUrl=self._url,
+                    MaxNumberOfMessages=wanted,
+                    VisibilityTimeout=_seconds(visibility_seconds),
+                    WaitTimeSeconds=0 if found else wait,
+                    AttributeNames=["ApproximateReceiveCount"],
+                )
+            messages = answer.get("Messages", [])
+            # By the time of asking, so that the deadline known here is never behind SQS's.
+            deadline = began + _seconds(visibility_seconds)
+            found += [
+                QueueMessage(
+                    message["MessageId"],
+                    message["ReceiptHandle"],
+                    message["Body"],
+                    int(message.get("Attributes", {}).get("ApproximateReceiveCount", 1)),
+                    deadline,
+                )
+                for message in messages
+            ]
+            if not messages:
+                break
+        return found
+
+    def extend(self, receipt: str, visibility_seconds: float) -> float | None:
+        """Hide a message for longer; see `Queue.extend`."""
+        began = self._clock()
+        seconds = _seconds(visibility_seconds)
+        try:
+            with self._explained():
+                self._client.change_message_visibility(
+                    QueueUrl=self._url, ReceiptHandle=receipt, VisibilityTimeout=seconds
+                )
+        except _LostError:
+            return None
+        return began + seconds
+
+    def acknowledge(self, receipts: Sequence[str]) -> None:
+        """Delete messages; see `Queue.acknowledge`."""
+        for first in range(0, len(receipts), CALL_MESSAGES_MAX):
+            part = receipts[first : first + CALL_MESSAGES_MAX]
+            with self._explained():
+                answer = self._client.delete_message_batch(
+                    QueueUrl=self._url,
+                    Entries=[
+                        {"Id": str(index), "ReceiptHandle": receipt}
+                        for index, receipt in enumerate(part)
+                    ],
+                )
+            failed = [
+                entry for entry in answer.get("Failed", []) if not entry.get("SenderFault", True)
+            ]
+            if failed:
+                raise Unavailable(
+                    f"SQS did not delete {len(failed)} messages: {failed[0].get('Code')}"
+                )
+
+    def send(self, bodies: Iterable[str]) -> None:
+        """Add messages, in order where the queue keeps one; see `Queue.send`."""
+        waiting = list(bodies)
+        for first in range(0, len(waiting), CALL_MESSAGES_MAX):
+            part = waiting[first : first + CALL_MESSAGES_MAX]
+            with self._explained():
+                answer = self._client.send_message_batch(
+                    QueueUrl=self._url,
+                    Entries=[
+                        {"Id": str(index), "MessageBody": body} for index, body in enumerate(part)
+                    ],
+                )
+            failed = answer.get("Failed", [])
+            if failed:
+                raise Unavailable(
+                    f"SQS did not take {len(failed)} messages: {failed[0].get('Code')}"
+                )
+
+    def pending(self) -> int | None:
+        """Return about how many messages wait to be handed out."""
+        with self._explained():
+            answer = self._client.get_queue_attributes(
+                QueueUrl=self._url, AttributeNames=["ApproximateNumberOfMessages"]
+            )
+        return int(answer["Attributes"]["ApproximateNumberOfMessages"])
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._closed.set()
+        self._client.close()
+
+    @contextmanager
+    def _explained(self) -> Generator[None]:
+        faults: Any = importlib.import_module("botocore.exceptions")
+        try:
+            yield
+        except faults.ClientError as error:
+            code = error.response.get("Error", {}).get("Code", "")
+            if code in _LOST:
+                raise _LostError from None
+            if code in _NO_QUEUE:
+                raise InvalidArgument(f"there is no queue {self._url}") from None
+            raise Unavailable(f"the queue {self._url}: {error}") from None
+        except faults.BotoCoreError as error:
+            raise Unavailable(f"the queue {self._url}: {error}") from None
+
+
+class _LostError(Exception):
+    """A receipt is of no use any more."""
+
+
+def _seconds(seconds: float) -> int:
+    return max(1, min(VISIBILITY_SECONDS_MAX, round(seconds)))

@@ -1,0 +1,107 @@
+"""`wings ingest`: run a source, and look after it."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wings_client.cli.plugins import MARKUP
+from wings_core.contracts.shards import describe_shard
+from wings_spark.ingest import status as calls
+from wings_spark.ingest.settings import SourceSettings
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=MARKUP,
+    help="Turn files that a queue tells of into messages, each exactly once, on Spark.\n\n"
+    "A source is a TOML file: `docs/ingest.md` has its keys.",
+)
+
+SourceOption = Annotated[
+    Path, typer.Option("--source", metavar="FILE", help="The source, as TOML.", dir_okay=False)
+]
+FilesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[FILE]...", help="Ids, as `list` shows them; none: all of them."),
+]
+
+
+@app.command()
+def run(
+    source: SourceOption,
+    *,
+    once: Annotated[
+        bool, typer.Option("--once", help="End when the queue has nothing more.")
+    ] = False,
+    master: Annotated[
+        str | None, typer.Option(help="Where Spark runs, like `local[4]` or `spark://HOST:PORT`.")
+    ] = None,
+) -> None:
+    """Run the pipeline of a source until it is interrupted."""
+    settings = SourceSettings.load(source)
+    from wings_spark.ingest.run import run as run_source
+    from wings_spark.ingest.run import session
+
+    with session(settings, master) as spark:
+        run_source(spark, settings, once=once, tell=_tell)
+
+
+@app.command()
+def status(source: SourceOption) -> None:
+    """Show figures: files by state, messages that wait, rows of the last batches."""
+    _write(calls.Status.ask(SourceSettings.load(source)).to_json())
+
+
+@app.command("list")
+def list_files(
+    source: SourceOption,
+    *,
+    state: Annotated[
+        str | None, typer.Option(help="Only those that are `open`, `finished` or `dead`.")
+    ] = None,
+) -> None:
+    """List the files that are remembered, an object on each line."""
+    for shard in calls.files_of_source(SourceSettings.load(source), state):
+        _write(describe_shard(shard))
+
+
+@app.command()
+def dlq(source: SourceOption) -> None:
+    """List the files that were given up, with their last errors."""
+    for shard in calls.files_of_source(SourceSettings.load(source), "dead"):
+        _write(describe_shard(shard))
+
+
+@app.command()
+def retry(source: SourceOption, files: FilesArgument = None) -> None:
+    """Have files read again that were given up."""
+    found = calls.retry(SourceSettings.load(source), files or None)
+    for shard in found:
+        _write({"shard": shard})
+    for shard in files or []:
+        if shard not in found:
+            sys.stderr.write(f"wings: {shard} was not given up\n")
+    if files and len(found) < len(files):
+        raise typer.Exit(1)
+
+
+@app.command()
+def backfill(
+    source: SourceOption,
+    place: Annotated[str, typer.Argument(help="`s3://BUCKET/PREFIX`, or a directory.")],
+) -> None:
+    """Tell the queue of files that are there already; those that were read are not read again."""
+    count = calls.backfill(SourceSettings.load(source), place)
+    _write({"files": count})
+
+
+def _tell(figures: dict[str, Any]) -> None:
+    """Tell of a batch on standard error."""
+    sys.stderr.write(json.dumps(figures) + "\n")
+    sys.stderr.flush()
+
+
+def _write(found: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")

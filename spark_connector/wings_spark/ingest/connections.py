@@ -1,0 +1,88 @@
+"""What a process of the pipeline opens: the queue, a client, and what is kept of the source."""
+
+from types import TracebackType
+from typing import Self
+
+import wings_client
+from wings_core.queue.commit import Committer, StageDead
+from wings_core.queue.coordinator import QueueCoordinator
+from wings_core.queue.directory import DirectoryQueue
+from wings_core.queue.interfaces import Queue
+from wings_core.queue.journal import Journal
+from wings_core.queue.shared_state import QueueSharedState
+from wings_core.queue.sqlite import SqliteQueue
+from wings_spark.ingest.settings import QueueSettings, SourceSettings
+
+
+def open_queue(settings: QueueSettings) -> Queue:
+    """Open a source's queue.
+
+    Raises:
+        InvalidArgument: There is none.
+        Unavailable: It cannot be opened.
+    """
+    if settings.kind == "sqs":
+        from wings_core.queue.sqs import SqsQueue
+
+        assert settings.url is not None
+        return SqsQueue(settings.url, region=settings.region, endpoint=settings.endpoint)
+    assert settings.path is not None
+    if settings.kind == "directory":
+        return DirectoryQueue(settings.path, settings.state)
+    return SqliteQueue(settings.path)
+
+
+class Connections:
+    """Everything that a process on the driver needs; used in a `with` statement.
+
+    Attributes:
+        client: Of the target's server.
+        queue: Of the source.
+        journal: Of the pipeline.
+        shared: What is known of the source's files.
+    """
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+        self.journal = Journal(settings.journal_directory)
+        self.client = wings_client.connect(settings.target.endpoint)
+        self.queue = open_queue(settings.queue)
+        self.shared = QueueSharedState(
+            self.client,
+            settings.name,
+            self.journal.token,
+            settings.limits.commit_timeout_seconds,
+        )
+
+    def coordinator(self) -> QueueCoordinator:
+        """Return who receives and claims."""
+        return QueueCoordinator(self.queue, self.shared, self.journal, self._settings.coordinator())
+
+    def committer(self, stage_dead: StageDead = lambda _: None) -> Committer:
+        """Return who publishes and acknowledges."""
+        return Committer(
+            self.queue,
+            self.shared,
+            self.journal,
+            self.client,
+            self._settings.limits.max_delivery_attempts,
+            stage_dead,
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.queue.close()
+        self.client.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the connections."""
+        self.close()

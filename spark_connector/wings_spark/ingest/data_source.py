@@ -1,0 +1,249 @@
+"""The pipeline as Spark's data source API has it: claims are its offsets, works its rows.
+
+Spark makes the reader and the writer in several processes that share nothing. One on the driver is
+asked for offsets for as long as the query runs: it receives, journals claims, and extends messages.
+Planning replays from the journal alone. Tasks read and stage. The commit runs in a process of its
+own for each batch.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+from wings_core.errors import Internal
+from wings_core.queue.coordinator import Keeper, QueueCoordinator
+from wings_core.queue.journal import Journal
+from wings_spark.ingest.connections import Connections
+from wings_spark.ingest.dead_letters import DeadLetters
+from wings_spark.ingest.settings import SourceSettings
+from wings_spark.ingest.work import Done, carry_out, split, works_of
+from wings_spark.spark_versions import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+NAME = "wings-ingest"
+
+SETTINGS = "settings"
+"""The option with the settings, as JSON."""
+
+TASKS = "tasks"
+"""The option with the number of tasks of a batch."""
+
+CLAIM = "claim"
+"""The key of an offset: the last claim that is read before it."""
+
+_WORK = "work"
+
+
+class IngestDataSource(DataSource):
+    """One pipeline; made by `wings_spark.ingest.run` alone."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what `format` takes."""
+        return NAME
+
+    def schema(self) -> str:
+        """Return the one column, of works as JSON."""
+        return f"{_WORK} string"
+
+    def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
+        """Return who claims."""
+        del schema
+        return IngestReader(_settings(self.options), int(self.options.get(TASKS) or 1))
+
+    def streamWriter(  # noqa: N802 - Spark's name.
+        self, schema: "StructType", overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        """Return who reads, stages and commits."""
+        del schema, overwrite
+        return IngestWriter(_settings(self.options))
+
+
+@dataclass
+class WorkPartition(InputPartition):
+    """A work, as JSON."""
+
+    work: str
+
+
+class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Claims files.
+
+    Args:
+        settings: Of the source.
+        tasks: Of one batch.
+    """
+
+    def __init__(self, settings: SourceSettings, tasks: int) -> None:
+        self._settings = settings
+        self._tasks = tasks
+        self._running: _Running | None = None  # Opened where offsets are asked for, never pickled.
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name.
+        """Return where a new query begins: where the journal does."""
+        return {CLAIM: 0}
+
+    def latestOffset(  # noqa: N802 - Spark's name.
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Claim what one batch reads: `start` itself where there is nothing.
+
+        Blocks for the queue's `wait_seconds` where there is nothing.
+
+        Args:
+            start: Where the batch begins; None in Spark 4.1.
+            limit: Limits are those of the settings.
+
+        Raises:
+            WingsError: The queue or the server failed.
+        """
+        del limit
+        if self._running is None:
+            self._running = _Running(self._settings)
+        running = self._running
+        last = running.last_done if start is None else int(start[CLAIM])
+        running.last_claim = running.claim(last)
+        return {CLAIM: running.last_claim}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name.
+        """Return that the settings' limits are the only ones."""
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name.
+        """Return the last claim and how many messages wait, for the query's progress."""
+        if self._running is None:
+            return None
+        return {CLAIM: self._running.last_claim, "pending": self._running.pending}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name.
+        """Do nothing: such a query ends when the queue has nothing more."""
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the works of a claim, from the journal alone.
+
+        Raises:
+            Internal: The claim is not in the journal.
+        """
+        first, last = int(start[CLAIM]) + 1, int(end[CLAIM])
+        assert last <= first, "a batch is one claim"
+        if last < first:
+            return []
+        journal = Journal(self._settings.journal_directory)
+        claim = journal.claim(last)
+        if claim is None:
+            raise Internal(
+                f"claim {last} is not in the journal {journal.directory}: it does not belong to "
+                "this checkpoint"
+            )
+        works = split(claim, journal.token, self._tasks)
+        return [WorkPartition(work.model_dump_json()) for work in works]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a work as the one row that it is."""
+        assert isinstance(partition, WorkPartition), "Spark hands on what it was given"
+        yield pa.RecordBatch.from_arrays([pa.array([partition.work])], names=[_WORK])
+
+    def stop(self) -> None:
+        """Close what was opened."""
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+
+class _Running:
+    """What the process that is asked for offsets holds."""
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._connections = Connections(settings)
+        self.coordinator: QueueCoordinator = self._connections.coordinator()
+        self._keeper = Keeper(self.coordinator, settings.queue.visibility_seconds)
+        self.last_claim = 0
+        self.pending: int | None = None
+
+    def claim(self, last: int) -> int:
+        """Claim what comes after a claim; return its number, or `last` where there is nothing."""
+        claim = self.coordinator.claim(last + 1)
+        self.pending = self._connections.queue.pending()
+        self.coordinator.prune()
+        return last if claim is None else claim.number
+
+    @property
+    def last_done(self) -> int:
+        """The last claim that is done."""
+        journal = self._connections.journal
+        last = journal.last
+        return last if last == 0 or journal.is_done(last) else last - 1
+
+    def close(self) -> None:
+        self._keeper.close()
+        self._connections.close()
+
+
+@dataclass
+class TaskDone(WriterCommitMessage):
+    """What one attempt of a task tells the driver."""
+
+    done: list[Done]
+
+
+class IngestWriter(DataSourceStreamArrowWriter):
+    """Reads and stages files in tasks; publishes and acknowledges on the driver.
+
+    Args:
+        settings: Of the source.
+    """
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Read and stage the files of one task."""
+        return TaskDone(carry_out(self._settings, works_of(iterator)))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
+        """Publish a claim and acknowledge its messages."""
+        del batchId
+        done = _done(messages)
+        if not done:
+            return
+        (number,) = {each.claim for each in done}
+        with Connections(self._settings) as connections:
+            claim = connections.journal.claim(number)
+            if claim is None:
+                raise Internal(f"claim {number} is not in the journal")
+            dead_letters = DeadLetters(self._settings, connections.client)
+            committer = connections.committer(dead_letters.stage)
+            committer.commit(claim, [result for each in done for result in each.results])
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
+        """Delete what the tasks of a batch staged that ended well, if it was not published."""
+        del batchId
+        stages = [
+            result.stage
+            for each in _done(messages)
+            for result in each.results
+            if result.stage is not None
+        ]
+        if stages:
+            with Connections(self._settings) as connections:
+                connections.client.abort(f"ingest:{self._settings.name}", stages)
+
+
+def _done(messages: Sequence[WriterCommitMessage | None]) -> list[Done]:
+    return [each for part in messages if isinstance(part, TaskDone) for each in part.done]
+
+
+def _settings(options: Any) -> SourceSettings:
+    return SourceSettings.parse(json.loads(options[SETTINGS]), "settings")

@@ -1,0 +1,63 @@
+"""Dead letters: a row for each file that was given up, in the transaction that gives it up."""
+
+from collections.abc import Sequence
+from uuid import uuid4
+
+import pyarrow as pa
+
+from wings_client import Client
+from wings_core.queue.commit import DeadLetter
+from wings_core.times import now_us
+from wings_spark.ingest.settings import SourceSettings
+
+COLUMNS = {
+    "source": "string not null",
+    "uri": "string not null",
+    "version": "string",
+    "position": "int64 not null",
+    "attempts": "int64 not null",
+    "error": "string not null",
+    "failed_at": "timestamp[us, tz=UTC] not null",
+    "payload": "string",
+}
+"""Of a topic of dead letters."""
+
+
+class DeadLetters:
+    """Writes dead letters where a source wants them.
+
+    Args:
+        settings: Of the source.
+        client: Of the target's server.
+    """
+
+    def __init__(self, settings: SourceSettings, client: Client) -> None:
+        self._settings = settings
+        self._client = client
+
+    def stage(self, letters: Sequence[DeadLetter]) -> str | None:
+        """Stage a row for each, and return the stage; None where the source has no such topic.
+
+        Raises:
+            WingsError: There is a topic of this name with other columns, or the server failed.
+        """
+        name = self._settings.dead_letters.topic
+        if name is None:
+            return None
+        topic = self._client.create_topic(name, COLUMNS, if_not_exists=True)
+        files = [letter.file for letter in letters]
+        rows = pa.table(
+            {
+                "source": [self._settings.name] * len(files),
+                "uri": [file.uri for file in files],
+                "version": pa.array([file.version for file in files], pa.string()),
+                "position": [file.position for file in files],
+                "attempts": [letter.failures for letter in letters],
+                "error": [letter.error for letter in letters],
+                "failed_at": pa.array([now_us()] * len(files), pa.timestamp("us", "UTC")),
+                "payload": pa.array([file.payload for file in files], pa.string()),
+            }
+        )
+        with self._client.stage(topic, f"ingest.dead.{uuid4()}") as stage:
+            stage.write(rows)
+        return stage.id

@@ -1,0 +1,189 @@
+"""Read file: the rows of one claimed file as batches of the topic's schema.
+
+A file is read from this machine's disk: one that is elsewhere is fetched first, so that formats
+that begin at a file's end can be read, and a file is one version from its first row to its last.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import typer
+
+from wings_client.cli.files.opened import open_file
+from wings_client.cli.files.parts import PartCheck
+from wings_core.arrow_types import fields_of
+from wings_core.errors import InvalidArgument, WingsError
+from wings_core.queue.claims import ClaimedFile
+from wings_spark.ingest.fetch_file import FileError, SupersededError, fetched
+from wings_spark.ingest.rescue import Piece, rescued_pieces
+from wings_spark.ingest.settings import SourceSettings
+
+__all__ = ["FileError", "FileReader", "Reading", "SupersededError"]
+
+arrow: Any = pa
+
+
+@dataclass(slots=True)
+class Reading:
+    """How far a file was read; changed as its batches are taken."""
+
+    next_position: int
+    """Rows that were read, those before the file's position included."""
+    finished: bool = False
+    rescued: int = 0
+
+
+class FileReader:
+    """Reads files for one topic.
+
+    Args:
+        settings: Of the source.
+        schema: The topic's.
+        partition_key: The topic's.
+
+    Raises:
+        InvalidArgument: The topic has not the columns that the source names, or cannot take rows
+            that do not fit.
+    """
+
+    def __init__(
+        self, settings: SourceSettings, schema: pa.Schema, partition_key: str | None
+    ) -> None:
+        self._settings = settings
+        self._schema = schema
+        self._rescued = settings.files.rescued_column
+        lineage = settings.files.lineage
+        named: list[tuple[str | None, Any]] = [
+            (lineage.file, pa.string()),
+            (lineage.offset, pa.int64()),
+            (lineage.version, pa.string()),
+            (self._rescued, pa.string()),
+        ]
+        self._own = {name: data_type for name, data_type in named if name is not None}
+        check_own_columns(schema, self._own, self._rescued, partition_key)
+        self._row_schema: pa.Schema = arrow.schema(
+            [field for field in fields_of(schema) if field.name not in self._own]
+        )
+        is_in_file = partition_key is not None and partition_key in self._row_schema.names
+        self._check = PartCheck(self._row_schema, partition_key if is_in_file else None)
+
+    def batches(self, file: ClaimedFile, reading: Reading) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file from its position on, up to as many as one batch may read.
+
+        Args:
+            file: Which.
+            reading: Says afterwards how far it was read.
+
+        Raises:
+            FileError: It cannot be read, or a row of it does not fit.
+            SupersededError: There is another version of it by now.
+        """
+        rows_max = self._settings.limits.rows_per_file
+        end = None if rows_max is None else file.position + rows_max
+        row = 0
+        for piece in self._pieces(file):
+            first, row = row, row + piece.batch.num_rows
+            if row <= file.position:
+                continue
+            if end is not None and first >= end:
+                return  # There is at least this row after the last one.
+            skipped = max(0, file.position - first)
+            kept = piece.sliced(skipped, row if end is None else min(row, end) - first - skipped)
+            reading.next_position += kept.batch.num_rows
+            reading.rescued += kept.batch.num_rows if kept.texts is not None else 0
+            yield self._completed(kept, file, first + skipped)
+            if end is not None and row > end:
+                return
+        reading.finished = True
+
+    def _pieces(self, file: ClaimedFile) -> Iterator[Piece]:
+        """Yield all rows of a file, in order."""
+        with ExitStack() as stack:
+            directory = Path(stack.enter_context(TemporaryDirectory(prefix="wings-ingest-")))
+            path = fetched(file, directory, self._settings)
+            files = self._settings.files
+            if path.stat().st_size == 0:
+                return
+            try:
+                opened = stack.enter_context(open_file(path, files.format, files.delimiter))
+                if self._rescued is not None:
+                    yield from rescued_pieces(opened, path, self._row_schema, files.delimiter)
+                    return
+                for part in opened.rows.parts(self._row_schema):
+                    self._check.check(part)
+                    yield Piece(part.batch)
+            except typer.BadParameter as error:
+                raise FileError(error.message) from None
+            except WingsError as error:
+                raise FileError(error.message) from None
+            except (OSError, pa.ArrowInvalid) as error:
+                raise FileError(f"{file.uri}: {error!s:.300}") from None
+
+    def _completed(self, piece: Piece, file: ClaimedFile, first: int) -> pa.RecordBatch:
+        """Return rows with the columns that the source adds."""
+        lineage = self._settings.files.lineage
+        rows = piece.batch.num_rows
+        columns: list[Any] = []
+        for field in fields_of(self._schema):
+            if field.name == lineage.file:
+                columns.append(arrow.repeat(file.uri, rows))
+            elif field.name == lineage.offset:
+                columns.append(arrow.array(range(first, first + rows), pa.int64()))
+            elif field.name == lineage.version:
+                version = file.version
+                columns.append(
+                    arrow.nulls(rows, pa.string())
+                    if version is None
+                    else arrow.repeat(version, rows)
+                )
+            elif field.name == self._rescued:
+                columns.append(
+                    arrow.nulls(rows, pa.string())
+                    if piece.texts is None
+                    else arrow.array(piece.texts, pa.string())
+                )
+            else:
+                columns.append(piece.batch.column(field.name))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def check_own_columns(
+    schema: pa.Schema,
+    own: Mapping[str, Any],
+    rescued: str | None,
+    partition_key: str | None,
+) -> None:
+    """Make sure that a topic has the columns that a source adds.
+
+    Raises:
+        InvalidArgument: It has not, or not of their types; or a row that does not fit could not be
+            put there without its other columns.
+    """
+    for name, data_type in own.items():
+        index = schema.get_field_index(name)
+        found = None if index < 0 else arrow.schema(schema).field(index).type
+        if found != data_type:
+            raise InvalidArgument(
+                f"the topic needs a column {name!r} of type {data_type}, which the source adds; "
+                f"it has {'none' if found is None else found}"
+            )
+    if rescued is None:
+        return
+    if partition_key is not None and partition_key not in own:
+        raise InvalidArgument(
+            f"rows that do not fit have no {partition_key!r}, which is the topic's partition key: "
+            "leave 'rescued_column' out, or use a topic without a key"
+        )
+    for field in fields_of(schema):
+        if not field.nullable and field.name not in own:
+            raise InvalidArgument(
+                f"rows that do not fit have no {field.name!r}, which must not be null in the topic"
+            )
+    index = schema.get_field_index(rescued)
+    if not fields_of(schema)[index].nullable:
+        raise InvalidArgument(f"the column {rescued!r} must be nullable: rows that fit have none")

@@ -1,0 +1,140 @@
+"""Run: the query of one pipeline, for as long as it goes."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import wings_client
+from wings_core.queue.claims import Fate, Outcome
+from wings_core.queue.journal import Journal
+from wings_core.times import format_timestamp
+from wings_spark.ingest.connections import open_queue
+from wings_spark.ingest.data_source import NAME, SETTINGS, TASKS, IngestDataSource
+from wings_spark.ingest.read_file import FileReader
+from wings_spark.ingest.settings import SourceSettings
+from wings_spark.testing import find_java, use_this_python
+
+TELL_SECONDS = 1
+"""How often a run looks for what was published."""
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def check(settings: SourceSettings) -> None:
+    """See that a source's queue and topic are there, and fit what it asks for.
+
+    Raises:
+        WingsError: One of them does not; the message says what.
+    """
+    open_queue(settings.queue).close()
+    with wings_client.connect(settings.target.endpoint) as client:
+        topic = client.topic(settings.target.topic)
+    FileReader(settings, topic.schema, topic.partition_key)
+
+
+def start(
+    spark: "SparkSession", settings: SourceSettings, *, once: bool = False
+) -> "StreamingQuery":
+    """Start the query of a source; it goes on from its checkpoint.
+
+    Args:
+        spark: A classic session.
+        settings: Of the source.
+        once: End when the queue has nothing more.
+
+    Raises:
+        WingsError: The queue or the topic is not there, or does not fit what the source asks for.
+    """
+    check(settings)
+    spark.dataSource.register(IngestDataSource)
+    text = settings.model_dump_json()
+    tasks = settings.limits.tasks or spark.sparkContext.defaultParallelism
+    source = spark.readStream.format(NAME).option(SETTINGS, text).option(TASKS, str(tasks)).load()
+    sink = (
+        source.writeStream.format(NAME)
+        .option(SETTINGS, text)
+        .option("checkpointLocation", str(settings.checkpoint / "spark"))
+        .queryName(f"wings-ingest-{settings.name}")
+    )
+    if once:
+        return sink.trigger(availableNow=True).start()
+    return sink.trigger(
+        processingTime=f"{round(settings.limits.trigger_seconds * 1_000)} milliseconds"
+    ).start()
+
+
+def run(
+    spark: "SparkSession",
+    settings: SourceSettings,
+    *,
+    once: bool = False,
+    tell: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> None:
+    """Run a source's query until it ends, or for good.
+
+    Args:
+        spark: A classic session.
+        settings: Of the source.
+        once: End when the queue has nothing more.
+        tell: Called with the figures of each batch that was published.
+
+    Raises:
+        Unavailable: It runs already on this machine.
+        WingsError: As `start`.
+    """
+    journal = Journal(settings.journal_directory)
+    journal.lock()
+    try:
+        told = journal.last
+        query = start(spark, settings, once=once)
+        try:
+            ended = False
+            while not ended:
+                ended = bool(query.awaitTermination(TELL_SECONDS))
+                while (outcome := journal.outcome(told + 1)) is not None:
+                    told += 1
+                    tell(figures(outcome))
+        finally:
+            query.stop()
+    finally:
+        journal.unlock()
+
+
+def figures(outcome: Outcome) -> dict[str, Any]:
+    """Return what a batch did, as JSON."""
+    fates = [file.fate for file in outcome.files]
+    return {
+        "batch": outcome.number,
+        "published_at": format_timestamp(outcome.published_at),
+        "files": {fate.value: fates.count(fate) for fate in Fate if fate in fates},
+        "rows": outcome.rows,
+        "bytes": sum(file.bytes for file in outcome.files),
+        "rescued_rows": sum(file.rescued for file in outcome.files),
+    }
+
+
+@contextmanager
+def session(settings: SourceSettings, master: str | None) -> Generator["SparkSession"]:
+    """Run a Spark session for a source.
+
+    Args:
+        settings: Of the source.
+        master: Where Spark runs; None: as Spark is configured, else all cores of this machine.
+
+    Raises:
+        RuntimeError: There is no Java.
+    """
+    find_java()
+    use_this_python()
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(f"wings-ingest-{settings.name}")
+    if master is not None:
+        builder = builder.master(master)
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()

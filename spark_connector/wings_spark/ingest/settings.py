@@ -1,0 +1,219 @@
+"""What a user writes of a source, as TOML, in a frozen model."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from wings_client.cli.files.formats import FileFormat
+from wings_core.contracts.messages import problem_of, sentence, shortened
+from wings_core.errors import InvalidArgument
+from wings_core.queue.coordinator import CoordinatorSettings
+from wings_core.queue.notices import DedupKey, MessageKind
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+Seconds = Annotated[float, Field(gt=0, le=100 * 366 * 86_400.0)]
+Column = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class QueueSettings(_Section):
+    """Where messages come from."""
+
+    kind: Literal["sqlite", "directory", "sqs"]
+    path: Path | None = None
+    """Of a SQLite queue's file, or of the directory that is watched."""
+    state: Path | None = None
+    """Where a directory's queue is kept; absent: `.wings/queue.sqlite` in it."""
+    url: str | None = None
+    """Of an SQS queue."""
+    region: str | None = None
+    endpoint: str | None = None
+    """Of another service that speaks SQS."""
+    messages: MessageKind | None = None
+    """What messages are; absent: notifications of S3 for SQS, else URIs."""
+    visibility_seconds: Annotated[float, Field(ge=1, le=43_200)] = 60.0
+    wait_seconds: Annotated[float, Field(ge=0, le=20)] = 1.0
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        needed = "url" if self.kind == "sqs" else "path"
+        if getattr(self, needed) is None:
+            raise problem_of(f"a queue of kind {self.kind!r} needs the key {needed!r}")
+        allowed = {
+            "sqlite": {"path"},
+            "directory": {"path", "state"},
+            "sqs": {"url", "region", "endpoint"},
+        }[self.kind]
+        for key in ("path", "state", "url", "region", "endpoint"):
+            if key not in allowed and getattr(self, key) is not None:
+                raise problem_of(f"a queue of kind {self.kind!r} has no key {key!r}")
+        if self.kind == "directory" and self.message_kind is not MessageKind.URIS:
+            raise problem_of("the messages of a directory are 'uris'")
+        return self
+
+    @property
+    def message_kind(self) -> MessageKind:
+        """What messages are."""
+        if self.messages is not None:
+            return self.messages
+        return MessageKind.S3_EVENTS if self.kind == "sqs" else MessageKind.URIS
+
+
+class Lineage(_Section):
+    """Columns of the topic that tell where a row comes from; each only if it is named."""
+
+    file: Column | None = None
+    """A string: the file's URI."""
+    offset: Column | None = None
+    """An int64: the row's number in the file, from 0."""
+    version: Column | None = None
+    """A string: the file's version, null where it is not known."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are named."""
+        return tuple(name for name in (self.file, self.offset, self.version) if name is not None)
+
+    @model_validator(mode="after")
+    def _check_distinct(self) -> Self:
+        if len(set(self.columns)) < len(self.columns):
+            raise problem_of("a column is named twice")
+        return self
+
+
+class FileSettings(_Section):
+    """How files are read."""
+
+    format: FileFormat | None = None
+    """Absent: as each file's name tells, or its first bytes."""
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
+    """Of CSV."""
+    dedup_key: DedupKey | None = None
+    """Absent: URI and version for a directory, else the URI."""
+    rescued_column: Column | None = None
+    """A string column for rows that do not fit; absent: a file with one fails."""
+    lineage: Lineage = Lineage()
+    region: str | None = None
+    """Of S3."""
+    endpoint: str | None = None
+    """Of another service that speaks S3."""
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        if self.rescued_column in self.lineage.columns:
+            raise problem_of("'rescued_column' is a column of 'lineage' too")
+        return self
+
+
+class TargetSettings(_Section):
+    """Where rows go."""
+
+    endpoint: str
+    """Like `grpc://host:7777`."""
+    topic: str
+
+
+class LimitSettings(_Section):
+    """What one batch takes, how often there is one, and when things are given up."""
+
+    files_per_trigger: Annotated[int, Field(ge=1, le=9_000)] = 100
+    bytes_per_trigger: Annotated[int, Field(ge=1)] | None = None
+    """As far as sizes are told; one file may be larger."""
+    rows_per_file: Annotated[int, Field(ge=1)] | None = None
+    """Of one file in one batch: the rest comes with later ones. Absent: all."""
+    trigger_seconds: Seconds = 1.0
+    commit_timeout_seconds: Annotated[float, Field(ge=1, le=86_400)] = 60.0
+    """An owner of files that was not heard of for twice as long is replaced."""
+    max_delivery_attempts: Annotated[int, Field(ge=1, le=100)] = 5
+    deduplication_seconds: Seconds = 7 * 86_400.0
+    tasks: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Of one batch; absent: as many as Spark runs at once."""
+
+
+class DeadLetterSettings(_Section):
+    """Where files that are given up are told of, beside the list of them."""
+
+    topic: str | None = None
+    """Created if it is not there."""
+
+
+class SourceSettings(_Section):
+    """A source: one queue, one target. Pipelines of one name share what was read."""
+
+    name: Name
+    checkpoint: Path
+    """Of the query, and of the pipeline's journal."""
+    queue: QueueSettings
+    target: TargetSettings
+    files: FileSettings = FileSettings()
+    limits: LimitSettings = LimitSettings()
+    dead_letters: DeadLetterSettings = DeadLetterSettings()
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a file; paths in it that are not absolute begin where it is.
+
+        Raises:
+            InvalidArgument: It is not there, not TOML, or says something that cannot be; the
+                message names the key.
+        """
+        try:
+            found = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InvalidArgument(f"{path}: {error.strerror or error}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InvalidArgument(f"{path} is not TOML: {error}") from None
+        base = path.absolute().parent
+        return cls.parse(found, str(path)).at(base)
+
+    @classmethod
+    def parse(cls, found: dict[str, Any], what: str) -> Self:
+        """Read what was loaded already.
+
+        Raises:
+            InvalidArgument: It says something that cannot be.
+        """
+        try:
+            return cls.model_validate(found)
+        except ValidationError as problem:
+            raise InvalidArgument(shortened(f"{what}: {sentence(problem)}")) from None
+
+    def at(self, base: Path) -> Self:
+        """Return the same with absolute paths."""
+        queue = self.queue.model_copy(
+            update={
+                key: base / path
+                for key in ("path", "state")
+                if (path := getattr(self.queue, key)) is not None
+            }
+        )
+        return self.model_copy(update={"queue": queue, "checkpoint": base / self.checkpoint})
+
+    @property
+    def journal_directory(self) -> Path:
+        """Where the pipeline's claims are."""
+        return self.checkpoint / "wings"
+
+    @property
+    def dedup_key(self) -> DedupKey:
+        """What makes two files one."""
+        if self.files.dedup_key is not None:
+            return self.files.dedup_key
+        return DedupKey.URI_AND_VERSION if self.queue.kind == "directory" else DedupKey.URI
+
+    def coordinator(self) -> CoordinatorSettings:
+        """Return how the pipeline receives and claims."""
+        return CoordinatorSettings(
+            kind=self.queue.message_kind,
+            dedup_key=self.dedup_key,
+            files_max=self.limits.files_per_trigger,
+            bytes_max=self.limits.bytes_per_trigger,
+            visibility_seconds=self.queue.visibility_seconds,
+            wait_seconds=self.queue.wait_seconds,
+            deduplication_seconds=self.limits.deduplication_seconds,
+        )

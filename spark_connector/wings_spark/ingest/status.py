@@ -1,0 +1,212 @@
+"""Status: what a pipeline did, what waits, and what was given up; without Spark."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import wings_client
+from wings_core.errors import InvalidArgument
+from wings_core.model import Shard, ShardCounts
+from wings_core.queue.claims import Fate, FileOutcome
+from wings_core.queue.journal import Journal
+from wings_core.queue.notices import DedupKey, file_of_shard, message_of
+from wings_core.times import format_timestamp
+from wings_spark.ingest.connections import open_queue
+from wings_spark.ingest.settings import FileSettings, SourceSettings
+
+OUTCOMES_MAX = 100
+"""Batches that a status sums up."""
+
+PAGE = 1_000
+"""Files that are listed, or announced, at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Figures of a source and of one pipeline of it."""
+
+    source: str
+    files: ShardCounts
+    """Of the source, over all its pipelines."""
+    pending: int | None
+    """Messages that wait in the queue; None where nobody knows."""
+    batches: int
+    """Of this pipeline, its last hundred at most; the figures below are of these."""
+    rows: int
+    bytes: int
+    rescued: int
+    failures: int
+    last_published_at: int | None
+    """Microseconds since the epoch."""
+
+    @classmethod
+    def ask(cls, settings: SourceSettings) -> "Status":
+        """Ask the server, the queue and the journal.
+
+        Raises:
+            WingsError: One of them cannot be reached.
+        """
+        with wings_client.connect(settings.target.endpoint) as client:
+            files = client.count_shards(settings.name)
+        queue = open_queue(settings.queue)
+        try:
+            pending = queue.pending()
+        finally:
+            queue.close()
+        outcomes = Journal(settings.journal_directory).outcomes(OUTCOMES_MAX)
+        done: list[FileOutcome] = [file for outcome in outcomes for file in outcome.files]
+        return cls(
+            settings.name,
+            files,
+            pending,
+            len(outcomes),
+            sum(file.rows for file in done),
+            sum(file.bytes for file in done),
+            sum(file.rescued for file in done),
+            sum(file.fate in (Fate.FAILED, Fate.DEAD) for file in done),
+            outcomes[-1].published_at if outcomes else None,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON."""
+        last = self.last_published_at
+        return {
+            "source": self.source,
+            "files": {
+                "open": self.files.open,
+                "finished": self.files.finished,
+                "dead": self.files.dead,
+                "rows": self.files.position,
+            },
+            "pending_messages": self.pending,
+            "last_batches": {
+                "batches": self.batches,
+                "rows": self.rows,
+                "bytes": self.bytes,
+                "rescued_rows": self.rescued,
+                "failures": self.failures,
+                "last_published_at": None if last is None else format_timestamp(last),
+            },
+        }
+
+
+def files_of_source(settings: SourceSettings, state: str | None) -> Iterator[Shard]:
+    """Yield the files that a source remembers, by id.
+
+    Raises:
+        WingsError: The server cannot be reached.
+    """
+    with wings_client.connect(settings.target.endpoint) as client:
+        after = ""
+        while page := client.list_shards(settings.name, state, after=after, limit=PAGE):
+            yield from page
+            after = page[-1].shard
+
+
+def retry(settings: SourceSettings, shards: list[str] | None) -> list[str]:
+    """Have files read again that were given up: they are opened, and told of in the queue.
+
+    Args:
+        settings: Of the source.
+        shards: Their ids; None: all of them.
+
+    Returns:
+        Those that are read again; others were not given up.
+
+    Raises:
+        InvalidArgument: The source's messages tell of no files.
+        WingsError: The server or the queue cannot be reached; the same again is safe.
+    """
+    wanted = shards
+    if wanted is None:
+        wanted = [shard.shard for shard in files_of_source(settings, "dead")]
+    kind = settings.queue.message_kind
+    queue = open_queue(settings.queue)
+    found: list[str] = []
+    try:
+        with wings_client.connect(settings.target.endpoint) as client:
+            for first in range(0, len(wanted), PAGE):
+                part = wanted[first : first + PAGE]
+                dead = [
+                    shard.shard
+                    for shard in client.get_shards(settings.name, part)
+                    if shard.state == "dead"
+                ]
+                files = [file_of_shard(shard, settings.dedup_key) for shard in dead]
+                bodies = [message_of(uri, version, None, kind) for uri, version in files]
+                # Told of first: a crash in between leaves a message of a file that was given up.
+                queue.send(bodies)
+                found += [shard.shard for shard in client.reset_shards(settings.name, dead)]
+    finally:
+        queue.close()
+    return found
+
+
+def backfill(settings: SourceSettings, place: str) -> int:
+    """Tell the queue of all files below a place; those that were read are not read again.
+
+    Args:
+        settings: Of the source.
+        place: `s3://BUCKET/PREFIX`, or a directory.
+
+    Returns:
+        How many files there are.
+
+    Raises:
+        InvalidArgument: There is no such place, or the source's messages tell of no files.
+        Unavailable: The queue cannot be reached; some files may have been told of.
+    """
+    kind = settings.queue.message_kind
+    queue = open_queue(settings.queue)
+    count = 0
+    bodies: list[str] = []
+    try:
+        for uri, version, size in _listed(settings, place):
+            bodies.append(message_of(uri, version, size, kind))
+            count += 1
+            if len(bodies) >= PAGE:
+                queue.send(bodies)
+                bodies = []
+        queue.send(bodies)
+    finally:
+        queue.close()
+    return count
+
+
+def _listed(settings: SourceSettings, place: str) -> Iterator[tuple[str, str | None, int]]:
+    versioned = settings.dedup_key is DedupKey.URI_AND_VERSION
+    if place.startswith("s3://"):
+        yield from _listed_in_s3(settings.files, place, versioned=versioned)
+        return
+    directory = Path(place).absolute()
+    if not directory.is_dir():
+        raise InvalidArgument(f"there is no directory {place}")
+    for path in sorted(directory.rglob("*")):
+        parts = path.relative_to(directory).parts
+        if path.is_file() and not any(part.startswith((".", "_")) for part in parts):
+            status = path.stat()
+            version = f"{status.st_size}-{status.st_mtime_ns}" if versioned else None
+            yield path.as_posix(), version, status.st_size
+
+
+def _listed_in_s3(
+    files: FileSettings, place: str, *, versioned: bool
+) -> Iterator[tuple[str, str | None, int]]:
+    import obstore
+
+    from wings_spark.ingest.fetch_file import s3_store
+
+    bucket, _, prefix = place.removeprefix("s3://").partition("/")
+    store = s3_store(bucket, files)
+    for page in obstore.list(store, prefix or None):
+        for found in page:
+            version: str | None = None
+            if versioned:
+                # A listing does not tell versions, which notifications do.
+                about = obstore.head(store, found["path"])
+                tag = about.get("e_tag")
+                version = about.get("version")
+                if version is None and tag is not None:
+                    version = f"etag:{tag.strip(chr(34))}"
+            yield f"s3://{bucket}/{found['path']}", version, found["size"]

@@ -1,0 +1,689 @@
+"""Files told of by a queue become messages once: the pipeline's parts, without Spark."""
+
+import gzip
+import json
+import threading
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from fix_client import Connect
+from fix_ingest import MakeSource, Pipeline, numbers, write_jsonl
+
+import wings_client
+from wings_client import Client, ShardState
+from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.queue.claims import Fate, Outcome
+from wings_core.queue.coordinator import Keeper
+from wings_core.queue.local_state import Phase
+from wings_core.queue.sqlite import SqliteQueue
+from wings_spark.ingest import status
+from wings_spark.ingest.settings import SourceSettings
+
+if TYPE_CHECKING:
+    from fix_aws import Aws
+
+arrow: Any = pa
+LONG = 60.0
+
+Start = Callable[[SourceSettings], Pipeline]
+
+
+@pytest.fixture
+def connect() -> Connect:
+    """The way to a client; one face will do."""
+    return wings_client.connect
+
+
+@pytest.fixture
+def start() -> Generator[Start]:
+    """Start pipelines; all are closed at the end."""
+    started: list[Pipeline] = []
+
+    def run(settings: SourceSettings) -> Pipeline:
+        started.append(Pipeline(settings))
+        return started[-1]
+
+    yield run
+    for pipeline in started:
+        pipeline.close()
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Generator[SqliteQueue]:
+    """The queue of the test's source."""
+    opened = SqliteQueue(tmp_path / "queue.sqlite")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def topic(wings: Client, new_topic_id: str) -> str:
+    """A topic of one column, `n`."""
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    return new_topic_id
+
+
+def fates(outcome: Outcome | None) -> list[Fate]:
+    assert outcome is not None
+    return [file.fate for file in outcome.files]
+
+
+def retry_now(pipeline: Pipeline) -> None:
+    """Let files that failed be tried again at once."""
+    state: Any = vars(pipeline.coordinator)["_local"]
+    for local in state.files.values():
+        local.not_before = 0.0
+
+
+def lose(queue: SqliteQueue) -> None:
+    """Let the visibility of all messages end."""
+    connection: Any = vars(queue)["_connection"]
+    connection.execute("UPDATE messages SET visible_at = 0")
+
+
+# Exactly once.
+
+
+def test_ten_files_and_two_duplicates_give_exactly_their_rows(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    files = [write_jsonl(tmp_path / f"{i}.jsonl", range(i * 10, i * 10 + 10)) for i in range(10)]
+    queue.send(str(path) for path in [*files[:5], files[2], *files[5:], files[7]])
+    pipeline = start(source(limits={"files_per_trigger": 4}))
+    outcomes = pipeline.drain()
+    assert numbers(wings, topic) == list(range(100))
+    assert sum(outcome.rows for outcome in outcomes) == 100
+    assert queue.remaining == 0
+
+
+def test_an_empty_queue_gives_nothing_and_is_waited_for(
+    wings: Client, source: MakeSource, start: Start, topic: str
+) -> None:
+    pipeline = start(source(queue={"wait_seconds": 0.2}))
+    assert pipeline.drain() == []
+    assert numbers(wings, topic) == []
+    assert pipeline.connections.journal.last == 0
+
+
+def test_the_same_file_twice_in_one_receive_is_read_once_and_both_are_acknowledged(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", range(3))
+    queue.send([str(path), str(path)])
+    pipeline = start(source())
+    claim = pipeline.claim()
+    assert claim is not None
+    assert (len(claim.files), len(claim.messages)) == (1, 2)
+    pipeline.drain()
+    assert numbers(wings, topic) == [0, 1, 2]
+    assert queue.remaining == 0
+
+
+def test_the_message_of_a_finished_file_is_acknowledged_and_dropped(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", range(3))
+    queue.send([str(path)])
+    start(source()).drain()
+    queue.send([str(path)])
+    other = start(source(checkpoint="another"))
+    assert other.claim() is None
+    assert queue.remaining == 0
+    assert numbers(wings, topic) == [0, 1, 2]
+
+
+def test_the_message_of_another_owner_is_left_alone(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", range(3))
+    settings = source()
+    wings.open_shards(settings.name, "somebody", [str(path)])
+    queue.send([str(path)])
+    assert start(settings).claim() is None
+    assert queue.remaining == 1
+    assert numbers(wings, topic) == []
+    (shard,) = wings.list_shards(settings.name)
+    assert shard.token == "somebody"
+
+
+def test_a_stale_owner_is_replaced_and_its_late_publish_is_fenced(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", range(10))
+    queue.send([str(path)])
+    limits = {"rows_per_file": 4, "commit_timeout_seconds": 1}
+    old = start(source(limits=limits))
+    assert fates(old.step()) == [Fate.PARTIAL]
+    claim = old.claim()
+    assert claim is not None
+    late = old.read(claim)  # It goes on reading, and is very slow from here on.
+    lose(queue)
+    new = start(source(checkpoint="new", limits=limits))
+    while (found := new.claim()) is None:
+        lose(queue)  # Until twice the commit timeout has passed.
+    assert found.files[0].position == 4
+    assert fates(old.committer.commit(claim, late)) == [Fate.FENCED]
+    assert numbers(wings, topic) == [0, 1, 2, 3]
+    new.drain()
+    assert numbers(wings, topic) == list(range(10))
+
+
+def test_two_pipelines_on_one_queue_write_each_file_once(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    files = [write_jsonl(tmp_path / f"{i}.jsonl", range(i * 10, i * 10 + 10)) for i in range(12)]
+    queue.send(str(path) for path in [*files, *files])
+    pipelines = [
+        start(source(checkpoint=name, limits={"files_per_trigger": 3})) for name in ("one", "two")
+    ]
+    errors: list[BaseException] = []
+
+    def run(pipeline: Pipeline) -> None:
+        try:
+            pipeline.drain()
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=run, args=(pipeline,)) for pipeline in pipelines]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    assert errors == []
+    lose(queue)  # What one left to the other comes again, and finds its file finished.
+    start(source(checkpoint="three")).drain()
+    assert numbers(wings, topic) == list(range(120))
+    assert queue.remaining == 0
+
+
+def test_a_message_lost_in_mid_read_is_read_once(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", range(5))
+    queue.send([str(path)])
+    pipeline = start(source())
+    claim = pipeline.claim()
+    assert claim is not None
+    results = pipeline.read(claim)
+    lose(queue)
+    other = start(source(checkpoint="other"))
+    assert other.claim() is None  # It gets the message, and the file is ours.
+    pipeline.committer.commit(claim, results)
+    assert numbers(wings, topic) == list(range(5))
+    assert queue.remaining == 1
+    lose(queue)
+    assert other.claim() is None
+    assert queue.remaining == 0
+    assert numbers(wings, topic) == list(range(5))
+
+
+def test_a_message_is_extended_while_its_file_is_read_and_once_more_when_it_was(
+    source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    queue.send([str(write_jsonl(tmp_path / "a.jsonl", range(5)))])
+    limits = {"commit_timeout_seconds": 500}
+    pipeline = start(source(queue={"visibility_seconds": 2}, limits=limits))
+    claim = pipeline.claim()
+    assert claim is not None
+    extended: list[float] = []
+    enough = threading.Event()
+    extend = pipeline.queue.extend
+
+    def noted(receipt: str, visibility_seconds: float) -> float | None:
+        extended.append(visibility_seconds)
+        if len(extended) >= 2:
+            enough.set()
+        return extend(receipt, visibility_seconds)
+
+    vars(pipeline.queue)["extend"] = noted
+    keeper = Keeper(pipeline.coordinator, 2.0)
+    assert enough.wait(LONG)
+    results = pipeline.read(claim)
+    keeper.close()
+    assert set(extended) == {2.0}
+    pipeline.committer.commit(claim, results)
+    assert extended[-1] == 1_000.0
+    pipeline.coordinator.settle()
+    assert pipeline.coordinator.count(Phase.IN_PROGRESS) == 0
+    assert queue.remaining == 0
+
+
+def test_once_a_file_was_read_its_message_is_not_extended_by_the_reader(
+    source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    queue.send([str(write_jsonl(tmp_path / "a.jsonl", range(5)))])
+    pipeline = start(source(queue={"visibility_seconds": 1}))
+    claim = pipeline.claim()
+    assert claim is not None
+    pipeline.connections.journal.mark_read(claim.number)
+    lose(queue)
+    pipeline.coordinator.keep()
+    assert pipeline.coordinator.count(Phase.AWAITING_COMMIT) == 1
+    assert len(queue.receive(1, LONG)) == 1  # Nobody has hidden it again.
+
+
+# Large files, batches and limits.
+
+
+def test_a_file_larger_than_one_batch_goes_on_where_it_stood(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    queue.send([str(write_jsonl(tmp_path / "a.jsonl", range(25)))])
+    pipeline = start(source(limits={"rows_per_file": 10}))
+    outcomes = pipeline.drain()
+    assert [fates(outcome) for outcome in outcomes] == [
+        [Fate.PARTIAL], [Fate.PARTIAL], [Fate.FINISHED],
+    ]  # fmt: skip
+    assert numbers(wings, topic) == list(range(25))
+    assert queue.remaining == 0
+
+
+def test_a_file_that_ends_with_a_batch_is_finished_with_it(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    queue.send([str(write_jsonl(tmp_path / "a.jsonl", range(20)))])
+    outcomes = start(source(limits={"rows_per_file": 10})).drain()
+    assert [fates(outcome) for outcome in outcomes] == [[Fate.PARTIAL], [Fate.FINISHED]]
+    assert numbers(wings, topic) == list(range(20))
+
+
+def test_files_of_many_batches_of_rows_are_staged_whole(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    table = arrow.table({"n": range(200_000)})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=30_000)
+    queue.send([str(tmp_path / "a.parquet")])
+    start(source()).drain()
+    assert numbers(wings, topic) == list(range(200_000))
+
+
+def test_a_claim_is_bounded_by_files_and_bytes(
+    source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    for index in range(6):
+        path = write_jsonl(tmp_path / f"{index}.jsonl", range(10))
+        queue.send([json.dumps({"uri": str(path), "size": 100})])
+    pipeline = start(source(limits={"files_per_trigger": 4, "bytes_per_trigger": 250}))
+    assert [len(outcome.files) for outcome in pipeline.drain()] == [2, 2, 2]
+
+
+# Poison.
+
+
+def test_a_poison_file_is_given_up_after_its_attempts_and_its_neighbours_go_on(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    good = write_jsonl(tmp_path / "good.jsonl", range(3))
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"n": 7}\n{"n": "seven"}\n')
+    queue.send([str(bad), str(good)])
+    letters = f"{topic}-dead"
+    settings = source(limits={"max_delivery_attempts": 3}, dead_letters={"topic": letters})
+    pipeline = start(settings)
+    outcome = pipeline.step()
+    assert fates(outcome) == [Fate.FAILED, Fate.FINISHED]
+    assert numbers(wings, topic) == [0, 1, 2]
+    assert pipeline.step() is None  # Not at once.
+    retry_now(pipeline)
+    assert fates(pipeline.step()) == [Fate.FAILED]
+    pipeline.coordinator.settle()
+    retry_now(pipeline)
+    assert fates(pipeline.step()) == [Fate.DEAD]
+    assert pipeline.drain() == []
+    assert queue.remaining == 0
+    (dead,) = wings.list_shards(settings.name, "dead")
+    assert (dead.shard, dead.failures) == (str(bad), 3)
+    assert dead.error is not None
+    assert "line 2" in dead.error
+    (row,) = wings.scan(letters).read_all().to_pylist()
+    assert (row["uri"], row["attempts"], row["error"]) == (str(bad), 3, dead.error)
+    assert numbers(wings, topic) == [0, 1, 2]
+
+
+def test_a_file_that_was_mended_is_read_when_it_is_retried(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"n": "seven"}\n')
+    queue.send([str(bad)])
+    settings = source(limits={"max_delivery_attempts": 1})
+    pipeline = start(settings)
+    pipeline.drain()
+    write_jsonl(bad, range(2))
+    assert status.retry(settings, None) == [str(bad)]
+    assert status.retry(settings, [str(bad), "nowhere"]) == []
+    pipeline.drain()
+    assert numbers(wings, topic) == [0, 1]
+
+
+def test_a_missing_file_is_waited_for_and_given_up(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "late.jsonl"
+    queue.send([str(path), str(tmp_path / "never.jsonl")])
+    pipeline = start(source(limits={"max_delivery_attempts": 2}))
+    assert fates(pipeline.step()) == [Fate.FAILED, Fate.FAILED]
+    write_jsonl(path, range(2))
+    pipeline.coordinator.settle()
+    retry_now(pipeline)
+    assert fates(pipeline.step()) == [Fate.FINISHED, Fate.DEAD]
+    assert numbers(wings, topic) == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.parquet"])
+def test_a_file_cut_off_in_mid_row_gives_no_row(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    topic: str,
+    tmp_path: Path,
+    name: str,
+) -> None:
+    whole = write_jsonl(tmp_path / "whole", range(1_000)).read_bytes()
+    if name.endswith(".gz"):
+        data = gzip.compress(whole)[:-20]
+    elif name.endswith(".parquet"):
+        pyarrow.parquet.write_table(arrow.table({"n": range(9)}), tmp_path / "p")
+        data = (tmp_path / "p").read_bytes()[:-9]
+    else:
+        data = whole[:-5]
+    (tmp_path / name).write_bytes(data)
+    queue.send([str(tmp_path / name)])
+    outcome = start(source(limits={"max_delivery_attempts": 1})).step()
+    assert fates(outcome) == [Fate.DEAD]
+    assert numbers(wings, topic) == []
+
+
+def test_a_csv_file_cut_off_in_mid_row_gives_no_row(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    new_topic_id: str,
+    tmp_path: Path,
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64", "m": "int64"})
+    (tmp_path / "a.csv").write_text("n,m\n1,2\n3")
+    queue.send([str(tmp_path / "a.csv")])
+    assert fates(start(source(limits={"max_delivery_attempts": 1})).step()) == [Fate.DEAD]
+    assert numbers(wings, new_topic_id) == []
+
+
+def test_a_malformed_notification_is_given_up_at_once_and_a_test_event_acknowledged(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    queue.send(["not JSON", json.dumps({"Event": "s3:TestEvent"})])
+    settings = source(queue={"messages": "s3-events"})
+    pipeline = start(settings)
+    assert fates(pipeline.step()) == [Fate.DEAD]
+    assert queue.remaining == 0
+    (dead,) = wings.list_shards(settings.name, "dead")
+    assert dead.error is not None
+    assert "not JSON" in dead.error
+    del tmp_path
+
+
+# Formats, columns and rows that do not fit.
+
+
+def test_all_formats_are_read_compressed_or_not(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    def numbered(first: int) -> pa.Table:
+        return arrow.table({"n": range(first, first + 10)})
+
+    lines = "".join(json.dumps({"n": n}) + "\n" for n in range(10))
+    (tmp_path / "a.jsonl").write_text(lines)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.replace(": ", ": 1").encode()))
+    pyarrow.csv.write_csv(numbered(20), tmp_path / "c.csv")
+    with arrow.CompressedOutputStream(str(tmp_path / "d.csv.zst"), "zstd") as file:
+        pyarrow.csv.write_csv(numbered(30), file)
+    pyarrow.parquet.write_table(numbered(40), tmp_path / "e.parquet", compression="zstd")
+    with arrow.ipc.new_file(str(tmp_path / "f.arrow"), numbered(50).schema) as file:
+        file.write_table(numbered(50))
+    (tmp_path / "g.jsonl").write_bytes(b"")
+    queue.send(str(tmp_path / name) for name in sorted(p.name for p in tmp_path.glob("?.*")))
+    start(source()).drain()
+    assert numbers(wings, topic) == list(range(60))
+    assert queue.remaining == 0
+
+
+def test_rows_tell_where_they_come_from(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    new_topic_id: str,
+    tmp_path: Path,
+) -> None:
+    columns = {"n": "int64", "source_file": "string", "source_row": "int64", "version": "string"}
+    wings.create_topic(new_topic_id, columns)
+    path = write_jsonl(tmp_path / "a.jsonl", range(10, 15))
+    queue.send([json.dumps({"uri": str(path), "version": "v7"})])
+    lineage = {"file": "source_file", "offset": "source_row", "version": "version"}
+    start(source(files={"lineage": lineage}, limits={"rows_per_file": 2})).drain()
+    rows = wings.scan(new_topic_id).read_all().to_pylist()
+    assert rows == [
+        {"n": 10 + row, "source_file": str(path), "source_row": row, "version": "v7"}
+        for row in range(5)
+    ]
+
+
+BAD_JSON = b'{"n": 0, "t": "2026-01-01T00:00:00Z"}\n{"n": "x"}\n{oops\n{"n": 3}\n{"m": 4}\n'
+BAD_CSV = b"n,t\n0,2026-01-01T00:00:00Z\nx,2026-01-01T00:00:00Z\n2,never\n3,\n4,y\n"
+
+
+@pytest.mark.parametrize(("name", "data"), [("a.jsonl", BAD_JSON), ("a.csv", BAD_CSV)])
+def test_rows_that_do_not_fit_are_kept_as_text_in_their_place(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    new_topic_id: str,
+    tmp_path: Path,
+    name: str,
+    data: bytes,
+) -> None:
+    columns = {"n": "int64", "t": "timestamp[us, tz=UTC]", "rescued": "string"}
+    wings.create_topic(new_topic_id, columns)
+    (tmp_path / name).write_bytes(data)
+    queue.send([str(tmp_path / name)])
+    outcomes = start(source(files={"rescued_column": "rescued"})).drain()
+    rows = wings.scan(new_topic_id).read_all().to_pylist()
+    assert [row["n"] for row in rows] == [0, None, None, 3, None]
+    assert [row["rescued"] is None for row in rows] == [True, False, False, True, False]
+    assert '"x"' in rows[1]["rescued"]
+    assert outcomes[0].files[0].rescued == 3
+
+
+def test_values_of_parquet_that_do_not_fit_are_kept_as_text(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    new_topic_id: str,
+    tmp_path: Path,
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int32", "rescued": "string"})
+    pyarrow.parquet.write_table(arrow.table({"n": [1, 1 << 40, 3]}), tmp_path / "a.parquet")
+    queue.send([str(tmp_path / "a.parquet")])
+    start(source(files={"rescued_column": "rescued"})).drain()
+    rows = wings.scan(new_topic_id).read_all().to_pylist()
+    assert [row["n"] for row in rows] == [1, None, 3]
+    assert json.loads(rows[1]["rescued"]) == {"n": 1 << 40}
+
+
+@pytest.mark.parametrize(
+    ("columns", "key", "problem"),
+    [
+        ({"n": "int64"}, None, "needs a column 'rescued'"),
+        ({"n": "int64", "rescued": "int64"}, None, "of type string"),
+        ({"n": "int64 not null", "rescued": "string"}, None, "must not be null"),
+        ({"n": "int64", "rescued": "string"}, "n", "partition key"),
+        ({"n": "int64", "rescued": "string not null"}, None, "must be nullable"),
+    ],
+)
+def test_a_topic_that_cannot_take_what_a_source_asks_for_is_refused(
+    wings: Client,
+    source: MakeSource,
+    new_topic_id: str,
+    columns: dict[str, str],
+    key: str | None,
+    problem: str,
+) -> None:
+    from wings_spark.ingest.run import check
+
+    wings.create_topic(new_topic_id, columns, key)
+    with pytest.raises(InvalidArgument, match=problem):
+        check(source(files={"rescued_column": "rescued"}))
+
+
+def test_messages_may_carry_the_data_themselves(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str
+) -> None:
+    queue.send(['{"n": 1}\n{"n": 2}', '{"n": 3}', "[]", '{"n": "bad"}'])
+    settings = source(
+        queue={"messages": "payloads"},
+        limits={"max_delivery_attempts": 1},
+        dead_letters={"topic": f"{topic}-dead"},
+    )
+    start(settings).drain()
+    assert numbers(wings, topic) == [1, 2, 3]
+    assert queue.remaining == 0
+    (row,) = wings.scan(f"{topic}-dead").read_all().to_pylist()
+    assert row["payload"] == '{"n": "bad"}'
+
+
+# Directories, versions, buckets.
+
+
+def test_a_directory_is_watched_and_a_file_that_is_overwritten_read_again(
+    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path
+) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    write_jsonl(files / "a.jsonl", range(2))
+    settings = source()
+    found = settings.model_dump(mode="json", exclude_none=True)
+    found["queue"] = {"kind": "directory", "path": str(files), "wait_seconds": 0}
+    settings = SourceSettings.parse(found, "test")
+    pipeline = start(settings)
+    vars(pipeline.queue)["_scan_seconds"] = 0
+    pipeline.drain()
+    write_jsonl(tmp_path / "new", range(2, 5)).rename(files / "a.jsonl")
+    pipeline.drain()
+    assert numbers(wings, topic) == [0, 1, 2, 3, 4]
+    assert pipeline.drain() == []
+    again = start(settings)
+    assert again.drain() == []
+
+
+def test_a_version_that_was_overwritten_before_it_was_read_gives_nothing(
+    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path
+) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    write_jsonl(files / "a.jsonl", range(2))
+    found = source().model_dump(mode="json", exclude_none=True)
+    found["queue"] = {"kind": "directory", "path": str(files), "wait_seconds": 0}
+    pipeline = start(SourceSettings.parse(found, "test"))
+    vars(pipeline.queue)["_scan_seconds"] = 0
+    claim = pipeline.claim()
+    assert claim is not None
+    write_jsonl(tmp_path / "new", range(2, 5)).rename(files / "a.jsonl")
+    pipeline.committer.commit(claim, pipeline.read(claim))
+    pipeline.drain()
+    assert numbers(wings, topic) == [2, 3, 4]
+
+
+def test_notifications_of_a_bucket_are_read_and_what_is_there_already_is_backfilled(
+    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path, aws: "Aws"
+) -> None:
+    bucket = topic
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket=bucket)
+    for index, key in enumerate(["a b+c.jsonl", "größe/日 1.jsonl", "old.jsonl"]):
+        data = write_jsonl(tmp_path / "x", range(index * 2, index * 2 + 2)).read_bytes()
+        s3.put_object(Bucket=bucket, Key=key, Body=data)
+    url = aws.create_queue(topic)
+    found = source().model_dump(mode="json", exclude_none=True)
+    found["queue"] = {"kind": "sqs", "url": url, "endpoint": aws.endpoint, "wait_seconds": 0}
+    found["files"] = {"endpoint": aws.endpoint}
+    settings = SourceSettings.parse(found, "test")
+    records = [
+        {"s3": {"bucket": {"name": bucket}, "object": {"key": key}}}
+        for key in ("a+b%2Bc.jsonl", "gr%C3%B6%C3%9Fe/%E6%97%A5+1.jsonl")
+    ]
+    sqs = aws.client("sqs")
+    sqs.send_message(QueueUrl=url, MessageBody=json.dumps({"Records": records}))
+    sqs.send_message(QueueUrl=url, MessageBody=json.dumps({"Event": "s3:TestEvent"}))
+    pipeline = start(settings)
+    pipeline.drain()
+    assert numbers(wings, topic) == [0, 1, 2, 3]
+    assert status.backfill(settings, f"s3://{bucket}/") == 3
+    pipeline.drain()
+    assert numbers(wings, topic) == [0, 1, 2, 3, 4, 5]
+    assert pipeline.queue.pending() == 0
+
+
+def test_an_object_that_is_not_there_any_more_fails(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, aws: "Aws"
+) -> None:
+    aws.client("s3").create_bucket(Bucket=topic)
+    queue.send([f"s3://{topic}/nothing.jsonl"])
+    settings = source(files={"endpoint": aws.endpoint}, limits={"max_delivery_attempts": 1})
+    outcome = start(settings).step()
+    assert fates(outcome) == [Fate.DEAD]
+    (dead,) = wings.list_shards(settings.name, "dead")
+    assert dead.error is not None
+    assert "is not there" in dead.error
+
+
+# Looking after it.
+
+
+def test_a_status_has_figures(
+    source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    queue.send([str(write_jsonl(tmp_path / "a.jsonl", range(5)))])
+    settings = source()
+    start(settings).drain()
+    queue.send(["/another"])
+    found = status.Status.ask(settings).to_json()
+    assert found["files"] == {"open": 0, "finished": 1, "dead": 0, "rows": 5}
+    assert found["pending_messages"] == 1
+    assert found["last_batches"]["rows"] == 5
+    assert found["last_batches"]["bytes"] > 0
+    (shard,) = status.files_of_source(settings, "finished")
+    assert shard.state is ShardState.FINISHED
+    del topic
+
+
+def test_old_files_are_forgotten_by_one_pipeline_at_a_time(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    queue.send([str(write_jsonl(tmp_path / "a.jsonl", range(2))), str(tmp_path / "missing")])
+    limits = {"deduplication_seconds": 0.000001}
+    pipeline, other = start(source(limits=limits)), start(source(checkpoint="o", limits=limits))
+    pipeline.step()
+    assert [pipeline.coordinator.prune(), other.coordinator.prune()] == [1, 0]
+    (left,) = wings.list_shards(pipeline.settings.name)
+    assert left.shard == str(tmp_path / "missing")  # Open, and in use.
+
+
+def test_one_process_runs_a_pipeline(source: MakeSource, start: Start, topic: str) -> None:
+    first, second = start(source()), start(source())
+    first.connections.journal.lock()
+    with pytest.raises(Unavailable, match="runs already"):
+        second.connections.journal.lock()
+    first.connections.journal.unlock()
+    second.connections.journal.lock()
+    second.connections.journal.unlock()
+    del topic

@@ -1,0 +1,111 @@
+"""A pipeline killed at each of its steps, and started again: every row is there once."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from fix_client import Connect
+from fix_ingest import MakeSource, Pipeline, numbers, write_jsonl
+
+import wings_client
+from wings_client import Client
+from wings_core.queue.sqlite import SqliteQueue
+
+if TYPE_CHECKING:
+    from wings_spark.ingest.settings import SourceSettings
+
+POINTS = ("receive", "claim", "stage", "publish", "acknowledge", "done")
+"""After the first four, and before and after the messages are acknowledged."""
+
+SECONDS_MAX = 55.0
+
+_PROGRAM = """
+import os, signal, sys
+from fix_ingest import Pipeline
+from wings_spark.ingest.settings import SourceSettings
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def dies(it, name, before=False):
+    call = getattr(it, name)
+    def dying(*args, **kwargs):
+        if before:
+            die()
+        found = call(*args, **kwargs)
+        die()
+    vars(it)[name] = dying
+
+text, point = sys.argv[1:]
+pipeline = Pipeline(SourceSettings.model_validate_json(text))
+if point == "receive":
+    dies(pipeline.queue, "receive")
+claim = pipeline.claim()
+if point == "claim":
+    die()
+results = pipeline.read(claim)
+if point == "stage":
+    die()
+if point == "publish":
+    dies(pipeline.connections.client, "publish")
+if point == "acknowledge":
+    dies(pipeline.queue, "acknowledge", before=True)
+if point == "done":
+    dies(pipeline.queue, "acknowledge")
+pipeline.committer.commit(claim, results)
+"""
+
+
+@pytest.fixture
+def connect() -> Connect:
+    """The way to a client; one face will do."""
+    return wings_client.connect
+
+
+def run_and_die(settings: "SourceSettings", point: str) -> None:
+    """Run a pipeline in a process that is killed at a point, and see that it was."""
+    tests = Path(__file__).parents[1]
+    process = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, settings.model_dump_json(), point],
+        env=os.environ | {"PYTHONPATH": str(tests)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert process.returncode == -signal.SIGKILL, process.stderr[-2_000:]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_pipeline_killed_at_any_step_writes_each_row_once(
+    wings: Client, source: MakeSource, new_topic_id: str, tmp_path: Path, point: str
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    queue = SqliteQueue(tmp_path / "queue.sqlite")
+    files = [write_jsonl(tmp_path / f"{i}.jsonl", range(i * 10, i * 10 + 10)) for i in range(4)]
+    queue.send(str(path) for path in files)
+    settings = source(queue={"visibility_seconds": 1}, limits={"files_per_trigger": 3})
+    run_and_die(settings, point)
+    published = point in ("publish", "acknowledge", "done")
+    assert len(numbers(wings, new_topic_id)) == (30 if published else 0)
+    assert queue.remaining == (1 if point == "done" else 4)
+
+    pipeline = Pipeline(settings)
+    try:
+        # What was claimed is in the journal; what was only received comes again in a second.
+        assert pipeline.connections.journal.last == (0 if point == "receive" else 1)
+        while queue.remaining:
+            pipeline.drain()
+            pipeline.coordinator.keep()
+        pipeline.drain()
+    finally:
+        pipeline.close()
+        queue.close()
+    assert numbers(wings, new_topic_id) == list(range(40))
+    counts = wings.count_shards(settings.name)
+    assert (counts.open, counts.finished, counts.position) == (0, 4, 40)

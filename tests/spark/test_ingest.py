@@ -1,0 +1,65 @@
+"""The pipeline on Spark: files told of by a queue are in the topic once."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from fix_ingest import MakeSource, numbers
+
+from wings_client import Client
+from wings_core.queue.sqlite import SqliteQueue
+from wings_spark.ingest.run import start
+from wings_spark.ingest.settings import SourceSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+SECONDS_MAX = 150
+"""For one run of a query, on a busy machine."""
+
+
+def write_jsonl(path: Path, rows: range) -> Path:
+    text = "".join(json.dumps({"n": n, "file": path.name}) + "\n" for n in rows)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+    return path
+
+
+def run_once(spark: "SparkSession", settings: SourceSettings) -> None:
+    """Run the query until the queue has nothing more."""
+    query = start(spark, settings, once=True)
+    try:
+        assert query.awaitTermination(SECONDS_MAX), "the query does not end"
+    finally:
+        query.stop()
+
+
+def test_ten_files_and_two_duplicates_give_exactly_their_rows(
+    spark: "SparkSession", wings: Client, source: MakeSource, tmp_path: Path, new_topic_id: str
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64", "file": "string"})
+    paths = [
+        write_jsonl(
+            tmp_path / f"{index}.jsonl{'.gz' * (index % 2)}", range(index * 10, index * 10 + 10)
+        )
+        for index in range(10)
+    ]
+    settings = source(limits={"files_per_trigger": 6})
+    queue = SqliteQueue(tmp_path / "queue.sqlite")
+    queue.send(str(path) for path in [*paths, paths[3], paths[9]])
+    run_once(spark, settings)
+    assert numbers(wings, new_topic_id) == list(range(100))
+    assert queue.remaining == 0
+    counts = wings.count_shards(settings.name)
+    assert (counts.finished, counts.open, counts.position) == (10, 0, 100)
+    queue.send([str(paths[0])])  # Told of again after everything.
+    run_once(spark, settings)
+    assert numbers(wings, new_topic_id) == list(range(100))
+    assert queue.remaining == 0
+    queue.close()

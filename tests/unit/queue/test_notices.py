@@ -1,0 +1,178 @@
+"""What messages tell of: notifications of S3 in all their forms, URIs, data, and what is none."""
+
+import json
+from typing import Any
+from urllib.parse import quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wings_core.errors import InvalidArgument
+from wings_core.queue.notices import (
+    DedupKey,
+    FileNotice,
+    MessageKind,
+    file_of_shard,
+    files_of,
+    message_of,
+)
+
+
+def record(key: str, **about: object) -> dict[str, Any]:
+    return {
+        "eventName": "ObjectCreated:Put",
+        "s3": {"bucket": {"name": "b"}, "object": {"key": key, **about}},
+    }
+
+
+def s3(*records: object, dedup_key: DedupKey = DedupKey.URI) -> tuple[FileNotice, ...]:
+    body = json.dumps({"Records": records})
+    return files_of(body, "7", MessageKind.S3_EVENTS, dedup_key)
+
+
+def uris(body: str, dedup_key: DedupKey = DedupKey.URI) -> tuple[FileNotice, ...]:
+    return files_of(body, "7", MessageKind.URIS, dedup_key)
+
+
+def test_every_record_of_a_notification_counts() -> None:
+    found = s3(record("a.jsonl", size=3), record("dir/b.jsonl", eTag="x"))
+    assert found == (
+        FileNotice("s3://b/a.jsonl", "s3://b/a.jsonl", None, 3),
+        FileNotice("s3://b/dir/b.jsonl", "s3://b/dir/b.jsonl", "etag:x", None),
+    )
+
+
+@pytest.mark.parametrize(
+    ("encoded", "key"),
+    [
+        ("a+b.jsonl", "a b.jsonl"),
+        ("a%2Bb.jsonl", "a+b.jsonl"),
+        ("Gr%C3%B6%C3%9Fe/%E6%97%A5.jsonl", "Größe/日.jsonl"),
+        ("100%25.jsonl", "100%.jsonl"),
+    ],
+)
+def test_keys_are_decoded_as_s3_encodes_them(encoded: str, key: str) -> None:
+    assert s3(record(encoded))[0].uri == f"s3://b/{key}"
+
+
+def test_keys_of_eventbridge_are_as_they_are() -> None:
+    detail = {"bucket": {"name": "b"}, "object": {"key": "a+b c.jsonl", "version-id": "v"}}
+    body = json.dumps({"detail-type": "Object Created", "detail": detail})
+    (found,) = files_of(body, "7", MessageKind.S3_EVENTS, DedupKey.URI_AND_VERSION)
+    assert (found.uri, found.version) == ("s3://b/a+b c.jsonl", "v")
+    assert found.shard == "s3://b/a+b c.jsonl#v"
+
+
+def test_notifications_by_way_of_sns_are_unwrapped() -> None:
+    inner = json.dumps({"Records": [record("a")]})
+    body = json.dumps({"Type": "Notification", "Message": inner})
+    assert files_of(body, "7", MessageKind.S3_EVENTS, DedupKey.URI) == s3(record("a"))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "b"},
+        {"Records": []},
+        {"Records": [{"eventName": "ObjectRemoved:Delete", "s3": record("a")["s3"]}]},
+        {"detail-type": "Object Deleted", "detail": {}},
+    ],
+)
+def test_what_tells_of_nothing_to_read_is_no_file(event: object) -> None:
+    assert files_of(json.dumps(event), "7", MessageKind.S3_EVENTS, DedupKey.URI) == ()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "not JSON",
+        "[]",
+        "{}",
+        '{"Records": 7}',
+        '{"Records": [7]}',
+        '{"Records": [{"s3": {"bucket": {}, "object": {}}}]}',
+        '{"Records": [{"s3": {"bucket": {"name": "b"}, "object": {"key": 7}}}]}',
+        '{"Records": [{"s3": {"bucket": {"name": "b"}, "object": {"key": "%FF"}}}]}',
+        '{"Records": [{"s3": {"bucket": {"name": "b"}, "object": {"key": "'
+        + "x" * 3_000
+        + '"}}}]}',
+        "[" * 100_000,
+    ],
+)
+def test_a_notification_that_is_none_is_a_problem_of_its_message(body: str) -> None:
+    (found,) = files_of(body, "7", MessageKind.S3_EVENTS, DedupKey.URI)
+    assert found.shard == found.uri == "message:7"
+    assert found.problem
+
+
+def test_a_file_told_of_twice_in_one_message_is_one() -> None:
+    assert len(s3(record("a"), record("a"))) == 1
+    two = s3(record("a", eTag="1"), record("a", eTag="2"), dedup_key=DedupKey.URI_AND_VERSION)
+    assert len(two) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "uri"),
+    [
+        ("s3://b/größe +.jsonl", "s3://b/größe +.jsonl"),
+        (" /data/a.jsonl\n", "/data/a.jsonl"),
+        ("file:///data/a%20b.jsonl", "/data/a b.jsonl"),
+        ('{"uri": "/data/a"}', "/data/a"),
+    ],
+)
+def test_files_are_named_by_uri_or_path(body: str, uri: str) -> None:
+    assert uris(body) == (FileNotice(uri, uri),)
+
+
+def test_a_version_makes_another_file_where_it_counts() -> None:
+    body = json.dumps({"uri": "/a", "version": "1", "size": 5})
+    assert uris(body) == (FileNotice("/a", "/a", "1", 5),)
+    assert uris(body, DedupKey.URI_AND_VERSION) == (FileNotice("/a#1", "/a", "1", 5),)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["", "a.jsonl", "ftp://x/y", "s3://b", "s3:///k", '{"uri": 7}', '{"url": "/a"}',
+     '{"uri": "/a", "size": -1}', '{"uri": "/a", "version": 1}', "{"],
+)  # fmt: skip
+def test_what_names_no_file_is_a_problem(body: str) -> None:
+    (found,) = uris(body)
+    assert found.problem
+    assert found.shard == "message:7"
+
+
+def test_a_payload_is_the_data_itself() -> None:
+    (found,) = files_of('{"n": 1}', "7", MessageKind.PAYLOADS, DedupKey.URI)
+    assert (found.shard, found.payload, found.size) == ("message:7", '{"n": 1}', 8)
+
+
+@given(
+    key=st.text(min_size=1, max_size=50).filter(
+        lambda key: key.encode("utf-8", "replace").decode() == key
+    ),
+    version=st.none() | st.sampled_from(["v1", "etag:abc"]),
+    size=st.none() | st.integers(0, 10),
+    dedup_key=st.sampled_from(DedupKey),
+)
+def test_a_message_that_is_made_for_a_file_tells_of_it(
+    key: str, version: str | None, size: int | None, dedup_key: DedupKey
+) -> None:
+    uri = f"s3://b/{key}"
+    body = message_of(uri, version, size, MessageKind.S3_EVENTS)
+    (found,) = files_of(body, "7", MessageKind.S3_EVENTS, dedup_key)
+    assert (found.uri, found.version, found.size) == (uri, version, size)
+    if version is not None or "#" not in key:
+        assert file_of_shard(found.shard, dedup_key) in (
+            (uri, version),
+            (uri, None),
+        )
+    assert quote_plus(key) in body
+
+
+def test_no_message_is_made_for_what_it_cannot_tell_of() -> None:
+    with pytest.raises(InvalidArgument, match="not in S3"):
+        message_of("/a", None, None, MessageKind.S3_EVENTS)
+    with pytest.raises(InvalidArgument, match="data"):
+        message_of("/a", None, None, MessageKind.PAYLOADS)

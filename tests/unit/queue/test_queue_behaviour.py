@@ -1,0 +1,273 @@
+"""How every `Queue` hands out, hides, extends and deletes messages."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.queue.directory import DirectoryQueue
+from wings_core.queue.interfaces import Queue
+from wings_core.queue.sqlite import SqliteQueue
+from wings_core.queue.sqs import SqsQueue
+
+if TYPE_CHECKING:
+    from fix_aws import Aws
+
+LONG = 30.0
+
+
+@dataclass
+class Clock:
+    time: float = field(default_factory=time.time)
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@dataclass
+class QueueUnderTest:
+    """One implementation, and how a message gets into it."""
+
+    queue: Queue
+    add: Callable[[str], str]
+    """Adds a message by a name of its own; returns its body, or what its body begins with."""
+    pass_time: Callable[[float], None]
+    strict: bool = True
+    """Whether a receipt is of no use after its deadline."""
+
+
+@pytest.fixture(params=["sqlite", "directory", "sqs"])
+def tested(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[QueueUnderTest]:
+    clock = Clock()
+
+    def advance(seconds: float) -> None:
+        clock.time += seconds
+
+    if request.param == "sqlite":
+        queue = SqliteQueue(tmp_path / "queue.sqlite", clock=clock)
+
+        def send(name: str) -> str:
+            queue.send([name])
+            return name
+
+        under_test = QueueUnderTest(queue, send, advance)
+    elif request.param == "directory":
+        (tmp_path / "files").mkdir()
+        watched = DirectoryQueue(tmp_path / "files", clock=clock, scan_seconds=0)
+
+        def put(name: str) -> str:
+            (tmp_path / f"{name}.tmp").write_text(name)
+            (tmp_path / f"{name}.tmp").rename(tmp_path / "files" / name)
+            return json.dumps({"uri": str(tmp_path / "files" / name)})[:-1]
+
+        under_test = QueueUnderTest(watched, put, advance)
+    else:
+        aws: Aws = request.getfixturevalue("aws")
+        url = aws.create_queue(f"q-{uuid4().hex}")
+        sqs = SqsQueue(url, endpoint=aws.endpoint)
+
+        def send_sqs(name: str) -> str:
+            sqs.send([name])
+            return name
+
+        under_test = QueueUnderTest(sqs, send_sqs, time.sleep, strict=False)
+    yield under_test
+    under_test.queue.close()
+
+
+def test_an_empty_queue_has_nothing(tested: QueueUnderTest) -> None:
+    assert tested.queue.receive(10, LONG) == []
+    assert tested.queue.pending() == 0
+
+
+def test_a_message_is_handed_out_and_hidden(tested: QueueUnderTest) -> None:
+    before = time.time()
+    body = tested.add("one")
+    (message,) = tested.queue.receive(10, LONG)
+    assert message.body.startswith(body)
+    assert message.deliveries == 1
+    assert message.deadline >= before + LONG - 1
+    assert tested.queue.receive(10, LONG) == []
+    assert tested.queue.pending() == 0
+
+
+def test_no_more_are_handed_out_than_are_asked_for(tested: QueueUnderTest) -> None:
+    for number in range(14):
+        tested.add(f"message-{number:02}")
+    first = tested.queue.receive(12, LONG)
+    assert 1 <= len(first) <= 12
+    rest = tested.queue.receive(14, LONG)
+    assert len({message.id for message in [*first, *rest]}) == 14
+
+
+def test_an_acknowledged_message_never_comes_again(tested: QueueUnderTest) -> None:
+    tested.add("one")
+    (message,) = tested.queue.receive(10, 1.0)
+    tested.queue.acknowledge([message.receipt])
+    tested.pass_time(1.5)
+    assert tested.queue.receive(10, LONG) == []
+    tested.queue.acknowledge([message.receipt])  # Again, as after a crash.
+
+
+def test_a_message_whose_deadline_passes_comes_again_under_another_receipt(
+    tested: QueueUnderTest,
+) -> None:
+    tested.add("one")
+    (first,) = tested.queue.receive(10, 1.0)
+    tested.pass_time(1.5)
+    (second,) = tested.queue.receive(10, LONG)
+    assert second.id == first.id
+    assert second.receipt != first.receipt
+    assert second.deliveries == 2
+    if tested.strict:
+        assert tested.queue.extend(first.receipt, LONG) is None
+        tested.queue.acknowledge([first.receipt])
+        tested.pass_time(LONG + 1)
+        assert len(tested.queue.receive(10, LONG)) == 1
+
+
+def test_an_extended_message_stays_hidden(tested: QueueUnderTest) -> None:
+    tested.add("one")
+    (message,) = tested.queue.receive(10, 1.0)
+    deadline = tested.queue.extend(message.receipt, LONG)
+    assert deadline is not None
+    assert deadline > message.deadline
+    tested.pass_time(1.5)
+    assert tested.queue.receive(10, LONG) == []
+    tested.queue.acknowledge([message.receipt])
+
+
+def test_an_unknown_receipt_cannot_be_extended(tested: QueueUnderTest) -> None:
+    assert tested.queue.extend("nonsense", LONG) is None
+    tested.queue.acknowledge([])
+
+
+def test_a_wait_ends_with_the_first_message(tested: QueueUnderTest) -> None:
+    timer = threading.Timer(0.2, tested.add, ["late"])
+    timer.start()
+    (message,) = tested.queue.receive(10, LONG, wait_seconds=20)
+    assert "late" in message.body
+    timer.join()
+
+
+def test_a_message_that_is_sent_again_comes_again(tested: QueueUnderTest) -> None:
+    tested.add("one")
+    (message,) = tested.queue.receive(10, LONG)
+    tested.queue.acknowledge([message.receipt])
+    tested.queue.send([message.body])
+    (again,) = tested.queue.receive(10, LONG)
+    assert again.body == message.body
+    assert again.id != message.id
+
+
+def test_two_receivers_share_the_messages(tested: QueueUnderTest) -> None:
+    for number in range(20):
+        tested.add(f"message-{number:02}")
+    got: list[str] = []
+
+    def take() -> None:
+        while found := tested.queue.receive(3, LONG):
+            got.extend(message.id for message in found)
+
+    threads = [threading.Thread(target=take) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == len(set(got)) == 20
+
+
+# Of one kind alone.
+
+
+def test_an_empty_queue_is_not_asked_over_and_over(tmp_path: Path) -> None:
+    queue = SqliteQueue(tmp_path / "queue.sqlite")
+    looks = 0
+    take: Any = queue._take  # pyright: ignore[reportPrivateUsage]
+
+    def counted(*args: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return take(*args)
+
+    vars(queue)["_take"] = counted
+    assert queue.receive(10, LONG, wait_seconds=1.0) == []
+    assert looks < 12
+    queue.close()
+
+
+def test_a_sqlite_queue_is_kept_and_shared(tmp_path: Path) -> None:
+    path = tmp_path / "queue.sqlite"
+    one, other = SqliteQueue(path), SqliteQueue(path)
+    one.send(["a", "b"])
+    (message, _) = other.receive(10, LONG)
+    assert one.receive(10, LONG) == []
+    other.acknowledge([message.receipt])
+    assert one.remaining == 1
+    one.close()
+    with pytest.raises(Unavailable):
+        one.receive(1, LONG)
+    other.close()
+
+
+def test_what_is_no_queue_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database" * 100)
+    with pytest.raises(Unavailable, match="cannot be opened"):
+        SqliteQueue(tmp_path / "text")
+    with pytest.raises(InvalidArgument, match="no directory"):
+        DirectoryQueue(tmp_path / "nowhere")
+
+
+def test_a_directory_tells_of_files_that_are_whole(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "_hidden").mkdir()
+    for name in ("a.jsonl", "below/b.jsonl", ".c", "_d", "e.tmp", "f.part", "_hidden/g"):
+        (tmp_path / name).write_text(name)
+    queue = DirectoryQueue(tmp_path, scan_seconds=0)
+    found = [json.loads(message.body) for message in queue.receive(10, LONG)]
+    assert sorted(each["uri"] for each in found) == [
+        str(tmp_path / "a.jsonl"),
+        str(tmp_path / "below" / "b.jsonl"),
+    ]
+    assert {each["size"] for each in found} == {7, 13}
+    queue.close()
+
+
+def test_a_file_that_is_overwritten_is_a_new_message_and_an_old_one_is_none_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("one")
+    queue = DirectoryQueue(tmp_path, scan_seconds=0)
+    (first,) = queue.receive(10, LONG)
+    queue.acknowledge([first.receipt])
+    queue.close()
+    queue = DirectoryQueue(tmp_path, scan_seconds=0)
+    assert queue.receive(10, LONG) == []
+    (tmp_path / "new.tmp").write_text("another")
+    (tmp_path / "new.tmp").rename(path)
+    (second,) = queue.receive(10, LONG)
+    assert json.loads(second.body)["version"] != json.loads(first.body)["version"]
+    queue.acknowledge([second.receipt])
+    path.unlink()
+    assert queue.receive(10, LONG) == []
+    queue.close()
+
+
+def test_there_has_to_be_a_queue_of_sqs(aws: "Aws") -> None:
+    url = aws.create_queue("there").replace("there", "not-there")
+    queue = SqsQueue(url, endpoint=aws.endpoint)
+    with pytest.raises(InvalidArgument, match="no queue"):
+        queue.receive(1, LONG)
+    queue.close()
+    nobody = SqsQueue("http://127.0.0.1:1/1/q", endpoint="http://127.0.0.1:1")
+    with pytest.raises(Unavailable):
+        nobody.receive(1, LONG)
+    nobody.close()
