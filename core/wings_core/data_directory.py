@@ -5,6 +5,7 @@
       LOCK              held with flock by the server that has it open; holds its process id
       METADATA.LOCK     the same, for the metadata alone
       STORE             the id of the metadata that the pages belong to
+      HOT               where new pages go, if not into segments/: the URL of an object store
       metadata.sqlite   names and the index of offsets
       segments/         the pages
 
@@ -37,6 +38,7 @@ _FORMAT_NEW = "FORMAT.new"
 _LOCK = "LOCK"
 _METADATA_LOCK = "METADATA.LOCK"
 _STORE = "STORE"
+_HOT = "HOT"
 _FORMAT_TEXT = re.compile(r"wings data directory, format (\d{1,9})\n", re.ASCII)
 
 _NOT_OURS_BUT_HARMLESS = {"lost+found"}
@@ -141,6 +143,42 @@ class DataDirectory:
                 f"the messages in {self.path} belong to metadata {bound}, not to {store_id}, which "
                 "this service holds"
             )
+
+    def hot_url(self, wanted: str | None) -> str | None:
+        """Return where new pages go: what is wanted, or what the directory was used with before.
+
+        Pages in an object store stay there, so a directory keeps to the one it was first used with.
+
+        Args:
+            wanted: The URL of an object store; None for that of before.
+
+        Returns:
+            None where pages go into the directory's own segments.
+
+        Raises:
+            InvalidArgument: It was used with another.
+            Unavailable: The file system refuses.
+        """
+        with _file_system_errors(self.path):
+            try:
+                before = (self.path / _HOT).read_text(encoding="utf-8").strip()
+            except FileNotFoundError:
+                before = None
+        if wanted is not None and before is not None and wanted != before:
+            raise InvalidArgument(
+                f"{self.path} has its new messages at {before}, and cannot have them at {wanted}"
+            )
+        return wanted or before
+
+    def keep_hot_url(self, url: str) -> None:
+        """Note where new pages go, durably, before the first of them does.
+
+        Raises:
+            Unavailable: The file system refuses.
+        """
+        with _file_system_errors(self.path):
+            if not (self.path / _HOT).exists():
+                _write_durably(self.path, _HOT, f"{url}\n")
 
     def _bound_to(self) -> str | None:
         try:

@@ -48,6 +48,36 @@ class Limits(BaseModel):
         ge=1,
         description="Most bytes of one group commit (one batch may exceed it).",
     )
+    object_flush_seconds: float = Field(
+        default=0.25,
+        ge=0,
+        le=60,
+        allow_inf_nan=False,
+        description="How long a group commit gathers batches where each is an object of its own, "
+        "in seconds.",
+    )
+    object_flush_bytes: int = Field(
+        default=8 * MIB,
+        ge=1,
+        description="Bytes at which it is written before that time has passed.",
+    )
+    object_retry_seconds_max: float = Field(
+        default=60.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="How long a request to an object store is tried again, in seconds.",
+    )
+    object_attempt_seconds_max: float = Field(
+        default=30.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="How long one attempt may take, in seconds.",
+    )
+    page_cache_bytes_max: int = Field(
+        default=256 * MIB,
+        ge=1,
+        description="Bytes of pages of object stores kept in memory for their next readers.",
+    )
     segment_bytes_max: int = Field(
         default=256 * MIB,
         ge=1,

@@ -16,7 +16,7 @@ from wings_core.model import Aborted, Topic
 from wings_core.names import TopicName
 from wings_core.reclaim import Reclaimer
 from wings_core.storage.interfaces import FolioStore
-from wings_core.storage.segments import SegmentStore
+from wings_core.storage.place import Storage, open_storage
 
 if TYPE_CHECKING:
     from wings_core.metadata.remote import RemoteMetadata
@@ -40,6 +40,7 @@ class Log:
         nodes: The Flight nodes that are there, where several share the metadata.
         maintenance: Moves and drops old pages, when the maintainer says so.
         store: The pages.
+        storage: Where they are, for whoever watches over that.
         group_commit: The way in.
         fetcher: The way out.
         limits: The bounds in force.
@@ -49,19 +50,23 @@ class Log:
     def __init__(
         self,
         metadata: Metadata,
-        store: FolioStore,
+        storage: Storage,
         limits: Limits,
         on_flush: Callable[[FlushReport], None] | None = None,
     ) -> None:
+        store = storage.store
         self.admin: Admin = metadata.admin
         self.registry: OffsetRegistry = metadata.registry
         self.stages: Stages = metadata.stages
         self.shards: Shards = metadata.shards
         self.nodes: Nodes = metadata.nodes
         self.maintenance: Maintenance = metadata.maintenance
-        self.store = store
+        self.storage = storage
+        self.store: FolioStore = store
         self.limits = limits
-        self.group_commit = GroupCommit(store, self.registry, limits, on_flush)
+        self.group_commit = GroupCommit(
+            store, self.registry, limits, on_flush, gathers=storage.gathers
+        )
         self.fetcher = Fetcher(store, self.registry, limits)
         self._metadata = metadata
         self._reclaimer = Reclaimer(self.registry, self.stages, store, limits.stage_seconds_max)
@@ -74,6 +79,7 @@ class Log:
         limits: Limits | None = None,
         on_flush: Callable[[FlushReport], None] | None = None,
         metadata_url: str | None = None,
+        hot_url: str | None = None,
     ) -> Self:
         """Open the log of a data directory that the caller has locked.
 
@@ -82,22 +88,27 @@ class Log:
             limits: The bounds in force.
             on_flush: Called after each group commit, on the thread that ran it.
             metadata_url: Where PostgreSQL is, if metadata is there.
+            hot_url: The object store that new pages go to, if not to segments; see `open_storage`.
 
         Raises:
             Internal: Its metadata cannot be opened.
-            Unavailable: PostgreSQL cannot be reached.
-            InvalidArgument: The directory's metadata is somewhere else; see `open_metadata`.
+            Unavailable: PostgreSQL or the object store cannot be reached.
+            PermissionDenied: The object store does not take the credentials.
+            InvalidArgument: The directory's metadata is somewhere else; see `open_metadata`. Or its
+                pages are; see `open_storage`.
         """
         limits = limits or Limits()
         metadata = open_metadata(directory, metadata_url)
         try:
             if isinstance(metadata, SqliteMetadata):
                 directory.bind(metadata.store_id, own=True)
+            storage = open_storage(
+                directory, limits, hot_url=hot_url, store_id=lambda: metadata.store_id
+            )
         except BaseException:
             metadata.close()
             raise
-        store = SegmentStore(directory.segments, segment_bytes_max=limits.segment_bytes_max)
-        return cls(metadata, store, limits, on_flush)
+        return cls(metadata, storage, limits, on_flush)
 
     @classmethod
     def join(
@@ -106,6 +117,7 @@ class Log:
         metadata: "RemoteMetadata",
         limits: Limits | None = None,
         on_flush: Callable[[FlushReport], None] | None = None,
+        hot_url: str | None = None,
     ) -> Self:
         """Open the log of a node: metadata at a service, pages in a directory shared with others.
 
@@ -116,19 +128,25 @@ class Log:
             metadata: Closed with the log.
             limits: The bounds in force.
             on_flush: Called after each group commit, on the thread that ran it.
+            hot_url: The object store that new pages go to, if not to segments; the same for all
+                nodes.
 
         Raises:
-            Unavailable: The service cannot be reached.
-            InvalidArgument: The directory's pages belong to other metadata.
+            Unavailable: The service or the object store cannot be reached.
+            PermissionDenied: The object store does not take the credentials.
+            InvalidArgument: The directory's pages belong to other metadata; see `open_storage`.
         """
         limits = limits or Limits()
-        directory.bind(metadata.store_id(JOIN_SECONDS_MAX))
-        store = SegmentStore(
-            directory.segments,
-            segment_bytes_max=limits.segment_bytes_max,
+        store_id = metadata.store_id(JOIN_SECONDS_MAX)
+        directory.bind(store_id)
+        storage = open_storage(
+            directory,
+            limits,
+            hot_url=hot_url,
+            store_id=lambda: store_id,
             grace_seconds=SHARED_GRACE_SECONDS,
         )
-        return cls(metadata, store, limits, on_flush)
+        return cls(metadata, storage, limits, on_flush)
 
     def delete_topic(self, name: TopicName) -> Topic:
         """Delete a topic; its disk space is given back in the background.

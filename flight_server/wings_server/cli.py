@@ -50,6 +50,15 @@ def serve(
             "share a data directory. Default: none, metadata is in the data directory.",
         ),
     ] = None,
+    hot: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Object store that new messages go to: s3://BUCKET/PREFIX, gs://, az://, or a "
+            "directory; credentials from the environment, files, or the machine's role. "
+            "Default: that of before, at first the data directory.",
+        ),
+    ] = None,
     flight: Annotated[
         str | None,
         typer.Option(
@@ -106,6 +115,7 @@ def serve(
         "data_dir": data_dir,
         "metadata_url": metadata_url,
         "metadata": metadata,
+        "hot": hot,
         "flight": flight,
         "advertise": advertise,
         "http": http,
@@ -143,14 +153,14 @@ def _check(data_dir: Path, metadata_url: str | None) -> "CheckReport":
     from wings_core.data_directory import DataDirectory
     from wings_core.limits import Limits
     from wings_core.metadata.place import open_metadata
-    from wings_core.storage.segments import SegmentStore
+    from wings_core.storage.place import open_storage
 
     with (
         DataDirectory.open_read_only(data_dir) as directory,
         closing(open_metadata(directory, metadata_url, read_only=True)) as metadata,
         _progress() as progress,
     ):
-        store = SegmentStore(directory.segments, segment_bytes_max=Limits().segment_bytes_max)
+        store = open_storage(directory, Limits()).store
         try:
             return check_log(metadata, store, progress)
         finally:

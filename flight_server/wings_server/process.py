@@ -67,7 +67,8 @@ class Server:
 
         Raises:
             Unavailable: The data directory or a port is in use, or cannot be used; or PostgreSQL
-                cannot be reached.
+                or the object store cannot be reached.
+            PermissionDenied: The object store does not take the credentials.
             InvalidArgument: The directory is something else, or of other metadata.
         """
         settings = self.settings
@@ -116,14 +117,14 @@ def _open_log(settings: Settings, started: ExitStack, metrics: Metrics) -> Log:
         directory = started.enter_context(DataDirectory.open(settings.data_dir))
         url = settings.metadata_url
         secret = None if url is None else url.get_secret_value()
-        return Log.open(directory, settings.limits, metrics.flushed, secret)
+        return Log.open(directory, settings.limits, metrics.flushed, secret, settings.hot)
     if settings.metadata_url is not None:
         raise InvalidArgument("metadata is at a service or in PostgreSQL: give one of the two")
     from wings_core.metadata.remote import RemoteMetadata
 
     directory = started.enter_context(DataDirectory.open(settings.data_dir, "pages"))
     metadata = started.enter_context(closing(RemoteMetadata(str(settings.metadata))))
-    return Log.join(directory, metadata, settings.limits, metrics.flushed)
+    return Log.join(directory, metadata, settings.limits, metrics.flushed, settings.hot)
 
 
 def _advertised(settings: Settings, flight: Address) -> Address:

@@ -32,6 +32,7 @@ from pydantic_settings import (
 from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import NODE_LEASE_SECONDS_MAX
+from wings_core.storage.objects import check_url
 
 ENVIRONMENT_PREFIX = "WINGS_"
 ENVIRONMENT_DELIMITER = "__"
@@ -87,6 +88,16 @@ def _check_metadata_url(url: SecretStr) -> SecretStr:
     return url
 
 
+def _check_store_url(url: str) -> str:
+    try:
+        return check_url(url)
+    except InvalidArgument as error:
+        raise ValueError(error.message) from None
+
+
+ObjectStoreUrl = Annotated[str, AfterValidator(_check_store_url)]
+"""Holds no credentials: those are in the environment, in files, or of the machine's role."""
+
 MetadataUrl = Annotated[SecretStr, AfterValidator(_check_metadata_url)]
 """Shown as stars wherever it is printed."""
 
@@ -114,6 +125,11 @@ class Settings(BaseSettings):
     metadata: AddressSetting | None = Field(
         default=None,
         description="The metadata service of a node; none: metadata is in the data directory.",
+    )
+    hot: ObjectStoreUrl | None = Field(
+        default=None,
+        description="Object store that new messages go to (s3://BUCKET/PREFIX, gs://, az://, or a "
+        "directory); none given: that of before, at first the data directory.",
     )
     flight: AddressSetting = Field(
         default=Address("127.0.0.1", 7777), description="Where Arrow Flight is served."

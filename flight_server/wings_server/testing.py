@@ -94,7 +94,11 @@ class RunningServer(_Addresses):
 
 @contextmanager
 def running_server(
-    data_dir: Path | None = None, *, limits: Limits | None = None, drain_seconds: float = 10.0
+    data_dir: Path | None = None,
+    *,
+    limits: Limits | None = None,
+    drain_seconds: float = 10.0,
+    hot: str | None = None,
 ) -> Generator[RunningServer]:
     """Run a server in this process, on free ports, for as long as the `with` lasts.
 
@@ -103,6 +107,7 @@ def running_server(
             directory that is removed at the end.
         limits: The bounds in force.
         drain_seconds: Longest wait for calls under way at the stop.
+        hot: URL of the object store that new pages go to.
     """
     if not structlog.is_configured():
         logs.route_to_logging()  # Unconfigured, structlog prints on standard output.
@@ -113,6 +118,7 @@ def running_server(
             http=_ANY_PORT,
             drain_seconds=drain_seconds,
             limits=limits or Limits(),
+            hot=hot,
         )
         server = Server(settings)
         server.start()

@@ -135,10 +135,11 @@ class ChunkReader:
         selection: Selection,
     ) -> Iterator[_Piece]:
         """Read pages one after another, and cut those that are above the wire's bounds."""
-        for location in locations:
-            if location.start_offset >= stop_offset:
-                return
-            page = self._read_page(topic, location, selection)
+        wanted = [each for each in locations if each.start_offset < stop_offset]
+        addresses = [location.address for location in wanted]
+        pages = self._store.read_all(addresses, topic.uuid, topic.schema, selection.stored_columns)
+        for location, page in zip(wanted, pages, strict=True):
+            _check_rows(topic, location, page)
             begin = max(start_offset, location.start_offset)
             end = min(stop_offset, location.end_offset + 1)
             size = location.address.length
@@ -161,17 +162,16 @@ class ChunkReader:
             rows_max = min(rows_max, location.rows * self._limits.wire_bytes_max // size)
         return max(1, rows_max)
 
-    def _read_page(self, topic: Topic, location: Location, selection: Selection) -> pa.RecordBatch:
+
+def _check_rows(topic: Topic, location: Location, page: pa.RecordBatch) -> None:
+    if page.num_rows != location.rows:
         address = location.address
-        page = self._store.read(address, topic.uuid, topic.schema, selection.stored_columns)
-        if page.num_rows != location.rows:
-            raise StorageCorrupt(
-                f"a page of {topic.name} has {page.num_rows} rows where metadata says "
-                f"{location.rows} (file {address.folio}, position {address.position})",
-                folio=address.folio,
-                position=address.position,
-            )
-        return page
+        raise StorageCorrupt(
+            f"a page of {topic.name} has {page.num_rows} rows where metadata says "
+            f"{location.rows} (file {address.folio}, position {address.position})",
+            folio=address.folio,
+            position=address.position,
+        )
 
 
 def _cut(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:

@@ -42,11 +42,12 @@ class PushStream:
 class Pending:
     """A batch on its way into a flush; its outcome is known once that flush is over."""
 
-    __slots__ = ("_group", "_known", "_result", "batch", "stream")
+    __slots__ = ("_group", "_known", "_result", "batch", "since", "stream")
 
     def __init__(self, group: "GroupCommit", stream: PushStream, batch: PreparedBatch) -> None:
         self.stream = stream
         self.batch = batch
+        self.since = time.monotonic()
         self._group = group
         self._result: CommitResult | None = None
         # Held until the outcome is known; a bare lock is the cheapest thing to wait for.
@@ -106,6 +107,9 @@ class GroupCommit:
         registry: Where offsets come from.
         limits: Bounds on pending bytes and on the size of a flush.
         on_flush: Called after each flush, on the thread that ran it.
+        gathers: Whether each flush costs so much that batches are gathered for it, as long as
+            `limits.object_flush_seconds` and as many as `limits.object_flush_bytes`. The flusher
+            runs all of them then.
     """
 
     def __init__(
@@ -114,7 +118,10 @@ class GroupCommit:
         registry: OffsetRegistry,
         limits: Limits,
         on_flush: Callable[[FlushReport], None] | None = None,
+        *,
+        gathers: bool = False,
     ) -> None:
+        self._gather_seconds = limits.object_flush_seconds if gathers else 0.0
         self._store = store
         self._registry = registry
         self._limits = limits
@@ -161,13 +168,13 @@ class GroupCommit:
                 raise Unavailable("the server is stopping")
             self._pending.append(pending)
             self._pending_bytes += batch.bytes
-            if not awaited:
+            if not awaited or self._gather_seconds:
                 self._leave()
         return pending
 
     def flush_now(self, wanted: Pending) -> None:
         """Flush until the batch's outcome is known, unless a flush is running already."""
-        while not wanted.done:
+        while not wanted.done and not self._gather_seconds:
             with self._lock:
                 if self._flushing or not self._pending:
                     # It is in the flush that is running, or in the one after it, which whoever
@@ -211,10 +218,19 @@ class GroupCommit:
                 self._work.wait_for(
                     lambda: not self._flushing and (self._closing or (self._left and self._pending))
                 )
+                self._gather()
                 if not self._pending:
                     return
                 flush = self._begin()
             self._finish(flush)
+
+    def _gather(self) -> None:
+        """Wait until a flush is due; with the lock held, given back meanwhile."""
+        while self._gather_seconds and self._pending and not self._closing:
+            left = self._pending[0].since + self._gather_seconds - time.monotonic()
+            if left <= 0 or self._pending_bytes >= self._limits.object_flush_bytes:
+                return
+            self._work.wait(left)
 
     def _begin(self) -> list[Pending]:
         """Begin a flush; with the lock held."""

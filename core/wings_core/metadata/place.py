@@ -13,7 +13,6 @@ from uuid import UUID, uuid4
 
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import InvalidArgument, Unavailable
-from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.sqlite import SqliteMetadata
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ _TEXT = re.compile(
 
 def open_metadata(
     directory: DataDirectory, url: str | None = None, *, read_only: bool = False
-) -> Metadata:
+) -> "SqliteMetadata | PostgresMetadata":
     """Open the metadata of a data directory.
 
     Args:

@@ -1,6 +1,6 @@
 """What storage must do: keep the pages of a flush, durable, and hand back their rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,6 +32,7 @@ class FolioStore(Protocol):
 
         Raises:
             ResourceExhausted: The disk is full; room may come back.
+            Unavailable: Storage cannot be reached.
             Internal: The disk failed.
         """
         ...
@@ -56,6 +57,21 @@ class FolioStore(Protocol):
 
         Raises:
             StorageCorrupt: The page is cut off, damaged, or another topic's; names the page.
+            Unavailable: Storage cannot be reached.
+        """
+        ...
+
+    def read_all(
+        self,
+        addresses: Sequence[PageAddress],
+        topic_uuid: str,
+        schema: pa.Schema,
+        columns: Sequence[int] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of several pages of a topic, in the order given; see `read`.
+
+        Pages may be read ahead, within bounds, so that a scan does not wait for each in turn. An
+        error is raised where its page would come; those before it were yielded.
         """
         ...
 

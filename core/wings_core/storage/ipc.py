@@ -15,6 +15,7 @@ result is a layout inside the message's bounds or `StorageCorrupt`.
 import io
 import operator
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -31,15 +32,23 @@ _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
 _I64 = struct.Struct("<q")
+_BUFFER = struct.Struct("<qq")
 
 _VTABLE_START = 4
 """A vtable begins with its length and its table's; then each field's place in the table."""
 
-# Of Arrow's Message.fbs: version, header_type, header, bodyLength; length, nodes, buffers.
+# Of Arrow's Message.fbs: version, header_type, header, bodyLength; length, nodes, buffers,
+# compression.
 _MESSAGE_FIELDS = 4
-_RECORD_BATCH_FIELDS = 3
+_RECORD_BATCH_FIELDS = 4
 _RECORD_BATCH = 3
 """The member of the union MessageHeader for record batches."""
+
+_STRUCT_BYTES = 16
+"""Of a node (length, nulls), and of a buffer (offset, length)."""
+
+_TABLES_BYTES_MAX = 512
+"""Of everything else in the metadata (it is about 150)."""
 
 
 class MessageLayout(NamedTuple):
@@ -49,6 +58,20 @@ class MessageLayout(NamedTuple):
     column_starts: tuple[int, ...]
     """Where each column's bytes begin, and last the message's end: column `i` takes
     `[column_starts[i], column_starts[i + 1])`, padding included. The first is the body's start."""
+
+
+class SchemaShape(NamedTuple):
+    """What a schema says of each message of its rows: an index by column, and last the sum."""
+
+    first_buffers: tuple[int, ...]
+    first_nodes: tuple[int, ...]
+    """A node tells the length and the nulls of a column, or of one inside it."""
+
+    @property
+    def metadata_bytes_max(self) -> int:
+        """No message's prefix and metadata are longer, as pyarrow writes them today."""
+        structs = self.first_buffers[-1] + self.first_nodes[-1]
+        return _PREFIX.size + structs * _STRUCT_BYTES + _TABLES_BYTES_MAX
 
 
 def first_buffers(schema: pa.Schema) -> tuple[int, ...]:
@@ -64,8 +87,24 @@ def first_buffers(schema: pa.Schema) -> tuple[int, ...]:
     return tuple(indices)
 
 
-def metadata_end(message: memoryview) -> int:
+def shape_of(schema: pa.Schema) -> SchemaShape:
+    """Return what is known of every message of a schema.
+
+    Raises:
+        InvalidSchema: as `first_buffers`.
+    """
+    nodes = [0]
+    for data_type in schema.types:
+        nodes.append(nodes[-1] + _nodes_of(data_type))
+    return SchemaShape(first_buffers(schema), tuple(nodes))
+
+
+def metadata_end(message: memoryview, length_max: int | None = None) -> int:
     """Return the length of a message's prefix and metadata: where its body begins.
+
+    Args:
+        message: The message, or its first bytes.
+        length_max: The whole message's length, where only its first bytes are given.
 
     Raises:
         StorageCorrupt: The message does not begin as one, or is shorter than its metadata.
@@ -73,7 +112,8 @@ def metadata_end(message: memoryview) -> int:
     if len(message) < _PREFIX.size:
         raise StorageCorrupt("the message is cut off")
     continuation, length = _PREFIX.unpack_from(message)
-    if continuation != _CONTINUATION or not 0 < length <= len(message) - _PREFIX.size:
+    whole = len(message) if length_max is None else length_max
+    if continuation != _CONTINUATION or not 0 < length <= whole - _PREFIX.size:
         raise StorageCorrupt("the message does not begin as an Arrow IPC message")
     return _PREFIX.size + length
 
@@ -171,7 +211,7 @@ def _parse(metadata: memoryview, buffers: int, body_length: int) -> tuple[int, l
     if (_I64.unpack_from(metadata, length)[0] if length else 0) != body_length:
         raise StorageCorrupt(f"the message does not say that its body has {body_length} bytes")
     batch = header + _U32.unpack_from(metadata, header)[0]
-    length, _, vector = _find_fields(metadata, batch, _RECORD_BATCH_FIELDS)
+    length, _, vector, _ = _find_fields(metadata, batch, _RECORD_BATCH_FIELDS)
     rows: int = _I64.unpack_from(metadata, length)[0] if length else 0
     if rows < 0 or not vector:
         raise StorageCorrupt("the message lacks its rows or its buffers")
@@ -198,6 +238,68 @@ def _find_fields(metadata: memoryview, table: int, count: int) -> list[int]:
     entries = struct.unpack_from(f"<{max(0, there)}H", metadata, vtable + _VTABLE_START)
     found = [table + entry if entry else 0 for entry in entries]
     return found + [0] * (count - len(found))
+
+
+def is_compressed(metadata: memoryview) -> bool:
+    """Tell whether the buffers of a message are compressed.
+
+    Args:
+        metadata: Prefix and metadata of a message that `read_metadata` has accepted.
+    """
+    metadata = metadata[_PREFIX.size :]
+    (root,) = _U32.unpack_from(metadata)
+    header = _find_fields(metadata, root, _MESSAGE_FIELDS)[2]
+    batch = header + _U32.unpack_from(metadata, header)[0]
+    return _find_fields(metadata, batch, _RECORD_BATCH_FIELDS)[3] != 0
+
+
+def prune_metadata(
+    metadata: memoryview, shape: SchemaShape, layout: MessageLayout, columns: Sequence[int]
+) -> bytearray:
+    """Return the prefix and metadata of a message that has only some of the columns.
+
+    The body that belongs to it is those columns' bytes, one column after the other. Nodes and
+    buffers of the others are taken out of the vectors, whose structs lie in the metadata as they
+    are, so nothing needs to be written anew.
+
+    Args:
+        metadata: Prefix and metadata of a message that `read_metadata` has accepted.
+        shape: Of the message's schema.
+        layout: What `read_metadata` said.
+        columns: Indices of the columns to keep, ascending.
+    """
+    pruned = bytearray(metadata)
+    view = memoryview(pruned)[_PREFIX.size :]
+    (root,) = _U32.unpack_from(view)
+    _, _, header, body_length = _find_fields(view, root, _MESSAGE_FIELDS)
+    batch = header + _U32.unpack_from(view, header)[0]
+    _, nodes, buffers, _ = _find_fields(view, batch, _RECORD_BATCH_FIELDS)
+    starts = layout.column_starts
+    body = starts[0]
+    kept_nodes, kept_buffers = bytearray(), bytearray()
+    end = 0
+    nodes_at = nodes + _U32.unpack_from(view, nodes)[0] + _U32.size
+    buffers_at = buffers + _U32.unpack_from(view, buffers)[0] + _U32.size
+    for column in columns:
+        first, last = shape.first_nodes[column], shape.first_nodes[column + 1]
+        kept_nodes += view[nodes_at + first * _STRUCT_BYTES : nodes_at + last * _STRUCT_BYTES]
+        moved = end - (starts[column] - body)
+        for index in range(shape.first_buffers[column], shape.first_buffers[column + 1]):
+            offset, length = _BUFFER.unpack_from(view, buffers_at + index * _STRUCT_BYTES)
+            kept_buffers += _BUFFER.pack(offset + moved, length)
+        end += starts[column + 1] - starts[column]
+    for at, kept in ((nodes_at, kept_nodes), (buffers_at, kept_buffers)):
+        _U32.pack_into(view, at - _U32.size, len(kept) // _STRUCT_BYTES)
+        view[at : at + len(kept)] = kept
+    if body_length:
+        _I64.pack_into(view, body_length, end)
+    return pruned
+
+
+def _nodes_of(data_type: pa.DataType) -> int:
+    """Return the number of nodes of a type, its children's included."""
+    fields = range(data_type.num_fields)
+    return 1 + sum(_nodes_of(data_type.field(index).type) for index in fields)
 
 
 def _buffers_of(data_type: pa.DataType) -> int:

@@ -76,6 +76,11 @@ class Lru(Generic[K, V]):
         """Return the number of entries kept."""
         return len(self._entries)
 
+    @property
+    def weight(self) -> int:
+        """The weight of all entries kept."""
+        return self._weight
+
     def _pop(self, key: K) -> tuple[V, int] | None:
         """Take an entry out; with the lock held."""
         popped = self._entries.pop(key, None)

@@ -32,11 +32,13 @@ import xxhash
 from wings_core.errors import StorageCorrupt
 from wings_core.storage.interfaces import EncodedPage
 from wings_core.storage.ipc import (
+    MessageLayout,
     MessageWriter,
+    SchemaShape,
     first_buffers,
     metadata_end,
-    read_layout,
     read_metadata,
+    shape_of,
 )
 from wings_core.storage.lru import Lru
 
@@ -61,7 +63,7 @@ _POOL = pa.system_memory_pool()
 Arrow's default gives it back to the system, and every page would be faulted in anew (half the
 throughput of large pushes, measured)."""
 
-_first_buffers: Lru[str, tuple[pa.Schema, tuple[int, ...]]] = Lru(SCHEMAS_REMEMBERED_MAX)
+_shapes: Lru[str, tuple[pa.Schema, SchemaShape]] = Lru(SCHEMAS_REMEMBERED_MAX)
 
 
 class PageEncoder:
@@ -160,7 +162,90 @@ def parts_of(schema: pa.Schema, columns: Sequence[int] | None) -> int:
     return parts
 
 
-def verify_page(page: pa.Buffer, topic_uuid: str, schema: pa.Schema, parts: int) -> None:
+class PageHead(NamedTuple):
+    """Header and metadata of a page, verified; positions count from the page's first byte."""
+
+    rows: int
+    metadata: memoryview
+    """Of the message: its prefix and all else before its body."""
+    layout: MessageLayout
+    """Its positions count from the message's first byte."""
+    checksums: tuple[int, ...]
+    """Of each column, and last of the header."""
+    message_start: int
+    message_end: int
+
+    def column(self, index: int) -> tuple[int, int]:
+        """Return where a column's bytes begin and end in the page."""
+        starts = self.layout.column_starts
+        return self.message_start + starts[index], self.message_start + starts[index + 1]
+
+    def verify_column(self, index: int, data: memoryview, schema: pa.Schema) -> None:
+        """Verify the bytes of a column.
+
+        Raises:
+            StorageCorrupt: Their checksum does not match.
+        """
+        if _checksum(data) != self.checksums[index]:
+            name = schema.names[index]
+            raise StorageCorrupt(f"the checksum of column {name!r:.80} does not match")
+
+
+def head_length_max(topic_uuid: str, schema: pa.Schema) -> int:
+    """Return how many of a page's first bytes hold its header and metadata, normally."""
+    return _header_length(len(schema)) + shape_of_topic(topic_uuid, schema).metadata_bytes_max
+
+
+def head_length(data: memoryview, page_length: int, topic_uuid: str) -> int:
+    """Return how many of a page's first bytes hold its header and metadata, really.
+
+    Args:
+        data: The page's first bytes, `head_length_max` of them, or all if it has fewer.
+        page_length: Of the whole page.
+        topic_uuid: The topic that the page must belong to.
+
+    Raises:
+        StorageCorrupt: It does not begin as such a page.
+    """
+    header = _read_header(data, page_length, topic_uuid)
+    return header.length + metadata_end(data[header.length :], header.message_length)
+
+
+def read_head(data: memoryview, page_length: int, topic_uuid: str, schema: pa.Schema) -> PageHead:
+    """Verify header and metadata of a page, and tell where its columns are.
+
+    Args:
+        data: The page's first bytes, `head_length` of them at least.
+        page_length: Of the whole page, in bytes.
+        topic_uuid: The topic that the page must belong to.
+        schema: The topic's schema, whole.
+
+    Raises:
+        StorageCorrupt: Something does not hold; the message says what.
+    """
+    header = _read_header(data, page_length, topic_uuid)
+    if header.columns != len(schema):
+        raise StorageCorrupt(f"it has {header.columns} columns, its topic has {len(schema)}")
+    signed = header.length - _CHECKSUM_BYTES
+    if len(data) < header.length:
+        raise StorageCorrupt("it is cut off in its header")
+    checksums = struct.unpack_from(f"<{header.columns + 1}Q", data, _START.size)
+    if _checksum(data[:signed]) != checksums[-1]:
+        raise StorageCorrupt("the checksum of its header does not match")
+    # Only metadata whose checksum matches is parsed, here and by pyarrow.
+    message = data[header.length :]
+    metadata = message[: metadata_end(message, header.message_length)]
+    if _checksum(metadata) != header.metadata_checksum:
+        raise StorageCorrupt("the checksum of its metadata does not match")
+    body_length = header.message_length - len(metadata)
+    layout = read_metadata(metadata, body_length, _first_buffers_of(topic_uuid, schema))
+    if layout.rows != header.rows:
+        raise StorageCorrupt(f"its header says {header.rows} rows, its metadata {layout.rows}")
+    end = header.length + header.message_length
+    return PageHead(layout.rows, metadata, layout, checksums, header.length, end)
+
+
+def verify_page(page: pa.Buffer, topic_uuid: str, schema: pa.Schema, parts: int) -> PageHead:
     """Verify header, metadata and padding of a page, and the columns among `parts`.
 
     Args:
@@ -173,30 +258,14 @@ def verify_page(page: pa.Buffer, topic_uuid: str, schema: pa.Schema, parts: int)
         StorageCorrupt: Something does not hold; the message says what.
     """
     data = memoryview(page)
-    header = _read_header(data, topic_uuid)
-    if header.columns != len(schema):
-        raise StorageCorrupt(f"it has {header.columns} columns, its topic has {len(schema)}")
-    signed = header.length - _CHECKSUM_BYTES
-    checksums = struct.unpack_from(f"<{header.columns + 1}Q", data, _START.size)
-    if _checksum(data[:signed]) != checksums[-1]:
-        raise StorageCorrupt("the checksum of its header does not match")
-    end = header.length + header.message_length
-    if any(data[end:]):
+    head = read_head(data, len(data), topic_uuid, schema)
+    if any(data[head.message_end :]):
         raise StorageCorrupt("its padding is not zero")
-    # Only metadata whose checksum matches is parsed, here and by pyarrow.
-    message = data[header.length : end]
-    if _checksum(message[: metadata_end(message)]) != header.metadata_checksum:
-        raise StorageCorrupt("the checksum of its metadata does not match")
-    layout = read_layout(message, _first_buffers_of(topic_uuid, schema))
-    if layout.rows != header.rows:
-        raise StorageCorrupt(f"its header says {header.rows} rows, its metadata {layout.rows}")
-    starts = layout.column_starts
-    for column in range(header.columns):
-        if not parts & 2 << column:
-            continue
-        if _checksum(message[starts[column] : starts[column + 1]]) != checksums[column]:
-            name = schema.names[column]
-            raise StorageCorrupt(f"the checksum of column {name!r:.80} does not match")
+    for column in range(len(schema)):
+        if parts & 2 << column:
+            start, end = head.column(column)
+            head.verify_column(column, data[start:end], schema)
+    return head
 
 
 def read_page(page: pa.Buffer, topic_uuid: str, schema: pa.Schema) -> pa.RecordBatch:
@@ -210,7 +279,7 @@ def read_page(page: pa.Buffer, topic_uuid: str, schema: pa.Schema) -> pa.RecordB
     Raises:
         StorageCorrupt: The page is another topic's, or its rows do not fit the schema.
     """
-    header = _read_header(page, topic_uuid)
+    header = _read_header(page, page.size, topic_uuid)
     try:
         message = page.slice(header.length, header.message_length)
         return pa.ipc.read_record_batch(message, schema)
@@ -228,8 +297,8 @@ class _Header(NamedTuple):
     metadata_checksum: int
 
 
-def _read_header(page: pa.Buffer | memoryview, topic_uuid: str) -> _Header:
-    """Read the start of a header, without its checksum."""
+def _read_header(page: pa.Buffer | memoryview, page_length: int, topic_uuid: str) -> _Header:
+    """Read the start of a header, without its checksum; `page` may be the first bytes alone."""
     if len(page) < _START.size:
         raise StorageCorrupt("it is shorter than a header")
     (magic, version, flags, length, columns, message_length, rows, uuid, metadata_checksum) = (
@@ -239,8 +308,8 @@ def _read_header(page: pa.Buffer | memoryview, topic_uuid: str) -> _Header:
         raise StorageCorrupt("it does not begin as a page")
     if version != _VERSION or flags != 0:
         raise StorageCorrupt(f"it is of version {version} with flags {flags:#x}, expected 1 and 0")
-    if length != _header_length(columns) or _padded(length + message_length) != len(page):
-        raise StorageCorrupt(f"its lengths do not add up to its {len(page)} bytes")
+    if length != _header_length(columns) or _padded(length + message_length) != page_length:
+        raise StorageCorrupt(f"its lengths do not add up to its {page_length} bytes")
     if uuid != _uuid_bytes(topic_uuid):
         raise StorageCorrupt(f"it belongs to topic {uuid.hex()}, not to {topic_uuid}")
     return _Header(length, columns, message_length, rows, metadata_checksum)
@@ -291,11 +360,15 @@ def buffers_of(topic_uuid: str, schema: pa.Schema) -> int:
     return _first_buffers_of(topic_uuid, schema)[-1]
 
 
-def _first_buffers_of(topic_uuid: str, schema: pa.Schema) -> tuple[int, ...]:
-    """Return `first_buffers`, remembered per topic: counting takes 50 µs for 100 columns."""
-    remembered = _first_buffers.get(topic_uuid)
-    if remembered is not None and remembered[0].equals(schema):
+def shape_of_topic(topic_uuid: str, schema: pa.Schema) -> SchemaShape:
+    """Return `shape_of`, remembered per topic: counting takes 50 µs for 100 columns."""
+    remembered = _shapes.get(topic_uuid)
+    if remembered is not None and (remembered[0] is schema or remembered[0].equals(schema)):
         return remembered[1]
-    counted = first_buffers(schema)
-    _first_buffers.put(topic_uuid, (schema, counted))
+    counted = shape_of(schema)
+    _shapes.put(topic_uuid, (schema, counted))
     return counted
+
+
+def _first_buffers_of(topic_uuid: str, schema: pa.Schema) -> tuple[int, ...]:
+    return shape_of_topic(topic_uuid, schema).first_buffers

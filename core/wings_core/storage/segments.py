@@ -16,7 +16,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,6 +148,17 @@ class SegmentStore:
                 folio=address.folio,
                 position=address.position,
             ) from error
+
+    def read_all(
+        self,
+        addresses: Sequence[PageAddress],
+        topic_uuid: str,
+        schema: pa.Schema,
+        columns: Sequence[int] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """See `FolioStore.read_all`; it is the kernel that reads ahead."""
+        for address in addresses:
+            yield self.read(address, topic_uuid, schema, columns)
 
     def _decode(
         self,

@@ -125,6 +125,11 @@ class PostgresMetadata(Metadata):
         """
         return str(self.claim(OF_SERVICES, None))
 
+    @property
+    def store_id(self) -> str:
+        """What tells this metadata from any other."""
+        return str(self._database.read(lambda connection: _binding(connection, ""))[0])
+
     def claim(self, directory: UUID, metadata: UUID | None) -> UUID:
         """Bind this metadata to a data directory, or make sure that it is.
 

@@ -39,6 +39,9 @@ from wings_core.storage.objects.retries import RetryBounds, retry
 LIST_OBJECTS = 1_000
 """Objects listed in one request."""
 
+ALIGNMENT = 8
+"""Arrow's buffers begin at multiples of this, where the ranges of an object do."""
+
 _PUT_ATTRIBUTE = "wingsput"
 """Metadata of an object: the random number of the put that created it. All clouds take a name of
 letters alone."""
@@ -98,7 +101,7 @@ class CloudObjects:
 
         def attempt() -> list[pa.Buffer]:
             read = obstore.get_ranges(self._client, name, starts=starts, ends=ends, coalesce=0)
-            return [pa.py_buffer(each) for each in read]
+            return [_aligned(pa.py_buffer(each)) for each in read]
 
         try:
             buffers = self._retry("read", name, attempt, size=whole)
@@ -196,6 +199,15 @@ class CloudObjects:
                 )
 
         return retry(counted, self._bounds)
+
+
+def _aligned(buffer: pa.Buffer) -> pa.Buffer:
+    """Return bytes that begin where Arrow's may: what came in one small piece lies anywhere."""
+    if buffer.address % ALIGNMENT == 0:
+        return buffer
+    aligned = pa.allocate_buffer(buffer.size)
+    memoryview(aligned).cast("B")[:] = memoryview(buffer).cast("B")
+    return aligned
 
 
 def _cut_off(name: str, size: int, end: int) -> StorageCorrupt:

@@ -182,18 +182,24 @@ class DirectoryObjects:
 
 
 def _read_range(descriptor: int, name: str, start: int, end: int) -> pa.Buffer:
+    size = os.fstat(descriptor).st_size
+    if size < end:  # Looked at first: the range may be of any length.
+        raise _cut_off(name, size, end)
     buffer = pa.allocate_buffer(end - start)
     view = memoryview(buffer).cast("B")
     done = 0
     while done < len(view):
         read = os.preadv(descriptor, [view[done:]], start + done)
         if read == 0:
-            raise StorageCorrupt(
-                f"object {name} has {start + done} bytes, and should have {end} at least",
-                folio=name,
-            )
+            raise _cut_off(name, start + done, end)
         done += read
     return buffer
+
+
+def _cut_off(name: str, size: int, end: int) -> StorageCorrupt:
+    return StorageCorrupt(
+        f"object {name} has {size} bytes, and should have {end} at least", folio=name
+    )
 
 
 def _files_below(directory: Path) -> Iterator[Path]:

@@ -1,0 +1,68 @@
+"""Several folio stores as one: pages are written to one, and read where they are."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import PurePosixPath
+
+import pyarrow as pa
+
+from wings_core.model import PageAddress
+from wings_core.storage.interfaces import EncodedPage, FolioStore
+
+
+class FolioStores:
+    """A `FolioStore` over several, told apart by the endings of their folios' names.
+
+    Args:
+        first: Is asked for folios of any name that is none of the others'.
+        others: By ending, with its dot. Closed with this one, as `first` is.
+        hot: The one of them that flushes go to; None for the first.
+    """
+
+    def __init__(
+        self, first: FolioStore, others: Mapping[str, FolioStore], hot: FolioStore | None = None
+    ) -> None:
+        self._first = first
+        self._others = others
+        self._hot = hot or first
+
+    def write(self, pages: Sequence[EncodedPage]) -> list[PageAddress]:
+        """See `FolioStore.write`."""
+        return self._hot.write(pages)
+
+    def read(
+        self,
+        address: PageAddress,
+        topic_uuid: str,
+        schema: pa.Schema,
+        columns: Sequence[int] | None = None,
+    ) -> pa.RecordBatch:
+        """See `FolioStore.read`."""
+        return self._store_of(address.folio).read(address, topic_uuid, schema, columns)
+
+    def read_all(
+        self,
+        addresses: Sequence[PageAddress],
+        topic_uuid: str,
+        schema: pa.Schema,
+        columns: Sequence[int] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """See `FolioStore.read_all`."""
+        for store, some in groupby(addresses, lambda address: self._store_of(address.folio)):
+            yield from store.read_all(list(some), topic_uuid, schema, columns)
+
+    def folios(self) -> set[str]:
+        """See `FolioStore.folios`."""
+        return set[str]().union(self._first.folios(), *(o.folios() for o in self._others.values()))
+
+    def delete(self, folio: str) -> None:
+        """See `FolioStore.delete`."""
+        self._store_of(folio).delete(folio)
+
+    def close(self) -> None:
+        """See `FolioStore.close`."""
+        for store in (self._first, *self._others.values()):
+            store.close()
+
+    def _store_of(self, folio: str) -> FolioStore:
+        return self._others.get(PurePosixPath(folio).suffix, self._first)

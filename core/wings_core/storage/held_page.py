@@ -1,0 +1,169 @@
+"""A page in memory, or some of its columns: verified once, decoded for its readers."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from wings_core.errors import StorageCorrupt
+from wings_core.storage.ipc import is_compressed, prune_metadata
+from wings_core.storage.page import (
+    PageHead,
+    buffers_of,
+    parts_of,
+    read_head,
+    read_page,
+    shape_of_topic,
+    verify_page,
+)
+
+DECODED_BUFFER_BYTES = 200
+"""What each buffer of a decoded batch takes beside its bytes, about."""
+
+
+class HeldPage(Protocol):
+    """Rows that can be had without asking the object store."""
+
+    def read(
+        self, topic_uuid: str, schema: pa.Schema, columns: Sequence[int] | None
+    ) -> pa.RecordBatch:
+        """Return rows, or some of their columns; see `FolioStore.read`.
+
+        Raises:
+            StorageCorrupt: A column that was not looked at before is damaged, or the page is
+                another topic's.
+        """
+        ...
+
+    @property
+    def extra_bytes(self) -> int:
+        """What it takes beside the bytes that were read."""
+        ...
+
+
+class WholePage:
+    """All bytes of a page.
+
+    Args:
+        page: The page with its padding.
+        topic_uuid: The topic that it must belong to.
+        schema: The topic's.
+        parts: A bit mask as of `parts_of`: what to verify at once.
+        verified: What is known to be right, as it was not read but written.
+
+    Raises:
+        StorageCorrupt: Something among `parts` does not hold.
+    """
+
+    def __init__(
+        self, page: pa.Buffer, topic_uuid: str, schema: pa.Schema, parts: int, verified: int = 0
+    ) -> None:
+        self._page = page
+        self._topic_uuid = topic_uuid
+        self._verified = verified | parts
+        if parts & ~verified:
+            head = verify_page(page, topic_uuid, schema, parts & ~verified)
+        else:
+            head = read_head(memoryview(page), page.size, topic_uuid, schema)
+        self._rows: pa.RecordBatch | None = None
+        """None where the buffers are compressed: each reader pays for what it wants of them."""
+        if not is_compressed(head.metadata):
+            self._rows = read_page(page, topic_uuid, schema)
+        self.extra_bytes = buffers_of(topic_uuid, schema) * DECODED_BUFFER_BYTES
+
+    def read(
+        self, topic_uuid: str, schema: pa.Schema, columns: Sequence[int] | None
+    ) -> pa.RecordBatch:
+        """See `HeldPage.read`."""
+        parts = parts_of(schema, columns)
+        missing = parts & ~self._verified
+        if missing or topic_uuid != self._topic_uuid:
+            verify_page(self._page, topic_uuid, schema, missing)
+            self._verified |= parts
+        if self._rows is not None:
+            return self._rows if columns is None else self._rows.select(list(columns))
+        if columns is None:
+            return read_page(self._page, topic_uuid, schema)
+        head = read_head(memoryview(self._page), self._page.size, topic_uuid, schema)
+        bytes_of: dict[int, pa.Buffer] = {}
+        for column in set(columns):
+            start, end = head.column(column)
+            bytes_of[column] = self._page.slice(start, end - start)
+        return PrunedPage(head, topic_uuid, schema, bytes_of).read(topic_uuid, schema, columns)
+
+
+class WrittenPage:
+    """A page that this process has just written, for its first readers.
+
+    Args:
+        page: The page with its padding.
+    """
+
+    def __init__(self, page: pa.Buffer) -> None:
+        self._page = page
+        self._whole: WholePage | None = None
+        self.extra_bytes = 0
+
+    def read(
+        self, topic_uuid: str, schema: pa.Schema, columns: Sequence[int] | None
+    ) -> pa.RecordBatch:
+        """See `HeldPage.read`."""
+        if self._whole is None:
+            everything = parts_of(schema, None)
+            # Its bytes have not been anywhere but in memory: there is nothing to verify.
+            self._whole = WholePage(self._page, topic_uuid, schema, 0, verified=everything)
+        return self._whole.read(topic_uuid, schema, columns)
+
+
+class PrunedPage:
+    """Some columns of a page, as a message of their own.
+
+    Args:
+        head: The page's.
+        topic_uuid: Its topic.
+        schema: The topic's, whole.
+        columns: The bytes of each column, by its index; their checksums have been verified.
+    """
+
+    def __init__(
+        self, head: PageHead, topic_uuid: str, schema: pa.Schema, columns: dict[int, pa.Buffer]
+    ) -> None:
+        self._topic_uuid = topic_uuid
+        kept = sorted(columns)
+        self._place = {column: place for place, column in enumerate(kept)}
+        self._schema = pa.schema([schema.field(column) for column in kept])
+        shape = shape_of_topic(topic_uuid, schema)
+        metadata = prune_metadata(head.metadata, shape, head.layout, kept)
+        self._message = _joined([pa.py_buffer(metadata), *(columns[column] for column in kept)])
+        self._rows = None if is_compressed(head.metadata) else self._decode()
+        buffers = sum(
+            shape.first_buffers[column + 1] - shape.first_buffers[column] for column in kept
+        )
+        self.extra_bytes = len(metadata) + buffers * DECODED_BUFFER_BYTES
+
+    def read(
+        self, topic_uuid: str, schema: pa.Schema, columns: Sequence[int] | None
+    ) -> pa.RecordBatch:
+        """See `HeldPage.read`; the columns must be among those held."""
+        if topic_uuid != self._topic_uuid:
+            raise StorageCorrupt(f"it belongs to topic {self._topic_uuid}, not to {topic_uuid}")
+        assert columns is not None, "whoever wants all columns reads the whole page"
+        rows = self._decode() if self._rows is None else self._rows
+        return rows.select([self._place[column] for column in columns])
+
+    def _decode(self) -> pa.RecordBatch:
+        try:
+            return pa.ipc.read_record_batch(self._message, self._schema)
+        except (pa.ArrowException, OSError) as error:
+            raise StorageCorrupt(f"its rows cannot be read: {error}") from error
+
+
+def _joined(parts: Sequence[pa.Buffer]) -> pa.Buffer:
+    """Return a copy of all parts, one after the other."""
+    joined = pa.allocate_buffer(sum(part.size for part in parts))
+    view = memoryview(joined).cast("B")
+    position = 0
+    for part in parts:
+        view[position : position + part.size] = memoryview(part).cast("B")
+        position += part.size
+    return joined

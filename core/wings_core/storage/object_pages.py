@@ -1,0 +1,308 @@
+"""Pages out of an object store: by ranges, verified, cached, and read ahead on a scan.
+
+Of a large page of which some columns are wanted, two requests read what is needed: the header and
+the message's metadata, whose length the schema bounds, and then the columns' bytes. Small pages are
+read whole, neighbours of one folio together.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from wings_core.errors import StorageCorrupt, Unavailable
+from wings_core.model import PageAddress
+from wings_core.storage.held_page import HeldPage, PrunedPage, WholePage, WrittenPage
+from wings_core.storage.lru import Lru
+from wings_core.storage.objects import ObjectStore
+from wings_core.storage.objects.ranges import MERGE_GAP_BYTES
+from wings_core.storage.page import PageHead, head_length, head_length_max, parts_of, read_head
+from wings_core.storage.page_cache import WHOLE, PageCache, PageKey
+
+WHOLE_PAGE_BYTES = 256 * 1024
+"""A page no larger is read whole, whatever columns are wanted: one request instead of two."""
+
+GROUP_BYTES = 4 * 1024 * 1024
+"""Neighbouring pages are read together up to so many bytes, and at least one."""
+
+AHEAD_BYTES = 32 * 1024 * 1024
+"""A scan reads so far ahead of its reader, about."""
+
+AHEAD_GROUPS = 8
+"""Nor more groups of pages than this."""
+
+READERS = 8
+"""Threads that read ahead, for all scans of a store together."""
+
+HEADS_BYTES_MAX = 16 * 1024 * 1024
+"""Headers and metadata kept of pages of which only some columns were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a reader wants of each page."""
+
+    topic_uuid: str
+    schema: pa.Schema
+    columns: tuple[int, ...] | None
+    parts: int
+
+    def key(self, address: PageAddress) -> PageKey:
+        """Say what is read of a page: all, where that costs little more."""
+        few = self.columns is not None and 2 * len(set(self.columns)) < len(self.schema)
+        pruned = few and address.length > WHOLE_PAGE_BYTES
+        return PageKey.of(address, self.parts if pruned else WHOLE)
+
+
+_Loaded = Mapping[PageKey, "HeldPage | StorageCorrupt"]
+
+
+class ObjectPages:
+    """Reads pages of one object store; all methods may be called from any thread.
+
+    Args:
+        objects: Where folios are objects, each of its own name.
+        cache: May be shared with other stores whose folios have other names.
+    """
+
+    def __init__(self, objects: ObjectStore, cache: PageCache) -> None:
+        self._objects = objects
+        self._cache = cache
+        self._heads: Lru[tuple[str, int], PageHead] = Lru(HEADS_BYTES_MAX)
+        self._loading: dict[PageKey, Future[_Loaded]] = {}
+        """What is being read: who wants it too waits for it instead of reading it again."""
+        self._lock = threading.Lock()
+        """Of `_loading`; nothing else is locked under it."""
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="wings-page-reader")
+
+    def read(
+        self,
+        address: PageAddress,
+        topic_uuid: str,
+        schema: pa.Schema,
+        columns: Sequence[int] | None = None,
+    ) -> pa.RecordBatch:
+        """Return a page's rows; see `FolioStore.read`."""
+        return next(self.read_all([address], topic_uuid, schema, columns))
+
+    def read_all(
+        self,
+        addresses: Sequence[PageAddress],
+        topic_uuid: str,
+        schema: pa.Schema,
+        columns: Sequence[int] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of pages in their order, and read ahead; see `FolioStore.read_all`."""
+        parts = parts_of(schema, columns)
+        wanted = _Wanted(topic_uuid, schema, None if columns is None else tuple(columns), parts)
+        groups = deque(_groups(addresses, wanted))
+        if len(groups) == 1:
+            yield from self._begin(groups.popleft(), wanted, _run_now).rows()
+            return
+        ahead: deque[_Step] = deque()
+        ahead_bytes = 0
+        while groups or ahead:
+            while groups and (
+                not ahead or (len(ahead) < AHEAD_GROUPS and ahead_bytes < AHEAD_BYTES)
+            ):
+                step = self._begin(groups.popleft(), wanted, self._run_later)
+                ahead.append(step)
+                ahead_bytes += step.size
+            step = ahead.popleft()
+            ahead_bytes -= step.size
+            yield from step.rows()
+
+    def keep(self, folio: pa.Buffer, addresses: Sequence[PageAddress]) -> None:
+        """Keep a folio that was just written, for its first readers."""
+        pages: dict[PageKey, HeldPage] = {}
+        for address in addresses:
+            page = folio.slice(address.position, address.length)
+            pages[PageKey.of(address, WHOLE)] = WrittenPage(page)
+        self._cache.put(pages, folio.size)
+
+    def forget(self, folio: str) -> None:
+        """Forget the pages of a folio that was deleted."""
+        self._cache.discard(folio)
+        self._heads.discard_where(lambda key: key[0] == folio)
+
+    def close(self) -> None:
+        """Stop reading ahead; scans under way end with Unavailable."""
+        self._readers.shutdown(wait=True, cancel_futures=True)
+
+    def _begin(
+        self,
+        group: Sequence[PageAddress],
+        wanted: _Wanted,
+        run: "Callable[[Future[_Loaded], Callable[[], _Loaded]], None]",
+    ) -> "_Step":
+        """Begin to read what is not there of a group of pages, and not being read already."""
+        step = _Step(group, wanted)
+        missing: list[PageAddress] = []
+        future: Future[_Loaded] = Future()
+        for address in group:
+            key = wanted.key(address)
+            held = self._cache.get(address, key.parts)
+            if held is not None:
+                step.held[key] = held
+                continue
+            with self._lock:
+                loading = self._loading.setdefault(key, future)
+            step.loading[key] = loading
+            if loading is future:
+                missing.append(address)
+        if missing:
+            run(future, lambda: self._load(missing, wanted))
+        return step
+
+    def _run_later(self, future: "Future[_Loaded]", load: Callable[[], _Loaded]) -> None:
+        def give_up(run: "Future[None]") -> None:
+            if run.cancelled():
+                future.set_exception(Unavailable("the server is stopping"))
+
+        try:
+            self._readers.submit(_run_now, future, load).add_done_callback(give_up)
+        except RuntimeError:
+            future.set_exception(Unavailable("the server is stopping"))
+
+    def _load(self, addresses: Sequence[PageAddress], wanted: _Wanted) -> _Loaded:
+        """Read pages of one folio."""
+        try:
+            if wanted.key(addresses[0]).parts == WHOLE:
+                return self._load_whole(addresses, wanted)
+            (address,) = addresses
+            return self._load_columns(address, wanted)
+        finally:
+            with self._lock:
+                for address in addresses:
+                    self._loading.pop(wanted.key(address), None)
+
+    def _load_whole(self, addresses: Sequence[PageAddress], wanted: _Wanted) -> _Loaded:
+        folio = addresses[0].folio
+        ranges = [(each.position, each.position + each.length) for each in addresses]
+        try:
+            pages = self._objects.read(folio, ranges)
+        except StorageCorrupt as error:
+            if len(addresses) == 1 or error.facts.get("missing"):
+                return dict.fromkeys(map(wanted.key, addresses), error)
+            # The object was cut off: the pages before that are whole.
+            loaded: dict[PageKey, HeldPage | StorageCorrupt] = {}
+            for address in addresses:
+                loaded.update(self._load_whole([address], wanted))
+            return loaded
+        held: dict[PageKey, HeldPage] = {}
+        damaged: dict[PageKey, StorageCorrupt] = {}
+        for address, page in zip(addresses, pages, strict=True):
+            key = wanted.key(address)
+            try:
+                held[key] = WholePage(page, wanted.topic_uuid, wanted.schema, wanted.parts)
+            except StorageCorrupt as error:
+                damaged[key] = error
+        if held:
+            size = max(end for _, end in ranges) - min(start for start, _ in ranges)
+            self._cache.put(held, size + sum(page.extra_bytes for page in held.values()))
+        return {**held, **damaged}
+
+    def _load_columns(self, address: PageAddress, wanted: _Wanted) -> _Loaded:
+        key = wanted.key(address)
+        try:
+            head = self._head(address, wanted)
+            columns = sorted(set(wanted.columns or ()))
+            # A column of nulls has no bytes.
+            ranges = {column: head.column(column) for column in columns}
+            asked = [
+                (address.position + start, address.position + end)
+                for start, end in ranges.values()
+                if start < end
+            ]
+            read = iter(self._objects.read(address.folio, asked) if asked else [])
+            bytes_of: dict[int, pa.Buffer] = {}
+            for column, (start, end) in ranges.items():
+                bytes_of[column] = next(read) if start < end else pa.py_buffer(b"")
+                head.verify_column(column, memoryview(bytes_of[column]), wanted.schema)
+            page = PrunedPage(head, wanted.topic_uuid, wanted.schema, bytes_of)
+        except StorageCorrupt as error:
+            return {key: error}
+        size = sum(part.size for part in bytes_of.values())
+        self._cache.put({key: page}, size + page.extra_bytes)
+        return {key: page}
+
+    def _head(self, address: PageAddress, wanted: _Wanted) -> PageHead:
+        """Return a page's header and metadata, from memory or read."""
+        name, uuid = (address.folio, address.position), wanted.topic_uuid
+        known = self._heads.get(name)
+        if known is not None:
+            return known
+        start = address.position
+        length = min(address.length, head_length_max(uuid, wanted.schema))
+        (data,) = self._objects.read(address.folio, [(start, start + length)])
+        needed = head_length(memoryview(data), address.length, uuid)
+        if needed > length:
+            (data,) = self._objects.read(address.folio, [(start, start + needed)])
+        head = read_head(memoryview(data), address.length, uuid, wanted.schema)
+        self._heads.put(name, head, len(head.metadata) + 100 * len(wanted.schema))
+        return head
+
+
+class _Step:
+    """Some pages of a scan: those that were there, and those that are being read."""
+
+    def __init__(self, group: Sequence[PageAddress], wanted: _Wanted) -> None:
+        self.size = sum(address.length for address in group)
+        self.held: dict[PageKey, HeldPage] = {}
+        self.loading: dict[PageKey, Future[_Loaded]] = {}
+        self._group = group
+        self._wanted = wanted
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of each page; blocks until it is read."""
+        wanted = self._wanted
+        for address in self._group:
+            key = wanted.key(address)
+            try:
+                held = self.held.get(key) or self.loading[key].result()[key]
+                if isinstance(held, StorageCorrupt):
+                    raise held
+                yield held.read(wanted.topic_uuid, wanted.schema, wanted.columns)
+            except StorageCorrupt as error:
+                raise StorageCorrupt(
+                    f"page at byte {address.position} of {address.folio}: {error.message}",
+                    **{**error.facts, "folio": address.folio, "position": address.position},
+                ) from error
+
+
+def _run_now(future: "Future[_Loaded]", load: Callable[[], _Loaded]) -> None:
+    try:
+        future.set_result(load())
+    except BaseException as error:  # noqa: BLE001 - it is raised where the pages are waited for
+        future.set_exception(error)
+
+
+def _groups(addresses: Sequence[PageAddress], wanted: _Wanted) -> Iterator[list[PageAddress]]:
+    """Yield neighbouring pages that are read whole together; others alone."""
+    group: list[PageAddress] = []
+    size = 0
+    for address in addresses:
+        if address.position < 0 or address.length <= 0:
+            raise StorageCorrupt(
+                f"page at byte {address.position} of {address.folio}: no page can have "
+                f"{address.length} bytes there",
+                folio=address.folio,
+                position=address.position,
+            )
+        if group and not (_joins(group[-1], address, wanted) and size < GROUP_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(address)
+        size += address.length
+    if group:
+        yield group
+
+
+def _joins(last: PageAddress, address: PageAddress, wanted: _Wanted) -> bool:
+    """Tell whether a page is read together with the one before it."""
+    gap = address.position - last.position - last.length
+    whole = wanted.key(last).parts == WHOLE == wanted.key(address).parts
+    return whole and last.folio == address.folio and 0 <= gap <= MERGE_GAP_BYTES

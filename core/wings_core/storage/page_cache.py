@@ -1,0 +1,114 @@
+"""Pages of object stores in memory, bounded by bytes."""
+
+import itertools
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from wings_core.model import PageAddress
+from wings_core.storage.held_page import HeldPage
+from wings_core.storage.lru import Lru
+
+WHOLE = -1
+"""In a key: the whole page is held, not some of its columns."""
+
+
+class PageKey(NamedTuple):
+    """What is held: a page, or those of its columns that `parts` says."""
+
+    folio: str
+    position: int
+    length: int
+    parts: int
+
+    @classmethod
+    def of(cls, address: PageAddress, parts: int) -> "PageKey":
+        """Return the key of a page's parts, a bit mask as of `page.parts_of`, or `WHOLE`."""
+        return cls(address.folio, address.position, address.length, parts)
+
+
+@dataclass(slots=True)
+class CacheCounts:
+    """What readers found."""
+
+    hits: int = 0
+    """Pages that were there."""
+    misses: int = 0
+
+
+class PageCache:
+    """Keeps what was read or written last; safe from many threads.
+
+    Pages that were read together share memory, which is free only when the last of them is: so they
+    are kept together and forgotten together, and the bound is on memory really held. Rows handed
+    out keep theirs beyond it, for as long as their readers have them.
+
+    Args:
+        bytes_max: What all pages together take, about. What was put last is kept whatever its size.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self._groups: Lru[int, Mapping[PageKey, HeldPage]] = Lru(bytes_max, self._forget)
+        self._group_of: dict[PageKey, int] = {}
+        self._keys_of: dict[int, tuple[PageKey, ...]] = {}
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        """Of the two mappings; nothing else is locked under it."""
+        self._counts = CacheCounts()
+
+    @property
+    def bytes(self) -> int:
+        """What is held, about."""
+        return self._groups.weight
+
+    @property
+    def counts(self) -> CacheCounts:
+        """How often pages were found, and not."""
+        return self._counts
+
+    def get(self, address: PageAddress, parts: int) -> HeldPage | None:
+        """Return a page that holds at least these parts, and count it as used; or None."""
+        for key in (PageKey.of(address, WHOLE), PageKey.of(address, parts)):
+            number = self._group_of.get(key)
+            group = None if number is None else self._groups.get(number)
+            if group is not None:
+                self._counts.hits += 1  # Not exact where threads meet: it is shown to people.
+                return group[key]
+        self._counts.misses += 1
+        return None
+
+    def put(self, pages: Mapping[PageKey, HeldPage], size: int) -> None:
+        """Keep pages that were read together.
+
+        Args:
+            pages: By what is held of them.
+            size: Of the memory that they share, in bytes.
+        """
+        number = next(self._numbers)
+        with self._lock:
+            self._keys_of[number] = tuple(pages)
+            self._group_of.update(dict.fromkeys(pages, number))
+        self._groups.put(number, pages, size)
+
+    def discard(self, folio: str) -> None:
+        """Forget the pages of a folio."""
+        with self._lock:
+            numbers = {number for key, number in self._group_of.items() if key.folio == folio}
+        for number in numbers:
+            self._groups.discard(number)
+            self._forget(number)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._group_of.clear()
+            self._keys_of.clear()
+        self._groups.clear()
+
+    def _forget(self, number: int) -> None:
+        with self._lock:
+            for key in self._keys_of.pop(number, ()):
+                if self._group_of.get(key) == number:
+                    del self._group_of[key]

@@ -1,0 +1,108 @@
+"""Where the pages of a log are: in a data directory's segments, and maybe in an object store."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from wings_core.data_directory import DataDirectory
+from wings_core.limits import Limits
+from wings_core.storage.folio_stores import FolioStores
+from wings_core.storage.interfaces import FolioStore
+from wings_core.storage.object_folios import FOLIO_SUFFIX, ObjectFolioStore
+from wings_core.storage.objects import ObjectStore, RetryBounds, bind_objects, open_objects
+from wings_core.storage.page_cache import PageCache
+from wings_core.storage.segments import SegmentStore
+
+START_SECONDS_MAX = 10.0
+"""How long a start waits for an object store that does not answer, about."""
+
+OBJECT_GRACE_SECONDS = 300.0
+"""How old a folio in an object store is at least before it is deleted, so that the commit of
+another node is not refused in vain. A later one is: see `OffsetRegistry.retire`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The pages of a log."""
+
+    store: FolioStore
+    cache: PageCache
+    """Of what is read from object stores."""
+    objects: Mapping[str, ObjectStore] = field(default_factory=dict[str, ObjectStore])
+    """By what they are for: `hot`."""
+
+    @property
+    def gathers(self) -> bool:
+        """Whether each flush is an object, and so is worth gathering batches for."""
+        return "hot" in self.objects
+
+
+def retry_bounds(limits: Limits) -> RetryBounds:
+    """Return how long requests to object stores are tried."""
+    return RetryBounds(
+        seconds_max=limits.object_retry_seconds_max,
+        attempt_seconds_max=limits.object_attempt_seconds_max,
+    )
+
+
+def open_storage(
+    directory: DataDirectory,
+    limits: Limits,
+    *,
+    hot_url: str | None = None,
+    store_id: Callable[[], str] | None = None,
+    grace_seconds: float = 0.0,
+) -> Storage:
+    """Open the pages of a data directory.
+
+    Segments that are there stay readable where new pages go to an object store.
+
+    Args:
+        directory: Opened for its pages.
+        limits: The bounds in force.
+        hot_url: The object store that new pages go to; None for what the directory was used with
+            before, which at first is its own segments.
+        store_id: Tells the id of the metadata that the pages belong to; None to read only.
+        grace_seconds: How old a segment is at least before it is deleted.
+
+    Raises:
+        InvalidArgument: The URL cannot be used, or the directory or the objects there belong to
+            something else.
+        PermissionDenied: The credentials are wrong.
+        Unavailable: The object store cannot be reached.
+    """
+    cache = PageCache(limits.page_cache_bytes_max)
+    url = directory.hot_url(hot_url)
+    segments = SegmentStore(
+        directory.segments,
+        segment_bytes_max=limits.segment_bytes_max,
+        grace_seconds=grace_seconds,
+    )
+    if url is None:
+        return Storage(segments, cache)
+    objects = open_checked(url, limits, store_id)
+    if store_id is not None:
+        directory.keep_hot_url(url)
+    hot = ObjectFolioStore(objects, cache, grace_seconds=OBJECT_GRACE_SECONDS)
+    return Storage(FolioStores(segments, {FOLIO_SUFFIX: hot}, hot), cache, {"hot": objects})
+
+
+def open_checked(url: str, limits: Limits, store_id: Callable[[], str] | None) -> ObjectStore:
+    """Open an object store, and make sure that it can be used and belongs to this metadata.
+
+    Args:
+        url: Where it is.
+        limits: The bounds in force.
+        store_id: Tells the id of the metadata; None to read only.
+
+    Raises: as `open_storage`.
+    """
+    bounds = retry_bounds(limits)
+    quick = RetryBounds(
+        seconds_max=min(START_SECONDS_MAX, bounds.seconds_max),
+        attempt_seconds_max=min(START_SECONDS_MAX, bounds.attempt_seconds_max),
+    )
+    first = open_objects(url, quick)
+    first.check(write=store_id is not None)
+    if store_id is not None:
+        bind_objects(first, store_id())
+    return open_objects(url, bounds)
