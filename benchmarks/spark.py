@@ -1,15 +1,17 @@
-"""Spark against a plain drain of the same topic by two threads, and against its Parquet reader.
+"""Spark against plain pyarrow: a drain or a push by two threads, and against its Parquet reader.
 
-Everything runs on two cores: two tasks of Spark, two threads of the drain.
+Everything runs on two cores: two tasks of Spark, two threads of the baseline.
 """
 
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -18,6 +20,7 @@ import pyarrow.parquet as parquet
 import wings_spark
 from benchmarks.harness import (
     Row,
+    act,
     at_most,
     compare,
     create_topic,
@@ -43,9 +46,16 @@ WARM_UPS = 3
 
 TRIGGERS = 200
 
+WRITTEN_BATCHES = 154
+WRITTEN_ROWS = BATCH_ROWS * WRITTEN_BATCHES
+"""Of each run of a write; its topic is deleted again."""
+
+STREAM_ROWS = 5_000_000
+"""Of one batch of the stream."""
+
 
 def run() -> Iterator[Row]:
-    """Measure reads of 20 million rows, and what an empty trigger of a stream takes."""
+    """Measure reads, writes and a stream of up to 20 million rows, and an empty trigger."""
     with (
         server_process() as server,
         server.client() as client,
@@ -58,6 +68,8 @@ def run() -> Iterator[Row]:
         wings_spark.register(spark)
         yield from _reads(spark, client, server.flight)
         yield _against_parquet(spark, server.flight, Path(directory), batch)
+        yield _write(spark, client, server.flight, batch)
+        yield _topic_to_topic(spark, client, server.flight, Path(directory))
         yield _empty_trigger(server.flight)
 
 
@@ -92,6 +104,70 @@ def _against_parquet(
         0.0,
         _rate(lambda: _aggregate(wings_spark.read(spark, endpoint, TOPIC), *COLUMNS)),
         _rate(lambda: _aggregate(spark.read.parquet(str(directory)), *COLUMNS)),
+        runs=3,
+    )
+
+
+def _write(
+    spark: "SparkSession", client: flight.FlightClient, endpoint: str, batch: pa.RecordBatch
+) -> Row:
+    columns = [f"id + {index} AS {name}" for index, name in enumerate(COLUMNS)]
+    frame = spark.range(0, WRITTEN_ROWS, 1, CORES).selectExpr(*columns)
+
+    def write(topic: str) -> None:
+        frame.write.format("wings").option("endpoint", endpoint).mode("append").save(topic)
+
+    def push_plainly(topic: str) -> None:
+        times = WRITTEN_BATCHES // CORES
+        with ThreadPoolExecutor(CORES) as threads:
+            for pushed in [threads.submit(push, client, topic, batch, times) for _ in range(CORES)]:
+                pushed.result()
+
+    measure = _rate_into(client, write)
+    for _ in range(WARM_UPS):
+        measure()
+    return compare(
+        "Spark, write of 4 columns, against a plain DoPut of 2 threads",
+        "M rows/s",
+        0.17,
+        measure,
+        _rate_into(client, push_plainly),
+        runs=5,
+    )
+
+
+def _topic_to_topic(
+    spark: "SparkSession", client: flight.FlightClient, endpoint: str, directory: Path
+) -> Row:
+    """Measure the batches of a streaming query, as it reports them, against a plain drain.
+
+    What a query takes to start and to stop, more than a second, is not counted.
+    """
+    checkpoints = count()
+
+    def stream(topic: str) -> float:
+        frames = spark.readStream.format("wings").option("endpoint", endpoint)
+        frames = frames.option("startingOffsets", "earliest").option("topic", TOPIC)
+        frames = frames.option("maxOffsetsPerTrigger", STREAM_ROWS)
+        frames = frames.option("minPartitions", CORES).load()
+        writer = frames.writeStream.format("wings").option("endpoint", endpoint)
+        writer = writer.option("topic", topic).trigger(availableNow=True)
+        checkpoint = str(directory / f"checkpoint-{next(checkpoints)}")
+        query = writer.option("checkpointLocation", checkpoint).start()
+        query.awaitTermination()
+        _check_written(client, topic, ROWS)
+        return sum(batch["durationMs"]["triggerExecution"] for batch in query.recentProgress) / 1e3
+
+    def measure() -> float:
+        with _new_topic(client) as topic:
+            return ROWS / stream(topic) / 1e6
+
+    return compare(
+        f"Spark, topic to topic, {STREAM_ROWS / 1e6:g} M rows a batch, against a plain drain",
+        "M rows/s",
+        0.06,
+        measure,
+        _rate(lambda: _drain(client)),
         runs=3,
     )
 
@@ -141,6 +217,38 @@ def _drain(client: flight.FlightClient) -> int:
     tickets = [found.ticket for found in info.endpoints]
     with ThreadPoolExecutor(CORES) as threads:
         return sum(threads.map(drain, [client] * len(tickets), tickets))
+
+
+@contextmanager
+def _new_topic(client: flight.FlightClient) -> Generator[str]:
+    """Create the topic that one run writes to; it is deleted afterwards."""
+    create_topic(client, "written", narrow(1).schema)
+    try:
+        yield "written"
+    finally:
+        act(client, "delete-topic", topic="written")
+
+
+def _rate_into(client: flight.FlightClient, write: Callable[[str], None]) -> Callable[[], float]:
+    """Return a measure as `_rate` does, of a call that writes `WRITTEN_ROWS` to a new topic."""
+
+    def measure() -> float:
+        with _new_topic(client) as topic:
+
+            def written() -> int:
+                write(topic)
+                return WRITTEN_ROWS
+
+            rate = _rate(written)()
+            _check_written(client, topic, WRITTEN_ROWS)
+            return rate
+
+    return measure
+
+
+def _check_written(client: flight.FlightClient, topic: str, rows: int) -> None:
+    states: Any = act(client, "partition-states", topic=topic)
+    assert states[0]["next_offset"] == rows
 
 
 def _rate(read: Callable[[], int]) -> Callable[[], float]:
