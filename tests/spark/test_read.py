@@ -1,5 +1,6 @@
 import contextlib
 import io
+import json
 import math
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -202,6 +203,35 @@ def test_literals_of_every_type_are_pushed_down_as_they_are(
             optimized = plan_of(frame).partition("== Optimized Logical Plan ==")[2]
             assert "Filter" not in optimized.replace("RuntimeFilters", ""), wanted
             assert [row["small"] for row in frame.collect()] == [1], wanted
+    finally:
+        spark.conf.unset(PUSHDOWN)
+
+
+HOSTILE_NAMES = (
+    "a b", "a.b", "a`b", 'a"b', "a'b", 'x" OR 1=1 --', "select", "NULL", "ünïcödé", "日本", "%s",
+    "{n}", "$1", "a;b", "a\\b", "a\nb", "a,b", "1", " ", "struct<n:bigint>", "/*", "a\u200db",
+)  # fmt: skip
+
+
+def test_columns_of_hostile_names_are_read_and_filtered_by(
+    wings: Client, new_topic_id: str, load: Load, spark: "SparkSession"
+) -> None:
+    rows = pa.table({name: [index, 100, None] for index, name in enumerate(HOSTILE_NAMES)})
+    topic = wings.create_topic(new_topic_id, rows.schema)
+    wings.push(topic, rows)
+    columns = ["`{}`".format(name.replace("`", "``")) for name in HOSTILE_NAMES]
+    wanted = " AND ".join(f"{column} < 100" for column in columns)
+    expected = [tuple(range(len(HOSTILE_NAMES)))]
+    assert load(topic.id).where(wanted).collect() == expected
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        frame = load(topic.id).where(wanted)
+        optimized = plan_of(frame).partition("== Optimized Logical Plan ==")[2]
+        assert "< 100" not in optimized  # All were pushed.
+        assert frame.collect() == expected
+        for column in (columns[0], columns[-1]):  # By names alone, too.
+            named = json.dumps([HOSTILE_NAMES[columns.index(column)]])
+            assert load(topic.id, columns=named).where(f"{column} = 100").collect() == [(100,)]
     finally:
         spark.conf.unset(PUSHDOWN)
 
