@@ -1,18 +1,14 @@
 """`wings gather`: one request to many partitions, topics and servers; replies as they come."""
 
-import sys
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import typer
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
 import wings_client
-from wings_client import Client, Connection, Topic
+from wings_client import Client, Topic
 from wings_client.cli.endpoint import DEFAULT, connected, short_name
 from wings_client.cli.following import (
     ColumnsOption,
@@ -20,26 +16,17 @@ from wings_client.cli.following import (
     FormatOption,
     SystemColumnsOption,
 )
-from wings_client.cli.output import Format, Writer, check_output, stream_writer
+from wings_client.cli.gathered import Display, tell
+from wings_client.cli.output import Format, check_output
 from wings_client.cli.values import (
     chosen_columns,
     parse_offset,
     parse_partition,
-    partition_text,
     printable,
 )
-from wings_client.gather import EMPTY, GatherEnd, GatherReason, Reply, Request
-from wings_core.errors import Unavailable, WingsError
+from wings_client.gather import EMPTY, Gather, GatherEnd, Reply, Request, Sentinel
+from wings_core.errors import Unavailable
 from wings_core.partitions import JsonScalar
-
-SHOWN_MAX = 20
-"""Most sources with a line of their own in the live count; the others are one line together."""
-
-FAILURES_SHOWN_MAX = 10
-"""Most sources that are named with what they failed with."""
-
-FAILED = {GatherReason.NO_RESPONDERS, GatherReason.SERVER_ERROR, GatherReason.DISCONNECTED}
-"""Reasons with exit status 1."""
 
 Kind = Literal["fetch", "scan", "follow"]
 
@@ -59,10 +46,8 @@ class OnError(StrEnum):
     CONTINUE = "continue"
 
 
-class SentinelOption(StrEnum):
-    """Which reply ends the gather."""
-
-    EMPTY = "empty"
+EMPTY_NAME = "empty"
+"""The sentinel that is no column."""
 
 
 def gather(
@@ -105,8 +90,12 @@ def gather(
         int | None, typer.Option(metavar="N", min=1, help="End with so many replies.")
     ] = None,
     sentinel: Annotated[
-        SentinelOption | None,
-        typer.Option(help="empty: a reply without messages ends it, and is not shown."),
+        str | None,
+        typer.Option(
+            metavar="empty|COLUMN",
+            help="empty: a reply without messages ends it, and is not shown. A column of type "
+            "bool: a reply in which it is true of a message is the last.",
+        ),
     ] = None,
     on_error: Annotated[
         OnError, typer.Option(help="Whether a source that fails ends it.")
@@ -143,18 +132,14 @@ def gather(
     servers = endpoint or [DEFAULT]
     with connected(servers[0], topics[0]) as client:
         described = [client.topic(name) for name in topics]
-        if wanted_format is Format.ARROW and len({str(each.schema) for each in described}) > 1:
-            raise typer.BadParameter(
-                "an Arrow stream has one schema, and the topics have several",
-                param_hint="--format",
-            )
+        _check_one_schema(described, wanted_format)
         requests = [
             Request(
                 topic.name,
                 value,
                 where,
                 kind=_kind(kind),
-                columns=_tuple(chosen_columns(columns, topic.schema)),
+                columns=_columns(columns, sentinel, topic),
                 filter=predicate,
                 system_columns=system_columns,
                 endpoint=None if server == servers[0] else server,
@@ -172,139 +157,75 @@ def gather(
             timeout=None if timeout is None else timeout / 1000,
             stall_timeout=None if stall_timeout is None else stall_timeout / 1000,
             max_messages=max_replies,
-            sentinel=None if sentinel is None else EMPTY,
+            sentinel=_sentinel(sentinel, described),
             on_error="end" if on_error is OnError.END else "continue",
         )
-        shown = _Shown(requests, wanted_format, servers[0])
-        interrupted = False
-        try:
-            with gathered, shown:
-                for reply in gathered:
-                    shown.show(reply)
-        except KeyboardInterrupt:
-            interrupted = True
-        gathered.cancel()
-        end = gathered.end
-    assert end is not None
-    raise typer.Exit(_tell(end, servers[0], interrupted=interrupted))
+        end, interrupted = _shown(gathered, Display(requests, wanted_format, servers[0]))
+    raise typer.Exit(tell(end, servers[0], interrupted=interrupted))
 
 
-class _Shown:
-    """Writes replies to standard output, and counts them on a terminal.
+def _check_one_schema(topics: Sequence[Topic], wanted: Format) -> None:
+    if wanted is Format.ARROW and len({str(topic.schema) for topic in topics}) > 1:
+        raise typer.BadParameter(
+            "an Arrow stream has one schema, and the topics have several", param_hint="--format"
+        )
 
-    Args:
-        requests: The sources.
-        wanted: The format.
-        server: Of requests that name none.
+
+def _sentinel(given: str | None, topics: Sequence[Topic]) -> Sentinel | None:
+    """Return the sentinel that a name stands for.
+
+    Raises:
+        typer.BadParameter: A topic has no such column, or one of another type.
     """
+    if given is None:
+        return None
+    if given == EMPTY_NAME:
+        return EMPTY
+    for topic in topics:
+        index = topic.schema.get_field_index(given)
+        if index < 0 or not pa.types.is_boolean(topic.schema.field(index).type):
+            raise typer.BadParameter(
+                f"{short_name(topic.name)} has no column {printable(given)} of type bool",
+                param_hint="--sentinel",
+            )
 
-    def __init__(self, requests: Sequence[Request], wanted: Format, server: str) -> None:
-        self._wanted = wanted
-        self._several = len({request.endpoint for request in requests}) > 1
-        self._server = server
-        self._counts = {id(request): [0, 0] for request in requests}
-        self._requests = requests
-        self._writers: dict[str, Writer] = {}
-        console = Console(stderr=True)
-        self._live = Live(console=console, auto_refresh=False, transient=True)
-        self._is_live = console.is_terminal
-        self._shares_terminal = self._is_live and sys.stdout.isatty()
+    # Imported here: a command's start is not to wait for it.
+    import pyarrow.compute
 
-    def show(self, reply: Reply) -> None:
-        """Write a reply and count it."""
-        if self._shares_terminal:
-            self._live.stop()  # Takes the count away, so that the messages stand above it.
-        self._writer(reply.request.topic, reply.batch.schema).write(reply.batch)
-        if self._shares_terminal:
-            self._live.start()
-        counts = self._counts[id(reply.request)]
-        counts[0] += 1
-        counts[1] += reply.batch.num_rows
-        self._refresh()
+    pc: Any = pyarrow.compute
 
-    def __enter__(self) -> None:
-        """Begin to show the count."""
-        if self._is_live:
-            self._live.start()
-            self._refresh()
+    def goes_on(reply: Reply) -> bool:
+        return not pc.any(reply.batch.column(given)).as_py()
 
-    def __exit__(self, *error: object) -> None:
-        """Take the count away, and end what was written."""
-        if self._is_live:
-            self._live.stop()
-        for writer in self._writers.values():
-            writer.close()
-
-    def _refresh(self) -> None:
-        if self._is_live:
-            self._live.update(self._table(), refresh=True)
-
-    def _table(self) -> Table:
-        table = Table("source", box=None, padding=(0, 2, 0, 0))
-        table.add_column("replies", justify="right")
-        table.add_column("messages", justify="right")
-        for request in self._requests[:SHOWN_MAX]:
-            replies, messages = self._counts[id(request)]
-            name = source_name(request, self._server if self._several else None)
-            table.add_row(name, f"{replies:,}", f"{messages:,}")
-        others = self._requests[SHOWN_MAX:]
-        if others:
-            sums = [sum(self._counts[id(each)][index] for each in others) for index in (0, 1)]
-            table.add_row(f"{len(others):,} others", f"{sums[0]:,}", f"{sums[1]:,}")
-        return table
-
-    def _writer(self, topic: str, schema: pa.Schema) -> Writer:
-        # An Arrow stream is one, whatever topics it is of.
-        key = "" if self._wanted is Format.ARROW else topic
-        writer = self._writers.get(key)
-        if writer is None:
-            writer = self._writers[key] = stream_writer(schema, self._wanted)
-        return writer
+    return goes_on
 
 
-def source_name(request: Request, server: str | None) -> str:
-    """Return how a person names a source; with its server, where there are several."""
-    name = f"{short_name(request.topic)}/{partition_text(_text(request.partition))}"
-    where = request.endpoint or server
-    return name if where is None else f"{name} at {where}"
+def _columns(given: list[str] | None, sentinel: str | None, topic: Topic) -> tuple[str, ...] | None:
+    """Return the columns to ask for.
+
+    Raises:
+        typer.BadParameter: The sentinel's is not among those that were given.
+    """
+    columns = chosen_columns(given, topic.schema)
+    if columns is None:
+        return None
+    if sentinel not in {None, EMPTY_NAME, *columns}:
+        raise typer.BadParameter(f"must show {sentinel}, which ends it", param_hint="--columns")
+    return tuple(columns)
 
 
-def _text(value: object) -> JsonScalar:
-    assert not isinstance(value, bytes)
-    return value  # pyright: ignore[reportReturnType] - what is left of a partition value.
-
-
-def _tell(end: GatherEnd, server: str, *, interrupted: bool) -> int:
-    """Say how it ended; return the exit status."""
-    sources = len(end.sources)
-    said = (
-        f"{'cancelled' if interrupted else end.reason}: {_count(end.replies, 'reply', 'replies')}, "
-        f"{_count(end.rows, 'message')} of {_count(sources, 'source')} in {end.elapsed:.2f} s"
-    )
-    if end.reason in FAILED and isinstance(end.error, WingsError):
-        said += f": {_problem(end.error)}"
-    failed = [each for each in end.sources if each.error is not None]
-    if end.reason is not GatherReason.NO_RESPONDERS and len(failed) > 0 and not interrupted:
-        for each in failed[:FAILURES_SHOWN_MAX]:
-            assert each.error is not None
-            name = source_name(each.request, server)
-            typer.echo(f"{name} failed: {_problem(each.error)}", err=True)
-        if len(failed) > FAILURES_SHOWN_MAX:
-            typer.echo(f"{len(failed) - FAILURES_SHOWN_MAX:,} more sources failed", err=True)
-    typer.echo(said, err=True)
-    if interrupted:
-        return 130
-    return 1 if end.reason in FAILED or failed else 0
-
-
-def _problem(error: WingsError) -> str:
-    if isinstance(error, Unavailable) and error.facts.get("connection") == Connection.UNREACHABLE:
-        return f"nobody answers at {error.facts.get('endpoint')}"
-    return " ".join(printable(error.message.replace("\n", " ")).split())
-
-
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def _shown(gathered: Gather, shown: Display) -> tuple[GatherEnd, bool]:
+    """Show the replies; return the end, and whether it was Ctrl-C."""
+    interrupted = False
+    try:
+        with gathered, shown:
+            for reply in gathered:
+                shown.show(reply)
+    except KeyboardInterrupt:
+        interrupted = True
+    gathered.cancel()
+    assert gathered.end is not None
+    return gathered.end, interrupted
 
 
 def _partitions(
@@ -327,7 +248,3 @@ def _kind(kind: KindOption) -> Kind:
     if kind is KindOption.SCAN:
         return "scan"
     return "follow" if kind is KindOption.FOLLOW else "fetch"
-
-
-def _tuple(columns: list[str] | None) -> tuple[str, ...] | None:
-    return None if columns is None else tuple(columns)

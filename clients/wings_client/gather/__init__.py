@@ -12,7 +12,7 @@ print(gather.end.reason)
 from wings_client.gather._end import GatherEnd, GatherReason, SourceState
 from wings_client.gather._gather import Gather
 from wings_client.gather._request import Reply, Request
-from wings_client.gather._rules import EMPTY, Strategy, first, stall, wait
+from wings_client.gather._rules import EMPTY, Sentinel, Strategy, first, stall, wait
 
 __all__ = [
     "EMPTY",
@@ -21,6 +21,7 @@ __all__ = [
     "GatherReason",
     "Reply",
     "Request",
+    "Sentinel",
     "SourceState",
     "Strategy",
     "first",
