@@ -87,6 +87,9 @@ def test_an_ipv6_host_stands_in_brackets() -> None:
     with server_process(flags=["--flight", "[::1]:0", "--http", "[::1]:0"]) as server:
         assert re.fullmatch(r"grpc://\[::1\]:\d+", server.flight)
         assert httpx.get(f"{server.http}/healthz").status_code == 200
+        for path in ("healthz", "readyz"):
+            head = httpx.head(f"{server.http}/{path}")
+            assert (head.status_code, head.content) == (200, b"")
         assert list(server.client().list_flights()) == []
         assert server.terminate() == 0
 

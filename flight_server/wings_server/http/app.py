@@ -46,11 +46,13 @@ def create_app(ready: Callable[[], bool], service: HttpService | None = None) ->
 
     # Handlers are coroutines so that none takes a thread.
 
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", tags=["health"])
     async def healthz() -> Status:  # pyright: ignore[reportUnusedFunction]
         """Tell that the process is alive, also while it drains."""
         return Status()
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", tags=["health"], responses={503: {"model": errors.ErrorBody}})
     async def readyz() -> Status:  # pyright: ignore[reportUnusedFunction]
         """Tell whether the server takes requests; 503 while it starts or drains."""
