@@ -20,6 +20,7 @@ import pytest
 
 import wings_client
 from wings_client.cli import main
+from wings_core.errors import TopicNotFound
 from wings_server.testing import RunningServer, running_server
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -340,6 +341,51 @@ def test_a_file_makes_its_topic(wings: Wings, new_topic_id: str, tmp_path: Path)
     assert fetched.out.startswith(f"Topic: {new_topic_id}, Partition: 2, Start: 0, End: 5\n")
 
 
+def test_a_topic_that_was_made_for_a_file_is_deleted_where_nothing_of_it_was_pushed(
+    wings: Wings, server: RunningServer, new_topic_id: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("k,n\na,1\n,2\n")
+    push = ("push", new_topic_id, path, "--partition-key", "k", "--create")
+    failed = wings(*push)
+    assert failed.status == 1
+    created, deleted, problem = failed.err.splitlines()
+    assert created.startswith(f"created {new_topic_id}: ")
+    assert deleted == f"deleted {new_topic_id}, which is empty"
+    assert problem.endswith("; nothing was pushed")
+    with wings_client.connect(server.flight) as client:
+        with pytest.raises(TopicNotFound):
+            client.topic(new_topic_id)
+        # One that was there before stays, and so does one with rows.
+        client.create_topic(new_topic_id, {"k": "string", "n": "int64"}, "k")
+        assert wings(*push).status == 1
+        assert client.topic(new_topic_id).partition_key == "k"
+
+
+def test_a_file_of_another_encoding_is_pushed_and_its_lines_are_named(
+    wings: Wings, new_topic_id: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes('prénom;n\n"a\nb";1\nZoé;2\n'.encode("utf-16"))
+    push = ("push", new_topic_id, path, "--delimiter", ";")
+    plain = wings(*push, "--create")
+    assert plain.status == 1
+    assert "the file is UTF-16: say which encoding it has, like --encoding utf-16" in plain.err
+    assert wings(*push, "--create", "--encoding", "utf-16").status == 0
+    fetched = wings("fetch", new_topic_id, "--offset", 0, "--format", "json")
+    assert json.loads(fetched.out) == [
+        {"prénom": "a\nb", "n": 1},
+        {"prénom": "Zoé", "n": 2},
+    ]
+    path.write_bytes('prénom;n\n"a\nb";1\nZoé;x\n'.encode("utf-16"))
+    assert "line 4: column 'n': 'x'" in wings(*push, "--encoding", "utf-16").err
+    assert "not ascii, near byte" in wings(*push, "--encoding", "ascii").err
+    for wrong in ("klingon", "hex"):
+        assert wings(*push, "--encoding", wrong).status == 2
+    (tmp_path / "rows.jsonl").write_text("{}")
+    assert wings("push", new_topic_id, tmp_path / "rows.jsonl", "--encoding", "ascii").status == 2
+
+
 def test_a_bad_row_keeps_what_came_before_and_nothing_of_its_batch(
     wings: Wings, server: RunningServer, new_topic_id: str, tmp_path: Path
 ) -> None:
@@ -545,7 +591,7 @@ def test_bench_measures_and_leaves_nothing_behind(wings: Wings, server: RunningS
 @pytest.mark.parametrize(
     "command",
     ["topic create", "topic list", "topic describe", "topic delete", "push", "fetch", "tail",
-     "consume", "bench"],
+     "consume", "bench", "gather"],
 )  # fmt: skip
 def test_every_command_teaches_by_an_example(wings: Wings, command: str) -> None:
     result = wings(*command.split(), "--help")
@@ -577,7 +623,25 @@ def test_gather_ends_as_it_is_told(wings: Wings, topic: str) -> None:
     assert (stalled.status, stalled.err[:18]) == (0, "stall: 2 replies, ")
     assert wings("gather", topic, "--timeout", 0).status == 2
     assert wings("gather", topic, "--max-replies", 0).status == 2
-    assert wings("gather", topic, "--sentinel", "full").status == 2
+
+
+def test_a_column_that_is_true_ends_a_gather(
+    wings: Wings, server: RunningServer, new_topic_id: str
+) -> None:
+    with wings_client.connect(server.flight) as client:
+        client.create_topic(new_topic_id, {"n": "int64", "last": "bool"})
+        client.push(new_topic_id, {"n": [1, 2], "last": [False, None]})
+        client.push(new_topic_id, {"n": [3, 4], "last": [False, True]})
+    follow = ("gather", new_topic_id, "--kind", "follow", "--timeout", 30_000, "--format", "json")
+    ended = wings(*follow, "--sentinel", "last")
+    assert ended.status == 0
+    assert [json.loads(line)["n"] for line in ended.out.splitlines()] == [1, 2, 3, 4]
+    assert ended.err.startswith("sentinel: ")
+    for wrong in ("n", "full"):
+        refused = wings(*follow, "--sentinel", wrong)
+        assert (refused.status, refused.out) == (2, "")
+        assert f"has no column {wrong} of type bool" in refused.err
+    assert wings(*follow, "--sentinel", "last", "--columns", "n").status == 2
 
 
 def test_gather_asks_several_topics(wings: Wings, topic: str) -> None:

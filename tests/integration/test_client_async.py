@@ -18,7 +18,10 @@ from wings_client.gather import GatherReason, Request
 from wings_core.errors import InvalidArgument, ResourceExhausted, Unavailable
 from wings_server.testing import RunningServer
 
-pytestmark = pytest.mark.parametrize("connect", ["sync"], indirect=True)
+pytestmark = [
+    pytest.mark.usefixtures("connect"),
+    pytest.mark.parametrize("connect", ["sync"], indirect=True),
+]
 
 TRIES = 5
 """How often a bound on time is tried: another process may have the processor for a while."""
@@ -52,11 +55,6 @@ def run(
 
 def public(of: type) -> set[str]:
     return {name for name, _ in inspect.getmembers(of, callable) if not name.startswith("_")}
-
-
-@pytest.fixture(autouse=True)
-def _uses_connect(connect: object) -> None:
-    """Here only so that the mark holds of every test."""
 
 
 def test_every_call_of_the_client_has_an_async_form() -> None:

@@ -1,10 +1,11 @@
 """`wings push`: the rows of a file to a topic, batch by batch, each row once."""
 
+import codecs
 import shlex
 import sys
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 
@@ -44,6 +45,10 @@ DelimiterOption = Annotated[
     str | None,
     typer.Option(metavar="CHAR", help="Between CSV's values. Default: a comma; a tab in .tsv."),
 ]
+EncodingOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Of CSV, like latin1 or utf-16. Default: UTF-8."),
+]
 CreateOption = Annotated[
     bool, typer.Option("--create", help="Create the topic, if there is none, from the first rows.")
 ]
@@ -67,6 +72,7 @@ def push(
     *,
     file_format: FormatOption = None,
     delimiter: DelimiterOption = None,
+    encoding: EncodingOption = None,
     create: CreateOption = False,
     partition_key: PartitionKeyOption = None,
     field: FieldOption = None,
@@ -95,9 +101,15 @@ def push(
         raise typer.BadParameter("--partition-key and --field go with --create")
     if delimiter is not None and len(delimiter) != 1:
         raise typer.BadParameter("one character", param_hint="--delimiter")
+    if encoding is not None:
+        _check_encoding(encoding)
     fields = parse_fields(field or [])
     path = _path(file)
-    with open_file(path, file_format, delimiter) as opened, connected(endpoint, topic) as client:
+    with (
+        open_file(path, file_format, delimiter, encoding) as opened,
+        connected(endpoint, topic) as client,
+    ):
+        created = False
         try:
             described, inferred = client.topic(topic), set[str]()
         except TopicNotFound:
@@ -105,18 +117,28 @@ def push(
                 raise
             described = _create(client, topic, _inferred(opened, fields), partition_key)
             inferred = set(described.schema.names) - fields.keys()
+            created = True
         if partition_key is not None and described.partition_key != partition_key:
             raise InvalidArgument(
                 f"the topic is there already, partitioned by {described.partition_key!r:.80}, not "
                 f"by {partition_key!r:.80}"
             )
         try:
-            _push(client, described, opened)
+            with _deleted_if_empty(client, described) if created else nullcontext():
+                _push(client, described, opened)
         except SchemaMismatch as error:
             column = error.facts.get("column")
             if isinstance(column, str) and column in inferred:
                 raise _guessed(error, column) from None
             raise
+
+
+def _check_encoding(name: str) -> None:
+    try:
+        codecs.getincrementaldecoder(name)
+        b"".decode(name)
+    except LookupError as error:
+        raise typer.BadParameter(str(error), param_hint="--encoding") from None
 
 
 def _path(file: Path) -> Path | None:
@@ -145,8 +167,8 @@ def _guessed(error: SchemaMismatch, column: str) -> SchemaMismatch:
     """Say that a type was only what the first rows had, and how to set it."""
     option = shlex.quote(f"{column}:TYPE")
     return SchemaMismatch(
-        f"{error.message}. The column's type is that of the first rows: to set it, delete the "
-        f"topic and push with --field {option}",
+        f"{error.message}. The column's type is that of the first rows: to set it, push to a new "
+        f"topic with --field {option}",
         **error.facts,
     )
 
@@ -155,6 +177,21 @@ def _create(client: Client, topic: str, schema: pa.Schema, partition_key: str | 
     created = client.create_topic(topic, schema, partition_key, if_not_exists=True)
     typer.echo(f"created {short_name(created.name)}: {columns_text(created)}", err=True)
     return created
+
+
+@contextmanager
+def _deleted_if_empty(client: Client, created: Topic) -> Generator[None]:
+    """Delete a topic that was created for a file again, where the block fails and it is empty."""
+    try:
+        yield
+    except (WingsError, typer.Exit):
+        with suppress(WingsError):  # What failed first tells more.
+            if client.topic(created.name).uuid == created.uuid and not any(
+                state.next_offset for state in client.partitions(created)
+            ):
+                client.delete_topic(created)
+                typer.echo(f"deleted {short_name(created.name)}, which is empty", err=True)
+        raise
 
 
 def _push(client: Client, topic: Topic, file: OpenFile) -> None:

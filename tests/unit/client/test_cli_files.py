@@ -184,9 +184,9 @@ def test_a_csv_value_far_down_that_does_not_fit_names_its_line(
     [
         ("a,b\n1,2\n3\n", "line 3: Expected 2 columns, got 1"),
         ('a,b\n1,2\n3,"x\n4,y\n', "line 3: a quote is never closed"),
-        ("a,b\n1,x\n2,caf\xe9\n", "line 3: column 'b': not UTF-8: convert the file first"),
-        ("pr\xe9nom,b\n1,2\n", "the first line is not UTF-8: convert the file first"),
-        ("\xff\xfea\x00\n\x00", "the file is UTF-16: convert the file first"),
+        ("a,b\n1,x\n2,caf\xe9\n", "line 3: column 'b': not UTF-8: say which encoding it has"),
+        ("pr\xe9nom,b\n1,2\n", "the first line is not UTF-8: say which encoding it has"),
+        ("\xff\xfea\x00\n\x00", "the file is UTF-16: say which encoding it has"),
         (",a\n1,2\n", "column 1 has no name in the first line"),
         ("a,b,a\n1,2,3\n", "columns 1 and 3 are both named 'a'"),
         ("", "the file is empty"),
@@ -196,6 +196,23 @@ def test_csv_that_is_broken_names_the_line(tmp_path: Path, text: str, problem: s
     path = write(tmp_path / "broken.csv", text.encode("latin-1"))
     with pytest.raises((SchemaMismatch, InvalidArgument), match=problem):
         read(path)
+
+
+def test_text_of_any_encoding_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_module, "BLOCK_BYTES", 4099)  # Cuts characters in two.
+    monkeypatch.setattr(source_module, "HEAD_BYTES", 10_001)
+    texts = [f"{index} é 中 𝄞" for index in range(3_000)]
+    content = "a\n" + "\n".join(texts) + "\n"
+    for encoding in ("utf-16", "utf-8-sig", "gb18030", "utf-32-be"):
+        path = write(tmp_path / "rows.csv", content.encode(encoding))
+        assert read(path, encoding=encoding).column("a").to_pylist() == texts
+        packed = write(tmp_path / "rows.csv.gz", gzip.compress(content.encode(encoding)))
+        assert read(packed, encoding=encoding).column("a").to_pylist() == texts
+    broken = write(tmp_path / "rows.csv", content.encode("utf-16")[:-1])
+    with pytest.raises(InvalidArgument, match="not utf-16"):
+        read(broken, encoding="utf-16")
 
 
 def test_an_empty_line_is_a_row_where_there_is_one_column(tmp_path: Path) -> None:

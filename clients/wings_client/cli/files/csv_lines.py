@@ -13,7 +13,7 @@ from wings_core.errors import InvalidArgument
 HEADER_BYTES_MAX = 1024 * 1024
 """The names of the columns must end before."""
 
-CONVERT = "convert the file first, like `iconv -f latin1 -t utf-8`"
+CONVERT = "say which encoding it has, like --encoding latin1"
 """What to do about a file of another encoding."""
 
 
@@ -62,18 +62,19 @@ def is_open(batch: pa.RecordBatch, tail: bytes) -> bool:
     return value is not None and value.endswith("\n") and not is_closed
 
 
-def line_of(path: Path, delimiter: str, row: int) -> int | None:
+def line_of(path: Path, delimiter: str, row: int, encoding: str | None = None) -> int | None:
     """Return the line at which a row begins; None where Python reads the file otherwise.
 
     Args:
         path: Of the file.
         delimiter: What stands between values.
         row: Counted from 1, the names not counted.
+        encoding: Of the file; None: UTF-8.
     """
     if compression_of(path) is not None:
         return None
     try:
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        with path.open(encoding=encoding or "utf-8-sig", errors="replace", newline="") as file:
             reader = csv.reader(file, delimiter=delimiter)
             names = next((found for found in reader if found), [])
             begins = reader.line_num + 1

@@ -196,8 +196,11 @@ class CsvRows:
         """Say where a row is: its line, where that can be known."""
         if file.is_plain:
             return f"line {row + 1}"
-        line = None if self._path is None else line_of(self._path, self._delimiter, row)
+        line = None if self._path is None else self._line_of(self._path, row)
         return f"row {row}" if line is None else f"line {line}"
+
+    def _line_of(self, path: Path, row: int) -> int | None:
+        return line_of(path, self._delimiter, row, self._source.encoding)
 
 
 def _head_file(head: bytes) -> CsvFile:

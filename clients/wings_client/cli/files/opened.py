@@ -66,7 +66,10 @@ class OpenFile:
 
 @contextmanager
 def open_file(
-    path: Path | None, given: FileFormat | None = None, delimiter: str | None = None
+    path: Path | None,
+    given: FileFormat | None = None,
+    delimiter: str | None = None,
+    encoding: str | None = None,
 ) -> Generator[OpenFile]:
     """Open a file to read its rows.
 
@@ -74,16 +77,22 @@ def open_file(
         path: Where it is; None for standard input.
         given: Its format; None: told by its name, else by its first bytes.
         delimiter: Of CSV; None: a tab for `.tsv`, else a comma.
+        encoding: Of CSV, as Python names it; None: UTF-8.
 
     Raises:
-        typer.BadParameter: Its format is not known, or standard input cannot be read in it.
+        typer.BadParameter: Its format is not known, or standard input cannot be read in it; or it
+            has no encoding.
         InvalidArgument: It is not of that format.
     """
-    with Source(path) as source:
+    with Source(path, encoding) as source:
         name = "standard input" if path is None else str(path)
         found = given or (None if path is None else format_by_name(path))
         if found is None:
             found = format_by_content(source.head())
+        if encoding is not None and found is not FileFormat.CSV:
+            raise typer.BadParameter(
+                f"goes with CSV; {name} is {found.value}", param_hint="--encoding"
+            )
         yield OpenFile(name, found, _rows(source, path, found, delimiter), source)
 
 

@@ -1,5 +1,6 @@
 """Bytes of a file, a compressed file or standard input, block by block."""
 
+import codecs
 import io
 import os
 import select
@@ -35,19 +36,25 @@ class Source:
 
     Args:
         path: Of a file; None for standard input.
+        encoding: Of the text that it is, which is read as UTF-8 then; None: bytes as they are.
 
     Attributes:
         size: In bytes; None where it is not known.
         position: How much of that was read; whoever reads the file otherwise keeps it.
+        encoding: As it was given.
         is_plain: Whether it is a file on a disk, not compressed, which can be mapped.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, encoding: str | None = None) -> None:
+        self.encoding = encoding
         self.size: int | None = None
         self.position = 0
         self._head: bytes | None = None
         self._ended = False
         self._compressed: Any = None
+        self._decoder = None if encoding is None else codecs.getincrementaldecoder(encoding)()
+        self._decoded = b""
+        """What is more than was asked for."""
         if path is None:
             self._file: io.FileIO = io.FileIO(sys.stdin.fileno(), closefd=False)
         else:
@@ -110,13 +117,29 @@ class Source:
         while left > 0:
             if blocks and self._is_pipe and not self._has_more(quiet):
                 break
-            block = self._read_some(left)
+            block = self._read_text(left) if self._decoder else self._read_some(left)
             if not block:
                 self._ended = True
                 break
             blocks.append(block)
             left -= len(block)
         return b"".join(blocks)
+
+    def _read_text(self, bytes_max: int) -> bytes:
+        """Return the next bytes as UTF-8; empty at the end."""
+        assert self._decoder is not None
+        while not self._decoded:
+            block = self._read_some(BLOCK_BYTES)
+            try:
+                self._decoded = self._decoder.decode(block, final=not block).encode()
+            except UnicodeError as error:
+                raise InvalidArgument(
+                    f"not {self.encoding}, near byte {self.position}: {error!s:.100}"
+                ) from None
+            if not block:
+                break
+        found, self._decoded = self._decoded[:bytes_max], self._decoded[bytes_max:]
+        return found
 
     def _read_some(self, bytes_max: int) -> bytes:
         if self._compressed is None:
@@ -131,6 +154,8 @@ class Source:
         return block
 
     def _has_more(self, seconds: float) -> bool:
+        if self._decoded:
+            return True
         ready, _, _ = select.select([self._file], [], [], seconds)
         return bool(ready)
 
