@@ -1,10 +1,11 @@
 """Share groups under test: coordinators over replicas with durable stores, and a clock to set."""
 
 from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fix_metadata import MetadataUnderTest, open_sqlite
@@ -14,8 +15,8 @@ from wings_core.fetch.fetcher import Cancel
 from wings_core.model import Topic
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.coordinator import Coordinator
-from wings_core.share.interfaces import ShareCoordinator
-from wings_core.share.links import LocalLink
+from wings_core.share.interfaces import HoldReplica, ShareCoordinator
+from wings_core.share.links import LocalLink, ReplicaLink
 from wings_core.share.model import (
     Acknowledgement,
     AcknowledgeType,
@@ -25,9 +26,13 @@ from wings_core.share.model import (
     ShareGroup,
     dead_letter_id,
 )
+from wings_core.share.remote.link import RemoteLink
 from wings_core.share.replica import Replica
 from wings_core.share.store import SqliteHoldStore
 from wings_core.times import Deadline
+from wings_server.holds.handlers import hold_service
+from wings_server.metadata.service import GrpcService
+from wings_server.settings import Address
 
 ROWS_MAX = 65_536
 
@@ -41,6 +46,16 @@ class HandClock:
 
     def now(self) -> float:
         return self.time
+
+
+class CurrentReplica:
+    """The replica that stands behind a link at the time of each call."""
+
+    def __init__(self, link: LocalLink) -> None:
+        self._link = link
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._link.replica, name)
 
 
 @dataclass
@@ -89,20 +104,46 @@ class ShareUnderTest:
     replicas: list[Replica] = field(default_factory=list)
     opened: list[Coordinator] = field(default_factory=list)
     links: list[LocalLink] = field(default_factory=list)
+    over_grpc: bool = False
+    services: list[GrpcService | None] = field(default_factory=list)
     groups: "count[int]" = field(default_factory=lambda: count(1))
 
     def __post_init__(self) -> None:
         self.topic = self.metadata.create_topic()
         self.replicas = [self.open_replica(number) for number in range(self.replica_count)]
         self.links = [LocalLink(replica) for replica in self.replicas]
+        if self.over_grpc:
+            self.services = [None] * self.replica_count
+            for number in range(self.replica_count):
+                self.serve(number)
         self.coordinator = self.open_coordinator()
 
     def open_replica(self, number: int) -> Replica:
         return Replica(SqliteHoldStore(self.directory / f"holds-{number}.sqlite"), self.clock)
 
+    def serve(self, number: int, port: int = 0) -> None:
+        """Serve a replica over gRPC, whichever stands for it at the time."""
+        replica = cast("HoldReplica", CurrentReplica(self.links[number]))
+        service = GrpcService([hold_service(replica)], Address("127.0.0.1", port))
+        service.start()
+        self.services[number] = service
+
+    def stop_serving(self, number: int) -> int:
+        """Stop a replica's service; return its port."""
+        service = self.services[number]
+        assert service is not None
+        service.stop(drain_seconds=0)
+        self.services[number] = None
+        return service.address.port
+
     def open_coordinator(self) -> Coordinator:
+        links: list[ReplicaLink] = list(self.links)
+        if self.over_grpc:
+            links = [
+                RemoteLink(str(service.address)) for service in self.services if service is not None
+            ]
         coordinator = Coordinator(
-            self.links,
+            links,
             self.metadata.registry,
             self.dead_letters,
             local=self.replica_count == 1,
@@ -168,6 +209,9 @@ class ShareUnderTest:
     def close(self) -> None:
         for coordinator in self.opened:
             coordinator.close()
+        for service in self.services:
+            if service is not None:
+                service.stop(drain_seconds=0)
         for replica in self.replicas:
             replica.close()
 
@@ -185,15 +229,33 @@ def spans(ranges: Sequence[LeasedRange]) -> list[tuple[int, int, int]]:
     return [(leased.start_offset, leased.end_offset, leased.delivery_count) for leased in ranges]
 
 
-@pytest.fixture(params=[1, 3], ids=["embedded", "three-replicas"])
-def share(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[ShareUnderTest]:
-    """A topic without a key, and groups over it, embedded and with three replicas."""
-    with open_sqlite(tmp_path) as metadata:
-        under_test = ShareUnderTest(metadata, tmp_path, request.param)
+@contextmanager
+def open_share(
+    directory: Path, replica_count: int, *, over_grpc: bool = False
+) -> Generator[ShareUnderTest]:
+    with open_sqlite(directory) as metadata:
+        under_test = ShareUnderTest(metadata, directory, replica_count, over_grpc=over_grpc)
         try:
             yield under_test
         finally:
             under_test.close()
 
 
-__all__ = ["UNPARTITIONED", "ShareUnderTest", "entry_of", "share", "spans"]
+@pytest.fixture(params=["embedded", "three-replicas", "three-over-grpc"])
+def share(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[ShareUnderTest]:
+    """A topic without a key, and groups over it, embedded and with three replicas."""
+    over_grpc = request.param == "three-over-grpc"
+    with open_share(
+        tmp_path, 1 if request.param == "embedded" else 3, over_grpc=over_grpc
+    ) as opened:
+        yield opened
+
+
+@pytest.fixture
+def remote_share(tmp_path: Path) -> Generator[ShareUnderTest]:
+    """The same with three replicas over gRPC alone."""
+    with open_share(tmp_path, 3, over_grpc=True) as opened:
+        yield opened
+
+
+__all__ = ["UNPARTITIONED", "ShareUnderTest", "entry_of", "remote_share", "share", "spans"]

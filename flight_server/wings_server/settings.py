@@ -181,6 +181,14 @@ class MetadataSettings(Settings):
     )
 
 
+class HoldSettings(Settings):
+    """The settings of a replica of holds: those of a server that it has, and where it listens."""
+
+    listen: AddressSetting = Field(
+        default=Address("127.0.0.1", 7779), description="Where holds are served over gRPC."
+    )
+
+
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
 

@@ -7,6 +7,9 @@ from wings_core.data_directory import DataDirectory
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.place import open_postgres
 from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.share.interfaces import HoldReplica
+from wings_core.share.replica import Replica
+from wings_core.share.store import SqliteHoldStore
 from wings_server import logs
 from wings_server.metadata.service import MetadataService
 from wings_server.process import run_until_signalled
@@ -41,9 +44,9 @@ class MetadataServer:
         """
         settings = self.settings
         with ExitStack() as started:
-            metadata, store_id = _open(settings, started)
+            metadata, store_id, holds = _open(settings, started)
             waiting_max = settings.limits.calls_waiting_max
-            self.service = MetadataService(metadata, store_id, settings.listen, waiting_max)
+            self.service = MetadataService(metadata, store_id, settings.listen, waiting_max, holds)
             self.service.start()
             started.callback(self.service.stop, settings.drain_seconds)
             self.address = self.service.address
@@ -69,15 +72,19 @@ def run(settings: MetadataSettings) -> NoReturn:
     )
 
 
-def _open(settings: MetadataSettings, started: ExitStack) -> tuple[Metadata, str]:
-    """Open what is served, closed with `started`, and return it with its id."""
+def _open(
+    settings: MetadataSettings, started: ExitStack
+) -> tuple[Metadata, str, HoldReplica | None]:
+    """Open what is served, closed with `started`: metadata, its id, and a replica of holds."""
     if settings.metadata_url is not None:
         metadata = started.enter_context(
             closing(open_postgres(settings.metadata_url.get_secret_value()))
         )
-        return metadata, metadata.claim_for_service()
+        # Its holds would need a directory: nodes name replicas of their own.
+        return metadata, metadata.claim_for_service(), None
     directory = started.enter_context(DataDirectory.open(settings.data_dir, "metadata"))
     metadata = started.enter_context(SqliteMetadata(directory.metadata))
     # Nodes may be given this directory too, which may have been an embedded server's.
     directory.bind(metadata.store_id, own=True)
-    return metadata, metadata.store_id
+    replica = started.enter_context(closing(Replica(SqliteHoldStore(directory.holds))))
+    return metadata, metadata.store_id, replica

@@ -1,4 +1,4 @@
-"""The gRPC server of the metadata service, on an event loop of its own.
+"""The gRPC server of the metadata service and of replicas of holds, on an event loop of its own.
 
 Calls that wait are coroutines and hold no thread; the others run on a few threads. grpcio's
 asynchronous server has one poller for a process, so all services of a process share one loop.
@@ -8,7 +8,7 @@ import asyncio
 import functools
 import re
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
@@ -32,6 +32,8 @@ from wings_core.protocol.v1 import (
     offset_registry_pb2,
     shards_pb2,
 )
+from wings_core.share.interfaces import HoldReplica
+from wings_server.holds.handlers import hold_service
 from wings_server.http.listener import bind
 from wings_server.metadata.handlers import (
     AdminHandlers,
@@ -65,46 +67,30 @@ _logger = structlog.get_logger("wings.metadata")
 T = TypeVar("T")
 
 
-class MetadataService:
-    """Serves metadata over gRPC: `start`, then `stop`, once each.
+Services = Sequence[tuple[ServiceDescriptor, object]]
+"""Services, and what handles their methods: a method of the same name in snake case for each."""
+
+
+class GrpcService:
+    """Serves over gRPC, with the standard health service: `start`, then `stop`, once each.
 
     Attributes:
         address: Where it is served, with the real port, from `start` on.
 
     Args:
-        metadata: What is served; closed by the caller, after `stop`.
-        store_id: What tells it from any other metadata.
+        served: What is served.
         address: Where to listen.
-        waiting_max: How many long polls may wait at once.
     """
 
     address: Address
 
-    def __init__(
-        self,
-        metadata: Metadata,
-        store_id: str,
-        address: Address,
-        waiting_max: int = CALLS_WAITING_MAX,
-    ) -> None:
-        self._metadata = metadata
-        self._store_id = store_id
+    def __init__(self, served: Services, address: Address) -> None:
+        self._served = served
         self._listen = address
-        self._waiting_max = waiting_max
-        self._executor = ThreadPoolExecutor(THREADS_MAX, "wings-metadata")
+        self._executor = ThreadPoolExecutor(THREADS_MAX, "wings-grpc")
         self._locations: Locations | None = None
         self._server: grpc.aio.Server | None = None
         self._health: HealthServicer | None = None
-
-    @property
-    def waiting(self) -> int:
-        """How many long polls wait now."""
-        return 0 if self._locations is None else self._locations.waiting
-
-    @property
-    def waits_begun(self) -> int:
-        """How many long polls have begun to wait so far."""
-        return 0 if self._locations is None else self._locations.begun
 
     def start(self) -> None:
         """Listen; returns when calls are taken.
@@ -135,17 +121,17 @@ class MetadataService:
             ],
             maximum_concurrent_rpcs=CALLS_RUNNING_MAX,
         )
-        locations = Locations(self._metadata.registry, self._executor, self._waiting_max)
+        locations = self._open_locations()
         health = HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(health, server)
         names = [""]
-        for descriptor, handlers in services(self._metadata, self._store_id):
+        for descriptor, handlers in self._served:
             server.add_generic_rpc_handlers((self._handler(descriptor, handlers, locations),))
             names.append(descriptor.full_name)
         try:
             port = server.add_insecure_port(str(self._listen))
         except RuntimeError as error:
-            raise Unavailable(f"cannot serve metadata on {self._listen}: {error}") from error
+            raise Unavailable(f"cannot serve gRPC on {self._listen}: {error}") from error
         await server.start()
         for name in names:
             await health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -154,19 +140,24 @@ class MetadataService:
 
     async def _stop(self, drain_seconds: float) -> None:
         assert self._server is not None
-        assert self._locations is not None
         assert self._health is not None
         await self._health.enter_graceful_shutdown()
-        self._locations.stop()
+        if self._locations is not None:
+            self._locations.stop()
         await self._server.stop(drain_seconds)
 
+    def _open_locations(self) -> Locations | None:
+        """Return what waits for `OffsetLocation`, of a service that has it."""
+        return None
+
     def _handler(
-        self, descriptor: ServiceDescriptor, handlers: object, locations: Locations
+        self, descriptor: ServiceDescriptor, handlers: object, locations: Locations | None
     ) -> grpc.GenericRpcHandler:
         """Return gRPC's table of a service's methods."""
         methods: dict[str, Any] = {}
         for method in descriptor.methods:
             if method.name == "OffsetLocation":
+                assert locations is not None
                 behaviour = functools.partial(_long_poll, locations)
             else:
                 function = getattr(handlers, snake_case(method.name))
@@ -201,6 +192,44 @@ class MetadataService:
             return await loop.run_in_executor(self._executor, run)
 
         return await _answered(call, answer(), context)
+
+
+class MetadataService(GrpcService):
+    """Serves metadata.
+
+    Args:
+        metadata: What is served; closed by the caller, after `stop`.
+        store_id: What tells it from any other metadata.
+        address: Where to listen.
+        waiting_max: How many long polls may wait at once.
+        holds: A replica of share groups' holds to serve as well; closed by the caller too.
+    """
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        store_id: str,
+        address: Address,
+        waiting_max: int = CALLS_WAITING_MAX,
+        holds: HoldReplica | None = None,
+    ) -> None:
+        served = services(metadata, store_id)
+        super().__init__(served if holds is None else [*served, hold_service(holds)], address)
+        self._metadata = metadata
+        self._waiting_max = waiting_max
+
+    @property
+    def waiting(self) -> int:
+        """How many long polls wait now."""
+        return 0 if self._locations is None else self._locations.waiting
+
+    @property
+    def waits_begun(self) -> int:
+        """How many long polls have begun to wait so far."""
+        return 0 if self._locations is None else self._locations.begun
+
+    def _open_locations(self) -> Locations:
+        return Locations(self._metadata.registry, self._executor, self._waiting_max)
 
 
 def services(metadata: Metadata, store_id: str) -> list[tuple[ServiceDescriptor, object]]:

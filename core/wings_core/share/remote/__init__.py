@@ -1,0 +1,1 @@
+"""Replicas of holds in other processes, over gRPC."""

@@ -1,0 +1,1 @@
+"""Replicas of share groups' holds, served over gRPC."""

@@ -1,0 +1,69 @@
+"""The command `wings holds`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="Replicas of what the workers of share groups hold.",
+)
+
+
+@app.callback()
+def root() -> None:
+    """Make `serve` a command with a name, though it is the only one."""
+
+
+@app.command()
+def serve(
+    *,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Directory of the tombstones; made if missing. Default: ./wings-data."),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where gRPC is served; port 0 picks a free one. Default: 127.0.0.1:7779.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml", envvar="WINGS_CONFIG", help="File of settings, by their names."
+        ),
+    ] = None,
+    drain_seconds: Annotated[
+        float | None,
+        typer.Option(help="Longest wait for calls under way when stopping. Default: 10."),
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option(help="debug, info, warning or error. Default: info.")
+    ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(help="console or json. Default: console on a terminal, else json."),
+    ] = None,
+) -> None:
+    """Serve one replica of holds to nodes (`wings serve --hold-replicas A,B,C`) until SIGTERM.
+
+    A message is handed out when a majority of the replicas holds it: three of them go on while one
+    is down. All nodes must name the same replicas. When it serves, it prints one line on standard
+    output with the real port; logs go to standard error.
+    """
+    from wings_server.holds.process import run
+    from wings_server.settings import HoldSettings, load
+
+    flags = {
+        "data_dir": data_dir,
+        "listen": listen,
+        "drain_seconds": drain_seconds,
+        "log_level": log_level,
+        "log_format": log_format,
+    }
+    run(load(config, flags, HoldSettings))

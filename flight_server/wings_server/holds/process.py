@@ -1,0 +1,68 @@
+"""A replica of holds as a process of its own."""
+
+from contextlib import ExitStack, closing
+from typing import NoReturn
+
+from wings_core.data_directory import DataDirectory
+from wings_core.share.replica import Replica
+from wings_core.share.store import SqliteHoldStore
+from wings_server import logs
+from wings_server.holds.handlers import hold_service
+from wings_server.metadata.service import GrpcService
+from wings_server.process import run_until_signalled
+from wings_server.settings import Address, HoldSettings
+
+
+class HoldServer:
+    """A replica of holds over a data directory; `start`, then `stop`, once each.
+
+    Attributes:
+        settings: What it was built with.
+        replica: What it serves, from `start` on.
+        address: Where it is served, with the real port, from `start` on.
+    """
+
+    replica: Replica
+    address: Address
+
+    def __init__(self, settings: HoldSettings) -> None:
+        self.settings = settings
+        self._stop = ExitStack()
+
+    def start(self) -> None:
+        """Open the replica and serve it; where a part fails, those before it are stopped again.
+
+        Raises:
+            Unavailable: The data directory or the port is in use, or cannot be used.
+            InvalidArgument: The directory is something else.
+            Internal: The holds cannot be opened.
+        """
+        settings = self.settings
+        with ExitStack() as started:
+            directory = started.enter_context(DataDirectory.open(settings.data_dir, "metadata"))
+            replica = Replica(SqliteHoldStore(directory.holds))
+            self.replica = started.enter_context(closing(replica))
+            service = GrpcService([hold_service(self.replica)], settings.listen)
+            service.start()
+            started.callback(service.stop, settings.drain_seconds)
+            self.address = service.address
+            self._stop = started.pop_all()
+
+    def stop(self) -> None:
+        """Drain and stop."""
+        self._stop.close()
+
+
+def run(settings: HoldSettings) -> NoReturn:
+    """Serve until SIGTERM or SIGINT, then drain, and end the process with status 0.
+
+    Prints one line on standard output when it serves: `wings holds ready grpc=HOST:PORT`.
+
+    Raises:
+        WingsError: It could not start.
+    """
+    logs.configure(settings.log_level, settings.log_format)
+    server = HoldServer(settings)
+    run_until_signalled(
+        server.start, server.stop, lambda: f"wings holds ready grpc={server.address}", settings
+    )

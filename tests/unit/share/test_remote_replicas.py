@@ -1,0 +1,113 @@
+"""Three replicas in processes of their own, as far as a coordinator can tell."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from queue import SimpleQueue
+
+import pytest
+from fix_share import ShareUnderTest, spans
+
+from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.partitions import UNPARTITIONED
+from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.remote.link import RemoteLink, parse_targets
+from wings_core.share.steps import Answer, HoldRequest
+
+
+def test_with_one_of_three_replicas_down_work_goes_on(remote_share: ShareUnderTest) -> None:
+    share = remote_share
+    share.metadata.push(share.topic, 10)
+    group = share.group()
+    (leased,) = share.acquire(group, 4)
+    share.stop_serving(1)
+    assert share.settle(group, leased, "accept") is None
+    (leased,) = share.acquire(group, 4)
+    assert (leased.start_offset, leased.end_offset) == (4, 7)
+    assert share.settle(group, leased, "accept") is None
+    (state,) = share.coordinator.describe(group)
+    assert (state.start_offset, state.lag) == (8, 2)
+
+
+def test_with_two_of_three_replicas_down_nothing_is_delivered(
+    remote_share: ShareUnderTest,
+) -> None:
+    share = remote_share
+    share.metadata.push(share.topic, 10)
+    group = share.group()
+    (leased,) = share.acquire(group, 4)
+    ports = [share.stop_serving(number) for number in (0, 1)]
+    with pytest.raises(Unavailable):
+        share.acquire(group)
+    assert isinstance(share.settle(group, leased, "accept"), Unavailable)
+    with pytest.raises(Unavailable):
+        share.coordinator.describe(group)
+    for number, port in enumerate(ports):
+        share.serve(number, port)
+    share.clock.time += 31
+    found: list[tuple[int, int, int]] = []
+    while not found:  # The connections come back by themselves; the test's time-out ends it.
+        share.clock.time += 1
+        with suppress(Unavailable):
+            found = spans(share.acquire(group))
+    # The one replica that was up has the tombstone, so what was accepted stays so.
+    assert found == [(4, 9, 1)]
+
+
+def test_a_tombstone_of_a_minority_is_repaired_before_anything_is_delivered(
+    remote_share: ShareUnderTest,
+) -> None:
+    share = remote_share
+    share.metadata.push(share.topic, 4)
+    group = share.group()
+    key = ShareKey(group.uuid, group.topic.uuid, UNPARTITIONED)
+    share.replicas[2].tombstone(key, (), [OffsetRange(1, 2)])
+    assert spans(share.acquire(group)) == [(0, 0, 1), (3, 3, 1)]
+    found = [replica.read(group.uuid, [UNPARTITIONED])[0].finished for replica in share.replicas]
+    assert sum(finished == (OffsetRange(1, 2),) for finished in found) >= 2
+
+
+def test_three_coordinators_at_once_on_few_messages_deliver_each_once(
+    remote_share: ShareUnderTest,
+) -> None:
+    share = remote_share
+    share.metadata.push(share.topic, 60)
+    group = share.group()
+    coordinators = [share.open_coordinator() for _ in range(3)]
+
+    def work(number: int) -> list[int]:
+        coordinator, done = coordinators[number], list[int]()
+        member = f"member-{number}"
+        while sum(state.lag for state in coordinator.describe(group)):
+            share.clock.time += 0.01  # Far from any lock's end.
+            for leased in share.acquire(group, 3, member=member, coordinator=coordinator):
+                error = share.settle(
+                    group, leased, "accept", member=member, coordinator=coordinator
+                )
+                assert error is None
+                done.extend(range(leased.start_offset, leased.end_offset + 1))
+        return done
+
+    with ThreadPoolExecutor(3) as threads:
+        done = [offset for found in threads.map(work, range(3)) for offset in found]
+    assert sorted(done) == list(range(60))
+
+
+def test_a_replica_refuses_ranges_that_are_none(remote_share: ShareUnderTest) -> None:
+    service = remote_share.services[0]
+    assert service is not None
+    key, lease = ShareKey("g", "t", UNPARTITIONED), Lease("c", 1, "m")
+    answers: SimpleQueue[Answer] = SimpleQueue()
+    with closing(RemoteLink(str(service.address))) as link:
+        for ranges in ([OffsetRange(3, 1)], [OffsetRange(0, 5), OffsetRange(5, 6)]):
+            link.begin(HoldRequest(key, tuple(ranges), lease, 1_000, 10), 20, answers.put)
+            assert isinstance(answers.get(timeout=20), InvalidArgument)
+
+
+@pytest.mark.parametrize("text", ["", " , ", "a:1,a:1", "host", "host:", ":1", "host:port"])
+def test_addresses_of_replicas_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="replicas of holds"):
+        parse_targets(text)
+
+
+def test_addresses_of_replicas_are_separated_by_commas() -> None:
+    assert parse_targets("a:1, b:2,[::1]:3") == ["a:1", "b:2", "[::1]:3"]
