@@ -136,8 +136,9 @@ def push(
 def _check_encoding(name: str) -> None:
     try:
         codecs.getincrementaldecoder(name)
-        b"".decode(name)
-    except LookupError as error:
+        with suppress(UnicodeError):  # One letter need not be a text.
+            b"a".decode(name)
+    except (LookupError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="--encoding") from None
 
 
