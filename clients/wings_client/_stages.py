@@ -95,7 +95,12 @@ class StageCalls(AdminCalls):
         return Published.from_json(self._act("stage-publish", body))
 
     def abort(
-        self, writer: str, stages: Iterable[str | Staged], batch: int | None = None
+        self,
+        writer: str,
+        stages: Iterable[str | Staged],
+        batch: int | None = None,
+        *,
+        prefix: str | None = None,
     ) -> Aborted:
         """Delete stages, but for what was published; unknown ones are no error.
 
@@ -103,6 +108,7 @@ class StageCalls(AdminCalls):
             writer: Whose they are.
             stages: Their ids, or what closing them returned.
             batch: Asks whether the writer published this batch.
+            prefix: Delete also the stages whose ids begin with this, at most 10,000 at a time.
         """
         body = build(
             StageAbort,
@@ -111,6 +117,7 @@ class StageCalls(AdminCalls):
             writer=writer,
             batch=batch,
             stages=_ids(stages),
+            prefix=prefix,
         )
         return Aborted.from_json(self._act("stage-abort", body))
 

@@ -158,7 +158,13 @@ class Log:
         self._reclaimer.wake()
         return topic
 
-    def abort_stages(self, writer: str, stages: Sequence[str], batch: int | None = None) -> Aborted:
+    def abort_stages(
+        self,
+        writer: str,
+        stages: Sequence[str],
+        batch: int | None = None,
+        prefix: str | None = None,
+    ) -> Aborted:
         """Delete stages; their disk space is given back in the background.
 
         See `Stages.abort`.
@@ -166,7 +172,7 @@ class Log:
         Raises:
             InvalidArgument: A writer or batch that cannot be.
         """
-        aborted = self.stages.abort(writer, stages, batch)
+        aborted = self.stages.abort(writer, stages, batch, prefix)
         if aborted.stages:
             self._reclaimer.wake()
         return aborted

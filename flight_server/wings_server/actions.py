@@ -152,7 +152,7 @@ def publish_stages(log: Log, body: StagePublish) -> Json:
 
 def abort_stages(log: Log, body: StageAbort) -> Json:
     """Delete stages that were not published."""
-    return describe_aborted(log.abort_stages(body.writer, body.stages, body.batch))
+    return describe_aborted(log.abort_stages(body.writer, body.stages, body.batch, body.prefix))
 
 
 def open_shards(log: Log, body: ShardOpen) -> Json:

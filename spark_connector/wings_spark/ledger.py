@@ -2,13 +2,20 @@
 
 A batch of a writer is published once. Whoever repeats it, after a crash or an answer that was lost,
 gets the first result; what was staged for the repetition is deleted.
+
+Tasks that Spark kills, or gives up on, stage rows that nobody tells the driver of, and may do so
+after the driver is done. So the ids of a batch's stages begin alike: the driver deletes what is
+there under them besides what it published, and a task that comes later finds the batch published,
+or the job ended, and deletes its own.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import wings_client
 from wings_client import Client
+from wings_core.errors import WingsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +24,8 @@ class Entry:
 
     writer: str
     batch: int
+    prefix: str
+    """What the ids of the stages begin with that are made for this batch, and no others."""
 
     def is_published(self, client: Client) -> bool:
         """Ask the server; a batch that is too old to be remembered counts as not published."""
@@ -32,16 +41,22 @@ class Entry:
             WingsError: The server refused or could not be reached; the same again is safe.
         """
         with wings_client.connect(endpoint) as client:
-            if client.publish(self.writer, self.batch, stages).replayed and stages:
-                # Those that the first publish took are out of reach; the others nobody wants.
-                client.abort(self.writer, stages)
+            client.publish(self.writer, self.batch, stages)
+            # Those that this publish took, or the first one, are out of reach; the others, of other
+            # attempts and of runs that ended in the middle, nobody wants. Else they are swept.
+            with contextlib.suppress(WingsError):
+                client.abort(self.writer, (), prefix=self.prefix)
 
-    def abort(self, endpoint: str, stages: Sequence[str]) -> None:
-        """Delete the stages, but for what was published: Spark may abort what it has committed.
+    def abort(self, endpoint: str) -> None:
+        """Delete all stages, but for what was published: Spark may abort what it has committed.
 
         A publish that is still under way, its answer lost, finds its stages or finds them gone:
         one transaction of the server decides.
         """
-        if stages:
-            with wings_client.connect(endpoint) as client:
-                client.abort(self.writer, stages, self.batch)
+        with wings_client.connect(endpoint) as client:
+            client.abort(self.writer, (), prefix=self.prefix)
+
+    def close(self, endpoint: str) -> None:
+        """Publish nothing, if nothing was published, so that no task goes on with this batch."""
+        with wings_client.connect(endpoint) as client:
+            client.publish(self.writer, self.batch, ())

@@ -52,16 +52,24 @@ class Sink:
         check_fit(arrow_schema(schema), topic)
         return cls(options.endpoint, topic)
 
-    def stage(self, entry: Entry, batches: Iterator[pa.RecordBatch], *, repeated: bool) -> Part:
+    def stage(
+        self,
+        entry: Entry,
+        batches: Iterator[pa.RecordBatch],
+        *,
+        repeated: bool,
+        job: Entry | None = None,
+    ) -> Part:
         """Stage the rows of this task, by a stage of this attempt's own.
 
-        Blocks until they are durable. An attempt that fails deletes its stage; that of one that is
-        killed is swept by the server.
+        Blocks until they are durable. An attempt that fails deletes its stage, as does one that
+        ends after its job did.
 
         Args:
             entry: What they will be published as.
             batches: Of the schema that was checked.
             repeated: Whether the batch may have been published before this job began.
+            job: What is published when the job has failed, if not the entry itself.
 
         Raises:
             SchemaMismatch: A value does not fit the topic, such as a null in a column without.
@@ -73,26 +81,34 @@ class Sink:
                 for _ in batches:
                     pass
                 return Part(entry, None, 0)
-            return self._stage(client, entry, batches)
+            return self._stage(client, entry, job or entry, batches)
 
-    def _stage(self, client: Client, entry: Entry, batches: Iterator[pa.RecordBatch]) -> Part:
+    def _stage(
+        self, client: Client, entry: Entry, job: Entry, batches: Iterator[pa.RecordBatch]
+    ) -> Part:
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return Part(entry, None, 0)
         # Left by an error, the stage is deleted.
-        with client.stage(self.topic, stage_id(), seconds_max=STAGE_SECONDS_MAX) as stage:
+        stage = client.stage(self.topic, stage_id(entry), seconds_max=STAGE_SECONDS_MAX)
+        with stage:
             stage.write(first)
             for batch in batches:
                 stage.write(batch)
+            stage.close()
+            # Spark ends a task that it has given up on by ending its input, as if that were all.
+            over = {each for each in (entry, job) if each.is_published(client)}
+        if over:
+            client.abort(entry.writer, (stage.id,))
+            return Part(entry, None, 0)
         return Part(entry, stage.id, stage.rows)
 
 
-def stage_id() -> str:
+def stage_id(entry: Entry) -> str:
     """Return an id for what this attempt of a task stages: no other attempt ever has the same."""
     context = TaskContext.get()
     assert context is not None, "rows are staged in tasks"
-    place = f"{context.stageId()}.{context.partitionId()}.{context.attemptNumber()}"
-    return f"spark.{place}.{uuid4()}"
+    return f"{entry.prefix}{context.partitionId()}.{context.attemptNumber()}.{uuid4()}"
 
 
 def stages_of(parts: Iterable[WriterCommitMessage | None]) -> Sequence[str]:

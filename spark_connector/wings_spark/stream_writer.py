@@ -47,10 +47,14 @@ class WingsStreamWriter(DataSourceStreamArrowWriter):
             entry.publish(self._sink.endpoint, stages_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
-        """Delete what the tasks of a batch staged that ended well, if it was not published."""
+        """Delete what the tasks of a batch have staged so far, if it was not published.
+
+        What is staged later, or where no task has ended well, goes when the batch, which comes
+        again, is published; where the query is never started again, the server sweeps it.
+        """
         entry = _entry_of(messages, batchId)
         if entry is not None:
-            entry.abort(self._sink.endpoint, stages_of(messages))
+            entry.abort(self._sink.endpoint)
 
 
 def _entry_of_task() -> Entry:
@@ -59,7 +63,7 @@ def _entry_of_task() -> Entry:
     query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
     assert query is not None, "Spark names the query of a streaming task"
     assert batch is not None, "Spark numbers the batch of a streaming task"
-    return Entry(query, int(batch))
+    return Entry(query, int(batch), f"spark.{query}.{batch}.")
 
 
 def _entry_of(messages: Iterable[WriterCommitMessage | None], batch: int) -> Entry | None:

@@ -33,20 +33,24 @@ class WingsWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._sink = Sink.find(options, schema)
         self._repeated = options.txn_app_id is not None
-        self._entry = Entry(f"spark-job:{uuid4()}", 0)
+        job = uuid4()
+        prefix = f"spark.{job}."
+        self._job = self._entry = Entry(f"spark-job:{job}", 0, prefix)
         if options.txn_app_id is not None and options.txn_version is not None:
             # As in Delta Lake, an application counts its versions for each table by itself.
             writer = f"spark-app:{options.txn_app_id}:{self._sink.topic.uuid}"
-            self._entry = Entry(writer, options.txn_version)
+            self._entry = Entry(writer, options.txn_version, prefix)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of one task."""
-        return self._sink.stage(self._entry, iterator, repeated=self._repeated)
+        return self._sink.stage(self._entry, iterator, repeated=self._repeated, job=self._job)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged."""
         self._entry.publish(self._sink.endpoint, stages_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete what the tasks staged that ended well; the others have done so themselves."""
-        self._entry.abort(self._sink.endpoint, stages_of(messages))
+        """Delete what the tasks staged, and have those that still run delete what they stage."""
+        # In this order: of a stage that this abort does not find, its task sees the job closed.
+        self._job.close(self._sink.endpoint)
+        self._entry.abort(self._sink.endpoint)

@@ -214,6 +214,9 @@ def test_publishes_are_fenced_and_aborts_tell_what_was_published(
     aborted = wings.abort(writer, stages, batch=3)
     assert (aborted.deleted, aborted.published) == ((stages[1].stage,), True)
     assert wings.abort(writer, ["any"]).published is None
+    with wings.stage(topic, f"{writer}.left") as left:
+        left.write({"n": [1]})
+    assert wings.abort(writer, [], prefix=f"{writer}.").deleted == (left.id,)
 
 
 def test_a_lost_connection_fails_the_stage(

@@ -233,6 +233,17 @@ def test_a_second_stream_cannot_write_a_stage(client: flight.FlightClient, topic
     assert values(client, topic) == [1]
 
 
+def test_an_abort_deletes_what_begins_alike(client: flight.FlightClient, topic: str) -> None:
+    stages = [f"{topic}.{number}" for number in range(3)]
+    for each in stages:
+        stage(client, topic, each, numbers(1))
+    publish(client, topic, 0, stages[0])
+    answer = act(client, "stage-abort", writer=topic, stages=[], prefix=f"{topic}.")
+    assert answer == {"deleted": stages[1:], "published": None}
+    error = refused(client, "stage-abort", writer=topic, stages=[], prefix="")
+    assert error["code"] == "INVALID_ARGUMENT"
+
+
 def test_a_stage_that_is_aborted_while_it_is_written_takes_no_more(
     client: flight.FlightClient, topic: str
 ) -> None:

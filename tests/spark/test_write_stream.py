@@ -87,6 +87,8 @@ def test_a_batch_that_was_published_and_comes_again_is_not_written_again(
     assert values(wings, copy.target) == list(range(30))
     copy.forget_commit(0)
     push(wings, copy.source, range(30, 40))
+    with wings.stage(copy.target, f"spark.{copy.queries[0].id}.0.left-by-a-crash") as left:
+        left.write({"key": ["0"], "n": [99]})
     copy.run()
     assert values(wings, copy.target) == list(range(40))
     assert stages_of(server, copy.target) == []
@@ -110,9 +112,10 @@ def test_a_batch_that_fails_is_not_visible_and_comes_again_whole(
     with pytest.raises(PySparkException, match="fails for as often"):
         copy.run(frame)
     assert values(wings, copy.target) == []
-    assert stages_of(server, copy.target) == []
     copy.run(frame)
     assert values(wings, copy.target) == list(range(30))
+    # Of what the first run's tasks staged, killed or not, nothing is left either.
+    assert stages_of(server, copy.target) == []
 
 
 def test_rows_that_do_not_fit_fail_the_query_before_any_is_staged(

@@ -205,6 +205,8 @@ class StageAbort(_StageBody):
 
     batch: OffsetNumber | None = None
     """None: it is not asked whether the writer published it."""
+    prefix: StageId | None = None
+    """Delete also the stages whose ids begin with this."""
 
 
 class _ShardsBody(ActionBody):

@@ -355,7 +355,13 @@ class Stages(Protocol):
         """
         ...
 
-    def abort(self, writer: str, stages: Sequence[str], batch: int | None = None) -> Aborted:
+    def abort(
+        self,
+        writer: str,
+        stages: Sequence[str],
+        batch: int | None = None,
+        prefix: str | None = None,
+    ) -> Aborted:
         """Delete those of the stages that are there; what was published is out of reach.
 
         All are gone at once; their pages are given back later, by `OffsetRegistry.purge`.
@@ -364,6 +370,8 @@ class Stages(Protocol):
             writer: Whose batch it was to be.
             stages: Any ids.
             batch: Asks whether the writer published this batch; changes nothing else.
+            prefix: Names further stages: those whose ids begin with it, by id, at most
+                `stages.ABORTED_MAX` at a time.
 
         Raises:
             InvalidArgument: A writer or batch that cannot be.

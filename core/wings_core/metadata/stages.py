@@ -26,6 +26,14 @@ many; the last one always is."""
 PUBLISH_RESULTS_KEPT_US = 7 * 24 * 3600 * 1_000_000
 """And its successor is not older than this, in microseconds."""
 
+ABORTED_MAX = 10_000
+"""The most stages that one abort finds by the beginning of their ids."""
+
+
+def after_prefix(prefix: str) -> str:
+    """Return what comes after all ids of stages that begin with a prefix, in order of bytes."""
+    return prefix + "\x7f"  # Ids are of letters, digits and `._:-`, which all come before.
+
 
 @dataclass(slots=True)
 class StageDraft:

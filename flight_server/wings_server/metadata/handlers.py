@@ -282,7 +282,8 @@ class StageHandlers:
     def abort_stages(self, request: pb.AbortStagesRequest) -> pb.AbortStagesResponse:
         """Delete stages."""
         batch = request.batch if request.HasField("batch") else None
-        aborted = self._stages.abort(request.writer, list(request.stages), batch)
+        prefix = request.prefix if request.HasField("prefix") else None
+        aborted = self._stages.abort(request.writer, list(request.stages), batch, prefix)
         return pb.AbortStagesResponse(stages=aborted.stages, published=aborted.published)
 
     def sweep_stages(self, request: pb.SweepStagesRequest) -> pb.SweepStagesResponse:

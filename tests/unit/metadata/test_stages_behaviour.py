@@ -498,6 +498,20 @@ def test_an_abort_deletes_the_stages_that_are_there_and_says_which(
     assert metadata.stages.publish("w", 1, ["a"]).committed
 
 
+def test_an_abort_deletes_the_stages_whose_ids_begin_alike(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    for stage in ("a.1", "a.2", "a.10", "a", "a:", "A.1", "aa", "b", "c"):
+        metadata.stage(topic, stage)
+    metadata.stages.publish("w", 0, ["a.2"])
+    assert metadata.stages.abort("w", ["c", "a.1"], 0, "a.") == Aborted(
+        ("c", "a.1", "a.10"), published=True
+    )
+    left = [stage.stage for stage in metadata.stages.of_topic(topic.uuid)]
+    assert left == ["A.1", "a", "a:", "aa", "b"]
+    assert metadata.stages.abort("w", [], None, "a.") == Aborted((), published=None)
+    assert metadata.stages.abort("w", [], None, "a").stages == ("a", "a:", "aa")
+
+
 def test_an_abort_says_whether_the_batch_was_published(metadata: MetadataUnderTest) -> None:
     assert metadata.stages.abort("w", [], 0) == Aborted((), published=False)
     metadata.stages.publish("w", 3, [])

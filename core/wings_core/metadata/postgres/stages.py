@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from wings_core.metadata.postgres.connections import Connection
-from wings_core.metadata.stages import StageDraft
+from wings_core.metadata.stages import ABORTED_MAX, StageDraft, after_prefix
 from wings_core.model import PageAddress, Stage, StoredPage
 
 
@@ -87,6 +87,15 @@ def delete_stages(connection: Connection, stages: Sequence[str]) -> tuple[str, .
         ([draft.stage_id for draft in found.values()],),
     )
     return tuple(stage for stage in dict.fromkeys(stages) if stage in found)
+
+
+def stages_of_prefix(connection: Connection, prefix: str) -> list[str]:
+    """Return the stages whose ids begin with a prefix, by id, at most `ABORTED_MAX`."""
+    rows = connection.execute(
+        "SELECT name FROM stages WHERE name >= %s AND name < %s ORDER BY name LIMIT %s",
+        (prefix, after_prefix(prefix), ABORTED_MAX),
+    ).fetchall()
+    return [name for (name,) in rows]
 
 
 def sweep(connection: Connection, changed_before: int, stages_max: int) -> int:

@@ -11,6 +11,7 @@ from wings_core.metadata.postgres.notices import Notice
 from wings_core.metadata.postgres.stages import (
     delete_stages,
     pages_of_stage,
+    stages_of_prefix,
     stages_of_topic,
     sweep,
 )
@@ -47,7 +48,13 @@ class PostgresStages(Stages):
             lambda outcome: Notice(outcome.ends) if outcome.ends else None,
         ).published
 
-    def abort(self, writer: str, stages: Sequence[str], batch: int | None = None) -> Aborted:
+    def abort(
+        self,
+        writer: str,
+        stages: Sequence[str],
+        batch: int | None = None,
+        prefix: str | None = None,
+    ) -> Aborted:
         """Delete stages; see `Stages.abort`."""
         check_publish(writer, 0 if batch is None else batch)
 
@@ -55,7 +62,8 @@ class PostgresStages(Stages):
             published = None
             if batch is not None:
                 published = publish.was_published(connection, writer, batch)
-            return Aborted(delete_stages(connection, stages), published)
+            begun = [] if prefix is None else stages_of_prefix(connection, prefix)
+            return Aborted(delete_stages(connection, [*stages, *begun]), published)
 
         return self._database.write(work)
 

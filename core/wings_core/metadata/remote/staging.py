@@ -50,7 +50,13 @@ class RemoteStages(Stages):
         response = self._channel.call(self._stub.PublishStages, request, PUBLISH_SECONDS)
         return codec.published_of(response)
 
-    def abort(self, writer: str, stages: Sequence[str], batch: int | None = None) -> Aborted:
+    def abort(
+        self,
+        writer: str,
+        stages: Sequence[str],
+        batch: int | None = None,
+        prefix: str | None = None,
+    ) -> Aborted:
         """Delete stages; see `Stages.abort`."""
         if batch is not None:
             _check_batch(batch)
@@ -58,6 +64,7 @@ class RemoteStages(Stages):
             writer=codec.text("the writer", writer),
             stages=[codec.text("the stage", stage) for stage in stages],
             batch=batch,
+            prefix=None if prefix is None else codec.text("the prefix", prefix),
         )
         response = self._channel.call(self._stub.AbortStages, request)
         published = response.published if response.HasField("published") else None

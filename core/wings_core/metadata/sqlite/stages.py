@@ -7,7 +7,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from wings_core.metadata.stages import StageDraft
+from wings_core.metadata.stages import ABORTED_MAX, StageDraft, after_prefix
 from wings_core.model import PageAddress, Stage, StoredPage
 
 
@@ -81,6 +81,15 @@ def delete_stages(connection: sqlite3.Connection, stages: Sequence[str]) -> tupl
         for stage in dict.fromkeys(stages)
         if connection.execute("UPDATE stages SET name = NULL WHERE name = ?", (stage,)).rowcount
     )
+
+
+def stages_of_prefix(connection: sqlite3.Connection, prefix: str) -> list[str]:
+    """Return the stages whose ids begin with a prefix, by id, at most `ABORTED_MAX`."""
+    rows = connection.execute(
+        "SELECT name FROM stages WHERE name >= ? AND name < ? ORDER BY name LIMIT ?",
+        (prefix, after_prefix(prefix), ABORTED_MAX),
+    )
+    return [name for (name,) in rows]
 
 
 def sweep(connection: sqlite3.Connection, changed_before: int, stages_max: int) -> int:

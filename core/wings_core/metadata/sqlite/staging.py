@@ -9,6 +9,7 @@ from wings_core.metadata.sqlite.connections import Connections
 from wings_core.metadata.sqlite.stages import (
     delete_stages,
     pages_of_stage,
+    stages_of_prefix,
     stages_of_topic,
     sweep,
 )
@@ -46,14 +47,21 @@ class SqliteStages(Stages):
         self._waiters.notify(outcome.ends)
         return outcome.published
 
-    def abort(self, writer: str, stages: Sequence[str], batch: int | None = None) -> Aborted:
+    def abort(
+        self,
+        writer: str,
+        stages: Sequence[str],
+        batch: int | None = None,
+        prefix: str | None = None,
+    ) -> Aborted:
         """Delete stages; see `Stages.abort`."""
         check_publish(writer, 0 if batch is None else batch)
         with self._connections.writing() as connection:
             published = None
             if batch is not None:
                 published = publish.was_published(connection, writer, batch)
-            return Aborted(delete_stages(connection, stages), published)
+            begun = [] if prefix is None else stages_of_prefix(connection, prefix)
+            return Aborted(delete_stages(connection, [*stages, *begun]), published)
 
     def sweep(self, seconds: float, stages_max: int) -> int:
         """Delete stages that were left alone; see `Stages.sweep`."""

@@ -1049,8 +1049,11 @@ class AbortStagesRequest(_message.Message):
     WRITER_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
     writer: _builtins.str
     batch: _builtins.int
+    prefix: _builtins.str
+    """Names further stages: those whose ids begin with it."""
     @_builtins.property
     def stages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -1059,14 +1062,20 @@ class AbortStagesRequest(_message.Message):
         writer: _builtins.str = ...,
         stages: _abc.Iterable[_builtins.str] | None = ...,
         batch: _builtins.int | None = ...,
+        prefix: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch", b"_batch", "batch", b"batch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch", b"_batch", "_prefix", b"_prefix", "batch", b"batch", "prefix", b"prefix"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch", b"_batch", "batch", b"batch", "stages", b"stages", "writer", b"writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch", b"_batch", "_prefix", b"_prefix", "batch", b"batch", "prefix", b"prefix", "stages", b"stages", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__batch: _TypeAlias = _typing.Literal["batch"]  # noqa: Y015
     _WhichOneofArgType__batch: _TypeAlias = _typing.Literal["_batch", b"_batch"]  # noqa: Y015
+    _WhichOneofReturnType__prefix: _TypeAlias = _typing.Literal["prefix"]  # noqa: Y015
+    _WhichOneofArgType__prefix: _TypeAlias = _typing.Literal["_prefix", b"_prefix"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__batch) -> _WhichOneofReturnType__batch | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prefix) -> _WhichOneofReturnType__prefix | None: ...
 
 Global___AbortStagesRequest: _TypeAlias = AbortStagesRequest  # noqa: Y015
 
