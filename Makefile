@@ -12,7 +12,7 @@ LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.1
 	--no-emit-index-url --no-header --no-annotate
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check bench protocol lock clean
+.PHONY: help demo cluster test soak check bench protocol lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -20,6 +20,9 @@ help: ## list the targets
 
 demo: $(VENV)/.server ## the main job end to end: a server, a million rows, a long poll
 	$(BIN)/python examples/demo.py
+
+cluster: $(VENV)/.dev ## PostgreSQL, a metadata service and three nodes, until Ctrl-C
+	$(BIN)/python examples/cluster
 
 test: $(VENV)/.dev ## all tests but the soak tests
 	$(BIN)/python -m pytest -m "not soak" --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder

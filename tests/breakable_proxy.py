@@ -18,6 +18,7 @@ class BreakableProxy:
 
     Attributes:
         endpoint: Where clients connect.
+        listening: Whether they can.
     """
 
     def __init__(self, target: str) -> None:
@@ -28,6 +29,7 @@ class BreakableProxy:
         self._requests_flow = threading.Event()
         self._answers_flow = threading.Event()
         self.go_on()
+        self.listening = True
         self._listener = self._listen(0)
         self._port = int(self._listener.getsockname()[1])
         self.endpoint = f"grpc://127.0.0.1:{self._port}"
@@ -53,11 +55,13 @@ class BreakableProxy:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self.listening = False
         self.cut()
 
     def listen_again(self) -> None:
         """Take connections again."""
         self._listener = self._listen(self._port)
+        self.listening = True
 
     def stall(self) -> None:
         """Forward nothing any more, and tell nobody: a server that went silent."""

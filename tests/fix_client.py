@@ -1,6 +1,6 @@
 """Clients of the module's server, and topics for them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
@@ -21,7 +21,7 @@ class Connect(Protocol):
     """Connects as `wings_client.connect` does, to a client of the face that is tested."""
 
     def __call__(
-        self, endpoint: str, *, timeout: float = ..., retry: Retry | None = ...
+        self, endpoint: str | Sequence[str], *, timeout: float = ..., retry: Retry | None = ...
     ) -> Client: ...
 
 
@@ -35,7 +35,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
 
     loop = LoopThread()
 
-    def connect_adapted(endpoint: str, **options: Any) -> Client:
+    def connect_adapted(endpoint: str | Sequence[str], **options: Any) -> Client:
         return adapted(loop, wings_client.connect_async(endpoint, **options))
 
     yield connect_adapted

@@ -32,18 +32,21 @@ TIMEOUT_SECONDS = 30.0
 
 
 def connect(
-    endpoint: str, *, timeout: float = TIMEOUT_SECONDS, retry: Retry | None = None
+    endpoint: str | Sequence[str], *, timeout: float = TIMEOUT_SECONDS, retry: Retry | None = None
 ) -> "Client":
     """Return a client of a Wings server; the connection is made by the first call.
 
     Args:
-        endpoint: Like `grpc://host:7777`.
+        endpoint: Like `grpc://host:7777`. Of the nodes of a cluster, some or all:
+            `grpc://a:7777,b:7777,c:7777`, or a list of addresses. One of them, by chance, is used
+            until it is gone; then what can be repeated goes on with the next. Scans read from all
+            live nodes, whichever were named.
         timeout: Seconds that a call may take, its retries included (a long poll may wait beside
             it), and that a stream may stand still.
         retry: What is tried again, and how long.
 
     Raises:
-        InvalidArgument: The timeout is not positive.
+        InvalidArgument: The timeout is not positive, or there is no address, or an empty one.
     """
     return Client(Transport(endpoint, timeout, retry or Retry()))
 
@@ -61,7 +64,7 @@ class Client(StageCalls, ShardCalls):
 
     @property
     def endpoint(self) -> str:
-        """Where the server is."""
+        """Where the server is; of several nodes, the one in use now."""
         return self._transport.endpoint
 
     def close(self) -> None:
@@ -305,7 +308,7 @@ class Client(StageCalls, ShardCalls):
             OffsetOutOfRange: The offset is below a log's start; fact `log_start_offset`.
             InvalidFilter: Not one boolean expression over the topic's columns.
         """
-        return plan(
+        schema, parts = plan(
             self._transport,
             name_of(topic),
             partition,
@@ -316,6 +319,18 @@ class Client(StageCalls, ShardCalls):
             filter=filter,
             system_columns=system_columns,
         )
+        return schema, [part.ticket for part in parts]
+
+    def locations(self, topic: TopicRef) -> tuple[str, ...]:
+        """Return the addresses of all live nodes that serve a topic, as `connect` takes them.
+
+        Empty where there is one server alone, or no partition yet.
+
+        Raises:
+            TopicNotFound: There is no such topic.
+        """
+        _, parts = plan(self._transport, name_of(topic), None, "latest")
+        return parts[0].locations if parts else ()
 
     def read_ticket(self, ticket: ScanTicket) -> Iterator[Chunk]:
         """Yield the chunks of one range, in order of offset; a lost connection is resumed.

@@ -85,9 +85,9 @@ class ConsumerOffsets:
         }
         if committed or start == "earliest":
             return committed
-        _, tickets = plan(self._transport, self._topic.name, None, start)
+        _, parts = plan(self._transport, self._topic.name, None, start)
         starts: dict[Partition, int] = {}
-        for ticket in tickets:
+        for ticket, _ in parts:
             assert isinstance(ticket.offset, int)
             assert not isinstance(ticket.partition, (list, dict))
             starts[partition_of_value(ticket.partition)] = ticket.offset

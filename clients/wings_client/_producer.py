@@ -267,7 +267,7 @@ class Producer:
         ended = stream.close()
         error = self._refusal or ended
         if error is None and self._window.unanswered:
-            return lost("a stream ended before its answers", self._transport.endpoint)
+            return lost("a stream ended before its answers", stream.endpoint)
         return error
 
     # The answers' thread.

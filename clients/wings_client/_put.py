@@ -17,6 +17,9 @@ class PutStream:
         schema: Of the batches.
         seconds: After which the stream ends with an error, wherever it is.
 
+    Attributes:
+        endpoint: Who serves it.
+
     Raises:
         WingsError: `Unavailable` where nobody is there.
     """
@@ -24,8 +27,8 @@ class PutStream:
     def __init__(
         self, transport: Transport, command: PutCommand, schema: pa.Schema, seconds: float
     ) -> None:
-        self._endpoint = transport.endpoint
-        self._writer, self._reader = transport.put(command, schema, seconds)
+        self._transport = transport
+        self._writer, self._reader, self.endpoint = transport.put(command, schema, seconds)
 
     def write(self, batch: pa.RecordBatch, metadata: bytes | None) -> bool:
         """Send a batch; blocks while the server does not read.
@@ -68,8 +71,9 @@ class PutStream:
             What the server, or the connection, ended it with; None where it ended well.
         """
         try:
-            with typed_errors(self._endpoint):
+            with typed_errors(self.endpoint):
                 self._writer.close()
         except WingsError as error:
+            self._transport.addresses.note(error, self.endpoint)
             return error
         return None

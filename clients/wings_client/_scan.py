@@ -6,7 +6,7 @@ a part of it can be read again where a connection broke.
 
 import threading
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -33,6 +33,14 @@ BATCHES_WAITING_PER_STREAM = 2
 """Batches that a parallel scan has read and not yet handed on, for each of its streams."""
 
 
+class Part(NamedTuple):
+    """A range of one partition, and who serves it."""
+
+    ticket: ScanTicket
+    locations: tuple[str, ...]
+    """The nodes to ask, the first one first; none: whoever calls go to."""
+
+
 def scan(
     transport: Transport,
     topic: str,
@@ -43,13 +51,13 @@ def scan(
     **keys: Any,
 ) -> pa.RecordBatchReader:
     """Read a range; see `Client.scan`."""
-    schema, tickets = ranges(
+    schema, parts = ranges(
         transport, topic, partition, offset, end_offset=end_offset, parallel=parallel, **keys
     )
-    if parallel == 1 or len(tickets) <= 1:
-        batches = _one_by_one(transport, tickets)
+    if parallel == 1 or len(parts) <= 1:
+        batches = _one_by_one(transport, parts)
     else:
-        batches = ParallelScan(transport, tickets, min(parallel, len(tickets))).batches()
+        batches = ParallelScan(transport, parts, min(parallel, len(parts))).batches()
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
@@ -62,12 +70,12 @@ def ranges(
     end_offset: int | None,
     parallel: int,
     **keys: Any,
-) -> tuple[pa.Schema, list[ScanTicket]]:
+) -> tuple[pa.Schema, list[Part]]:
     """Return what `plan` does, cut so that `parallel` streams have work."""
     if not 1 <= parallel <= PARALLEL_MAX:
         raise InvalidArgument(f"parallel must be from 1 to {PARALLEL_MAX}; got {parallel}")
-    schema, tickets = plan(transport, topic, partition, offset, end_offset, **keys)
-    return schema, [part for ticket in tickets for part in _cut(ticket, parallel, len(tickets))]
+    schema, parts = plan(transport, topic, partition, offset, end_offset, **keys)
+    return schema, [cut for part in parts for cut in _cut(part, parallel, len(parts))]
 
 
 def plan(
@@ -77,11 +85,11 @@ def plan(
     offset: OffsetValue,
     end_offset: int | None = None,
     **keys: Any,
-) -> tuple[pa.Schema, list[ScanTicket]]:
-    """Return the tickets that read a range of one partition or of all, their ends fixed.
+) -> tuple[pa.Schema, list[Part]]:
+    """Return the parts that make up a range of one partition or of all, their ends fixed.
 
     Returns:
-        The schema of the batches, and the tickets by partition value.
+        The schema of the batches, and the parts by partition value.
     """
     command = build(
         InfoCommand,
@@ -94,28 +102,36 @@ def plan(
         **keys,
     )
     info = transport.info(command)
-    tickets = [parse_ticket(endpoint.ticket.ticket) for endpoint in info.endpoints]
-    return info.schema, [ticket for ticket in tickets if isinstance(ticket, ScanTicket)]
+    parts: list[Part] = []
+    for endpoint in info.endpoints:
+        ticket = parse_ticket(endpoint.ticket.ticket)
+        if isinstance(ticket, ScanTicket):
+            parts.append(Part(ticket, tuple(each.uri.decode() for each in endpoint.locations)))
+    return info.schema, parts
 
 
-def _cut(ticket: ScanTicket, parallel: int, tickets: int) -> Iterator[ScanTicket]:
-    """Cut a range, so that `parallel` streams have work where there are fewer ranges."""
+def _cut(part: Part, parallel: int, parts_planned: int) -> Iterator[Part]:
+    """Cut a range, so that `parallel` streams have work where there are fewer ranges.
+
+    Each cut is read from another node first, where there are several.
+    """
+    ticket, locations = part
     assert isinstance(ticket.offset, int)
     assert ticket.end_offset is not None
     start_offset, rows = ticket.offset, ticket.end_offset - ticket.offset
-    parts = min(-(-parallel // tickets), -(-rows // ROWS_PER_PART_MIN))
-    for part in range(parts):
-        yield ticket.model_copy(
-            update={
-                "offset": start_offset + rows * part // parts,
-                "end_offset": start_offset + rows * (part + 1) // parts,
-            }
-        )
+    cuts = min(-(-parallel // parts_planned), -(-rows // ROWS_PER_PART_MIN))
+    for index in range(cuts):
+        update = {
+            "offset": start_offset + rows * index // cuts,
+            "end_offset": start_offset + rows * (index + 1) // cuts,
+        }
+        first = index % len(locations) if locations else 0
+        yield Part(ticket.model_copy(update=update), (*locations[first:], *locations[:first]))
 
 
-def _one_by_one(transport: Transport, tickets: list[ScanTicket]) -> Generator[pa.RecordBatch]:
-    for ticket in tickets:
-        for chunk in Chunks(transport, ticket):
+def _one_by_one(transport: Transport, parts: list[Part]) -> Generator[pa.RecordBatch]:
+    for part in parts:
+        for chunk in Chunks(transport, part.ticket, locations=part.locations):
             yield chunk.batch
 
 
@@ -124,18 +140,18 @@ class ParallelScan:
 
     Args:
         transport: To the server.
-        tickets: The ranges.
+        parts: The ranges.
         parallel: How many threads.
 
     Attributes:
         handover: Where the batches go.
     """
 
-    def __init__(self, transport: Transport, tickets: list[ScanTicket], parallel: int) -> None:
+    def __init__(self, transport: Transport, parts: list[Part], parallel: int) -> None:
         self.handover: Handover[pa.RecordBatch] = Handover(
             parallel * BATCHES_WAITING_PER_STREAM, parallel
         )
-        self._streams = [Chunks(transport, ticket) for ticket in tickets]
+        self._streams = [Chunks(transport, part.ticket, locations=part.locations) for part in parts]
         self._lock = threading.Lock()
         self._waiting = iter(self._streams)
         self._threads = [

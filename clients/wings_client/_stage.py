@@ -260,7 +260,7 @@ class Stage:
         answers.join()
         ended = stream.close()
         if ended is None and (self._unanswered or not self._complete):
-            return lost("a stream ended before its answers", self._transport.endpoint)
+            return lost("a stream ended before its answers", stream.endpoint)
         return ended
 
     def _open(self, seconds: float) -> PutStream:

@@ -7,7 +7,8 @@ come in order, each once, whatever happens to connections.
 """
 
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -55,8 +56,13 @@ class Reading:
             if self._reader is not None:
                 self._reader.cancel()
 
-    def open(self, ticket: bytes, seconds: float) -> "OpenStream":
+    def open(self, ticket: bytes, seconds: float, endpoint: str | None = None) -> "OpenStream":
         """Open a stream; blocks until its schema is there. Tries once.
+
+        Args:
+            ticket: As JSON.
+            seconds: After which it ends with an error, wherever it is.
+            endpoint: The node to ask; None: the one that calls go to now.
 
         Raises:
             StreamCancelled: `cancel` was called.
@@ -64,13 +70,13 @@ class Reading:
         """
         if self.cancelled.is_set():
             raise StreamCancelled
-        reader = self.transport.get(ticket, seconds)
+        reader, called = self.transport.get(ticket, seconds, endpoint)
         with self._lock:
             self._reader = reader
             if self.cancelled.is_set():
                 reader.cancel()
                 raise StreamCancelled
-        return OpenStream(reader, self)
+        return OpenStream(reader, self, called)
 
     def done(self) -> None:
         """Let go of the stream, cancelled if it has not ended."""
@@ -91,6 +97,8 @@ class OpenStream:
 
     reader: flight.FlightStreamReader
     reading: Reading
+    endpoint: str
+    """Who serves it."""
     end: ChunkEnd | None = None
     """Its last chunk, once that came."""
 
@@ -110,19 +118,20 @@ class OpenStream:
             yield from self._chunks(read_chunk)
 
     def _chunks(self, read_chunk: Callable[[], flight.FlightStreamChunk]) -> Iterator[Chunk]:
-        endpoint = self.reading.transport.endpoint
         try:
             while True:
                 try:
                     batch, metadata = read_chunk()
                 except StopIteration:
                     if self.end is None:
-                        raise lost("a stream ended before its end chunk", endpoint) from None
+                        raise self.failed(
+                            lost("a stream ended before its end chunk", self.endpoint)
+                        ) from None
                     return
                 except CALL_ERRORS as error:
                     if self.reading.cancelled.is_set():
                         raise StreamCancelled from None
-                    raise typed_error(error, endpoint) from error
+                    raise self.failed(typed_error(error, self.endpoint)) from error
                 found = parse_chunk_metadata(metadata)
                 if isinstance(found, ChunkRange):
                     yield Chunk(batch, found.start_offset, found.end_offset)
@@ -130,6 +139,11 @@ class OpenStream:
                     self.end = found
         finally:
             self.reading.done()
+
+    def failed(self, error: WingsError) -> WingsError:
+        """Have later calls go to another node, where this one is gone; return the error."""
+        self.reading.transport.addresses.note(error, self.endpoint)
+        return error
 
 
 class Chunks:
@@ -140,6 +154,8 @@ class Chunks:
         ticket: Its offset is a number; its end, where it is a follow, is `deadline`.
         deadline: Of a follow; a scan ends at its `end_offset`.
         reconnect_seconds: How long to try without any progress; None for as often as one call.
+        locations: Nodes that serve the ticket, the first to be asked first; each is given up when
+            it cannot be reached, and at last the one that calls go to is asked.
 
     Attributes:
         next_offset: Where the chunks go on.
@@ -152,6 +168,7 @@ class Chunks:
         ticket: ScanTicket | FollowTicket,
         deadline: Deadline | None = None,
         reconnect_seconds: float | None = None,
+        locations: Sequence[str] = (),
     ) -> None:
         assert isinstance(ticket.offset, int)
         self.next_offset = ticket.offset
@@ -161,6 +178,7 @@ class Chunks:
         self._deadline = deadline or Deadline.never()
         self._reconnect_seconds = reconnect_seconds
         self._reading = Reading(transport)
+        self._locations = deque(locations)
 
     def cancel(self) -> None:
         """End the chunks, for whoever iterates and on the server; from any thread."""
@@ -191,7 +209,7 @@ class Chunks:
                         failing = Deadline.after(self._reconnect_seconds or 0.0)
                     if self._given_up(backoff, failing):
                         raise
-                    self._reading.pause(backoff.next_delay())
+                    self._reading.pause(self._pause(backoff))
         except StreamCancelled:
             # Of a scan, this would look like its end.
             if isinstance(self._ticket, ScanTicket) and self._transport.closed.is_set():
@@ -201,7 +219,8 @@ class Chunks:
 
     def _one_stream(self) -> Iterator[Chunk]:
         ticket, seconds = self._next_ticket()
-        stream = self._reading.open(ticket.to_bytes(), seconds)
+        location = self._locations[0] if self._locations else None
+        stream = self._reading.open(ticket.to_bytes(), seconds, location)
         for chunk in stream.chunks(0.0 if isinstance(ticket, ScanTicket) else seconds):
             # Moved on before the chunk is handed on: it is the reader's from then on.
             self.next_offset = chunk.end_offset + 1
@@ -220,9 +239,18 @@ class Chunks:
         update = {"offset": self.next_offset, "timeout_ms": milliseconds(seconds)}
         return self._ticket.model_copy(update=update), seconds + GRACE_SECONDS
 
+    def _pause(self, backoff: Backoff) -> float:
+        """Return how long to wait before the next attempt, which may be at another node."""
+        if self._locations:
+            self._locations.popleft()
+            return 0.0
+        return backoff.next_delay()
+
     def _given_up(self, backoff: Backoff, failing: Deadline) -> bool:
         if self._deadline.passed:
             return True
+        if self._locations:
+            return False
         if self._reconnect_seconds is None:
             return backoff.failures + 1 >= self._transport.retry.attempts
         return failing.passed

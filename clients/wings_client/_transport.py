@@ -1,4 +1,7 @@
-"""The transport: one Flight connection, shared by all threads, with deadlines and typed errors.
+"""The transport: Flight connections, shared by all threads, with deadlines and typed errors.
+
+There is one for each address that is used. Of several nodes a client stays with one, until a call
+finds it gone: the next attempt goes to another. Scans read from all of them.
 
 gRPC connects when the first call needs it, and again by itself when a connection broke. A call in
 pyarrow can be cancelled only while it is read (a DoGet), not while a DoPut is open (measured:
@@ -9,12 +12,16 @@ a gRPC deadline, and streams that live longer are opened anew where they stopped
 import json
 import threading
 import weakref
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from wings_client._addresses import Addresses, addresses_of
 from wings_client._cancellation import current_cancellation
 from wings_client._errors import client_closed, lost, typed_errors
 from wings_client._retry import Retry, repeat_call
@@ -37,6 +44,10 @@ RECONNECT_OPTIONS: list[tuple[str, int | str]] = [
 ]
 
 
+CONNECTIONS_MAX = 64
+"""Connections kept, of a cluster whose nodes come and go; the one unused for longest goes first."""
+
+
 class Closable(Protocol):
     """Something open on a transport, such as a follow or a producer."""
 
@@ -54,30 +65,37 @@ class Cancellable(Protocol):
 
 
 class Transport:
-    """A connection to one server, opened by the first call.
+    """Connections to one server, or to the nodes of a cluster, each opened by its first call.
 
     Args:
-        endpoint: Like `grpc://host:7777`.
+        endpoint: Like `grpc://host:7777`, or several; see `addresses_of`.
         timeout: Seconds that a call may take, its retries included, and that a stream may stand
             still.
         retry: What is tried again.
     """
 
-    def __init__(self, endpoint: str, timeout: float, retry: Retry) -> None:
+    def __init__(self, endpoint: str | Sequence[str], timeout: float, retry: Retry) -> None:
         if not timeout > 0:
             raise InvalidArgument(f"the timeout must be positive; got {timeout}")
-        self.endpoint = endpoint
+        self.addresses = Addresses(addresses_of(endpoint))
         self.timeout = timeout
-        self.retry = retry
+        # Each address is tried, unless nothing is to be tried again at all.
+        attempts = len(self.addresses.all) if retry.attempts > 1 else 1
+        self.retry = replace(retry, attempts=max(retry.attempts, attempts))
         self.closed = threading.Event()
         """Set once the client is closed; ends every pause."""
         self.is_prompt = False
         """Whether the last first reply of a gather came promptly."""
         # Guards what is below; held for no longer than it takes to look.
         self._lock = threading.Lock()
-        self._client: flight.FlightClient | None = None
+        self._clients: OrderedDict[str, flight.FlightClient] = OrderedDict()
         self._open: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._streams: weakref.WeakSet[Cancellable] = weakref.WeakSet()
+
+    @property
+    def endpoint(self) -> str:
+        """Where calls go now."""
+        return self.addresses.current
 
     def add(self, opened: Closable) -> None:
         """Close this with the client, while its connection is still there."""
@@ -114,10 +132,11 @@ class Transport:
         with self._lock:
             self.closed.set()
             streams = list(self._streams)
-            client, self._client = self._client, None
+            clients = list(self._clients.values())
+            self._clients.clear()
         for stream in streams:
             stream.cancel()
-        if client is not None:
+        for client in clients:
             client.close()
         if errors:
             raise errors[0]
@@ -139,10 +158,10 @@ class Transport:
 
         def call(seconds: float) -> Any:
             request = flight.Action(action, body.to_bytes())
-            with typed_errors(self.endpoint):
-                results = list(self._connected().do_action(request, options_of(seconds)))
+            with self._calling() as (client, endpoint):
+                results = list(client.do_action(request, options_of(seconds)))
             if len(results) != 1:
-                raise lost(f"{action}: {len(results)} results instead of one", self.endpoint)
+                raise lost(f"{action}: {len(results)} results instead of one", endpoint)
             return json.loads(results[0].body.to_pybytes())
 
         return self.repeat(call, repeatable=repeatable, timeout=timeout)
@@ -152,36 +171,45 @@ class Transport:
         descriptor = flight.FlightDescriptor.for_command(command.to_bytes())
 
         def call(seconds: float) -> flight.FlightInfo:
-            with typed_errors(self.endpoint):
-                return self._connected().get_flight_info(descriptor, options_of(seconds))
+            with self._calling() as (client, _):
+                return client.get_flight_info(descriptor, options_of(seconds))
 
         return self.repeat(call, repeatable=True)
 
-    def get(self, ticket: bytes, seconds: float) -> flight.FlightStreamReader:
+    def get(
+        self, ticket: bytes, seconds: float, endpoint: str | None = None
+    ) -> tuple[flight.FlightStreamReader, str]:
         """Open a DoGet stream; blocks until its schema is there. Tries once.
 
         Args:
             ticket: As JSON.
             seconds: After which the stream ends with an error, wherever it is.
+            endpoint: The node to ask; None: the one that calls go to now.
+
+        Returns:
+            The stream, and who serves it.
         """
-        with typed_errors(self.endpoint):
-            return self._connected().do_get(flight.Ticket(ticket), options_of(seconds))
+        with self._calling(endpoint) as (client, called):
+            return client.do_get(flight.Ticket(ticket), options_of(seconds)), called
 
     def put(
         self, command: PutCommand, schema: pa.Schema, seconds: float
-    ) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader]:
+    ) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader, str]:
         """Open a DoPut stream; blocks for as long as connecting takes. Tries once.
 
         Args:
             command: The descriptor.
             schema: Of the batches to come.
             seconds: After which the stream ends with an error, wherever it is.
+
+        Returns:
+            What batches are written to, what answers are read from, and who serves both.
         """
         descriptor = flight.FlightDescriptor.for_command(command.to_bytes())
-        with typed_errors(self.endpoint):
-            opened = self._connected().do_put(descriptor, schema, options_of(seconds))
+        with self._calling() as (client, endpoint):
+            writer, reader = client.do_put(descriptor, schema, options_of(seconds))
         # pyarrow's stubs take the answers' reader for one of batches.
-        return cast("tuple[flight.FlightStreamWriter, flight.FlightMetadataReader]", opened)
+        return writer, cast("flight.FlightMetadataReader", reader), endpoint
 
     def repeat(
         self, call: Callable[[float], T], *, repeatable: bool, timeout: float | None = None
@@ -202,20 +230,35 @@ class Transport:
             repeatable=repeatable,
         )
 
-    def _connected(self) -> flight.FlightClient:
+    @contextmanager
+    def _calling(self, endpoint: str | None = None) -> Generator[tuple[flight.FlightClient, str]]:
+        """Lend the connection for one call, and note what it fails with."""
+        called = endpoint or self.endpoint
+        try:
+            with typed_errors(called):
+                yield self._connected(called), called
+        except WingsError as error:
+            self.addresses.note(error, called)
+            raise
+
+    def _connected(self, endpoint: str) -> flight.FlightClient:
         with self._lock:
             if self.closed.is_set():
-                raise client_closed(self.endpoint)
-            if self._client is None:
+                raise client_closed(endpoint)
+            client = self._clients.get(endpoint)
+            if client is None:
                 try:
-                    self._client = flight.FlightClient(
-                        self.endpoint, generic_options=RECONNECT_OPTIONS
-                    )
+                    client = flight.FlightClient(endpoint, generic_options=RECONNECT_OPTIONS)
                 except (pa.ArrowException, ValueError) as error:
                     raise InvalidArgument(
-                        f"{self.endpoint!r:.200} is not an endpoint like grpc://host:7777: {error}"
+                        f"{endpoint!r:.200} is not an endpoint like grpc://host:7777: {error}"
                     ) from error
-            return self._client
+                self._clients[endpoint] = client
+                if len(self._clients) > CONNECTIONS_MAX:
+                    # Not closed: streams that are open on it go on.
+                    self._clients.popitem(last=False)
+            self._clients.move_to_end(endpoint)
+            return client
 
 
 def options_of(seconds: float) -> flight.FlightCallOptions:

@@ -156,6 +156,11 @@ class ServerProcess(_Addresses):
         """Ask the process to drain and stop, wait until it is gone, and return its exit status."""
         return self.signal(signal.SIGTERM)
 
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._child.process.poll() is None
+
     def signal(self, number: signal.Signals) -> int:
         """Send a signal that ends the process, wait until it is gone, return its exit status."""
         self._child.process.send_signal(number)
@@ -236,7 +241,12 @@ class MetadataProcess:
 
 @contextmanager
 def metadata_process(
-    data_dir: Path, *, listen: str = str(_ANY_PORT), flags: Sequence[str] = ()
+    data_dir: Path,
+    *,
+    listen: str = str(_ANY_PORT),
+    flags: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    ready_seconds: float = READY_SECONDS,
 ) -> Generator[MetadataProcess]:
     """Run `wings metadata serve` as a child process for as long as the `with` lasts.
 
@@ -244,13 +254,15 @@ def metadata_process(
         data_dir: Kept afterwards.
         listen: Where; a free port of 127.0.0.1.
         flags: Further flags of the command.
+        environment: Variables added to those of this process.
+        ready_seconds: How long the child may take to say that it serves.
 
     Raises:
         RuntimeError: The child ended, or was not ready in time; shows its standard error.
     """
     command = [sys.executable, "-m", "wings_client.cli", "metadata", "serve"]
     command += ["--data-dir", str(data_dir), "--listen", listen, *flags]
-    child = _Child(command, dict(os.environ), READY_SECONDS)
+    child = _Child(command, {**os.environ, **(environment or {})}, ready_seconds)
     try:
         yield MetadataProcess(child)
     finally:

@@ -36,6 +36,8 @@ class RangeReader:
     system_columns: bool
     filter: str | None
     fail_on_data_loss: bool
+    nodes: tuple[str, ...] = ()
+    """Those of a cluster, when the query was planned: tasks spread over them."""
 
     @classmethod
     def of(
@@ -44,6 +46,7 @@ class RangeReader:
         schema: StructType,
         subscription: Subscription,
         pushed: str | None = None,
+        nodes: tuple[str, ...] = (),
     ) -> "RangeReader":
         """Return the reader of a query.
 
@@ -52,6 +55,7 @@ class RangeReader:
             schema: What Spark takes.
             subscription: What is read.
             pushed: A predicate beside the user's.
+            nodes: Of the cluster, if it is one.
 
         Raises:
             SchemaMismatch: The schema asks for a column that is not there, or for a type that the
@@ -68,6 +72,7 @@ class RangeReader:
             system_columns=len(columns) < len(schema.names),
             filter=both(options.filter, pushed),
             fail_on_data_loss=options.fail_on_data_loss,
+            nodes=nodes,
         )
 
     def read(self, part: Range) -> Iterator[pa.RecordBatch]:
@@ -79,7 +84,7 @@ class RangeReader:
         """
         target = arrow_schema(self.schema)
         conformer: Conformer | None = None
-        with wings_client.connect(self.endpoint) as client:
+        with wings_client.connect([*self.nodes, self.endpoint]) as client:
             for batch in self._batches(client, part):
                 if conformer is None:
                     constants = {TOPIC_COLUMN: part.topic}

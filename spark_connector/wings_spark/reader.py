@@ -36,7 +36,8 @@ class WingsReader(DataSourceReader):
         self.schema = schema
         with wings_client.connect(options.endpoint) as client:
             self._subscription = Subscription.checked(client, options)
-        self.range_reader = RangeReader.of(options, schema, self._subscription)
+            self._nodes = client.locations(self._subscription.topics[0])
+        self.range_reader = RangeReader.of(options, schema, self._subscription, nodes=self._nodes)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the ranges of the query's tasks: their ends are fixed here, for all of them."""
@@ -83,5 +84,7 @@ class PushingReader(WingsReader):
                 )
         except InvalidFilter:
             return filters  # With the user's own, it is more than the server takes of one.
-        self.range_reader = RangeReader.of(self.options, self.schema, self._subscription, pushed)
+        self.range_reader = RangeReader.of(
+            self.options, self.schema, self._subscription, pushed, self._nodes
+        )
         return rest

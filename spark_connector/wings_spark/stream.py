@@ -61,7 +61,8 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered_at: float | None = None
         with wings_client.connect(options.endpoint) as client:
             subscription = Subscription.checked(client, options)
-        self._range_reader = RangeReader.of(options, schema, subscription)
+            nodes = client.locations(subscription.topics[0])
+        self._range_reader = RangeReader.of(options, schema, subscription, nodes=nodes)
 
     # Offsets.
 

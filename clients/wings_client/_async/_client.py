@@ -33,7 +33,7 @@ wait behind reads that do."""
 
 
 def connect_async(
-    endpoint: str,
+    endpoint: str | Sequence[str],
     *,
     timeout: float = TIMEOUT_SECONDS,
     retry: Retry | None = None,
@@ -42,7 +42,7 @@ def connect_async(
     """Return an async client of a Wings server; the connection is made by the first call.
 
     Args:
-        endpoint: Like `grpc://host:7777`.
+        endpoint: Like `grpc://host:7777`, or several nodes of a cluster; see `connect`.
         timeout: Seconds that a call may take, its retries included (a long poll may wait beside
             it), that a stream may stand still, and that a call waits for its turn.
         retry: What is tried again, and how long.
@@ -50,7 +50,8 @@ def connect_async(
             for their turn, and fail with `ResourceExhausted` where none ends in time.
 
     Raises:
-        InvalidArgument: The timeout is not positive, or `reads_max` less than 1.
+        InvalidArgument: The timeout is not positive, or `reads_max` less than 1; or there is no
+            address, or an empty one.
     """
     return AsyncClient(Transport(endpoint, timeout, retry or Retry()), reads_max)
 
@@ -228,10 +229,11 @@ class AsyncClient:
             filter=filter,
             system_columns=system_columns,
         )
-        schema, tickets = await self._calls.run(fixed)
-        return AsyncScan(self._reads, self._transport, schema, tickets, parallel)
+        schema, parts = await self._calls.run(fixed)
+        return AsyncScan(self._reads, self._transport, schema, parts, parallel)
 
     scan_tickets = _awaited(Client.scan_tickets)
+    locations = _awaited(Client.locations)
 
     async def read_ticket(self, ticket: ScanTicket) -> AsyncChunks:
         """Read one range, chunk by chunk, in order of offset; a lost connection is resumed.

@@ -14,7 +14,7 @@ from wings_client._follow import Follow
 from wings_client._handover import Handover, HandoverClosed
 from wings_client._model import Chunk
 from wings_client._news import News
-from wings_client._scan import ParallelScan
+from wings_client._scan import ParallelScan, Part
 from wings_client._stream import Chunks
 from wings_client._transport import Transport
 from wings_core.contracts.tickets import ScanTicket
@@ -233,14 +233,14 @@ class AsyncScan(AsyncStream[pa.RecordBatch]):
         turns: Turns,
         transport: Transport,
         schema: pa.Schema,
-        tickets: list[ScanTicket],
+        parts: list[Part],
         parallel: int,
     ) -> None:
         super().__init__(turns, "wings-scan")
         self.schema = schema
         self._transport = transport
-        self._tickets = tickets
-        self._parallel = min(parallel, len(tickets))
+        self._parts = parts
+        self._parallel = min(parallel, len(parts))
 
     async def read_all(self) -> pa.Table:
         """Return all batches that were not handed on yet, as one table, without a copy."""
@@ -251,8 +251,8 @@ class AsyncScan(AsyncStream[pa.RecordBatch]):
         return self._parallel
 
     async def _open(self) -> Readers[pa.RecordBatch] | None:
-        if not self._tickets:
+        if not self._parts:
             return None
         await self._turns.take()
         self._parallel = 1 + await self._turns.take_more(self._parallel - 1)
-        return ParallelScan(self._transport, self._tickets, self._parallel)
+        return ParallelScan(self._transport, self._parts, self._parallel)

@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 import typer
 
 from wings_client import Client, Connection, Retry
+from wings_client._addresses import addresses_of
 from wings_client._client import TIMEOUT_SECONDS
 from wings_client._transport import Transport
-from wings_core.errors import TopicNotFound, Unavailable, WingsError
+from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, WingsError
 from wings_core.names import DEFAULT_NAMESPACE, TopicName
 
 DEFAULT = "grpc://127.0.0.1:7777"
@@ -24,7 +25,7 @@ NEAR_MAX = 3
 FLIGHT_SCHEMES = ("grpc", "grpc+tcp", "grpc+tls")
 HTTP_SCHEMES = ("http", "https")
 
-_HELP = "Where the server is."
+_HELP = "Where the server is; of several nodes, some or all with commas between."
 
 EndpointOption = Annotated[
     str,
@@ -53,16 +54,21 @@ class Endpoint:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read an address.
+        """Read an address, or those of several nodes with commas between.
 
         Raises:
             typer.BadParameter: Not one, or of a protocol that is not spoken.
         """
         try:
-            parts = urlsplit(text)
+            first, *others = addresses_of(text)
+            if any(cls.parse(other).is_http for other in others):
+                raise _not_an_endpoint(text)
+            parts = urlsplit(first)
             host, port = parts.hostname, parts.port
-        except ValueError:
+        except (ValueError, InvalidArgument):
             raise _not_an_endpoint(text) from None
+        if others and parts.scheme in HTTP_SCHEMES:
+            raise _not_an_endpoint(text)
         if parts.scheme not in {*FLIGHT_SCHEMES, *HTTP_SCHEMES} or not host:
             raise _not_an_endpoint(text)
         if port is None and parts.scheme in FLIGHT_SCHEMES:

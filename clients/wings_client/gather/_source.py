@@ -35,6 +35,8 @@ class Source:
     """Handed on."""
     rows: int = 0
     """Handed on."""
+    failures: int = 0
+    """Nodes that it could not be read from."""
     stream_end: object = None
     """What the server said that its last stream ended with; None where it said nothing."""
     read_offset: int | None = None
@@ -91,7 +93,9 @@ class Turn:
         """
         self.source.stream_end = None
         self._opened_at = time.monotonic()
-        self._stream = self.reading.open(ticket, seconds)
+        # Sources are spread over the nodes of a cluster; one that failed is read from the next.
+        node = self._transport.addresses.turn(self.source.index + self.source.failures)
+        self._stream = self.reading.open(ticket, seconds, node)
 
     def next(self) -> Reply | None:
         """Return the next reply, None after the last; blocks while the server waits.
@@ -107,7 +111,8 @@ class Turn:
             except StopIteration:
                 return None
             except CALL_ERRORS as error:
-                raise typed_error(error, self._transport.endpoint) from error
+                failure = typed_error(error, self._stream.endpoint)
+                raise failure if self.is_short else self._stream.failed(failure) from error
             told = _told(metadata)
             if "end" in told:
                 source.stream_end = told["end"]

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from wings_client._errors import Connection, client_closed, typed_error
+from wings_client._errors import Connection, client_closed, is_passing, typed_error
 from wings_client._threads import start_thread
 from wings_client._transport import Transport
 from wings_client.gather._request import Reply, Request
@@ -362,11 +362,19 @@ class Sources:
         if turn is not None and turn.reading.cancelled.is_set():
             self._end(source, client_closed(endpoint))
         elif isinstance(error, WingsError):
+            if self._has_another_node(source, error):
+                return True
             self._end(source, error)
         else:
             as_error = error if isinstance(error, Exception) else RuntimeError(repr(error))
             self._end(source, typed_error(as_error, endpoint))
         return False
+
+    def _has_another_node(self, source: Source, error: WingsError) -> bool:
+        """Tell whether a source that failed is to be read on from another node."""
+        source.failures += 1
+        nodes = len(self._transports[source.request.endpoint].addresses.all)
+        return source.failures < nodes and is_passing(error, repeatable=True)
 
     def _wait(self, source: Source) -> float:
         """Return how many seconds the server may wait."""

@@ -1,0 +1,93 @@
+"""Addresses: where the nodes of one cluster are, and which of them is used now."""
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+
+from wings_client._errors import Connection
+from wings_core.errors import InvalidArgument, Unavailable, WingsError
+
+ADDRESSES_MAX = 100
+"""The most addresses of one client."""
+
+AVOIDED_SECONDS = 5.0
+"""How long an address that failed is not among those that reads are spread over."""
+
+
+def addresses_of(endpoint: str | Sequence[str]) -> tuple[str, ...]:
+    """Return each address of what a client is given.
+
+    Args:
+        endpoint: `grpc://host:7777`, several of them with commas between (where those after the
+            first may leave out the scheme), or a sequence of such.
+
+    Raises:
+        InvalidArgument: None, an empty one, or more than `ADDRESSES_MAX`.
+    """
+    texts = [endpoint] if isinstance(endpoint, str) else list(endpoint)
+    found: dict[str, None] = {}
+    for text in texts:
+        scheme = ""
+        for part in text.split(","):
+            address = part.strip()
+            if not address:
+                raise InvalidArgument(
+                    f"{text!r:.200} is not an endpoint like grpc://host:7777, nor several with "
+                    "commas between: there is an empty one"
+                )
+            if "://" in address:
+                scheme = address.partition("://")[0]
+            elif scheme:
+                address = f"{scheme}://{address}"
+            found[address] = None
+    if not 1 <= len(found) <= ADDRESSES_MAX:
+        raise InvalidArgument(f"a client takes 1 to {ADDRESSES_MAX} addresses; got {len(found)}")
+    return tuple(found)
+
+
+class Addresses:
+    """The nodes of one cluster; all methods from any thread.
+
+    One is used for calls, until it fails: then the next. Which is the first is left to chance, so
+    that clients that are given the same list spread over it.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self.all = tuple(addresses)
+        self._lock = threading.Lock()
+        self._index = random.randrange(len(self.all))
+        self._failed: dict[str, float] = {}
+        """When those failed that did lately, on the monotonic clock."""
+
+    @property
+    def current(self) -> str:
+        """The one that calls go to."""
+        return self.all[self._index]
+
+    def note(self, error: WingsError, address: str) -> None:
+        """Use another address from now on, where a call to this one found nobody to answer it."""
+        if len(self.all) == 1 or not isinstance(error, Unavailable):
+            return
+        if error.facts.get("connection") == Connection.CLOSED:
+            return
+        with self._lock:
+            if address in self.all:
+                self._failed[address] = time.monotonic()
+            if address == self.all[self._index]:  # Else somebody else has moved on already.
+                self._index = (self._index + 1) % len(self.all)
+
+    def turn(self, number: int) -> str:
+        """Return an address for a read, for each number another so far as there are others.
+
+        Args:
+            number: Counts the reads that are spread, from 0.
+        """
+        if len(self.all) == 1:
+            return self.all[0]
+        since = time.monotonic() - AVOIDED_SECONDS
+        with self._lock:
+            start = self._index
+            ordered = [*self.all[start:], *self.all[:start]]
+            answering = [each for each in ordered if self._failed.get(each, since) <= since]
+        return (answering or ordered)[number % len(answering or ordered)]

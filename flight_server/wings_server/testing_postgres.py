@@ -1,0 +1,197 @@
+"""A real PostgreSQL for tests and examples, which can be killed and started again.
+
+Its programs are those of the package `pgserver`, or of the system.
+"""
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+START_SECONDS_MAX = 60.0
+"""How long the server may take to start."""
+
+PASSWORD = "not-to-be-shown"
+"""Of the user `wings`, in every address; nothing may ever print it."""
+
+_numbers = count()
+
+
+def _programs() -> Path | None:
+    """Return the directory of PostgreSQL's programs: of the package for tests, or of the system."""
+    package = importlib.util.find_spec("pgserver")
+    if package is not None and package.origin is not None:
+        # Its programs are all that is wanted of it: servers are killed here, and started again.
+        return Path(package.origin).parent / "pginstall" / "bin"
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        asked = subprocess.run(
+            ["pg_config", "--bindir"], capture_output=True, text=True, check=True, timeout=10
+        )
+        return Path(asked.stdout.strip())
+    return None
+
+
+def _copy(programs: Path, target: Path) -> Path:
+    """Copy the programs of the package with their libraries; return their new directory."""
+    if programs.parent.name != "pginstall":
+        return programs
+    # They find their libraries by their own place.
+    packages = programs.parents[2]
+    for part in ("pgserver/pginstall", "pgserver.libs"):
+        if (packages / part).exists():
+            shutil.copytree(packages / part, target / part)
+    return target / "pgserver" / "pginstall" / "bin"
+
+
+class PostgresServer:
+    """A server on a directory of its own, which can be killed and started again.
+
+    Args:
+        directory: For its programs and its data.
+        sync: Whether what it commits is synced to the disk, as it is in earnest.
+
+    Raises:
+        RuntimeError: There is no PostgreSQL on this machine.
+    """
+
+    def __init__(self, directory: Path, *, sync: bool) -> None:
+        programs = _programs()
+        if programs is None:
+            raise RuntimeError("there is no PostgreSQL: neither the package pgserver nor pg_config")
+        # It refuses to run as root, and who runs it then may not be able to look in here.
+        self._user = 65534 if os.getuid() == 0 else None
+        if self._user is not None:
+            programs = _copy(programs, directory / "programs")
+            directory.chmod(0o711)
+        self._programs = programs
+        self._data = directory / "data"
+        self._data.mkdir(mode=0o700)
+        self._log = directory / "log"
+        if self._user is not None:
+            os.chown(self._data, self._user, self._user)
+        password = directory / "password"
+        password.write_text(PASSWORD)
+        if self._user is not None:
+            os.chown(password, self._user, self._user)
+        self._run(
+            "initdb",
+            "--username=wings",
+            f"--pwfile={password}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-sync",
+        )
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            self.port: int = taken.getsockname()[1]
+        with (self._data / "postgresql.conf").open("a") as settings:
+            settings.write(
+                f"port = {self.port}\nlisten_addresses = '127.0.0.1'\n"
+                "unix_socket_directories = ''\nmax_connections = 100\nshared_buffers = 32MB\n"
+                "deadlock_timeout = 200ms\n"
+                + ("" if sync else "fsync = off\nfull_page_writes = off\n")
+            )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"postgresql://wings:{PASSWORD}@127.0.0.1:{self.port}/postgres"
+
+    def new_database(self) -> str:
+        """Return the address of a database that nobody else has, with nothing in it."""
+        name = f"database_{next(_numbers)}"
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        return f"{self.url.removesuffix('/postgres')}/{name}"
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._programs / "postgres", "-D", self._data],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                user=self._user,
+                cwd="/",
+                start_new_session=True,
+            )
+        pause = threading.Event()
+        for _ in range(int(START_SECONDS_MAX / 0.02)):
+            with contextlib.suppress(psycopg.OperationalError):
+                psycopg.connect(self.url, connect_timeout=2).close()
+                return
+            assert self._process.poll() is None, self._log.read_text()
+            pause.wait(0.02)
+        raise AssertionError(self._log.read_text())
+
+    def kill(self) -> None:
+        """Kill it with all its processes, as a power cut does; what the disk has stays."""
+        if self._process is None:
+            return
+        for process in (self._process.pid, *self._children()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        self._process.wait(timeout=START_SECONDS_MAX)
+        self._process = None
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """Stop all its processes for a while, so that it takes what is sent and says nothing."""
+        assert self._process is not None
+        processes = [self._process.pid, *self._children()]
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in processes:
+                os.kill(process, signal.SIGCONT)
+
+    def _children(self) -> list[int]:
+        assert self._process is not None
+        listed = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        return [int(each) for each in listed.read_text().split()] if listed.exists() else []
+
+    def _run(self, program: str, *arguments: str) -> None:
+        subprocess.run(
+            [self._programs / program, "-D", self._data, *arguments],
+            check=True,
+            capture_output=True,
+            timeout=120,
+            user=self._user,
+            cwd="/",
+        )
+
+
+@contextmanager
+def postgres_server(*, sync: bool) -> Generator[PostgresServer]:
+    """Run a server for as long as the `with` lasts.
+
+    Args:
+        sync: Whether what it commits is synced to the disk, as it is in earnest.
+
+    Raises:
+        RuntimeError: There is no PostgreSQL on this machine.
+    """
+    # Where others than its owner may enter.
+    with tempfile.TemporaryDirectory(prefix="wings-postgres-") as directory:
+        server = PostgresServer(Path(directory), sync=sync)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
