@@ -1,6 +1,7 @@
 """The log: metadata, storage, ingest and fetch put together over one data directory."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from wings_core.data_directory import DataDirectory
@@ -8,13 +9,26 @@ from wings_core.fetch.fetcher import Fetcher
 from wings_core.ingest.group_commit import FlushReport, GroupCommit
 from wings_core.limits import Limits
 from wings_core.maintain import Maintainer
-from wings_core.metadata.interfaces import Admin, Metadata, Nodes, OffsetRegistry, Shards, Stages
+from wings_core.metadata.interfaces import (
+    Admin,
+    Groups,
+    Metadata,
+    Nodes,
+    OffsetRegistry,
+    Shards,
+    Stages,
+)
 from wings_core.metadata.maintenance import Maintenance
 from wings_core.metadata.place import open_metadata
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import Aborted, Topic
 from wings_core.names import TopicName
 from wings_core.reclaim import Reclaimer
+from wings_core.share.dead_letters import DeadLetterWriter
+from wings_core.share.place import EmbeddedCoordinator, NoCoordinator, OpenCoordinator
+from wings_core.share.record_fetcher import LogSource, RecordFetcher
+from wings_core.share.redrive import Redriver
+from wings_core.share.shares import Shares
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.place import Storage, open_storage
 
@@ -43,6 +57,7 @@ class Log:
         storage: Where they are, for whoever watches over that.
         group_commit: The way in.
         fetcher: The way out.
+        shares: Share groups.
         limits: The bounds in force.
         maintainer: Drops what is kept no longer.
     """
@@ -53,6 +68,7 @@ class Log:
         storage: Storage,
         limits: Limits,
         on_flush: Callable[[FlushReport], None] | None = None,
+        open_coordinator: OpenCoordinator | None = None,
     ) -> None:
         store = storage.store
         self.admin: Admin = metadata.admin
@@ -71,6 +87,11 @@ class Log:
         self._metadata = metadata
         self._reclaimer = Reclaimer(self.registry, self.stages, store, limits.stage_seconds_max)
         self.maintainer = Maintainer(metadata, limits.maintenance_seconds, self._reclaimer.wake)
+        try:
+            self.shares = _open_shares(metadata.groups, self, open_coordinator)
+        except BaseException:
+            self._close_parts()
+            raise
 
     @classmethod
     def open(
@@ -108,7 +129,9 @@ class Log:
         except BaseException:
             metadata.close()
             raise
-        return cls(metadata, storage, limits, on_flush)
+        return cls(
+            metadata, storage, limits, on_flush, partial(EmbeddedCoordinator.open, directory.holds)
+        )
 
     @classmethod
     def join(
@@ -154,8 +177,10 @@ class Log:
         Raises:
             TopicNotFound: There is none of this name.
         """
+        groups = self.shares.of_topic(name)
         topic = self.admin.delete_topic(name)
         self._reclaimer.wake()
+        self.shares.forget_topic(groups)
         return topic
 
     def abort_stages(
@@ -179,8 +204,22 @@ class Log:
 
     def close(self) -> None:
         """Commit what was received, then close every part; readers must have ended."""
+        self.shares.close()
+        self._close_parts()
+
+    def _close_parts(self) -> None:
         self.group_commit.close()
         self.maintainer.close()
         self._reclaimer.close()
         self.store.close()
         self._metadata.close()
+
+
+def _open_shares(groups: Groups, log: Log, open_coordinator: OpenCoordinator | None) -> Shares:
+    records = RecordFetcher(LogSource(log.fetcher, log.registry))
+    letters = DeadLetterWriter(log.admin, log.group_commit, log.limits, records)
+    coordinator = (
+        NoCoordinator() if open_coordinator is None else open_coordinator(log.registry, letters)
+    )
+    redriver = Redriver(log.admin, log.registry, log.fetcher, log.group_commit, log.limits)
+    return Shares(log.admin, groups, coordinator, records, redriver, log.limits)

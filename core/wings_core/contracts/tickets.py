@@ -21,6 +21,7 @@ from pydantic import (
 
 from wings_core.contracts.messages import (
     INT64_MAX,
+    Identifier,
     Message,
     OffsetNumber,
     Timestamp,
@@ -82,19 +83,13 @@ Columns = Annotated[
 """Names of columns, in the order wanted."""
 
 
-class _Read(Message):
-    """What all tickets that read a partition have in common."""
+class _Ticket(Message):
+    """What all tickets have in common."""
 
     topic: str
     """A full name or a bare id."""
     partition: JsonValue = None
     """The partition value; None for a topic without a key."""
-    columns: Columns | None = None
-    """The columns wanted; None for all."""
-    filter: str | None = None
-    """A SQL predicate over the topic's columns."""
-    system_columns: bool = False
-    """Append `__offset` and `__timestamp`."""
 
     def to_bytes(self) -> bytes:
         """Return the ticket, from which `parse_ticket` makes an equal one."""
@@ -102,7 +97,18 @@ class _Read(Message):
         return dump({"kind": type(self).model_fields["kind"].default, **found})
 
 
-class _Waiting(_Read, ABC):
+class _Read(_Ticket):
+    """What all tickets that read a partition have in common."""
+
+    columns: Columns | None = None
+    """The columns wanted; None for all."""
+    filter: str | None = None
+    """A SQL predicate over the topic's columns."""
+    system_columns: bool = False
+    """Append `__offset` and `__timestamp`."""
+
+
+class _Waiting(_Ticket, ABC):
     """A ticket that may wait, until a time or for a time."""
 
     deadline: Timestamp | None = None
@@ -127,7 +133,7 @@ class _Waiting(_Read, ABC):
         """Return when waiting ends where the ticket does not say."""
 
 
-class FetchTicket(_Waiting):
+class FetchTicket(_Read, _Waiting):
     """Read from an offset, and wait for messages where there are fewer than asked for."""
 
     kind: Literal["fetch"] = "fetch"
@@ -148,7 +154,7 @@ class FetchTicket(_Waiting):
         return Deadline.after(FETCH_TIMEOUT_SECONDS)
 
 
-class FollowTicket(_Waiting):
+class FollowTicket(_Read, _Waiting):
     """Read from an offset and go on as messages are committed."""
 
     kind: Literal["follow"] = "follow"
@@ -171,12 +177,32 @@ class ScanTicket(_Read):
         return self
 
 
-Ticket = FetchTicket | ScanTicket | FollowTicket
+class AcquireTicket(_Waiting):
+    """Take messages of a share group's topic for a member, and wait where there are none."""
+
+    kind: Literal["acquire"] = "acquire"
+    group: Identifier
+    member: Identifier
+    """Who holds them then; what it calls itself."""
+    max_messages: Annotated[int, Field(ge=1, le=MESSAGES_MAX)] = 10_000
+
+    @property
+    def any_partition(self) -> bool:
+        """Whether messages of any partition will do: the ticket names none."""
+        return "partition" not in self.model_fields_set
+
+    def _default_deadline(self) -> Deadline:
+        return Deadline.after(FETCH_TIMEOUT_SECONDS)
+
+
+ReadTicket = FetchTicket | ScanTicket | FollowTicket
+Ticket = ReadTicket | AcquireTicket
 
 _KINDS: dict[str, type[Ticket]] = {
     "fetch": FetchTicket,
     "scan": ScanTicket,
     "follow": FollowTicket,
+    "acquire": AcquireTicket,
 }
 """The models by `kind`; a kind of read is added here."""
 

@@ -1,0 +1,224 @@
+"""Share groups on the wire: the bodies of their actions, their answers, and acquired chunks."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+import pyarrow as pa
+from pydantic import Field, JsonValue, model_validator
+
+from wings_core.contracts.actions import ActionBody
+from wings_core.contracts.chunks import EndReason
+from wings_core.contracts.messages import Identifier, Message, OffsetNumber, problem_of, to_bytes
+from wings_core.errors import WingsError
+from wings_core.partitions import JsonScalar, partition_value
+from wings_core.share.model import (
+    LeasedRange,
+    ShareConfig,
+    ShareGroup,
+    SharePartitionState,
+)
+
+ACKNOWLEDGEMENTS_MAX = 10_000
+"""The most entries of one `share-acknowledge`."""
+
+DELAY_MS_MAX = 12 * 3_600_000
+"""The longest `delay_ms` of a release."""
+
+REASON_CHARACTERS_MAX = 4_096
+"""The longest `reason` of a reject."""
+
+REDRIVE_MESSAGES_MAX = 10_000
+"""The most dead letters that one `share-redrive` looks at."""
+
+
+class GroupBody(ActionBody):
+    """The body of `share-describe` and `share-delete`."""
+
+    group: Identifier
+    topic: str
+
+
+class CreateGroup(GroupBody):
+    """The body of `share-create`."""
+
+    config: ShareConfig = ShareConfig()
+    if_not_exists: bool = False
+
+
+class AlterGroup(GroupBody):
+    """The body of `share-alter`: keys that are absent from `config` stay as they are."""
+
+    config: ShareConfig
+
+
+class ListGroups(ActionBody):
+    """The body of `share-list`."""
+
+    topic: str | None = None
+    """None: of all topics of a namespace."""
+    namespace: str | None = None
+    """A full name; None where absent."""
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if self.topic is not None and self.namespace is not None:
+            raise problem_of("keys 'topic' and 'namespace' exclude each other")
+        return self
+
+
+class AcknowledgementEntry(Message):
+    """What a member says of the messages `[first, last]` of a partition."""
+
+    partition: JsonValue = None
+    first: OffsetNumber
+    last: OffsetNumber
+    """Inclusive."""
+    lease: Identifier
+    type: Literal["accept", "release", "reject", "renew"]
+    delay_ms: Annotated[int, Field(ge=0, le=DELAY_MS_MAX)] | None = None
+    """Of a release."""
+    reason: Annotated[str, Field(max_length=REASON_CHARACTERS_MAX)] | None = None
+    """Of a reject."""
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        if self.last < self.first:
+            raise problem_of(f"key 'last': must be at least first ({self.first}); got {self.last}")
+        if self.delay_ms is not None and self.type != "release":
+            raise problem_of(f"key 'delay_ms' does not belong to type {self.type!r}")
+        if self.reason is not None and self.type != "reject":
+            raise problem_of(f"key 'reason' does not belong to type {self.type!r}")
+        return self
+
+
+class Acknowledge(GroupBody):
+    """The body of `share-acknowledge`."""
+
+    member: Identifier
+    acks: Annotated[
+        tuple[AcknowledgementEntry, ...], Field(strict=False, max_length=ACKNOWLEDGEMENTS_MAX)
+    ]
+
+
+class Redrive(ActionBody):
+    """The body of `share-redrive`."""
+
+    dlq_topic: str
+    """The topic of dead letters."""
+    filter: str | None = None
+    """A SQL predicate over its columns."""
+    offset: OffsetNumber = 0
+    """Where in it to begin."""
+    max_messages: Annotated[int, Field(ge=1, le=REDRIVE_MESSAGES_MAX)] = REDRIVE_MESSAGES_MAX
+    """The most dead letters looked at, whether or not they pass the filter."""
+
+
+def describe_group(
+    group: ShareGroup, states: Iterable[SharePartitionState] | None = None
+) -> dict[str, Any]:
+    """Return a group's description; without `states`, as in a list."""
+    described: dict[str, Any] = {
+        "group": group.name,
+        "topic": str(group.topic.name),
+        "config": group.config.model_dump(mode="json"),
+    }
+    if states is not None:
+        described["partitions"] = [
+            {
+                "partition": partition_value(state.partition),
+                "start_offset": state.start_offset,
+                "in_flight": state.in_flight,
+                "lag": state.lag,
+            }
+            for state in states
+        ]
+    return described
+
+
+def describe_results(
+    entries: Sequence[AcknowledgementEntry], errors: Sequence[WingsError | None]
+) -> dict[str, Any]:
+    """Return the answer to `share-acknowledge`, in the order asked; no error is success."""
+    answers: list[dict[str, Any]] = []
+    for entry, error in zip(entries, errors, strict=True):
+        answer: dict[str, Any] = {
+            "partition": entry.partition,
+            "first": entry.first,
+            "last": entry.last,
+            "code": None,
+        }
+        if error is not None:
+            answer |= {"code": error.code, "message": error.message}
+        answers.append(answer)
+    return {"results": answers}
+
+
+@dataclass(frozen=True, slots=True)
+class AcquiredChunk:
+    """The app_metadata of a chunk of leased messages `[start_offset, end_offset]`.
+
+    Messages that are gone, as retention has passed them, are in the range and not in the chunk.
+    """
+
+    partition: JsonScalar
+    start_offset: int
+    end_offset: int
+    lease: str
+    delivery_count: int
+    lock_duration_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AcquireEnd:
+    """The app_metadata of the last chunk of an acquire, which is empty."""
+
+    end: EndReason
+    """`max_messages`: as many as asked for; `min_messages`: some; `deadline`: none came."""
+    next_offset: int | None
+    """One past the last message delivered, of an acquire from one partition: not where the group
+    goes on, which leases decide."""
+    log_end_offset: int | None
+    """The next offset to be assigned, of an acquire from one partition."""
+
+
+def acquired_metadata(found: LeasedRange) -> bytes:
+    """Return the app_metadata of a chunk that covers a leased range."""
+    return json.dumps(
+        {
+            "partition": partition_value(found.partition),
+            "start_offset": found.start_offset,
+            "end_offset": found.end_offset,
+            "lease": found.lease,
+            "delivery_count": found.delivery_count,
+            "lock_duration_ms": found.lock_duration_ms,
+        },
+        ensure_ascii=False,
+    ).encode()
+
+
+def acquire_end_metadata(end: AcquireEnd) -> bytes:
+    """Return the app_metadata of the last chunk."""
+    return json.dumps(
+        {
+            "end": end.end.value,
+            "next_offset": end.next_offset,
+            "log_end_offset": end.log_end_offset,
+        }
+    ).encode()
+
+
+def parse_acquired_metadata(raw: "bytes | pa.Buffer") -> AcquiredChunk | AcquireEnd:
+    """Read the app_metadata of a chunk of an acquire, as a server wrote it."""
+    found = json.loads(to_bytes(raw))
+    if "end" in found:
+        return AcquireEnd(EndReason(found["end"]), found["next_offset"], found["log_end_offset"])
+    return AcquiredChunk(
+        partition=found["partition"],
+        start_offset=found["start_offset"],
+        end_offset=found["end_offset"],
+        lease=found["lease"],
+        delivery_count=found["delivery_count"],
+        lock_duration_ms=found["lock_duration_ms"],
+    )

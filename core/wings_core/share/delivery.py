@@ -1,0 +1,116 @@
+"""Delivery: the rows of leased ranges, shaped as members get them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import pyarrow as pa
+
+from wings_core.errors import WingsError
+from wings_core.fetch.selection import OFFSET_FIELD, TIMESTAMP_FIELD
+from wings_core.limits import Limits
+from wings_core.model import Topic
+from wings_core.share.model import LeasedRange
+from wings_core.share.record_fetcher import RecordFetcher
+
+PARTITION_FIELD = pa.field("__partition", pa.string(), nullable=False)
+DELIVERY_COUNT_FIELD = pa.field("__delivery_count", pa.int32(), nullable=False)
+LEASE_FIELD = pa.field("__lease", pa.string(), nullable=False)
+
+
+def delivery_schema(topic: Topic) -> pa.Schema:
+    """Return the schema of what members get: the topic's columns and all system columns."""
+    return pa.schema(
+        [
+            *topic.schema,
+            OFFSET_FIELD,
+            TIMESTAMP_FIELD,
+            PARTITION_FIELD,
+            DELIVERY_COUNT_FIELD,
+            LEASE_FIELD,
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Rows of a leased range, or of a part of it that is as much as goes into a batch."""
+
+    range: LeasedRange
+    """What the batch covers; messages that are gone are in it and not in the batch."""
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """A part of a leased range whose rows cannot be read."""
+
+    range: LeasedRange
+    error: WingsError
+
+
+def deliveries(
+    records: RecordFetcher, topic: Topic, leased: LeasedRange, limits: Limits
+) -> Iterator[Delivery | Undelivered]:
+    """Yield a leased range as batches: one, where it fits the wire; blocks for the reads.
+
+    Args:
+        records: Reads the rows.
+        topic: Whose they are.
+        leased: What was acquired.
+        limits: The wire's bounds.
+    """
+    found = records.collect(topic, leased.partition, leased.start_offset, leased.end_offset)
+    schema = delivery_schema(topic)
+    parts = list(_within_bounds(found.batches, limits))
+    ends = [_first_offset(part[0]) - 1 for part in parts[1:]]
+    last = leased.end_offset
+    if found.error is not None:
+        # What is behind the last row that was read is not delivered.
+        last = _last_offset(parts[-1][-1]) if parts else leased.start_offset - 1
+    start = leased.start_offset
+    for part, end in zip(parts, [*ends, last], strict=True):
+        covered = replace(leased, start_offset=start, end_offset=end)
+        yield Delivery(covered, _shaped(part, covered, schema))
+        start = end + 1
+    if found.error is not None:
+        yield Undelivered(replace(leased, start_offset=last + 1), found.error)
+
+
+def _within_bounds(
+    batches: Sequence[pa.RecordBatch], limits: Limits
+) -> Iterator[list[pa.RecordBatch]]:
+    """Gather batches into groups that fit the wire; each batch does by itself."""
+    group: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        rows += batch.num_rows
+        size += batch.nbytes
+        if group and (rows > limits.wire_rows_max or size > limits.wire_bytes_max):
+            yield group
+            group, rows, size = [], batch.num_rows, batch.nbytes
+        group.append(batch)
+    if group:
+        yield group
+
+
+def _shaped(
+    batches: Sequence[pa.RecordBatch], leased: LeasedRange, schema: pa.Schema
+) -> pa.RecordBatch:
+    arrow = cast("Any", pa)  # The stubs know neither of the two functions used.
+    rows: pa.RecordBatch = batches[0] if len(batches) == 1 else arrow.concat_batches(batches)
+    count = rows.num_rows
+    system = [
+        arrow.repeat(pa.scalar(str(leased.partition), PARTITION_FIELD.type), count),
+        arrow.repeat(pa.scalar(leased.delivery_count, DELIVERY_COUNT_FIELD.type), count),
+        arrow.repeat(pa.scalar(leased.lease, LEASE_FIELD.type), count),
+    ]
+    return pa.RecordBatch.from_arrays([*rows.columns, *system], schema=schema)
+
+
+def _first_offset(batch: pa.RecordBatch) -> int:
+    return cast("Any", batch.column(OFFSET_FIELD.name))[0].as_py()
+
+
+def _last_offset(batch: pa.RecordBatch) -> int:
+    return cast("Any", batch.column(OFFSET_FIELD.name))[-1].as_py()

@@ -1,0 +1,114 @@
+"""Where the holds of share groups are: in this process, or nowhere."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NoReturn
+
+from wings_core.errors import Unavailable
+from wings_core.fetch.fetcher import Cancel
+from wings_core.metadata.interfaces import OffsetRegistry
+from wings_core.partitions import Partition
+from wings_core.share.coordinator import Coordinator
+from wings_core.share.interfaces import DeadLetters, ShareCoordinator
+from wings_core.share.model import (
+    Acknowledgement,
+    AcknowledgementResult,
+    Acquired,
+    LeasedRange,
+    ShareGroup,
+    SharePartitionState,
+)
+from wings_core.share.replica import Replica
+from wings_core.share.store import SqliteHoldStore
+from wings_core.times import Deadline
+
+OpenCoordinator = Callable[[OffsetRegistry, DeadLetters], ShareCoordinator]
+"""Opens what hands out the messages of groups; closing that closes all that was opened."""
+
+
+class EmbeddedCoordinator(Coordinator):
+    """A coordinator with one replica in this process, which it closes."""
+
+    _replica: Replica
+
+    @classmethod
+    def open(
+        cls, path: Path, registry: OffsetRegistry, dead_letters: DeadLetters
+    ) -> ShareCoordinator:
+        """Open the coordinator and its replica.
+
+        Args:
+            path: The replica's file, created where it is not there.
+            registry: The log's index.
+            dead_letters: Where what groups give up goes.
+
+        Raises:
+            Internal: The file cannot be opened.
+        """
+        replica = Replica(SqliteHoldStore(path))
+        opened = cls.embedded(replica, registry, dead_letters)
+        opened._replica = replica
+        return opened
+
+    def close(self) -> None:
+        """See `ShareCoordinator.close`."""
+        super().close()
+        self._replica.close()
+
+
+class NoCoordinator(ShareCoordinator):
+    """Of a node that knows no replicas: two such nodes would hand out the same messages."""
+
+    def create(self, group: ShareGroup) -> None:
+        """Refuse."""
+        self._refuse()
+
+    def delete(self, group: ShareGroup) -> None:
+        """Do nothing: there is nothing of the group here."""
+
+    def acquire(
+        self,
+        group: ShareGroup,
+        member: str,
+        partition: Partition | None,
+        messages_max: int,
+        rows_max: int,
+        deadline: Deadline,
+        cancel: Cancel,
+    ) -> list[LeasedRange]:
+        """Refuse."""
+        self._refuse()
+
+    def acquire_now(
+        self,
+        group: ShareGroup,
+        member: str,
+        partition: Partition | None,
+        messages_max: int,
+        rows_max: int,
+    ) -> Acquired:
+        """Refuse."""
+        self._refuse()
+
+    def watch(
+        self, group: ShareGroup, partition: Partition | None, callback: Callable[[], None]
+    ) -> AbstractContextManager[object]:
+        """Refuse."""
+        self._refuse()
+
+    def acknowledge(
+        self, group: ShareGroup, member: str, entries: Sequence[Acknowledgement]
+    ) -> list[AcknowledgementResult]:
+        """Refuse."""
+        self._refuse()
+
+    def describe(self, group: ShareGroup) -> list[SharePartitionState]:
+        """Refuse."""
+        self._refuse()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _refuse(self) -> NoReturn:
+        raise Unavailable("this node knows no replicas of holds, so it serves no share groups")

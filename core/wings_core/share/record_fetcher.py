@@ -1,0 +1,172 @@
+"""RecordFetcher: the rows of a range of offsets, as many as can be had, wherever they lie.
+
+Dead letters take their payloads from it, and deliveries their rows. The store behind the log hides
+in which tier a page lies; a page of the remote one may take long, so `begin` reads on threads of
+its own.
+"""
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import BoundedSemaphore
+from typing import Any, Protocol, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wings_core.errors import OffsetOutOfRange, ResourceExhausted, WingsError
+from wings_core.fetch.fetcher import Cancel, Cursor, Fetcher
+from wings_core.fetch.selection import OFFSET_FIELD, Selection
+from wings_core.metadata.interfaces import OffsetRegistry
+from wings_core.model import Topic
+from wings_core.partitions import Partition
+
+THREADS = 4
+"""Fetches that run at once; further ones wait for their turn."""
+
+FETCHES_MAX = 256
+"""Fetches that run or wait at once; further ones are refused."""
+
+STEPS_MAX = 1_000_000
+"""Reads of one fetch: more than a range of offsets can have batches."""
+
+_logger = logging.getLogger(__name__)
+
+
+class RecordSource(Protocol):
+    """Where rows are read from, some at a time."""
+
+    def read(
+        self, topic: Topic, partition: Partition, offset: int, stop_offset: int
+    ) -> Sequence[pa.RecordBatch]:
+        """Return some of the rows from an offset on; none where there are none.
+
+        They may begin before the offset, as those do that lie together, and go on behind
+        `stop_offset`.
+
+        Returns:
+            The topic's columns, `__offset` and `__timestamp`, in order of offset.
+
+        Raises:
+            OffsetOutOfRange: The offset is gone; fact `log_start_offset` is the first that is not.
+            WingsError: They cannot be read.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What was found of a range of offsets."""
+
+    batches: tuple[pa.RecordBatch, ...]
+    """The topic's columns, `__offset` and `__timestamp`, in order of offset, each offset once."""
+    error: WingsError | None
+    """What ended the fetch before the end of the range; None where nothing did but its end, the
+    log's, or offsets that are gone."""
+
+
+class RecordFetcher:
+    """Collects the rows of ranges of offsets; all methods may be called from any thread.
+
+    Args:
+        source: Where they are.
+    """
+
+    def __init__(self, source: RecordSource) -> None:
+        self._source = source
+        self._threads = ThreadPoolExecutor(THREADS, "wings-records")
+        self._room = BoundedSemaphore(FETCHES_MAX)
+
+    def begin(self, topic: Topic, partition: Partition, first: int, last: int) -> Future[Records]:
+        """Begin to collect the rows `[first, last]`; returns at once.
+
+        Raises:
+            ResourceExhausted: Too many fetches run and wait already.
+        """
+        if not self._room.acquire(blocking=False):
+            raise ResourceExhausted(f"{FETCHES_MAX} fetches of records run and wait already")
+        try:
+            future = self._threads.submit(self.collect, topic, partition, first, last)
+        except BaseException:
+            self._room.release()
+            raise
+        future.add_done_callback(lambda _: self._room.release())
+        return future
+
+    def collect(self, topic: Topic, partition: Partition, first: int, last: int) -> Records:
+        """Collect the rows `[first, last]`, both inclusive; blocks for the reads.
+
+        Ends at the end of the log, and with what it has at an error, at a read without rows and at
+        one that does not go on. An offset that is gone is absent. Nothing is raised.
+        """
+        batches: list[pa.RecordBatch] = []
+        cursor = first
+        for _ in range(STEPS_MAX):
+            if cursor > last:
+                break
+            try:
+                found = self._source.read(topic, partition, cursor, last + 1)
+            except OffsetOutOfRange as error:
+                # Those below are gone, the others may be there.
+                log_start_offset = error.facts.get("log_start_offset", 0)
+                if log_start_offset <= cursor:
+                    return Records(tuple(batches), error)
+                cursor = log_start_offset
+                continue
+            except WingsError as error:
+                _logger.warning("%s is not read from %d on: %s", topic.name, cursor, error)
+                return Records(tuple(batches), error)
+            before = cursor
+            for batch in found:
+                rows = _within(batch, cursor, last)
+                if rows.num_rows:
+                    batches.append(rows)
+                    cursor = _offsets(rows)[-1].as_py() + 1
+            if cursor == before:
+                break  # There were no rows, or none that were wanted.
+        return Records(tuple(batches), None)
+
+    def close(self) -> None:
+        """End the threads, after the fetches that run; those that wait are cancelled."""
+        self._threads.shutdown(cancel_futures=True)
+
+
+class LogSource(RecordSource):
+    """Reads a log, whatever tier a page lies in.
+
+    Args:
+        fetcher: Reads it.
+        registry: Knows where it ends.
+    """
+
+    def __init__(self, fetcher: Fetcher, registry: OffsetRegistry) -> None:
+        self._fetcher = fetcher
+        self._registry = registry
+
+    def read(
+        self, topic: Topic, partition: Partition, offset: int, stop_offset: int
+    ) -> list[pa.RecordBatch]:
+        """Return some of the rows from an offset on; see `RecordSource.read`."""
+        located = self._registry.locate(topic.uuid, partition, offset, 1)
+        stop_offset = min(stop_offset, located.log_end_offset)
+        selection = Selection.of(topic, system_columns=True)
+        cursor = Cursor(topic, partition, offset, selection)
+        ahead = next(self._fetcher.scan(cursor, stop_offset, Cancel()), [])
+        return [chunk.batch for chunk in ahead]
+
+
+def _offsets(batch: pa.RecordBatch) -> pa.Int64Array:
+    column = batch.column(OFFSET_FIELD.name)
+    assert isinstance(column, pa.Int64Array)
+    return column
+
+
+def _within(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
+    """Return the rows of a batch whose offsets are in `[first, last]`, without a copy where all."""
+    offsets = _offsets(batch)
+    if not len(offsets) or (offsets[0].as_py() >= first and offsets[-1].as_py() <= last):
+        return batch
+    compute = cast("Any", pc)  # The stubs know of no comparison with a number.
+    wanted = compute.and_(compute.greater_equal(offsets, first), compute.less_equal(offsets, last))
+    return batch.filter(wanted)

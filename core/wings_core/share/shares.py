@@ -1,0 +1,280 @@
+"""Shares: the share groups of a log, as the server and its clients meet them.
+
+create ─▶ its DLQ topic ─▶ at its start in every partition ─▶ known
+acquire ─▶ leased ranges ─▶ their rows ─▶ (the member works) ─▶ acknowledge
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
+from uuid import uuid4
+
+from wings_core.errors import GroupNotFound, NotFound, WingsError
+from wings_core.fetch.fetcher import Cancel
+from wings_core.limits import Limits
+from wings_core.metadata.grouping import check_name, existing_group
+from wings_core.metadata.interfaces import Admin, Groups
+from wings_core.model import Topic
+from wings_core.names import NamespaceName, TopicName
+from wings_core.partitions import Partition
+from wings_core.share.dead_letters import open_dead_letter_topic
+from wings_core.share.delivery import Delivery, Undelivered, deliveries
+from wings_core.share.interfaces import ShareCoordinator
+from wings_core.share.model import (
+    Acknowledgement,
+    AcknowledgementResult,
+    Acquired,
+    LeasedRange,
+    ShareConfig,
+    ShareGroup,
+    SharePartitionState,
+)
+from wings_core.share.record_fetcher import RecordFetcher
+from wings_core.share.redrive import Redriven, Redriver
+from wings_core.times import Deadline
+
+ROWS_MAX = 100_000
+"""The most messages that one acquire hands out, whole batches among them."""
+
+
+class Shares:
+    """The share groups of a log; all methods may be called from any thread.
+
+    Args:
+        admin: Where topics are.
+        groups: Where groups are kept.
+        coordinator: Hands out messages and takes acknowledgements; closed with this.
+        records: Reads what is handed out; closed with this.
+        redriver: Sends dead letters back.
+        limits: The bounds in force.
+    """
+
+    def __init__(
+        self,
+        admin: Admin,
+        groups: Groups,
+        coordinator: ShareCoordinator,
+        records: RecordFetcher,
+        redriver: Redriver,
+        limits: Limits,
+    ) -> None:
+        self._admin = admin
+        self._groups = groups
+        self._coordinator = coordinator
+        self._records = records
+        self._redriver = redriver
+        self._limits = limits
+
+    def find(self, topic: TopicName, group: str) -> ShareGroup:
+        """Return a group of a topic, with its configuration as it is now.
+
+        Raises:
+            TopicNotFound: No such topic.
+            GroupNotFound: It has no such group.
+        """
+        return self._groups.get(self._admin.get_topic(topic), group)
+
+    def create(
+        self, topic: TopicName, group: str, config: ShareConfig, *, if_not_exists: bool = False
+    ) -> ShareGroup:
+        """Create a group, and its topic of dead letters where it names one that is not there.
+
+        Raises:
+            TopicNotFound: No such topic.
+            AlreadyExists: The topic has a group of this name; with `if_not_exists` it is returned
+                as it is.
+            SchemaMismatch: The DLQ topic is none of dead letters.
+            InvalidArgument: The topic is to be its own DLQ, or the name cannot be stored.
+            ResourceExhausted: The topic has as many groups as it may have.
+            Unavailable: No majority of the replicas answered.
+        """
+        check_name(group)
+        found = self._admin.get_topic(topic)
+        try:
+            existing = self._groups.get(found, group)
+        except GroupNotFound:
+            pass
+        else:
+            return existing_group(existing, if_not_exists=if_not_exists)
+        self._check_dead_letters(found, config)
+        wanted = ShareGroup(group, str(uuid4()), found, config)
+        # First its start, then its name: who finds the group finds it at its start.
+        self._coordinator.create(wanted)
+        try:
+            created = self._groups.create(wanted, if_not_exists=if_not_exists)
+        except WingsError:
+            self._coordinator.delete(wanted)
+            raise
+        if created.uuid != wanted.uuid:
+            self._coordinator.delete(wanted)
+        return created
+
+    def alter(self, topic: TopicName, group: str, changes: ShareConfig) -> ShareGroup:
+        """Replace the keys of a group's configuration that were given in `changes`.
+
+        Raises:
+            TopicNotFound: No such topic.
+            GroupNotFound: It has no such group.
+            SchemaMismatch: The DLQ topic is none of dead letters.
+            InvalidArgument: The topic is to be its own DLQ.
+        """
+        found = self._admin.get_topic(topic)
+        self._groups.get(found, group)
+        self._check_dead_letters(found, changes)
+        return self._groups.alter(found, group, changes)
+
+    def delete(self, topic: TopicName, group: str) -> ShareGroup:
+        """Delete a group with all that is known of its messages, and return what it was.
+
+        Raises:
+            TopicNotFound: No such topic.
+            GroupNotFound: It has no such group.
+        """
+        deleted = self._groups.delete(self._admin.get_topic(topic), group)
+        self._coordinator.delete(deleted)
+        return deleted
+
+    def describe(self, group: ShareGroup) -> list[SharePartitionState]:
+        """Return where a group stands in each partition written to, by value.
+
+        Raises:
+            Unavailable: No majority of the replicas answered.
+            TopicNotFound: The topic was deleted.
+        """
+        return self._coordinator.describe(group)
+
+    def of_topic(self, topic: TopicName) -> list[ShareGroup]:
+        """Return a topic's groups, by name.
+
+        Raises:
+            TopicNotFound: No such topic.
+        """
+        return self._groups.of_topic(self._admin.get_topic(topic))
+
+    def of_namespace(self, namespace: NamespaceName) -> list[ShareGroup]:
+        """Return the groups of all topics of a namespace, by topic and name.
+
+        Raises:
+            NamespaceNotFound: No such namespace.
+        """
+        return [
+            group
+            for topic in self._admin.list_topics(namespace)
+            for group in self._groups_left(topic)
+        ]
+
+    def forget_topic(self, groups: Sequence[ShareGroup]) -> None:
+        """Forget what is known of the messages of groups whose topic was deleted."""
+        for group in groups:
+            self._coordinator.delete(group)
+
+    def acquire(
+        self,
+        group: ShareGroup,
+        member: str,
+        partition: Partition | None,
+        messages_max: int,
+        deadline: Deadline,
+        cancel: Cancel,
+    ) -> list[LeasedRange]:
+        """Wait for messages until the deadline, and lease them; see `ShareCoordinator.acquire`."""
+        return self._coordinator.acquire(
+            group, member, partition, messages_max, ROWS_MAX, deadline, cancel
+        )
+
+    def acquire_now(
+        self, group: ShareGroup, member: str, partition: Partition | None, messages_max: int
+    ) -> Acquired:
+        """Lease what there is now; see `ShareCoordinator.acquire_now`."""
+        return self._coordinator.acquire_now(group, member, partition, messages_max, ROWS_MAX)
+
+    def watch(
+        self, group: ShareGroup, partition: Partition | None, callback: Callable[[], None]
+    ) -> AbstractContextManager[object]:
+        """Call back when there may be something to acquire; see `ShareCoordinator.watch`."""
+        return self._coordinator.watch(group, partition, callback)
+
+    def deliver(
+        self, group: ShareGroup, member: str, leased: Sequence[LeasedRange], cancel: Cancel
+    ) -> Generator[Delivery]:
+        """Yield the rows of leased ranges, in their order; blocks for the reads.
+
+        What cannot be read is given back, which counts as a delivery, so that a damaged message
+        ends as a dead letter. What was not yielded when the iterator is closed, or `cancel` is set,
+        is given back too.
+
+        Raises:
+            WingsError: None of it could be read, or what `cancel` was set with.
+        """
+        delivered = False
+        failure: WingsError | None = None
+        left = list(leased)
+        try:
+            while left:
+                for part in deliveries(self._records, group.topic, left[0], self._limits):
+                    cancel.check()
+                    left[0] = _behind(left[0], part.range)
+                    if isinstance(part, Undelivered):
+                        failure = part.error
+                        self.give_back(group, member, [part.range])
+                    else:
+                        # It counts as delivered, whatever becomes of it on its way.
+                        delivered = True
+                        yield part
+                del left[0]
+        finally:
+            self.give_back(group, member, [each for each in left if each.messages > 0])
+        if failure is not None and not delivered:
+            raise failure
+
+    def give_back(self, group: ShareGroup, member: str, ranges: Sequence[LeasedRange]) -> None:
+        """Release ranges that nobody will work at; where that fails, they expire."""
+        if ranges:
+            self._coordinator.acknowledge(
+                group,
+                member,
+                [
+                    Acknowledgement(
+                        each.partition, each.start_offset, each.end_offset, each.lease, "release"
+                    )
+                    for each in ranges
+                ],
+            )
+
+    def acknowledge(
+        self, group: ShareGroup, member: str, entries: Sequence[Acknowledgement]
+    ) -> list[AcknowledgementResult]:
+        """Settle messages; see `ShareCoordinator.acknowledge`."""
+        return self._coordinator.acknowledge(group, member, entries)
+
+    def redrive(
+        self, dlq_topic: TopicName, expression: str | None, offset: int, messages_max: int
+    ) -> Redriven:
+        """Send dead letters back; see `Redriver.redrive`."""
+        return self._redriver.redrive(dlq_topic, expression, offset, messages_max)
+
+    def close(self) -> None:
+        """Wake whoever waits with `Unavailable`, and end the threads."""
+        self._coordinator.close()
+        self._records.close()
+
+    def _check_dead_letters(self, topic: Topic, config: ShareConfig) -> None:
+        if config.dlq is not None:
+            open_dead_letter_topic(self._admin, config.dlq, topic.name)
+
+    def _groups_left(self, topic: Topic) -> list[ShareGroup]:
+        try:
+            return self._groups.of_topic(topic)
+        except NotFound:
+            return []  # It was deleted meanwhile.
+
+
+def _behind(leased: LeasedRange, delivered: LeasedRange) -> LeasedRange:
+    """Return what is left of a range when its first part was delivered; maybe no message."""
+    return LeasedRange(
+        leased.partition,
+        delivered.end_offset + 1,
+        leased.end_offset,
+        leased.lease,
+        leased.delivery_count,
+        leased.lock_duration_ms,
+    )

@@ -1,0 +1,209 @@
+"""RecordFetcher: what it collects of a range of offsets, whatever the reads are like."""
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from wings_core.data_directory import DataDirectory
+from wings_core.errors import Internal, OffsetOutOfRange, ResourceExhausted, StorageCorrupt
+from wings_core.ingest.group_commit import PushStream
+from wings_core.ingest.prepare import Preparer, PushOptions
+from wings_core.limits import Limits
+from wings_core.log import Log
+from wings_core.model import Topic, TopicConfig
+from wings_core.names import TopicName
+from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.share import record_fetcher
+from wings_core.share.record_fetcher import LogSource, RecordFetcher, Records, RecordSource
+
+SCHEMA = pa.schema([pa.field("n", pa.int64())])
+TOPIC = Topic(TopicName.parse("orders"), "uuid", SCHEMA, None, TopicConfig(), 0)
+
+Read = Callable[[int, int], Sequence[pa.RecordBatch]]
+
+
+class Scripted(RecordSource):
+    """Answers reads by a function, and remembers from where they were."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self.reads: list[int] = []
+
+    def read(
+        self, topic: Topic, partition: Partition, offset: int, stop_offset: int
+    ) -> Sequence[pa.RecordBatch]:
+        self.reads.append(offset)
+        return self._read(offset, stop_offset)
+
+
+def rows(first: int, last: int) -> pa.RecordBatch:
+    offsets = pa.array(range(first, last + 1), pa.int64())
+    return pa.record_batch(
+        {"n": offsets, "__offset": offsets, "__timestamp": offsets.cast(pa.timestamp("us", "UTC"))}
+    )
+
+
+def offsets(found: Records) -> list[int]:
+    columns = [batch.column("__offset") for batch in found.batches]
+    return [number.as_py() for column in columns for number in column]
+
+
+@contextmanager
+def fetcher(read: Read) -> Generator[tuple[RecordFetcher, Scripted]]:
+    source = Scripted(read)
+    opened = RecordFetcher(source)
+    try:
+        yield opened, source
+    finally:
+        opened.close()
+
+
+def collect(read: Read, first: int, last: int) -> tuple[Records, list[int]]:
+    with fetcher(read) as (opened, source):
+        return opened.collect(TOPIC, UNPARTITIONED, first, last), source.reads
+
+
+def test_reads_are_put_together_until_the_range_is_there() -> None:
+    found, reads = collect(lambda offset, stop: [rows(offset, offset + 1)], 4, 9)
+    assert offsets(found) == [4, 5, 6, 7, 8, 9]
+    assert reads == [4, 6, 8]
+    assert found.error is None
+
+
+def test_rows_below_the_cursor_are_skipped_and_it_stops_past_the_end() -> None:
+    # As a large segment hands them on: whole, wherever one begins to read.
+    found, reads = collect(lambda offset, stop: [rows(0, 4), rows(5, 9)], 3, 6)
+    assert offsets(found) == [3, 4, 5, 6]
+    assert reads == [3]
+
+
+def test_rows_that_come_twice_are_there_once() -> None:
+    found, _ = collect(
+        lambda offset, stop: [rows(offset - 2, offset), rows(offset, offset + 1)], 5, 8
+    )
+    assert offsets(found) == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("empty", [[], [rows(7, 6)]], ids=["nothing", "a batch without rows"])
+def test_an_empty_read_ends_with_what_was_collected(empty: list[pa.RecordBatch]) -> None:
+    found, reads = collect(lambda offset, stop: [rows(3, 4)] if offset < 5 else empty, 3, 9)
+    assert offsets(found) == [3, 4]
+    assert reads == [3, 5]
+    assert found.error is None
+
+
+def test_no_progress_ends_with_what_was_collected() -> None:
+    found, reads = collect(lambda offset, stop: [rows(3, 4)], 3, 9)
+    assert offsets(found) == [3, 4]
+    assert reads == [3, 5]
+
+
+def test_a_read_error_ends_with_what_was_collected_and_is_told() -> None:
+    damaged = StorageCorrupt("a page is damaged", folio="f", position=0)
+
+    def read(offset: int, _: int) -> list[pa.RecordBatch]:
+        if offset == 5:
+            raise damaged
+        return [rows(offset, offset)]
+
+    found, reads = collect(read, 3, 9)
+    assert offsets(found) == [3, 4]
+    assert reads == [3, 4, 5]
+    assert found.error is damaged
+
+
+def test_offsets_that_are_gone_are_absent() -> None:
+    def read(offset: int, stop: int) -> list[pa.RecordBatch]:
+        if offset < 7:
+            raise OffsetOutOfRange("gone", log_start_offset=7)
+        return [rows(offset, stop - 1)]
+
+    found, reads = collect(read, 3, 9)
+    assert offsets(found) == [7, 8, 9]
+    assert reads == [3, 7]
+    assert found.error is None
+
+
+def test_a_range_that_is_gone_as_a_whole_is_empty() -> None:
+    def read(*_: int) -> list[pa.RecordBatch]:
+        raise OffsetOutOfRange("gone", log_start_offset=100)
+
+    found, reads = collect(read, 3, 9)
+    assert (offsets(found), reads) == ([], [3])
+
+
+def test_begin_does_not_wait_for_a_slow_read() -> None:
+    slow = threading.Event()
+
+    def read(offset: int, stop: int) -> list[pa.RecordBatch]:
+        assert slow.wait(30)
+        return [rows(offset, stop - 1)]
+
+    with fetcher(read) as (opened, _):
+        futures = [opened.begin(TOPIC, UNPARTITIONED, number, number) for number in range(20)]
+        assert not any(future.done() for future in futures)
+        slow.set()
+        assert [offsets(future.result(30)) for future in futures] == [[n] for n in range(20)]
+
+
+def test_no_more_than_a_bounded_number_of_fetches_run_and_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(record_fetcher, "FETCHES_MAX", 2)
+    slow = threading.Event()
+
+    def read(offset: int, stop: int) -> list[pa.RecordBatch]:
+        assert slow.wait(30)
+        return [rows(offset, stop - 1)]
+
+    with fetcher(read) as (opened, _):
+        two = [opened.begin(TOPIC, UNPARTITIONED, 0, 0) for _ in range(2)]
+        with pytest.raises(ResourceExhausted, match="2 fetches"):
+            opened.begin(TOPIC, UNPARTITIONED, 0, 0)
+        slow.set()
+        for future in two:
+            future.result(30)
+        assert offsets(opened.begin(TOPIC, UNPARTITIONED, 1, 1).result(30)) == [1]
+
+
+def test_a_fault_of_the_source_is_no_fault_of_the_next_fetch() -> None:
+    def read(offset: int, stop: int) -> list[pa.RecordBatch]:
+        if offset == 0:
+            raise Internal("the disk failed")
+        return [rows(offset, stop - 1)]
+
+    with fetcher(read) as (opened, _):
+        failed = opened.begin(TOPIC, UNPARTITIONED, 0, 3).result(30)
+        assert isinstance(failed.error, Internal)
+        assert offsets(opened.begin(TOPIC, UNPARTITIONED, 1, 3).result(30)) == [1, 2, 3]
+
+
+def test_a_log_is_read_across_its_pages(tmp_path: Path) -> None:
+    with DataDirectory.open(tmp_path / "data") as directory:
+        log = Log.open(directory, Limits(wire_rows_max=4))
+        try:
+            topic = log.admin.create_topic(TopicName.parse("orders"), SCHEMA)
+            preparer = Preparer(topic, log.limits)
+            for first in range(0, 30, 3):
+                batch = pa.record_batch({"n": pa.array(range(first, first + 3), pa.int64())})
+                prepared = preparer.prepare(batch, PushOptions())
+                log.group_commit.submit(PushStream(), prepared, awaited=True).accepted()
+            source = LogSource(log.fetcher, log.registry)
+            opened = RecordFetcher(source)
+            found = opened.collect(topic, UNPARTITIONED, 4, 22)
+            assert offsets(found) == list(range(4, 23))
+            assert [n for each in found.batches for n in each.column("n").to_pylist()] == list(
+                range(4, 23)
+            )
+            past = opened.collect(topic, UNPARTITIONED, 28, 99)
+            assert (offsets(past), past.error) == ([28, 29], None)
+            log.delete_topic(topic.name)
+            gone = opened.collect(topic, UNPARTITIONED, 4, 22)
+            assert (offsets(gone), gone.error is not None) == ([], True)
+            opened.close()
+        finally:
+            log.close()
