@@ -3,12 +3,10 @@
 Each action is a body model and one plain function from the log and a body to a JSON answer.
 """
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import asdict
+from typing import Any
 
 from wings_core.contracts.actions import (
-    ActionBody,
     AlterTopic,
     CommitOffsets,
     CreateTopic,
@@ -39,27 +37,8 @@ from wings_core.log import Log
 from wings_core.model import Topic
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.partitions import partition_of
-
-Body = TypeVar("Body", bound=ActionBody)
-Json = dict[str, Any] | list[dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Action(Generic[Body]):
-    """An action: what it takes, what it does, and a sentence for whoever lists the actions."""
-
-    body: type[Body]
-    run: Callable[[Log, Body], Json]
-    description: str
-
-    def run_json(self, log: Log, raw: bytes) -> Json:
-        """Parse a body and run the action.
-
-        Raises:
-            InvalidArgument: The body is not what the action takes.
-            WingsError: What the action raises.
-        """
-        return self.run(log, self.body.parse_body(raw))
+from wings_server.action import Action, Json
+from wings_server.share_actions import SHARE_ACTIONS
 
 
 def create_topic(log: Log, body: CreateTopic) -> Json:
@@ -238,4 +217,5 @@ ACTIONS: dict[str, Action[Any]] = {
     "shard-count": Action(ShardCount, count_shards, "Count the shards of a source."),
     "shard-prune": Action(ShardPrune, prune_shards, "Forget shards that ended long ago."),
     "maintain": Action(Maintain, maintain, "Do at once what maintenance has due."),
+    **SHARE_ACTIONS,
 }

@@ -18,9 +18,9 @@ from wings_core.contracts.tickets import (
     FetchTicket,
     FollowTicket,
     Offset,
+    ReadTicket,
     ScanTicket,
     TimestampOffset,
-    parse_ticket,
 )
 from wings_core.fetch.chunks import Chunk
 from wings_core.fetch.fetcher import UNLIMITED, Cancel, Cursor, Fetcher
@@ -69,15 +69,14 @@ class Get:
         return EndReason.DEADLINE
 
 
-def open_get(log: Log, raw_ticket: bytes) -> Get:
-    """Parse a ticket and resolve it against the log.
+def open_get(log: Log, ticket: ReadTicket) -> Get:
+    """Resolve a ticket against the log.
 
     Raises:
-        InvalidTicket: And the other errors of the ticket's contract.
+        InvalidTicket: An unknown column; and the other errors of the ticket's contract.
         TopicNotFound: No such topic.
         OffsetOutOfRange: The offset is below the log's start.
     """
-    ticket = parse_ticket(raw_ticket)
     deadline = ticket.deadline_from_now() if not isinstance(ticket, ScanTicket) else None
     topic = log.admin.get_topic(TopicName.parse(ticket.topic))
     partition = partition_of(ticket.partition, topic.key_type)

@@ -12,9 +12,11 @@ from contextlib import closing, contextmanager
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from wings_core.contracts.tickets import AcquireTicket, parse_ticket
 from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
 from wings_core.log import Log
 from wings_server.actions import ACTIONS
+from wings_server.flight.acquire import Acquire, open_acquire, stream_acquired
 from wings_server.flight.boundary import flight_errors
 from wings_server.flight.client_watch import ClientGone, ClientWatch
 from wings_server.flight.do_get import Get, open_get, stream
@@ -61,7 +63,11 @@ class FlightService(flight.FlightServerBase):
     ) -> flight.FlightDataStream:
         """Answer a ticket."""
         with flight_errors("do_get"), self._call():
-            get = open_get(self._log, ticket.ticket)
+            parsed = parse_ticket(ticket.ticket)
+            if isinstance(parsed, AcquireTicket):
+                get = open_acquire(self._log, parsed)
+            else:
+                get = open_get(self._log, parsed)
             chunks = self._stream(get, context)
             return flight.GeneratorStream(get.schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
 
@@ -156,11 +162,15 @@ class FlightService(flight.FlightServerBase):
             raise
 
     def _stream(
-        self, get: Get, context: flight.ServerCallContext
+        self, get: Get | Acquire, context: flight.ServerCallContext
     ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         # Counted here, as the stream outlives the handler.
         with flight_errors("do_get"), self._errors_counted(), self._running.one():
             self._metrics.fetch_begun("flight")
             # Closed with this generator, so that the call is no longer watched when it ends.
-            with closing(stream(get, context, self._watch, self._metrics)) as chunks:
+            if isinstance(get, Acquire):
+                opened = stream_acquired(get, context, self._watch, self._metrics)
+            else:
+                opened = stream(get, context, self._watch, self._metrics)
+            with closing(opened) as chunks:
                 yield from chunks

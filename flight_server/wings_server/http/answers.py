@@ -115,3 +115,42 @@ class PushAnswer(_Answer):
     """The batches, in the order pushed."""
 
     batches: list[Annotated[PushSuccess | PushFailure, Field(discriminator="tag")]]
+
+
+class DeliveryDescription(_Answer):
+    """Messages of a partition that the member holds, under one lease."""
+
+    partition: JsonValue
+    start_offset: int
+    end_offset: int = Field(description="Inclusive; messages that are gone are in the range.")
+    lease: str
+    delivery_count: int = Field(description="Of deliveries, this one included: 1 at the first.")
+    lock_duration_ms: int
+    messages: list[dict[str, Any]] = Field(
+        description="Objects of the topic's columns and all system columns."
+    )
+
+
+class AcquireAnswer(_Answer):
+    """What was acquired; nothing where nothing came."""
+
+    deliveries: list[DeliveryDescription]
+    end: Literal["max_messages", "min_messages", "deadline"] = Field(
+        description="As many as asked for, some, or none came."
+    )
+
+
+class AcknowledgementDescription(_Answer):
+    """What became of an acknowledgement."""
+
+    partition: JsonValue
+    first: int
+    last: int
+    code: str | None = Field(description="Null: it succeeded.")
+    message: str = ""
+
+
+class AcknowledgeAnswer(_Answer):
+    """The acknowledgements, in the order asked."""
+
+    results: list[AcknowledgementDescription]

@@ -20,23 +20,37 @@ from wings_core.contracts.actions import (
     TopicBody,
 )
 from wings_core.contracts.messages import JSON_BYTES_MAX
+from wings_core.errors import InvalidArgument
 from wings_core.model import Rejected
 from wings_core.names import NamespaceName
 from wings_core.times import Deadline
-from wings_server.actions import ACTIONS, Json
+from wings_server.action import Json
+from wings_server.actions import ACTIONS
+from wings_server.flight.client_watch import ClientGone
 from wings_server.http.answers import (
+    AcknowledgeAnswer,
+    AcquireAnswer,
     FetchAnswer,
     NamespaceDescription,
     PartitionDescription,
     PushAnswer,
     TopicDescription,
 )
-from wings_server.http.bodies import FetchBody, FetchRequest, PushBody, parse_fetch, topic_in
+from wings_server.http.bodies import (
+    FetchBody,
+    FetchRequest,
+    PushBody,
+    ShareAcknowledgeBody,
+    ShareAcquireBody,
+    parse_fetch,
+    topic_in,
+)
 from wings_server.http.documentation import described
 from wings_server.http.envelope import parse_push
 from wings_server.http.fetch import Answer, Poll
 from wings_server.http.push import push, push_answer
 from wings_server.http.service import HttpService
+from wings_server.http.share import AcquirePoll
 from wings_server.http.wire import Body, JsonAnswer
 
 _BAD = HTTPStatus.BAD_REQUEST
@@ -61,6 +75,12 @@ def add_api(app: FastAPI, service: HttpService) -> None:
     fetched = described(FetchAnswer, body=FetchBody, errors=[_NOT_FOUND])
     add("POST", "/v1/fetch", api.fetch, **messages, **fetched)
     add("POST", "/v1/push", api.push, **messages, **described(PushAnswer, body=PushBody))
+
+    share = {"tags": ["share groups"]}
+    acquired = described(AcquireAnswer, body=ShareAcquireBody, errors=[_NOT_FOUND])
+    add("POST", "/v1/share/acquire", api.share_acquire, **share, **acquired)
+    settled = described(AcknowledgeAnswer, body=ShareAcknowledgeBody, errors=[_NOT_FOUND])
+    add("POST", "/v1/share/acknowledge", api.share_acknowledge, **share, **settled)
 
     names = {"tags": ["namespaces"]}
     listed = described(list[NamespaceDescription])
@@ -144,6 +164,54 @@ class _Api:
                     service.metrics.pushed("http", one.rows, one.bytes)
             return JsonAnswer(push_answer(batches, pushed), service.answers)
 
+    async def share_acquire(self, request: Request) -> Response:
+        """Take messages for a member of a share group, and wait where there are none.
+
+        Each delivery is held under its lease until it is acknowledged or the lock expires. With too
+        many messages for one answer, fewer are taken.
+        """
+        arrived = time.monotonic()
+        service = self._service
+        with service.call():
+            with Body(service.bodies) as body:
+                raw = await body.receive(request, JSON_BYTES_MAX)
+                asked = ShareAcquireBody.parse(raw, InvalidArgument, "acquire body")
+            deadline = Deadline(arrived + asked.timeout_ms / 1000)
+            service.metrics.fetch_begun("http")
+            poll, answer = await service.write(partial(_begin_acquire, service, asked, deadline))
+            if answer is None:
+                answer = await self._wait_for_messages(poll, request)
+            service.metrics.delivered("http", poll.messages, len(answer))
+            return JsonAnswer(answer, service.answers)
+
+    async def _wait_for_messages(self, poll: AcquirePoll, request: Request) -> bytes:
+        """Wait until there is something, or the deadline passes, and hold no thread meanwhile."""
+        service = self._service
+        with service.waiting.one(request.receive) as wake, ExitStack() as watch:
+            await service.write(lambda: watch.enter_context(poll.watch(wake.ring)))
+            while True:
+                await wake.wait(poll.look_again)
+                answer = await service.write(poll.advance)
+                if answer is not None:
+                    break
+            try:
+                await wake.wait(Deadline.after(0))  # Says whether the client is still there.
+            except ClientGone:
+                await service.write(poll.give_back)
+                raise
+            return answer
+
+    async def share_acknowledge(self, request: Request) -> Response:
+        """Accept, release, reject or renew messages that a member holds.
+
+        The entries of one partition succeed or fail together.
+        """
+        return await self._change(
+            "share-acknowledge",
+            lambda raw: ShareAcknowledgeBody.parse_body(raw).action_body,
+            request,
+        )
+
     async def list_namespaces(self) -> Response:
         """List the namespaces, by name."""
         return await self._look("list-namespaces", ListNamespaces)
@@ -214,6 +282,13 @@ def _begin(
     service: HttpService, asked: FetchRequest, deadline: Deadline
 ) -> tuple[Poll, Answer | None]:
     poll = Poll(service.log, service.fetcher, asked, deadline)
+    return poll, poll.advance()
+
+
+def _begin_acquire(
+    service: HttpService, asked: ShareAcquireBody, deadline: Deadline
+) -> tuple[AcquirePoll, bytes | None]:
+    poll = AcquirePoll(service.log, asked, deadline)
     return poll, poll.advance()
 
 

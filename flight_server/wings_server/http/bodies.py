@@ -7,15 +7,17 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema, model_validator
 
 from wings_core.contracts.messages import (
+    Identifier,
     Message,
     OffsetNumber,
     Timestamp,
     problem_of,
     shortened,
 )
+from wings_core.contracts.share import Acknowledge
 from wings_core.contracts.tickets import MESSAGES_MAX, TIMEOUT_MS_MAX
 from wings_core.errors import InvalidArgument
-from wings_core.names import ID_PATTERN, NamespaceName, TopicName
+from wings_core.names import DEFAULT_NAMESPACE, ID_PATTERN, NamespaceName, TopicName
 from wings_core.times import parse_timestamp
 
 ENTRIES_MAX = 10_000
@@ -140,6 +142,53 @@ class PushBody(Message):
 
     namespace: NamespaceText
     batches: Annotated[tuple[PushEntry, ...], Field(strict=False, max_length=ENTRIES_MAX)]
+
+
+class ShareAcquireBody(Message):
+    """The body of `POST /v1/share/acquire`: a ticket of kind `acquire`, and a namespace."""
+
+    namespace: NamespaceText = str(DEFAULT_NAMESPACE)
+    group: Identifier
+    topic: TopicText
+    member: Identifier = Field(description="Who holds the messages then; what it calls itself.")
+    partition: PartitionValue = None
+    timeout_ms: int = Field(
+        default=TIMEOUT_MS, gt=1, le=TIMEOUT_MS_MAX, description="Counted from arrival."
+    )
+    max_messages: int = Field(default=10_000, ge=1, le=MESSAGES_MAX)
+
+    @property
+    def any_partition(self) -> bool:
+        """Whether messages of any partition will do: the body names none."""
+        return "partition" not in self.model_fields_set
+
+    @property
+    def topic_name(self) -> TopicName:
+        """The topic, in the body's namespace.
+
+        Raises:
+            InvalidName: Not a name.
+            InvalidArgument: A topic of another namespace.
+        """
+        return topic_in(NamespaceName.parse(self.namespace), self.topic)
+
+
+class ShareAcknowledgeBody(Acknowledge):
+    """The body of `POST /v1/share/acknowledge`: that of `share-acknowledge`, and a namespace."""
+
+    namespace: NamespaceText = str(DEFAULT_NAMESPACE)
+    topic: TopicText
+
+    @property
+    def action_body(self) -> Acknowledge:
+        """The body of the action, its topic named in full.
+
+        Raises:
+            InvalidName: Not a name.
+            InvalidArgument: A topic of another namespace.
+        """
+        name = topic_in(NamespaceName.parse(self.namespace), self.topic)
+        return Acknowledge(group=self.group, topic=str(name), member=self.member, acks=self.acks)
 
 
 @dataclass(frozen=True, slots=True)

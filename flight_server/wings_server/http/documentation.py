@@ -12,10 +12,22 @@ from fastapi import FastAPI
 
 from wings_core.contracts.actions import CreateTopic, NamespaceBody
 from wings_core.contracts.messages import Message
-from wings_server.http.bodies import FetchBody, PushBody
+from wings_server.http.bodies import (
+    FetchBody,
+    PushBody,
+    ShareAcknowledgeBody,
+    ShareAcquireBody,
+)
 from wings_server.http.errors import ErrorBody
 
-BODIES: tuple[type[Message], ...] = (FetchBody, PushBody, NamespaceBody, CreateTopic)
+BODIES: tuple[type[Message], ...] = (
+    FetchBody,
+    PushBody,
+    NamespaceBody,
+    CreateTopic,
+    ShareAcquireBody,
+    ShareAcknowledgeBody,
+)
 """The bodies that endpoints take."""
 
 _REFERENCE = "#/components/schemas/{model}Input"
