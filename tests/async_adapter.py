@@ -17,6 +17,7 @@ from wings_client import (
     AsyncFollow,
     AsyncProducer,
     AsyncScan,
+    AsyncShareConsumer,
     AsyncStage,
 )
 from wings_client.gather import Gather
@@ -30,6 +31,7 @@ _OPENED = (
     AsyncFollow,
     AsyncProducer,
     AsyncScan,
+    AsyncShareConsumer,
     AsyncStage,
     Gather,
 )

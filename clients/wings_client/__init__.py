@@ -18,6 +18,7 @@ from wings_client._async import (
     AsyncFollow,
     AsyncProducer,
     AsyncScan,
+    AsyncShareConsumer,
     AsyncStage,
     connect_async,
 )
@@ -43,6 +44,8 @@ from wings_client._model import (
 )
 from wings_client._producer import Producer
 from wings_client._retry import Retry
+from wings_client._share_consumer import ShareConsumer
+from wings_client._share_model import Delivery, Redriven, ShareGroup, SharePartition
 from wings_client._stage import Stage
 from wings_core.contracts.chunks import EndReason
 from wings_core.errors import WingsError, error_from_json
@@ -56,6 +59,7 @@ __all__ = [
     "AsyncFollow",
     "AsyncProducer",
     "AsyncScan",
+    "AsyncShareConsumer",
     "AsyncStage",
     "Chunk",
     "Client",
@@ -65,6 +69,7 @@ __all__ = [
     "ConsumedBatch",
     "Consumer",
     "ConsumerOffset",
+    "Delivery",
     "EndReason",
     "FetchResult",
     "Follow",
@@ -74,12 +79,16 @@ __all__ = [
     "Published",
     "PublishedRange",
     "PushResult",
+    "Redriven",
     "Retry",
     "Shard",
     "ShardCounts",
     "ShardProgress",
     "ShardState",
     "ShardsPruned",
+    "ShareConsumer",
+    "ShareGroup",
+    "SharePartition",
     "Stage",
     "Staged",
     "Topic",

@@ -1,5 +1,8 @@
 """The client: one object for all calls, safe to share between threads."""
 
+import os
+import secrets
+import socket
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Literal, Self
@@ -19,6 +22,8 @@ from wings_client._push import Identities, push
 from wings_client._retry import Retry
 from wings_client._scan import plan, scan
 from wings_client._shards import ShardCalls
+from wings_client._share import ShareCalls, ticket_of
+from wings_client._share_consumer import ShareConsumer, ShareEngine
 from wings_client._stages import StageCalls
 from wings_client._stream import Chunks
 from wings_client._transport import Transport
@@ -29,6 +34,9 @@ from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import WingsError
 
 TIMEOUT_SECONDS = 30.0
+
+DELIVERY_MESSAGES = 500
+"""The most messages that a share consumer takes at once, unless the caller says else."""
 
 
 def connect(
@@ -51,7 +59,7 @@ def connect(
     return Client(Transport(endpoint, timeout, retry or Retry()))
 
 
-class Client(StageCalls, ShardCalls):
+class Client(StageCalls, ShardCalls, ShareCalls):
     """A client of one server; made by `connect`, safe from many threads, closed at the end.
 
     Every call raises errors of the tree under `WingsError`: the server's own, or `Unavailable`
@@ -436,6 +444,42 @@ class Client(StageCalls, ShardCalls):
             system_columns=system_columns,
         )
         consumer = Consumer(engine)
+        self._transport.add(consumer)
+        return consumer
+
+    def share_consumer(
+        self,
+        group: str,
+        topic: TopicRef,
+        *,
+        member: str | None = None,
+        partition: PartitionValue = None,
+        max_messages: int = DELIVERY_MESSAGES,
+        timeout: float | None = None,
+        auto_renew: bool | float = True,
+    ) -> ShareConsumer:
+        """Join a share group as a member, that takes messages and settles each.
+
+        Args:
+            group: Its name; it is there, see `create_share_group`.
+            topic: Whose messages it shares.
+            member: What this member calls itself; None: a random name. Of two that call themselves
+                the same, each can settle what the other holds.
+            partition: Take messages of this partition alone; None: of any.
+            max_messages: Take no more at once.
+            timeout: Seconds without a delivery after which iteration ends; None: never. 0 takes
+                what is there.
+            auto_renew: True renews what is held until it is settled; a number does so for as many
+                seconds of each delivery; False leaves it to `ShareConsumer.renew`.
+
+        Raises:
+            InvalidTicket: A name or number is out of range.
+            TopicNotFound: While iterating: there is no such topic.
+            GroupNotFound: While iterating: it has no such group.
+        """
+        name = member or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        ticket = ticket_of(group, name_of(topic), name, partition, max_messages)
+        consumer = ShareConsumer(ShareEngine(self._transport, ticket, timeout, auto_renew))
         self._transport.add(consumer)
         return consumer
 

@@ -7,6 +7,7 @@ that read ahead anyway (streams, consumers, gathers) is waited for without one.
 from wings_client._async._client import AsyncClient, connect_async
 from wings_client._async._consumer import AsyncConsumer
 from wings_client._async._producer import AsyncProducer
+from wings_client._async._share_consumer import AsyncShareConsumer
 from wings_client._async._stage import AsyncStage
 from wings_client._async._streams import AsyncChunks, AsyncFollow, AsyncScan
 
@@ -17,6 +18,7 @@ __all__ = [
     "AsyncFollow",
     "AsyncProducer",
     "AsyncScan",
+    "AsyncShareConsumer",
     "AsyncStage",
     "connect_async",
 ]

@@ -8,6 +8,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from wings_client._admin import TopicRef, name_of
 from wings_client._async._consumer import AsyncConsumer
 from wings_client._async._producer import AsyncProducer
+from wings_client._async._share_consumer import AsyncShareConsumer
 from wings_client._async._stage import AsyncStage
 from wings_client._async._streams import AsyncChunks, AsyncFollow, AsyncScan
 from wings_client._async._turns import Turns
@@ -170,6 +171,15 @@ class AsyncClient:
     committed_offsets = _awaited(Client.committed_offsets)
     resolve_offset = _awaited(Client.resolve_offset)
 
+    # Share groups.
+
+    create_share_group = _awaited(Client.create_share_group)
+    alter_share_group = _awaited(Client.alter_share_group)
+    share_group = _awaited(Client.share_group)
+    share_groups = _awaited(Client.share_groups)
+    delete_share_group = _awaited(Client.delete_share_group)
+    redrive = _awaited(Client.redrive)
+
     # Writing.
 
     push = _awaited(Client.push)
@@ -251,5 +261,9 @@ class AsyncClient:
     follow = _made(Client.follow, lambda client, follow: AsyncFollow(client._reads, follow))
     consumer = _made(
         Client.consumer, lambda client, consumer: AsyncConsumer(client._calls, consumer)
+    )
+    share_consumer = _made(
+        Client.share_consumer,
+        lambda client, consumer: AsyncShareConsumer(client._reads, client._calls, consumer),
     )
     gather = _awaited(Client.gather)

@@ -1,0 +1,176 @@
+"""What the calls on share groups return, and rows of a delivery as ranges of offsets."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self, Union, cast
+
+import pyarrow as pa
+from pydantic import JsonValue
+
+from wings_core.errors import InvalidArgument
+from wings_core.partitions import JsonScalar
+
+SYSTEM_COLUMNS = ("__offset", "__timestamp", "__partition", "__delivery_count", "__lease")
+
+Rows = Union[int, slice, Iterable[int], Iterable[bool], "pa.Array[Any]", None]
+"""Rows of a delivery: one by its index, a slice, indices, a mask as long as the delivery; None: all
+of them. Indices count from 0; negative ones from the end."""
+
+OffsetRange = tuple[int, int]
+"""Offsets, both ends inclusive."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharePartition:
+    """Where a share group stands in a partition."""
+
+    partition: JsonScalar
+    """The partition value; of a binary key, in base64."""
+    start_offset: int
+    """All messages before it are finished."""
+    in_flight: int
+    """Messages that members hold now."""
+    lag: int
+    """Messages that are not finished, the held ones included."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroup:
+    """A share group of a topic."""
+
+    name: str
+    topic: str
+    """Full: `tenants/T/namespaces/N/topics/X`."""
+    config: Mapping[str, JsonValue]
+    partitions: tuple[SharePartition, ...]
+    """By value; none in a list of groups."""
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Read a server's description."""
+        return cls(
+            found["group"],
+            found["topic"],
+            found["config"],
+            tuple(
+                SharePartition(
+                    each["partition"], each["start_offset"], each["in_flight"], each["lag"]
+                )
+                for each in found.get("partitions", ())
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """What a redrive did."""
+
+    redriven: int
+    """Dead letters that were sent back."""
+    already_redriven: int
+    """Those that had been sent back before."""
+    without_payload: int
+    failed: int
+    """Those whose topic is gone, or has other columns now."""
+    failures: tuple[str, ...]
+    """Why, for the first few."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Delivery:
+    """Messages of one partition that this member holds, all under one lease.
+
+    Passes as a RecordBatch wherever Arrow's PyCapsule interface is taken: `pa.record_batch(it)`.
+    """
+
+    batch: pa.RecordBatch
+    """The topic's columns, then `__offset`, `__timestamp`, `__partition`, `__delivery_count` and
+    `__lease`."""
+    partition: JsonScalar
+    """The partition value; of a binary key, in base64."""
+    start_offset: int
+    end_offset: int
+    """Inclusive. Messages that retention removed are in the range and not in the batch."""
+    lease: str
+    delivery_count: int
+    """Of deliveries, this one included: 1 at the first."""
+    lock_seconds: float
+    """How long they are held without being renewed."""
+
+    @property
+    def rows(self) -> pa.RecordBatch:
+        """The messages without system columns."""
+        return self.batch.select(list(range(self.batch.num_columns - len(SYSTEM_COLUMNS))))
+
+    @property
+    def offsets(self) -> list[int]:
+        """The offset of each row."""
+        return cast("list[int]", self.batch.column("__offset").to_pylist())
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.batch.num_rows
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """Hand on the batch by Arrow's PyCapsule interface."""
+        return cast("Any", self.batch).__arrow_c_array__(requested_schema)
+
+    def ranges(self, rows: Rows) -> list[OffsetRange]:
+        """Return the offsets of some rows as ranges, in order.
+
+        Raises:
+            InvalidArgument: There are no such rows.
+        """
+        if rows is None:
+            return [(self.start_offset, self.end_offset)]
+        return merged(self._picked(rows))
+
+    def _picked(self, rows: Any) -> list[int]:
+        offsets = self.offsets
+        if isinstance(rows, slice):
+            return offsets[rows]
+        if isinstance(rows, pa.Array):
+            rows = rows.to_pylist()
+        wanted = [rows] if isinstance(rows, int) else list(rows)
+        if wanted and all(isinstance(each, bool) for each in wanted):
+            if len(wanted) != len(offsets):
+                raise InvalidArgument(f"a mask of {len(wanted)} for {len(offsets)} rows")
+            return [offset for offset, picked in zip(offsets, wanted, strict=True) if picked]
+        try:
+            return [offsets[index] for index in wanted]
+        except (IndexError, TypeError):
+            raise InvalidArgument(f"there are {len(offsets)} rows; got {wanted!r:.80}") from None
+
+
+def merged(offsets: Iterable[int]) -> list[OffsetRange]:
+    """Return offsets as ranges, in order and as few as can be."""
+    ranges: list[OffsetRange] = []
+    for offset in sorted(set(offsets)):
+        if ranges and ranges[-1][1] + 1 == offset:
+            ranges[-1] = (ranges[-1][0], offset)
+        else:
+            ranges.append((offset, offset))
+    return ranges
+
+
+def without(ranges: Iterable[OffsetRange], cut: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return what is left of ranges when others are cut out of them, in order."""
+    left = list(ranges)
+    for first, last in cut:
+        parts: list[OffsetRange] = []
+        for start, end in left:
+            if end < first or start > last:
+                parts.append((start, end))
+                continue
+            if start < first:
+                parts.append((start, first - 1))
+            if end > last:
+                parts.append((last + 1, end))
+        left = parts
+    return left
+
+
+def common(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return what is in both, in order."""
+    ranges = list(ranges)
+    return without(ranges, without(ranges, others))
