@@ -12,6 +12,7 @@ from wings_core.contracts.messages import dump
 from wings_core.contracts.tickets import (
     MESSAGES_MAX,
     TIMEOUT_MS_MAX,
+    AcquireTicket,
     FetchTicket,
     FollowTicket,
     ScanTicket,
@@ -30,16 +31,19 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "fetch": {"topic": "t", "offset": 0},
     "scan": {"kind": "scan", "topic": "t"},
     "follow": {"kind": "follow", "topic": "t"},
+    "acquire": {"kind": "acquire", "topic": "t", "group": "g", "member": "m"},
 }
+READS = ("fetch", "scan", "follow")
+WAITING = ("fetch", "follow", "acquire")
 
 KEYS: dict[str, tuple[set[str], list[Any], list[Any]]] = {
     "topic": (
-        {"fetch", "scan", "follow"},
+        {"fetch", "scan", "follow", "acquire"},
         ["t", "tenants/t/namespaces/n/topics/x", "Not A Name"],
         [1, True, [], {}, ["t"]],
     ),
     "partition": (
-        {"fetch", "scan", "follow"},
+        {"fetch", "scan", "follow", "acquire"},
         [None, 7, -7, "JFK", "", True, 1.5, [], {}, {"a": [1]}, 1 << 70],
         [],
     ),
@@ -55,13 +59,15 @@ KEYS: dict[str, tuple[set[str], list[Any], list[Any]]] = {
         [0, 1, INT64_MAX],
         [-1, INT64_MAX + 1, 1.0, "1", "latest", True, {"timestamp": TIME}],
     ),
+    "group": ({"acquire"}, ["g", "Ä ö", "x" * 255], ["", "x" * 256, 1, True, [], {}]),
+    "member": ({"acquire"}, ["m", "a/b", "x" * 255], ["", "x" * 256, 1, True, [], {}]),
     "deadline": (
-        {"fetch", "follow"},
+        {"fetch", "follow", "acquire"},
         [TIME, "2026-11-20T12:00:00.123456+01:00", "1970-01-01T00:00:00Z"],
         ["", "now", "2026-11-20T12:00:00", "2026-11-20", 0, 1700000000, 1.5, True, [], {}],
     ),
     "timeout_ms": (
-        {"fetch", "follow"},
+        {"fetch", "follow", "acquire"},
         [2, 100, TIMEOUT_MS_MAX],
         [1, 0, -1, TIMEOUT_MS_MAX + 1, 1 << 70, 2.0, 100.5, "100", True, [], {}],
     ),
@@ -71,7 +77,7 @@ KEYS: dict[str, tuple[set[str], list[Any], list[Any]]] = {
         [0, -1, MESSAGES_MAX + 1, 10_001, 1.0, "1", True, []],
     ),
     "max_messages": (
-        {"fetch"},
+        {"fetch", "acquire"},
         [1, MESSAGES_MAX],
         [0, -1, MESSAGES_MAX + 1, 1.0, "1", True, []],
     ),
@@ -139,16 +145,16 @@ def test_a_key_of_another_kind_is_refused(kind: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("key", ["x", "Topic", "topics", "", "group", "member", "splits", "topic "])
+@pytest.mark.parametrize("key", ["x", "Topic", "topics", "", "groups", "lease", "splits", "topic "])
 def test_an_unknown_key_is_refused(kind: str, key: str) -> None:
     assert refusal({**MINIMAL[kind], key: 1}) == f"ticket: unknown key {key!r}"
 
 
 @pytest.mark.parametrize(
-    "kind", ["acquire", "Fetch", "", "scan ", None, 1, True, ["fetch"], {"fetch": 1}, 1.5]
+    "kind", ["acquired", "Fetch", "", "scan ", None, 1, True, ["fetch"], {"fetch": 1}, 1.5]
 )
 def test_an_unknown_kind_is_refused(kind: object) -> None:
-    assert "key 'kind': must be one of fetch, scan, follow" in refusal(
+    assert "key 'kind': must be one of fetch, scan, follow, acquire" in refusal(
         {**MINIMAL["fetch"], "kind": kind}
     )
 
@@ -175,8 +181,9 @@ def test_what_is_absent_has_the_contracts_default() -> None:
     assert isinstance(ticket, FetchTicket)
     assert (ticket.min_messages, ticket.max_messages) == (1, 10_000)
     assert (ticket.deadline, ticket.timeout_ms) == (None, None)
-    for kind in KINDS:
+    for kind in READS:
         ticket = parse(MINIMAL[kind])
+        assert not isinstance(ticket, AcquireTicket)
         assert (ticket.partition, ticket.columns, ticket.filter) == (None, None, None)
         assert ticket.system_columns is False
     scan = parse(MINIMAL["scan"])
@@ -184,7 +191,23 @@ def test_what_is_absent_has_the_contracts_default() -> None:
     assert scan.end_offset is None
 
 
-@pytest.mark.parametrize("kind", ["fetch", "follow"])
+def test_an_acquire_without_a_partition_is_for_any() -> None:
+    ticket = parse(MINIMAL["acquire"])
+    assert isinstance(ticket, AcquireTicket)
+    assert (ticket.any_partition, ticket.max_messages) == (True, 10_000)
+    for value in (None, 7, "JFK"):
+        ticket = parse({**MINIMAL["acquire"], "partition": value})
+        assert isinstance(ticket, AcquireTicket)
+        assert (ticket.any_partition, ticket.partition) == (False, value)
+
+
+@pytest.mark.parametrize("key", ["group", "member"])
+def test_group_and_member_of_an_acquire_are_required(key: str) -> None:
+    found = {name: value for name, value in MINIMAL["acquire"].items() if name != key}
+    assert refusal(found) == f"ticket: key '{key}' is required"
+
+
+@pytest.mark.parametrize("kind", WAITING)
 def test_deadline_and_timeout_exclude_each_other(kind: str) -> None:
     message = refusal({**MINIMAL[kind], "deadline": TIME, "timeout_ms": 100})
     assert message == "ticket: keys 'deadline' and 'timeout_ms' exclude each other"
@@ -245,19 +268,19 @@ def test_what_is_no_strict_json_object_is_an_invalid_ticket(raw: bytes) -> None:
 
 
 def test_a_timeout_counts_from_arrival() -> None:
-    for kind in ("fetch", "follow"):
+    for kind in WAITING:
         ticket = parse({**MINIMAL[kind], "timeout_ms": 60_000})
-        assert isinstance(ticket, (FetchTicket, FollowTicket))
+        assert isinstance(ticket, (FetchTicket, FollowTicket, AcquireTicket))
         assert 59 < (ticket.deadline_from_now().remaining() or 0) <= 60
 
 
 def test_a_deadline_is_a_moment_and_may_be_in_the_past() -> None:
-    for kind in ("fetch", "follow"):
+    for kind in WAITING:
         later = parse({**MINIMAL[kind], "deadline": format_timestamp(now_us() + 60_000_000)})
-        assert isinstance(later, (FetchTicket, FollowTicket))
+        assert isinstance(later, (FetchTicket, FollowTicket, AcquireTicket))
         assert 59 < (later.deadline_from_now().remaining() or 0) <= 60
         past = parse({**MINIMAL[kind], "deadline": "1970-01-01T00:00:00Z"})
-        assert isinstance(past, (FetchTicket, FollowTicket))
+        assert isinstance(past, (FetchTicket, FollowTicket, AcquireTicket))
         assert past.deadline_from_now().passed
 
 
@@ -295,6 +318,9 @@ limits = st.lists(st.integers(1, MESSAGES_MAX), min_size=2, max_size=2).map(sort
 @st.composite
 def tickets(draw: st.DrawFn) -> Ticket:
     kind = draw(st.sampled_from(KINDS))
+    if kind == "acquire":
+        about = {"topic": "t", "group": "g", "member": draw(st.text(min_size=1, max_size=20))}
+        return AcquireTicket(**about, **draw(waits), max_messages=draw(limits)[0])
     found: dict[str, Any] = draw(st.fixed_dictionaries(reads)) | {"offset": draw(offsets)}
     if kind == "scan":
         start = found["offset"] if isinstance(found["offset"], int) else 0
