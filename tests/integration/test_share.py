@@ -1,11 +1,25 @@
 """Share groups over Flight, by plain pyarrow, against a real server."""
 
+import contextlib
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
-from flight_calls import create_topic, get, numbers, push
-from share_calls import Member, create_group, offsets_of
+import pytest
+from fix_server import Trim
+from flight_calls import act, code_of, create_topic, get, numbers, push, ticket_of
+from share_calls import Leased, Member, create_group, offsets_of
+
+import wings_client
+from wings_server.testing import RunningServer, server_process
+
+SHORT = 1_000
+"""The shortest lock, in milliseconds."""
+
+LONG = 20_000
+"""Longer than anything that a test waits for, in milliseconds."""
 
 
 def setting(client: flight.FlightClient, topic: str, rows: int = 10, **config: Any) -> Member:
@@ -15,6 +29,29 @@ def setting(client: flight.FlightClient, topic: str, rows: int = 10, **config: A
         push(client, topic, numbers(*range(rows)))
     create_group(client, topic, **config)
     return Member(client, topic)
+
+
+def other(member: Member, name: str = "two", group: str | None = None) -> Member:
+    """Return another member of the same topic."""
+    return Member(member.client, member.topic, group or member.group, name)
+
+
+def letters(member: Member, dead: str, rows: int) -> dict[str, list[Any]]:
+    """Return so many dead letters, by column; waits for them."""
+    found = get(member.client, topic=dead, offset=0, min_messages=rows, timeout_ms=LONG)
+    assert found.table.num_rows == rows
+    return found.table.to_pydict()
+
+
+def payloads(found: dict[str, list[Any]], schema: pa.Schema) -> list[dict[str, Any]]:
+    """Return the messages in dead letters."""
+    return [
+        pa.ipc.read_record_batch(pa.py_buffer(each), schema).to_pylist()[0]
+        for each in found["payload"]
+    ]
+
+
+# Acquire and acknowledge.
 
 
 def test_messages_are_acquired_and_accepted_once(
@@ -48,6 +85,197 @@ def test_messages_are_acquired_and_accepted_once(
     assert partition == {"partition": None, "start_offset": 10, "in_flight": 0, "lag": 0}
 
 
+def test_an_acquire_ends_with_why_it_does(client: flight.FlightClient, new_topic_id: str) -> None:
+    member = setting(client, new_topic_id)
+    _, end = member.acquire_to_end(max_messages=4)
+    assert end == {"end": "max_messages", "next_offset": 4, "log_end_offset": 10}
+    _, end = member.acquire_to_end()
+    assert end == {"end": "min_messages", "next_offset": 10, "log_end_offset": 10}
+    _, end = member.acquire_to_end(timeout_ms=5)
+    assert end == {"end": "deadline", "next_offset": 10, "log_end_offset": 10}
+
+
+def test_an_acquire_delivers_at_most_what_it_asked_for(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    member = setting(client, new_topic_id, rows=100)
+    assert offsets_of(member.acquire(max_messages=7)) == list(range(7))
+    assert offsets_of(member.acquire(max_messages=1)) == [7]
+
+
+def test_whole_batches_are_delivered_where_the_group_wants_them(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    member = setting(client, new_topic_id, rows=40, acquire_mode="batch_optimized")
+    push(client, new_topic_id, numbers(*range(40, 60)))
+    assert offsets_of(member.acquire(max_messages=50)) == list(range(60))
+
+
+def test_an_acquire_waits_for_messages(client: flight.FlightClient, new_topic_id: str) -> None:
+    member = setting(client, new_topic_id, rows=0)
+    found: list[Leased] = []
+    waiting = threading.Thread(target=lambda: found.extend(member.acquire(timeout_ms=LONG)))
+    waiting.start()
+    push(client, new_topic_id, numbers(0, 1))
+    waiting.join(LONG / 1000)
+    assert offsets_of(found) == [0, 1]
+
+
+def test_a_released_message_ends_the_wait_of_another_member(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    member = setting(client, new_topic_id, rows=1)
+    (leased,) = member.acquire()
+    found: list[Leased] = []
+    waiting = threading.Thread(target=lambda: found.extend(other(member).acquire(timeout_ms=LONG)))
+    waiting.start()
+    assert member.acknowledge(leased.ack("release")) == [None]
+    waiting.join(LONG / 1000)
+    assert offsets_of(found) == [0]
+
+
+def test_a_partitioned_topic_is_shared_over_all_its_partitions_or_one(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["key: string", "n: int64"], "key")
+    rows = pa.record_batch({"key": ["a", "b", "a", "b"], "n": pa.array([1, 2, 3, 4], pa.int64())})
+    push(client, new_topic_id, rows)
+    create_group(client, new_topic_id)
+    member = Member(client, new_topic_id)
+    (of_b,) = member.acquire(partition="b")
+    assert (of_b.about["partition"], of_b.column("n")) == ("b", [2, 4])
+    assert set(of_b.column("__partition")) == {'"b"'}
+    found, end = member.acquire_to_end()
+    assert [(each.about["partition"], each.column("n")) for each in found] == [("a", [1, 3])]
+    assert end == {"end": "min_messages", "next_offset": None, "log_end_offset": None}
+    later = pa.record_batch({"key": ["c"], "n": pa.array([5], pa.int64())})
+    push(client, new_topic_id, later)
+    (born_later,) = member.acquire(timeout_ms=LONG)
+    assert (born_later.about["partition"], born_later.offsets) == ("c", [0])
+    codes = member.acknowledge(of_b.ack("accept"), found[0].ack("accept"), born_later.ack("accept"))
+    assert codes == [None, None, None]
+    lags = {each["partition"]: each["lag"] for each in member.describe()["partitions"]}
+    assert lags == {"a": 0, "b": 0, "c": 0}
+
+
+# The cases of the issue.
+
+
+def test_another_members_acknowledgement_changes_nothing(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    member = setting(client, new_topic_id)
+    (leased,) = member.acquire()
+    for kind in ("accept", "release", "reject", "renew"):
+        assert other(member).acknowledge(leased.ack(kind)) == ["INVALID_RECORD_STATE"]
+    assert member.describe()["partitions"][0]["in_flight"] == 10
+    assert other(member).acquire(timeout_ms=5) == []
+    assert member.acknowledge(leased.ack("accept")) == [None]
+
+
+def test_an_acknowledgement_after_expiry_changes_nothing(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    member = setting(client, new_topic_id, lock_duration_ms=SHORT)
+    (leased,) = member.acquire()
+    (again,) = other(member).acquire(timeout_ms=LONG)
+    assert (again.offsets, again.about["delivery_count"]) == (leased.offsets, 2)
+    for kind in ("accept", "release", "reject", "renew"):
+        assert member.acknowledge(leased.ack(kind)) == ["INVALID_RECORD_STATE"]
+    assert other(member).acknowledge(again.ack("accept")) == [None]
+
+
+def test_a_release_makes_just_its_range_available_with_a_higher_count(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    member = setting(client, new_topic_id)
+    (leased,) = member.acquire()
+    assert member.acknowledge(leased.ack("release", 3, 5)) == [None]
+    (again,) = other(member).acquire()
+    assert (again.offsets, again.about["delivery_count"]) == ([3, 4, 5], 2)
+    assert other(member).acquire(timeout_ms=5) == []
+
+
+def test_a_delayed_release_is_available_later(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    member = setting(client, new_topic_id, rows=1)
+    (leased,) = member.acquire()
+    assert member.acknowledge(leased.ack("release", delay_ms=300)) == [None]
+    assert member.acquire(timeout_ms=5) == []
+    assert offsets_of(member.acquire(timeout_ms=LONG)) == [0]
+
+
+def test_one_bad_entry_rolls_back_the_entries_of_its_partition_alone(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["key: string", "n: int64"], "key")
+    keys = ["a"] * 4 + ["b"] * 2
+    push(client, new_topic_id, pa.record_batch({"key": keys, "n": pa.array(range(6), pa.int64())}))
+    create_group(client, new_topic_id)
+    member = Member(client, new_topic_id)
+    of_a, of_b = sorted(member.acquire(), key=lambda each: each.about["partition"])
+    bad = {**of_a.ack("accept", 2, 3), "lease": of_b.lease}
+    codes = member.acknowledge(of_a.ack("accept", 0, 1), of_b.ack("accept"), bad)
+    assert codes == ["INVALID_RECORD_STATE", None, "INVALID_RECORD_STATE"]
+    standing = {each["partition"]: each for each in member.describe()["partitions"]}
+    assert (standing["a"]["in_flight"], standing["a"]["lag"]) == (4, 4)
+    assert (standing["b"]["in_flight"], standing["b"]["lag"]) == (0, 0)
+    assert member.acknowledge(of_a.ack("accept")) == [None]
+
+
+def test_members_of_a_group_get_each_message_once_and_groups_each_get_all(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    member = setting(client, new_topic_id, rows=1_000)
+    create_group(client, new_topic_id, "audit")
+    taken: dict[str, list[int]] = {"one": [], "two": []}
+
+    def work(worker: Member) -> None:
+        while found := worker.acquire(max_messages=20, timeout_ms=5):
+            assert set(worker.acknowledge(*[each.ack("accept") for each in found])) == {None}
+            taken[worker.name] += offsets_of(found)
+
+    threads = [threading.Thread(target=work, args=(each,)) for each in (member, other(member))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(taken["one"] + taken["two"]) == list(range(1_000))
+    assert offsets_of(other(member, group="audit").acquire()) == list(range(1_000))
+
+
+def test_a_member_that_vanishes_gives_its_messages_up_after_the_lock(
+    server: RunningServer, client: flight.FlightClient, new_topic_id: str
+) -> None:
+    member = setting(client, new_topic_id, lock_duration_ms=SHORT)
+    with flight.FlightClient(server.flight) as vanishing:
+        assert offsets_of(Member(vanishing, new_topic_id, name="gone").acquire()) == [*range(10)]
+    assert member.acquire(timeout_ms=5) == []
+    (again,) = member.acquire(timeout_ms=LONG)
+    assert (again.offsets, again.about["delivery_count"]) == ([*range(10)], 2)
+
+
+def test_a_renewed_lease_goes_on_and_an_other_does_not(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    member = setting(client, new_topic_id, lock_duration_ms=SHORT)
+    (leased,) = member.acquire()
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(SHORT / 4_000):
+            assert member.acknowledge(leased.ack("renew", 0, 4)) == [None]
+
+    renewing = threading.Thread(target=renew)
+    renewing.start()
+    (again,) = other(member).acquire(timeout_ms=LONG)
+    ended.set()
+    renewing.join()
+    assert again.offsets == [5, 6, 7, 8, 9]
+    assert member.acknowledge(leased.ack("accept", 0, 4)) == [None]
+
+
 def test_a_rejected_message_is_a_dead_letter_with_its_payload(
     client: flight.FlightClient, new_topic_id: str
 ) -> None:
@@ -60,12 +288,247 @@ def test_a_rejected_message_is_a_dead_letter_with_its_payload(
         leased.ack("accept", 6),
     )
     assert codes == [None, None, None]
-    letters = get(client, topic=dead, offset=0, max_messages=2)
-    assert letters.column("source_offset") == [4, 5]
-    assert letters.column("reason") == ["rejected", "rejected"]
-    assert letters.column("error") == ["bad", "bad"]
-    payloads = letters.column("payload")
-    schema = pa.schema([pa.field("n", pa.int64())])
-    rows = [pa.ipc.read_record_batch(pa.py_buffer(each), schema) for each in payloads]
-    assert [row.column("n").to_pylist() for row in rows] == [[4], [5]]
-    assert offsets_of(member.acquire(timeout_ms=5)) == []
+    found = letters(member, dead, 2)
+    assert found["source_offset"] == [4, 5]
+    assert found["reason"] == ["rejected", "rejected"]
+    assert found["error"] == ["bad", "bad"]
+    assert found["delivery_count"] == [1, 1]
+    assert payloads(found, leased.batch.select(["n"]).schema) == [{"n": 4}, {"n": 5}]
+    assert member.acquire(timeout_ms=5) == []
+
+
+def test_an_exhausted_message_is_a_dead_letter_and_its_neighbours_are_not(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    dead = f"{new_topic_id}-dead"
+    member = setting(client, new_topic_id, rows=20, dlq_topic=dead, delivery_limit=3)
+    accepted: list[int] = []
+    poison = 7
+    while len(accepted) < 19:
+        for leased in member.acquire(timeout_ms=LONG):
+            kind = "release" if poison in leased.offsets else "accept"
+            assert member.acknowledge(leased.ack(kind)) == [None]
+            if kind == "accept":
+                accepted += leased.offsets
+    assert sorted(accepted) == [offset for offset in range(20) if offset != poison]
+    found = letters(member, dead, 1)
+    assert (found["source_offset"], found["reason"]) == ([poison], ["delivery_limit"])
+    assert found["delivery_count"] == [3]
+    (partition,) = member.describe()["partitions"]
+    assert (partition["lag"], partition["start_offset"]) == (0, 20)
+
+
+def test_a_message_that_expires_at_the_limit_is_a_dead_letter(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    dead = f"{new_topic_id}-dead"
+    config = {"delivery_limit": 1, "lock_duration_ms": SHORT, "dlq_topic": dead}
+    member = setting(client, new_topic_id, rows=1, **config)
+    assert offsets_of(member.acquire()) == [0]
+    found = letters(member, dead, 1)
+    assert (found["source_offset"], found["reason"]) == ([0], ["delivery_limit"])
+
+
+def test_a_group_without_a_dead_letter_topic_drops_what_it_gives_up(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    member = setting(client, new_topic_id)
+    (leased,) = member.acquire()
+    assert member.acknowledge(leased.ack("reject")) == [None]
+    assert member.describe()["partitions"][0]["lag"] == 0
+
+
+@pytest.mark.parametrize(("limits", "left"), [((5, 3), 0), ((3, 5), 2)])
+def test_a_changed_limit_holds_for_messages_on_their_way(
+    client: flight.FlightClient, new_topic_id: str, limits: tuple[int, int], left: int
+) -> None:
+    member = setting(client, new_topic_id, rows=1, delivery_limit=limits[0])
+    for count in (1, 2):
+        (leased,) = member.acquire()
+        assert leased.about["delivery_count"] == count
+        assert member.acknowledge(leased.ack("release")) == [None]
+    changed = {"delivery_limit": limits[1]}
+    act(client, "share-alter", group="billing", topic=new_topic_id, config=changed)
+    (leased,) = member.acquire()
+    assert leased.about["delivery_count"] == 3
+    assert member.acknowledge(leased.ack("release")) == [None]
+    for _ in range(left):
+        (leased,) = member.acquire()
+        assert member.acknowledge(leased.ack("release")) == [None]
+    assert member.acquire(timeout_ms=5) == []
+    assert member.describe()["partitions"][0]["lag"] == 0
+
+
+def test_what_retention_has_removed_is_acknowledged_all_the_same(
+    client: flight.FlightClient, new_topic_id: str, server: RunningServer, trim: Trim
+) -> None:
+    member = setting(client, new_topic_id, rows=5)
+    push(client, new_topic_id, numbers(*range(5, 10)))
+    (leased,) = member.acquire()
+    with wings_client.connect(server.flight) as connected:
+        trim(connected.topic(new_topic_id), 5)
+    assert member.acknowledge(leased.ack("accept", 0, 4)) == [None]
+    assert member.acknowledge(leased.ack("accept", 5)) == [None]
+    assert member.describe()["partitions"][0]["lag"] == 0
+
+
+# A restart, and a crash.
+
+
+def test_what_was_accepted_stays_accepted_after_a_crash(tmp_path: Any) -> None:
+    with server_process(tmp_path / "data") as server:
+        member = setting(server.client(), "orders", lock_duration_ms=SHORT)
+        (leased,) = member.acquire(max_messages=6)
+        assert member.acknowledge(leased.ack("accept", 0, 3)) == [None]
+        server.kill()
+    with server_process(tmp_path / "data") as server:
+        member = Member(server.client(), "orders", name="two")
+        found: list[int] = []
+        while len(found) < 6:
+            found += offsets_of(member.acquire(timeout_ms=LONG))
+        assert sorted(found) == [4, 5, 6, 7, 8, 9]
+
+
+# Groups.
+
+
+def test_a_group_is_described_as_it_was_created(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["n: int64"])
+    push(client, new_topic_id, numbers(0, 1, 2))
+    created = act(client, "share-create", group="billing", topic=new_topic_id)
+    name = f"tenants/default/namespaces/default/topics/{new_topic_id}"
+    assert created == {
+        "group": "billing",
+        "topic": name,
+        "config": {
+            "lock_duration_ms": 30_000,
+            "delivery_limit": 5,
+            "in_flight_max": 2_000,
+            "start": "latest",
+            "dlq_topic": None,
+            "dlq_copy_payload": True,
+            "acquire_mode": "record_limit",
+        },
+        "partitions": [{"partition": None, "start_offset": 3, "in_flight": 0, "lag": 0}],
+    }
+    assert act(client, "share-describe", group="billing", topic=name) == created
+    listed = act(client, "share-list", topic=new_topic_id)
+    assert listed == [{key: created[key] for key in ("group", "topic", "config")}]
+    assert listed[0] in act(client, "share-list")
+    assert act(client, "share-delete", group="billing", topic=new_topic_id) == created
+    assert act(client, "share-list", topic=new_topic_id) == []
+
+
+def refused(call: Callable[[], object]) -> str:
+    with pytest.raises(flight.FlightError) as caught:
+        call()
+    return code_of(caught.value)
+
+
+def test_what_cannot_be_done_with_groups_is_refused_by_its_code(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    member = setting(client, new_topic_id)
+    on_topic: dict[str, Any] = {"topic": new_topic_id}
+    assert refused(lambda: create_group(client, new_topic_id)) == "ALREADY_EXISTS"
+    again = act(client, "share-create", group="billing", if_not_exists=True, **on_topic)
+    assert again["config"]["start"] == "earliest"
+    for action in ("share-describe", "share-delete"):
+        assert refused(lambda: act(client, action, group="no", **on_topic)) == "GROUP_NOT_FOUND"  # noqa: B023
+        assert refused(lambda: act(client, action, group="no", topic="none")) == "TOPIC_NOT_FOUND"  # noqa: B023
+    alter: dict[str, Any] = {"group": "no", "config": {}, **on_topic}
+    assert refused(lambda: act(client, "share-alter", **alter)) == "GROUP_NOT_FOUND"
+    assert refused(lambda: other(member, group="no").acquire()) == "GROUP_NOT_FOUND"
+    assert refused(lambda: other(member, group="no").acknowledge()) == "GROUP_NOT_FOUND"
+    assert refused(lambda: member.acquire(partition=7)) == "PARTITION_NOT_ALLOWED"
+    assert refused(lambda: member.acquire(max_messages=0)) == "INVALID_TICKET"
+    assert refused(lambda: member.acquire(offset=0)) == "INVALID_TICKET"
+    dlq: dict[str, Any] = {"group": "x", **on_topic, "config": {"dlq_topic": new_topic_id}}
+    assert refused(lambda: act(client, "share-create", **dlq)) == "INVALID_ARGUMENT"
+    create_topic(client, f"{new_topic_id}-other", ["n: int64"])
+    dlq["config"] = {"dlq_topic": f"{new_topic_id}-other"}
+    assert refused(lambda: act(client, "share-create", **dlq)) == "SCHEMA_MISMATCH"
+    bad = {"config": {"delivery_limit": 0}, "group": "x", **on_topic}
+    assert refused(lambda: act(client, "share-create", **bad)) == "INVALID_ARGUMENT"
+    wrong = {"partition": 7, "first": 0, "last": 0, "lease": "a.1.b", "type": "accept"}
+    assert member.acknowledge(wrong) == ["PARTITION_NOT_ALLOWED"]
+    nonsense = {"partition": None, "first": 0, "last": 0, "lease": "?", "type": "accept"}
+    assert member.acknowledge(nonsense)[0] in {"INVALID_ARGUMENT", "INVALID_RECORD_STATE"}
+
+
+def test_a_wait_ends_when_its_topic_or_group_is_deleted(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    member = setting(client, new_topic_id, rows=0)
+    codes: list[str] = []
+
+    def wait(group: str) -> None:
+        codes.append(refused(lambda: other(member, group=group).acquire(timeout_ms=LONG)))
+
+    for group, delete in (
+        ("one", lambda: act(client, "share-delete", group="one", topic=new_topic_id)),
+        ("two", lambda: act(client, "delete-topic", topic=new_topic_id)),
+    ):
+        create_group(client, new_topic_id, group)
+        waiting = threading.Thread(target=wait, args=(group,))
+        waiting.start()
+        delete()
+        waiting.join(LONG / 1000)
+    assert codes[0] == "GROUP_NOT_FOUND"
+    assert codes[1] in {"TOPIC_NOT_FOUND", "GROUP_NOT_FOUND"}
+
+
+def test_a_topic_created_again_has_no_groups_and_no_memory(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    member = setting(client, new_topic_id)
+    (leased,) = member.acquire()
+    assert member.acknowledge(leased.ack("accept")) == [None]
+    act(client, "delete-topic", topic=new_topic_id)
+    again = setting(client, new_topic_id)
+    assert offsets_of(again.acquire()) == [*range(10)]
+
+
+# Clients that go away.
+
+
+def test_a_wait_whose_client_is_gone_takes_nothing(
+    server: RunningServer, client: flight.FlightClient, new_topic_id: str
+) -> None:
+    member = setting(client, new_topic_id, rows=0)
+    with flight.FlightClient(server.flight) as leaving:
+        ticket = ticket_of(
+            kind="acquire", group="billing", topic=new_topic_id, member="gone", timeout_ms=LONG
+        )
+        reader = leaving.do_get(ticket)
+        server.wait_for_calls(1)
+        reader.cancel()
+        with contextlib.suppress(flight.FlightError, pa.ArrowException):
+            reader.read_chunk()
+    server.wait_for_calls(0)
+    push(client, new_topic_id, numbers(0, 1))
+    assert offsets_of(member.acquire(timeout_ms=LONG)) == [0, 1]
+
+
+# Redrive.
+
+
+def test_dead_letters_are_sent_back_once(client: flight.FlightClient, new_topic_id: str) -> None:
+    dead = f"{new_topic_id}-dead"
+    member = setting(client, new_topic_id, dlq_topic=dead)
+    (leased,) = member.acquire()
+    acks = (
+        leased.ack("accept", 0, 5),
+        leased.ack("reject", 6, 7, reason="later"),
+        leased.ack("reject", 8),
+    )
+    assert member.acknowledge(*acks) == [None, None, None]
+    answer = act(client, "share-redrive", dlq_topic=dead, filter="error = 'later'")
+    assert (answer["redriven"], answer["already_redriven"]) == (2, 0)
+    (again,) = member.acquire()
+    assert (again.column("n"), again.offsets) == ([6, 7], [10, 11])
+    answer = act(client, "share-redrive", dlq_topic=dead)
+    assert (answer["redriven"], answer["already_redriven"]) == (2, 2)
+    assert answer["next_offset"] == answer["log_end_offset"] == 4

@@ -22,7 +22,7 @@ from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 from wings_core.share.delivery import delivery_schema
 from wings_core.share.model import ShareGroup
 from wings_core.times import Deadline
-from wings_server.flight.client_watch import ClientWatch
+from wings_server.flight.client_watch import ClientGone, ClientWatch
 from wings_server.metrics import Metrics
 
 
@@ -107,6 +107,9 @@ def stream_acquired(
             acquire.deadline,
             cancel,
         )
+        if leased and context.is_cancelled():
+            # The watch asks from time to time; this client left just before.
+            cancel.cancel(ClientGone("the client has gone away"))
         with closing(shares.deliver(acquire.group, acquire.member, leased, cancel)) as parts:
             for part in parts:
                 metrics.delivered("flight", part.batch.num_rows, part.batch.nbytes)

@@ -172,7 +172,9 @@ def test_a_topic_is_required(kind: str) -> None:
 def test_an_offset_is_required_for_a_fetch_and_is_earliest_for_the_others() -> None:
     assert refusal({"topic": "t"}) == "ticket: key 'offset' is required"
     for kind in ("scan", "follow"):
-        assert parse(MINIMAL[kind]).offset == "earliest"
+        ticket = parse(MINIMAL[kind])
+        assert isinstance(ticket, (ScanTicket, FollowTicket))
+        assert ticket.offset == "earliest"
 
 
 def test_what_is_absent_has_the_contracts_default() -> None:
@@ -319,8 +321,9 @@ limits = st.lists(st.integers(1, MESSAGES_MAX), min_size=2, max_size=2).map(sort
 def tickets(draw: st.DrawFn) -> Ticket:
     kind = draw(st.sampled_from(KINDS))
     if kind == "acquire":
-        about = {"topic": "t", "group": "g", "member": draw(st.text(min_size=1, max_size=20))}
-        return AcquireTicket(**about, **draw(waits), max_messages=draw(limits)[0])
+        about: dict[str, Any] = {"topic": "t", "group": "g", **draw(waits)}
+        member = draw(st.text(min_size=1, max_size=20))
+        return AcquireTicket(**about, member=member, max_messages=draw(limits)[0])
     found: dict[str, Any] = draw(st.fixed_dictionaries(reads)) | {"offset": draw(offsets)}
     if kind == "scan":
         start = found["offset"] if isinstance(found["offset"], int) else 0
@@ -350,6 +353,7 @@ def test_a_ticket_says_no_more_than_it_must() -> None:
 
 def test_a_time_as_an_offset_is_in_microseconds() -> None:
     ticket = parse({**MINIMAL["fetch"], "offset": {"timestamp": "1970-01-01T00:00:01.5Z"}})
+    assert isinstance(ticket, FetchTicket)
     assert isinstance(ticket.offset, TimestampOffset)
     assert ticket.offset.timestamp_us == 1_500_000
 
