@@ -5,7 +5,20 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import cli, client, gather, http, locate, memory, metadata, poll, put, scan, spark
+from benchmarks import (
+    cli,
+    client,
+    gather,
+    http,
+    locate,
+    memory,
+    metadata,
+    objects,
+    poll,
+    put,
+    scan,
+    spark,
+)
 from benchmarks.harness import Row, report
 
 SUITES: dict[str, Callable[[], Iterator[Row]]] = {
@@ -19,6 +32,7 @@ SUITES: dict[str, Callable[[], Iterator[Row]]] = {
     "locate": locate.run,
     "memory": memory.run,
     "metadata": metadata.run,
+    "objects": objects.run,
     "spark": spark.run,
 }
 

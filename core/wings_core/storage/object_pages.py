@@ -25,7 +25,7 @@ from wings_core.storage.page_cache import WHOLE, PageCache, PageKey
 WHOLE_PAGE_BYTES = 256 * 1024
 """A page no larger is read whole, whatever columns are wanted: one request instead of two."""
 
-GROUP_BYTES = 4 * 1024 * 1024
+GROUP_BYTES = 8 * 1024 * 1024
 """Neighbouring pages are read together up to so many bytes, and at least one."""
 
 AHEAD_BYTES = 32 * 1024 * 1024
