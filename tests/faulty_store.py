@@ -42,6 +42,7 @@ class FaultyStore:
         endpoint: Where clients connect.
         happened: How often which fault did.
         down: Whether all requests are answered 503.
+        denied: Whether all requests are answered 403, as where nobody knows the credentials.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class FaultyStore:
     ) -> None:
         self.rate = rate
         self.down = False
+        self.denied = False
         self.happened: Counter[str] = Counter()
         self.requests = 0
         self._target = urlsplit(target).netloc
@@ -129,6 +131,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = self.proxy.choose(self.command)
+        if self.proxy.denied:
+            self._answer(403, [], b"<Error><Code>InvalidAccessKeyId</Code></Error>")
+            return
         if fault == "error":
             self._answer(503, [], b"<Error><Code>SlowDown</Code></Error>")
             return

@@ -30,6 +30,7 @@ from wings_core.ingest.group_commit import FlushReport
 from wings_core.log import Log
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
+from wings_core.storage.place import Storage
 
 SERIES_MAX = 10_000
 """Series of partitions, and as many of consumers, in one answer."""
@@ -209,6 +210,7 @@ class _LogCollector:
             "Bytes received and not yet committed.",
             self._log.group_commit.pending_bytes,
         )
+        yield from _storage_metrics(self._log.storage)
         standing = self._look()
         ends = GaugeMetricFamily(
             "wings_topic_end_offset",
@@ -246,6 +248,40 @@ class _LogCollector:
                 lag = max(0, next_offset - entry.offset)
                 standing.lags.append((consumer, entry.topic, entry.partition, lag))
         return _bounded(standing)
+
+
+def _storage_metrics(storage: Storage) -> Iterator[Metric]:
+    """Yield what the cache of pages holds, and what was asked of object stores."""
+    cache = storage.cache
+    yield GaugeMetricFamily(
+        "wings_page_cache_bytes", "Bytes of pages of object stores in memory.", cache.bytes
+    )
+    yield CounterMetricFamily(
+        "wings_page_cache_hits", "Pages found in the cache.", cache.counts.hits
+    )
+    yield CounterMetricFamily(
+        "wings_page_cache_misses", "Pages not found in the cache.", cache.counts.misses
+    )
+    labels = ["store", "operation"]
+    requests = CounterMetricFamily(
+        "wings_object_requests", "Requests to object stores, repeated ones included.", labels=labels
+    )
+    failures = CounterMetricFamily(
+        "wings_object_failures", "Requests to object stores that failed.", labels=labels
+    )
+    sizes = CounterMetricFamily(
+        "wings_object_bytes", "Bytes put into object stores, or read of them.", labels=labels
+    )
+    seconds = CounterMetricFamily(
+        "wings_object_seconds", "Time that requests to object stores took.", labels=labels
+    )
+    for store, objects in storage.objects.items():
+        for operation, count in objects.counts.snapshot().items():
+            requests.add_metric([store, operation], count.requests)
+            failures.add_metric([store, operation], count.failures)
+            sizes.add_metric([store, operation], count.bytes)
+            seconds.add_metric([store, operation], count.seconds)
+    yield from (requests, failures, sizes, seconds)
 
 
 def _bounded(standing: _Standing) -> _Standing:

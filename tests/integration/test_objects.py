@@ -2,6 +2,8 @@
 
 import itertools
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from faulty_store import FAULTS, Fault, faulty_store
 from flight_calls import Json, Stream, act, code_of, create_topic, get, numbers, push
 
+from wings_core.errors import PermissionDenied, Unavailable
 from wings_core.limits import Limits
 from wings_core.storage.objects import RetryBounds, open_objects
 from wings_core.storage.place import Storage
@@ -347,3 +350,109 @@ def test_folios_of_a_deleted_topic_are_deleted(
         _wait_until(lambda: len(list(objects.list("folios"))) == 1)
         _forget_pages(server)
         assert get(client, kind="scan", topic="kept").column("n") == [1]
+
+
+def test_metrics_tell_of_requests_and_of_the_cache(s3_url: str) -> None:
+    import httpx
+
+    with running_server(limits=LIMITS, hot=s3_url) as server:
+        client = server.client()
+        create_topic(client, "events", ["n: int64"])
+        push(client, "events", numbers(1))
+        get(client, kind="scan", topic="events")
+        _forget_pages(server)
+        get(client, kind="scan", topic="events")
+        metrics = httpx.get(f"{server.http}/metrics").text
+    values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line[0] != "#")
+    assert float(values['wings_object_requests_total{operation="put",store="hot"}']) == 1
+    assert float(values['wings_object_requests_total{operation="read",store="hot"}']) == 1
+    assert float(values['wings_object_bytes_total{operation="read",store="hot"}']) > 0
+    assert float(values['wings_object_failures_total{operation="put",store="hot"}']) == 0
+    assert float(values["wings_page_cache_hits_total"]) == 1
+    assert float(values["wings_page_cache_misses_total"]) == 1
+    assert float(values["wings_page_cache_bytes"]) > 0
+
+
+def test_check_reads_the_pages_in_the_bucket(s3_url: str, tmp_path: Path) -> None:
+    import obstore
+    from obstore.store import S3Store
+
+    with running_server(tmp_path / "data", limits=LIMITS, hot=s3_url) as server:
+        create_topic(server.client(), "events", ["n: int64"])
+        for number in range(3):
+            push(server.client(), "events", numbers(*range(number * 10, number * 10 + 10)))
+
+    def check() -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "wings_client.cli", "check", str(tmp_path / "data")]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    right = check()
+    assert (right.returncode, right.stderr) == (0, "")
+    assert "3 pages, 30 rows" in right.stdout
+    victim = sorted(each.name for each in open_objects(s3_url).list("folios"))[1]
+    raw = S3Store.from_url(s3_url, client_options={"allow_http": True})
+    data = bytearray(bytes(obstore.get(raw, victim).bytes()))
+    data[data.index((15).to_bytes(8, "little"))] ^= 1
+    obstore.put(raw, victim, bytes(data))
+    wrong = check()
+    assert wrong.returncode == 1
+    assert f"file {victim} at byte 0: the checksum of column 'n' does not match" in wrong.stdout
+    assert "1 problem found" in wrong.stdout
+
+
+def test_wrong_credentials_are_said_at_the_start(
+    s3_url: str, s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with faulty_store(s3_endpoint) as proxy:
+        proxy.denied = True
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        with (
+            pytest.raises(PermissionDenied, match="InvalidAccessKeyId") as caught,
+            running_server(tmp_path, hot=s3_url),
+        ):
+            pass
+        assert proxy.requests == 1  # There is no use in trying it again.
+    assert "wings-test-secret" not in caught.value.message
+    assert not (tmp_path / "HOT").exists()
+
+
+def test_missing_credentials_are_said_at_the_start(
+    s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with (
+        pytest.raises(PermissionDenied, match="no credentials were found for s3://"),
+        running_server(tmp_path / "data", hot=s3_url),
+    ):
+        pass
+
+
+def test_credentials_come_from_a_file(
+    s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    file = tmp_path / "credentials"
+    file.write_text("[default]\naws_access_key_id = wings\naws_secret_access_key = of-a-file\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    with running_server(tmp_path / "data", hot=s3_url) as server:
+        create_topic(server.client(), "events", ["n: int64"])
+        push(server.client(), "events", numbers(1))
+    for path in (tmp_path / "data").rglob("*"):
+        if path.is_file():
+            assert b"of-a-file" not in path.read_bytes()
+
+
+def test_a_store_that_is_down_is_said_at_the_start(
+    s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with (
+        pytest.raises(Unavailable, match="could not list s3://"),
+        running_server(tmp_path, limits=IMPATIENT, hot=s3_url),
+    ):
+        pass

@@ -178,3 +178,15 @@ def test_pages_without_an_owner_are_taken_over_by_the_metadata_beside_them_alone
             directory.bind("elsewhere")
         directory.bind("beside", own=True)
         directory.bind("beside")
+
+
+def test_a_directory_keeps_to_the_object_store_that_it_was_first_used_with(tmp_path: Path) -> None:
+    with DataDirectory.open(tmp_path) as directory:
+        assert directory.hot_url(None) is None
+        assert directory.hot_url("s3://bucket/one") == "s3://bucket/one"
+        directory.keep_hot_url("s3://bucket/one")
+        directory.keep_hot_url("s3://bucket/one")
+    with DataDirectory.open_read_only(tmp_path) as directory:
+        assert directory.hot_url(None) == "s3://bucket/one"
+        with pytest.raises(InvalidArgument, match="at s3://bucket/one, and cannot have them at"):
+            directory.hot_url("s3://bucket/two")

@@ -41,14 +41,14 @@ class GatedStore(SegmentStore):
 class Rig:
     """A group commit with all its real parts."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: Limits | None = None, *, gathers: bool = False) -> None:
         self.metadata = SqliteMetadata(path / "metadata.sqlite")
         self.files = FaultyFiles()
         self.store = GatedStore(path / "segments", self.files)
         self.reports: list[FlushReport] = []
-        self.limits = Limits()
+        self.limits = limits or Limits()
         self.group = GroupCommit(
-            self.store, self.metadata.registry, self.limits, self.reports.append
+            self.store, self.metadata.registry, self.limits, self.reports.append, gathers=gathers
         )
         self.topic: Topic = self.metadata.admin.create_topic(TopicName.parse("t"), SCHEMA)
 
@@ -140,3 +140,48 @@ def test_closing_commits_what_is_pending_and_refuses_what_comes_later(rig: Rig) 
     with pytest.raises(Unavailable):
         rig.group.submit(PushStream(), rig.batch(4), awaited=True)
     assert rig.group.pending_bytes == 0
+
+
+MakeRig = Callable[[Limits], Rig]
+
+
+@pytest.fixture
+def gathering(tmp_path: Path) -> Iterator[MakeRig]:
+    """Return a function that makes a group commit which gathers batches for each flush."""
+    made: list[Rig] = []
+
+    def make(limits: Limits) -> Rig:
+        made.append(Rig(tmp_path, limits, gathers=True))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.close()
+
+
+def test_batches_are_gathered_until_they_are_enough(gathering: MakeRig) -> None:
+    rig = gathering(Limits(object_flush_seconds=60, object_flush_bytes=1_000))
+    pending = [rig.group.submit(PushStream(), rig.batch(0), awaited=True)]
+    size = rig.group.pending_bytes
+    while len(pending) * size < 1_000:
+        assert not pending[0].done
+        assert not rig.reports
+        pending.append(rig.group.submit(PushStream(), rig.batch(len(pending)), awaited=True))
+    assert all(isinstance(each.outcome(), Accepted) for each in pending)
+    assert [report.batches for report in rig.reports] == [len(pending)]
+
+
+def test_a_batch_that_stays_alone_is_flushed_after_the_time(gathering: MakeRig) -> None:
+    rig = gathering(Limits(object_flush_seconds=0.01))
+    for number in range(3):
+        pending = rig.group.submit(PushStream(), rig.batch(number), awaited=number % 2 == 0)
+        assert isinstance(pending.outcome(), Accepted)
+    assert len(rig.reports) == 3
+
+
+def test_what_is_gathered_is_committed_at_the_close(gathering: MakeRig) -> None:
+    rig = gathering(Limits(object_flush_seconds=60))
+    pending = [rig.group.submit(PushStream(), rig.batch(n), awaited=False) for n in range(3)]
+    rig.group.close()
+    assert all(isinstance(each.outcome(), Accepted) for each in pending)
+    assert rig.next_offset() == 3

@@ -162,3 +162,13 @@ def test_the_address_of_postgres_comes_from_all_sources_and_is_never_shown(
     with pytest.raises(InvalidArgument, match="--metadata-url: expected postgresql://") as caught:
         load(None, {"metadata_url": "mysql://wings:secret@host/db"})
     assert "secret" not in str(caught.value)
+
+
+def test_the_url_of_an_object_store_holds_no_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load(None, {"hot": "s3://bucket/prefix"}).hot == "s3://bucket/prefix"
+    monkeypatch.setenv("WINGS_HOT", "s3://key:secret@bucket")
+    with pytest.raises(InvalidArgument, match=r"WINGS_HOT: .*holds no credentials") as caught:
+        load()
+    assert "secret" not in caught.value.message

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from wings_core.errors import AlreadyExists, InvalidArgument
+from wings_core.errors import AlreadyExists, InvalidArgument, PermissionDenied
 from wings_core.storage.objects.directory import DirectoryObjects
 from wings_core.storage.objects.interfaces import ObjectStore
 from wings_core.storage.objects.retries import RetryBounds
@@ -63,6 +63,7 @@ def open_objects(url: str, bounds: RetryBounds | None = None) -> ObjectStore:
 
     Raises:
         InvalidArgument: The URL is of another form, or this installation lacks obstore.
+        PermissionDenied: There are no credentials.
     """
     parts = urlsplit(check_url(url))
     if parts.scheme in {"", "file"}:
@@ -120,14 +121,14 @@ def _open_cloud(url: str, scheme: str, bounds: RetryBounds) -> ObjectStore:
             url,
             client_options=options,
             retry_config={"max_retries": 0},
-            credential_provider=_s3_credentials(),
+            credential_provider=_s3_credentials(url),
         )
     except (BaseError, ValueError) as error:
         raise InvalidArgument(f"{url} cannot be opened: {error!s:.200}") from None
     return CloudObjects(client, url, bounds)
 
 
-def _s3_credentials() -> "S3CredentialProvider | None":
+def _s3_credentials(url: str) -> "S3CredentialProvider | None":
     """Return what finds credentials in Amazon's files and roles, None to look around without it.
 
     obstore itself knows the environment and the roles of machines, but no files.
@@ -140,4 +141,8 @@ def _s3_credentials() -> "S3CredentialProvider | None":
     except ImportError:
         return None
     session = boto3.Session()
-    return None if session.get_credentials() is None else Boto3CredentialProvider(session)
+    if session.get_credentials() is None:
+        raise PermissionDenied(
+            f"no credentials were found for {url}: not in the environment, in files, nor by a role"
+        )
+    return Boto3CredentialProvider(session)
