@@ -18,7 +18,13 @@ from dataclasses import dataclass
 from wings_core.errors import GroupNotFound, Unavailable, WingsError
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
-from wings_core.share.interfaces import CountedRange, DeadLetters, LeaseEntry, ReleaseEntry
+from wings_core.share.interfaces import (
+    CountedRange,
+    DeadLetters,
+    LeaseEntry,
+    PendingDeadLetters,
+    ReleaseEntry,
+)
 from wings_core.share.model import (
     Acknowledgement,
     DeadLetter,
@@ -273,6 +279,8 @@ class CoordinatorCore:
             yield from self._give_up_exhausted(group, place, entries)
         if held.finished:
             yield from self._catch_up(group, place)
+        if self._clock.now() >= until:
+            return []  # It took too long: others may have them by now.
         return [
             LeasedRange(
                 place.key.partition,
@@ -445,8 +453,7 @@ class CoordinatorCore:
         pending = None
         error: WingsError | None = None
         try:
-            if group.config.dlq_topic is not None and self._dead_letters is not None:
-                pending = self._dead_letters.begin(group, letters)
+            pending = self._begin_letters(group, letters)
         except WingsError as refused:
             error = refused
         if error is None:
@@ -455,6 +462,13 @@ class CoordinatorCore:
             error = yield FinishDeadLetters(pending)
         for entry in entries:
             entry.error = error
+
+    def _begin_letters(
+        self, group: ShareGroup, letters: Sequence[DeadLetter]
+    ) -> PendingDeadLetters | None:
+        if group.config.dlq_topic is None or self._dead_letters is None:
+            return None
+        return self._dead_letters.begin(group, letters)
 
     def _finish(
         self,

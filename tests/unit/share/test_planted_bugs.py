@@ -1,0 +1,167 @@
+"""The simulation is tried: each of these bugs must make it fail, and soon."""
+
+from collections.abc import Sequence
+
+import pytest
+from share_simulation import MemoryStore, Parts, World
+
+from wings_core.share.core import CoordinatorCore
+from wings_core.share.interfaces import (
+    CountedRange,
+    LeaseEntry,
+    Outcome,
+    Part,
+    PendingDeadLetters,
+    ReleaseEntry,
+)
+from wings_core.share.model import DeadLetter, Lease, OffsetRange, ShareGroup, ShareKey
+from wings_core.share.quorum import Held, HoldQuorum, Verdict
+from wings_core.share.replica import Replica
+from wings_core.share.replica_partition import Piece
+from wings_core.share.steps import Steps
+from wings_core.share.store import Mark, PartitionWrite
+from wings_core.share.votes import Vote
+
+SEEDS_MAX = 150
+"""A bug that so many worlds do not show is not found."""
+
+# pyright: reportPrivateUsage=false
+
+
+class LeaseNotChecked(Replica):
+    def _outcome(self, piece: Piece, lease: Lease, now: float) -> Outcome:
+        if piece.finished:
+            return Outcome.TOMB
+        return Outcome.NOK if piece.hold is None else Outcome.OK
+
+
+class TombstoneOnAMinority(HoldQuorum):
+    def _final_verdict(self, votes: Sequence[Vote], until: float, silent: int) -> Verdict:
+        if all(vote.replicas(Outcome.OK, Outcome.TOMB) for vote in votes):
+            return Verdict.DONE
+        return super()._final_verdict(votes, until, silent)
+
+
+class HoldRightAfterARestart(Replica):
+    def _refusals(self, marks: dict[str, Mark]) -> dict[str, float]:
+        return {}
+
+
+class MarkNotMoved(Replica):
+    def _mark(self, group_uuid: str, now: float, ttl_seconds: float) -> None:
+        if group_uuid not in self._marks:
+            super()._mark(group_uuid, now, ttl_seconds)
+
+
+class HoldOnAMinority(HoldQuorum):
+    def hold(
+        self,
+        key: ShareKey,
+        ranges: Sequence[OffsetRange],
+        lease: Lease,
+        ttl_ms: int,
+        in_flight_max: int,
+    ) -> Steps[Held]:
+        majority, self.majority = self.majority, 1
+        try:
+            return (yield from super().hold(key, ranges, lease, ttl_ms, in_flight_max))
+        finally:
+            self.majority = majority
+
+
+class TombstoneNotDurable(MemoryStore):
+    def write(self, writes: Sequence[PartitionWrite], marks: dict[str, Mark | None]) -> None:
+        super().write([], marks)
+
+
+class ExpiryCountedFromTheAnswer(HoldQuorum):
+    def expiry(self, asked_at: float, ttl_ms: int) -> float:
+        return self._clock.now() + ttl_ms / 1_000
+
+
+class ExpiredAttemptsNotCounted(Replica):
+    def _sweep(self, now: float) -> list[tuple[float, int, ShareKey, int, int]]:
+        for partition in self._partitions.values():
+            for first, last, hold in list(partition.holds):
+                if hold.expires_at <= now:
+                    partition.free(first, last, 0)
+        return []
+
+
+class HeldByAnotherGranted(Replica):
+    def _wait(self, piece: Piece, lease: Lease, now: float) -> float:
+        return 0.0
+
+
+class AnyoneReleases(Replica):
+    def release(self, key: ShareKey, entries: Sequence[ReleaseEntry]) -> list[Part]:
+        with self._lock:
+            partition = self._partition(key)
+            for entry in entries:
+                partition.free(entry.first, entry.last, entry.count)
+            partition.settle()
+        return [Part(entry.first, entry.last, Outcome.OK) for entry in entries]
+
+
+class DeadLetterLater:
+    """Done as soon as it is begun, and written never."""
+
+    def finish(self) -> None:
+        pass
+
+
+class DeadLetterNotAwaited(CoordinatorCore):
+    def _begin_letters(
+        self, group: ShareGroup, letters: Sequence[DeadLetter]
+    ) -> PendingDeadLetters | None:
+        return DeadLetterLater()
+
+
+class CountOfOneReplica(HoldQuorum):
+    def _agree_on_counts(
+        self, key: ShareKey, won: Sequence[Vote], lease: Lease, ttl_ms: int
+    ) -> Steps[tuple[list[CountedRange], list[tuple[int, int]]]]:
+        yield from ()
+        lowest = [
+            min(vote.parts[number].count for number in vote.replicas(Outcome.OK)) for vote in won
+        ]
+        pairs = zip(won, lowest, strict=True)
+        return [CountedRange(vote.first, vote.last, count) for vote, count in pairs], []
+
+
+class TombstoneInPart(Replica):
+    def tombstone(
+        self, key: ShareKey, entries: Sequence[LeaseEntry], repair: Sequence[OffsetRange] = ()
+    ) -> list[Part]:
+        parts = super().tombstone(key, entries, repair)
+        return [Part(part.first, part.last, Outcome.OK) for part in parts]
+
+
+BUGS = {
+    "a lease is not checked": Parts(replica=LeaseNotChecked),
+    "a tombstone is taken for done on a minority": Parts(quorum=TombstoneOnAMinority),
+    "a hold is granted right after a restart": Parts(replica=HoldRightAfterARestart),
+    "the mark is not moved": Parts(replica=MarkNotMoved),
+    "a hold is taken for granted on a minority": Parts(quorum=HoldOnAMinority),
+    "a tombstone is not durable": Parts(store=TombstoneNotDurable),
+    "a lease is counted from the answer": Parts(quorum=ExpiryCountedFromTheAnswer),
+    "attempts that expired are not counted": Parts(replica=ExpiredAttemptsNotCounted),
+    "what another holds is granted": Parts(replica=HeldByAnotherGranted),
+    "anyone releases": Parts(replica=AnyoneReleases),
+    "a dead letter is not awaited": Parts(core=DeadLetterNotAwaited),
+    "a replica that missed deliveries is believed": Parts(quorum=CountOfOneReplica),
+    "a refusal is answered with OK": Parts(replica=TombstoneInPart),
+    "a coordinator's leases are those of its last start": Parts(
+        coordinator_id=lambda number, start: f"c{number}"
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug: str) -> None:
+    for seed in range(SEEDS_MAX):
+        try:
+            World(seed, BUGS[bug]).run()
+        except AssertionError:
+            return
+    pytest.fail(f"{SEEDS_MAX} worlds do not show that {bug}")
