@@ -10,6 +10,7 @@ from benchmarks import (
     client,
     gather,
     http,
+    ingest,
     locate,
     memory,
     metadata,
@@ -34,6 +35,7 @@ SUITES: dict[str, Callable[[], Iterator[Row]]] = {
     "metadata": metadata.run,
     "objects": objects.run,
     "spark": spark.run,
+    "ingest": ingest.run,
 }
 
 

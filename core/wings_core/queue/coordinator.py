@@ -24,6 +24,9 @@ EXTEND_AT = 0.5
 RETRY_SECONDS = (1.0, 300.0)
 """A file that failed is tried again after the first, doubled for each failure up to the second."""
 
+FILES_HELD_MAX = 10_000
+"""Nothing is received while so many files are held: most of them have failed."""
+
 PRUNE_SECONDS = 300.0
 """Between two prunings of a source, by all its pipelines."""
 
@@ -170,9 +173,11 @@ class QueueCoordinator:
     def _receive(self) -> None:
         settings = self._settings
         with self._lock:
-            ready = self._local.count(Phase.READY)
+            ready = self._local.count_ready(self._clock())
             next_ready_at = self._local.next_ready_at()
-        room = settings.files_max - ready
+            held = len(self._local.files)
+        # Files that failed and wait for their next try leave room to their neighbours.
+        room = min(settings.files_max - ready, FILES_HELD_MAX - held)
         if room <= 0:
             return
         wait = settings.wait_seconds

@@ -175,6 +175,12 @@ class QueueLocalState:
         """Count the files in a phase."""
         return sum(local.phase is phase for local in self.files.values())
 
+    def count_ready(self, now: float) -> int:
+        """Count the files that may be claimed at a time."""
+        return sum(
+            local.phase is Phase.READY and local.not_before <= now for local in self.files.values()
+        )
+
     def next_ready_at(self) -> float | None:
         """Return when the next file is ready, in seconds since the epoch; None: none is to be."""
         times = [local.not_before for local in self.files.values() if local.phase is Phase.READY]

@@ -14,6 +14,7 @@ from wings_spark.ingest.settings import SourceSettings
 
 app = typer.Typer(
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=MARKUP,
     help="Turn files that a queue tells of into messages, each exactly once, on Spark.\n\n"
     "A source is a TOML file: `docs/ingest.md` has its keys.",

@@ -7,8 +7,10 @@ own for each batch.
 """
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,7 +22,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from wings_core.errors import Internal
+from wings_core.errors import Internal, ResourceExhausted, Unavailable
 from wings_core.queue.coordinator import Keeper, QueueCoordinator
 from wings_core.queue.journal import Journal
 from wings_spark.ingest.connections import Connections
@@ -43,7 +45,12 @@ TASKS = "tasks"
 CLAIM = "claim"
 """The key of an offset: the last claim that is read before it."""
 
+UNREACHABLE_SECONDS_MAX = 600.0
+"""A query that could claim nothing for so long, as queue or server cannot be reached, fails."""
+
 _WORK = "work"
+
+_logger = logging.getLogger(__name__)
 
 
 class IngestDataSource(DataSource):
@@ -89,6 +96,7 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, settings: SourceSettings, tasks: int) -> None:
         self._settings = settings
         self._tasks = tasks
+        self._is_once = False
         self._running: _Running | None = None  # Opened where offsets are asked for, never pickled.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name.
@@ -114,7 +122,14 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._running = _Running(self._settings)
         running = self._running
         last = running.last_done if start is None else int(start[CLAIM])
-        running.last_claim = running.claim(last)
+        try:
+            running.last_claim = running.claim(last)
+        except (Unavailable, ResourceExhausted) as error:
+            if self._is_once or running.failed_for() > UNREACHABLE_SECONDS_MAX:
+                raise
+            _logger.warning("nothing can be claimed now: %s", error)
+            return {CLAIM: last}
+        running.failed_since = None
         return {CLAIM: running.last_claim}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name.
@@ -128,7 +143,8 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {CLAIM: self._running.last_claim, "pending": self._running.pending}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name.
-        """Do nothing: such a query ends when the queue has nothing more."""
+        """Note that the query ends when the queue has nothing more, or cannot be asked."""
+        self._is_once = True
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the works of a claim, from the journal alone.
@@ -171,6 +187,13 @@ class _Running:
         self._keeper = Keeper(self.coordinator, settings.queue.visibility_seconds)
         self.last_claim = 0
         self.pending: int | None = None
+        self.failed_since: float | None = None
+
+    def failed_for(self) -> float:
+        """Note that nothing could be claimed, and return for how many seconds that is so."""
+        if self.failed_since is None:
+            self.failed_since = monotonic()
+        return monotonic() - self.failed_since
 
     def claim(self, last: int) -> int:
         """Claim what comes after a claim; return its number, or `last` where there is nothing."""

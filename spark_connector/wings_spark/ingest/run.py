@@ -1,10 +1,14 @@
 """Run: the query of one pipeline, for as long as it goes."""
 
+import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import StreamingQueryException
+
 import wings_client
+from wings_core.errors import Unavailable
 from wings_core.queue.claims import Fate, Outcome
 from wings_core.queue.journal import Journal
 from wings_core.times import format_timestamp
@@ -13,6 +17,8 @@ from wings_spark.ingest.data_source import NAME, SETTINGS, TASKS, IngestDataSour
 from wings_spark.ingest.read_file import FileReader
 from wings_spark.ingest.settings import SourceSettings
 from wings_spark.testing import find_java, use_this_python
+
+_RAISED = re.compile(r"(\w+\.)+\w+(Error|Exception)?: |\w+Error: ")
 
 TELL_SECONDS = 1
 """How often a run looks for what was published."""
@@ -96,10 +102,19 @@ def run(
                 while (outcome := journal.outcome(told + 1)) is not None:
                     told += 1
                     tell(figures(outcome))
+        except StreamingQueryException as error:
+            raise Unavailable(f"the query ended: {_reason(error)}") from None
         finally:
             query.stop()
     finally:
         journal.unlock()
+
+
+def _reason(error: StreamingQueryException) -> str:
+    """Return what Python said of a failure last; Spark wraps it in pages of Java's."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if _RAISED.match(line)]
+    return (told or lines or ["for an unknown reason"])[-1][:400]
 
 
 def figures(outcome: Outcome) -> dict[str, Any]:

@@ -121,7 +121,7 @@ class TargetSettings(_Section):
 class LimitSettings(_Section):
     """What one batch takes, how often there is one, and when things are given up."""
 
-    files_per_trigger: Annotated[int, Field(ge=1, le=9_000)] = 100
+    files_per_trigger: Annotated[int, Field(ge=1, le=1_000)] = 100
     bytes_per_trigger: Annotated[int, Field(ge=1)] | None = None
     """As far as sizes are told; one file may be larger."""
     rows_per_file: Annotated[int, Field(ge=1)] | None = None
