@@ -5,6 +5,7 @@ which costs a few conversions for each of them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ import pyarrow.compute
 from wings_client._cast import Caster
 from wings_client.cli.files.csv_rows import CsvRows
 from wings_client.cli.files.formats import FileFormat
-from wings_client.cli.files.json_rows import line_blocks, object_blocks
+from wings_client.cli.files.json_rows import decode_block, line_blocks, object_blocks
 from wings_client.cli.files.opened import OpenFile
 from wings_core.arrow_types import fields_of
 from wings_core.errors import SchemaMismatch, WingsError
@@ -61,6 +62,12 @@ def rescued_pieces(
         is_lines = file.format is FileFormat.JSONL
         blocks = line_blocks(file.source) if is_lines else object_blocks(file.source)
         for block in blocks:
+            piece: Piece | None = None
+            with suppress(WingsError):
+                piece = Piece(decode_block(block, schema))
+            if piece is not None:
+                yield piece
+                continue
             yield from _halved(
                 block.rows,
                 len(block.rows),

@@ -4,7 +4,9 @@ import codecs
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any, cast
 
@@ -53,14 +55,53 @@ class Block:
     """The texts of some rows, and where they are."""
 
     rows: list[bytes]
-    numbers: Sequence[int]
-    """Of the rows, or of their lines, from 1."""
-    noun: str
-    """What is numbered: `line` or `row`."""
+    first: int
+    """The first row's number, from 1."""
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Of the rows."""
+        return range(self.first, self.first + len(self.rows))
 
     def place(self, index: int) -> str:
         """Say where a row is."""
-        return f"{self.noun} {self.numbers[index]}"
+        return f"row {self.numbers[index]}"
+
+    def array(self) -> tuple[bytes, int]:
+        """Return the rows as one JSON array, and how many there are."""
+        return b"[" + b",".join(self.rows) + b"]", len(self.rows)
+
+
+@dataclass(frozen=True)
+class LineBlock:
+    """Whole lines with a row on each; they are told apart only where that is needed."""
+
+    text: bytes
+    first: int
+    """The first line's number, from 1."""
+
+    @cached_property
+    def rows(self) -> list[bytes]:
+        """The lines that are not empty."""
+        return [line for line in self.text.split(b"\n") if line and not line.isspace()]
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """Of the lines that are not empty."""
+        lines = enumerate(self.text.split(b"\n"), self.first)
+        return [number for number, line in lines if line and not line.isspace()]
+
+    def place(self, index: int) -> str:
+        """Say where a row is."""
+        return f"line {self.numbers[index]}"
+
+    def array(self) -> tuple[bytes, int]:
+        """Return the lines as one JSON array, and how many there are; none if one is empty."""
+        text = self.text.strip()
+        return b"[" + text.replace(b"\n", b",") + b"]", text.count(b"\n") + 1
+
+
+AnyBlock = Block | LineBlock
 
 
 class JsonRows:
@@ -73,8 +114,8 @@ class JsonRows:
 
     def __init__(self, source: Source, *, by_line: bool) -> None:
         self.rows: int | None = None
-        self._blocks = line_blocks(source) if by_line else object_blocks(source)
-        self._head: list[Block] = []
+        self._blocks: Iterator[AnyBlock] = line_blocks(source) if by_line else object_blocks(source)
+        self._head: list[AnyBlock] = []
 
     def schema(self) -> pa.Schema:
         """Infer columns from the first rows; see `infer`.
@@ -93,10 +134,10 @@ class JsonRows:
         """Yield its rows; see `Rows.parts`."""
         head, self._head = self._head, []
         for block in chain(head, self._blocks):
-            yield Part(_decode(block, schema), block.place)
+            yield Part(decode_block(block, schema), block.place)
 
 
-def line_blocks(source: Source) -> Iterator[Block]:
+def line_blocks(source: Source) -> Iterator[LineBlock]:
     """Cut the lines of a file into blocks; empty ones are left out."""
     rest = b""
     first = 1
@@ -112,17 +153,10 @@ def line_blocks(source: Source) -> Iterator[Block]:
         if len(rest) > ROW_BYTES_MAX:
             number = first + data.count(b"\n")
             raise bad_row(f"line {number}", f"longer than {ROW_BYTES_MAX} bytes")
-        lines = data[:cut].split(b"\n")
-        count = len(lines) - 1
-        rows = [line for line in lines if line and not line.isspace()]
-        numbers: Sequence[int] = range(first, first + len(rows))
-        if len(rows) < len(lines) - (not lines[-1]):
-            numbers = [
-                first + index for index, line in enumerate(lines) if line and not line.isspace()
-            ]
-        first += count
-        if rows:
-            yield Block(rows, numbers, "line")
+        text = data[:cut]
+        if text and not text.isspace():
+            yield LineBlock(text, first)
+        first += text.count(b"\n")
 
 
 def object_blocks(source: Source) -> Iterator[Block]:
@@ -138,7 +172,7 @@ def object_blocks(source: Source) -> Iterator[Block]:
             raise bad_row(f"row {first} or later", "not UTF-8") from None
         rows = [row.encode() for row in cutter.feed(text, final=source.ended)]
         if rows:
-            yield Block(rows, range(first, first + len(rows)), "row")
+            yield Block(rows, first)
         if source.ended:
             return
 
@@ -210,7 +244,7 @@ class _Cutter:
         return bad_row(f"row {self.rows + 1}", problem)
 
 
-def infer(blocks: Sequence[Block]) -> pa.Schema:
+def infer(blocks: Sequence[AnyBlock]) -> pa.Schema:
     """Infer columns from rows.
 
     Strings stay strings, but for those of which all are times as JSON has them in a topic. What is
@@ -272,17 +306,29 @@ def _time_type(rows: Sequence[bytes], name: str) -> pa.DataType:
     return pa.string()
 
 
-def _decode(block: Block, schema: pa.Schema) -> pa.RecordBatch:
+def decode_block(block: AnyBlock, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows as a batch of a schema.
+
+    Raises:
+        SchemaMismatch: A row does not fit; the message says where it is.
+    """
+    # All at once, as they came; where that fails, row by row to where it does.
+    text, count = block.array()
+    with suppress(WingsError):
+        batch = decode_rows(text, schema)
+        if batch.num_rows == count:
+            return batch
+    problem: WingsError = SchemaMismatch("not one object on each line")
     try:
         batch = decode_rows(b"[" + b",".join(block.rows) + b"]", schema)
+        if batch.num_rows == len(block.rows):
+            return batch
     except WingsError as error:
-        raise _first_bad(block, schema, error) from None
-    if batch.num_rows != len(block.rows):
-        raise _first_bad(block, schema, SchemaMismatch("not one object on each line"))
-    return batch
+        problem = error
+    raise _first_bad(block, schema, problem)
 
 
-def _first_bad(block: Block, schema: pa.Schema, problem: WingsError) -> WingsError:
+def _first_bad(block: AnyBlock, schema: pa.Schema, problem: WingsError) -> WingsError:
     """Return the error of the first bad row, which is found by halving."""
     low, high = 0, len(block.rows)
     while high - low > 1:
@@ -303,7 +349,7 @@ def _first_bad(block: Block, schema: pa.Schema, problem: WingsError) -> WingsErr
     return bad_row(block.place(low), message, problem.facts.get("column"))
 
 
-def _explained(error: pa.ArrowInvalid, blocks: Sequence[Block]) -> SchemaMismatch:
+def _explained(error: pa.ArrowInvalid, blocks: Sequence[AnyBlock]) -> SchemaMismatch:
     """Say which row contradicts those before it."""
     rows = [row.replace(b"\n", b" ") for block in blocks for row in block.rows]
     places = [block.place(index) for block in blocks for index in range(len(block.rows))]
