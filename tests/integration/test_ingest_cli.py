@@ -1,0 +1,124 @@
+"""`wings ingest`, but for the run itself, which needs Spark."""
+
+import json
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fix_client import Connect
+from fix_ingest import MakeSource, Pipeline, numbers, write_jsonl
+
+import wings_client
+from wings_client import Client
+from wings_client.cli import main
+from wings_core.queue.sqlite import SqliteQueue
+
+if TYPE_CHECKING:
+    from wings_server.testing import RunningServer
+
+Call = Callable[..., tuple[int, list[Any], str]]
+
+
+@pytest.fixture
+def connect() -> Connect:
+    """The way to a client; one face will do."""
+    return wings_client.connect
+
+
+@pytest.fixture
+def call(
+    server: "RunningServer",
+    new_topic_id: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Call:
+    """Call a command on a source of the test's own; returns status, what it wrote, and errors."""
+    toml = tmp_path / "source.toml"
+    toml.write_text(
+        f'name = "{new_topic_id}"\ncheckpoint = "checkpoint"\n'
+        '[queue]\nkind = "sqlite"\npath = "queue.sqlite"\nwait_seconds = 0\n'
+        f'[target]\nendpoint = "{server.flight}"\ntopic = "{new_topic_id}"\n'
+        "[limits]\nmax_delivery_attempts = 1\n"
+    )
+
+    def run(command: str, *arguments: str) -> tuple[int, list[Any], str]:
+        capsys.readouterr()
+        argv = ["wings", "ingest", command, "--source", str(toml), *arguments]
+        monkeypatch.setattr(sys, "argv", argv)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        status = ended.value.code
+        lines = [json.loads(line) for line in out.splitlines()]
+        return (status if isinstance(status, int) else 0), lines, err
+
+    return run
+
+
+@pytest.fixture
+def pipeline(source: MakeSource) -> Generator[Pipeline]:
+    """A pipeline of the same source."""
+    opened = Pipeline(source(limits={"max_delivery_attempts": 1}))
+    yield opened
+    opened.close()
+
+
+def test_files_are_listed_given_up_and_tried_again(
+    wings: Client, call: Call, pipeline: Pipeline, new_topic_id: str, tmp_path: Path
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    write_jsonl(good, range(3))
+    bad.write_text('{"n": "x"}\n')
+    queue = SqliteQueue(tmp_path / "queue.sqlite")
+    queue.send([str(good), str(bad)])
+    pipeline.drain()
+    status, (figures,), _ = call("status")
+    assert status == 0
+    assert figures["files"] == {"open": 0, "finished": 1, "dead": 1, "rows": 3}
+    assert figures["last_batches"]["failures"] == 1
+    _, listed, _ = call("list")
+    assert [each["shard"] for each in listed] == [str(bad), str(good)]
+    _, listed, _ = call("list", "--state", "finished")
+    assert [each["position"] for each in listed] == [3]
+    _, (dead,), _ = call("dlq")
+    assert (dead["shard"], dead["state"]) == (str(bad), "dead")
+    assert "line 1" in dead["error"]
+    write_jsonl(bad, range(3, 5))
+    status, found, err = call("retry", str(bad), str(good))
+    assert (status, found) == (1, [{"shard": str(bad)}])
+    assert f"{good} was not given up" in err
+    pipeline.drain()
+    assert numbers(wings, new_topic_id) == [0, 1, 2, 3, 4]
+    assert call("dlq")[1] == []
+    queue.close()
+
+
+def test_what_is_in_a_directory_already_is_told_of_and_read_once(
+    wings: Client, call: Call, pipeline: Pipeline, new_topic_id: str, tmp_path: Path
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    files = tmp_path / "files" / "below"
+    files.mkdir(parents=True)
+    write_jsonl(files / "a.jsonl", range(2))
+    write_jsonl(tmp_path / "files" / "b.jsonl", range(2, 4))
+    write_jsonl(files / "_c.jsonl", range(4, 6))
+    for _ in range(2):
+        assert call("backfill", str(tmp_path / "files"))[:2] == (0, [{"files": 2}])
+        pipeline.drain()
+    assert numbers(wings, new_topic_id) == [0, 1, 2, 3]
+
+
+def test_what_is_wrong_is_said_in_a_line(call: Call, tmp_path: Path) -> None:
+    status, _, err = call("backfill", str(tmp_path / "nowhere"))
+    assert (status, err.startswith("wings: there is no directory")) == (1, True)
+    status, _, err = call("list", "--state", "closed")
+    assert status == 1
+    assert "'state'" in err
+    (tmp_path / "source.toml").write_text('name = "a"\ncolour = "red"\n')
+    status, _, err = call("status")
+    assert status == 1
+    assert "source.toml: " in err
