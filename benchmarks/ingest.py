@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 COLUMNS = {"id": "int64", "customer": "string", "amount": "double", "country": "string"}
 SPARK_COLUMNS = "id bigint, customer string, amount double, country string"
-FILES = 16
+FILES = 8
 FILE_ROWS = 100_000
 ROWS = FILES * FILE_ROWS
 CORES = 2

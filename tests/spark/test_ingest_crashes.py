@@ -186,7 +186,8 @@ def crash(start: Callable[..., Run], directory: Path, points: Sequence[str]) -> 
     queue.close()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.soak  # `tests/integration/test_ingest_crash.py` kills the same parts without Spark.
+@pytest.mark.timeout(600)
 def test_a_pipeline_killed_after_its_publish_writes_each_row_once(
     start: Callable[..., Run], tmp_path: Path
 ) -> None:
@@ -194,7 +195,7 @@ def test_a_pipeline_killed_after_its_publish_writes_each_row_once(
 
 
 @pytest.mark.soak  # Every point takes a start of Spark.
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_pipeline_killed_at_any_step_writes_each_row_once(
     start: Callable[..., Run], tmp_path: Path
 ) -> None:
