@@ -16,6 +16,7 @@ from wings_client import Client
 from wings_core.queue.sqlite import SqliteQueue
 
 if TYPE_CHECKING:
+    from wings_server.testing import RunningServer
     from wings_spark.ingest.settings import SourceSettings
 
 POINTS = ("receive", "claim", "stage", "publish", "acknowledge", "done")
@@ -83,7 +84,12 @@ def run_and_die(settings: "SourceSettings", point: str) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_pipeline_killed_at_any_step_writes_each_row_once(
-    wings: Client, source: MakeSource, new_topic_id: str, tmp_path: Path, point: str
+    wings: Client,
+    server: "RunningServer",
+    source: MakeSource,
+    new_topic_id: str,
+    tmp_path: Path,
+    point: str,
 ) -> None:
     wings.create_topic(new_topic_id, {"n": "int64"})
     queue = SqliteQueue(tmp_path / "queue.sqlite")
@@ -107,5 +113,6 @@ def test_a_pipeline_killed_at_any_step_writes_each_row_once(
         pipeline.close()
         queue.close()
     assert numbers(wings, new_topic_id) == list(range(40))
+    assert server.server.log.stages.of_topic(wings.topic(new_topic_id).uuid) == []
     counts = wings.count_shards(settings.name)
     assert (counts.open, counts.finished, counts.position) == (0, 4, 40)

@@ -53,8 +53,15 @@ class Publisher(Protocol):
         """Make stages visible and move shards, in one transaction."""
         ...
 
-    def abort(self, writer: str, stages: Iterable[str], batch: int | None = None) -> object:
-        """Delete stages that were not published."""
+    def abort(
+        self,
+        writer: str,
+        stages: Iterable[str],
+        batch: int | None = None,
+        *,
+        prefix: str | None = None,
+    ) -> object:
+        """Delete stages that were not published, by ids or by what ids begin with."""
         ...
 
 
@@ -67,13 +74,19 @@ class DeadLetter:
     failures: int
 
 
-StageDead = Callable[[Sequence[DeadLetter]], str | None]
-"""Stages dead letters where the source wants them, and returns the stage; None: nowhere."""
+StageDead = Callable[[Sequence[DeadLetter], str], str | None]
+"""Stages dead letters where the source wants them, and returns the stage, whose id begins as the
+second argument says; None: nowhere."""
 
 
 def writer_of(source: str, token: str) -> str:
     """Return the writer as whom a pipeline publishes; its batches are the claims' numbers."""
     return f"ingest:{source}:{token}"
+
+
+def stage_prefix(token: str, claim: int) -> str:
+    """Return what the ids of all stages begin with that a pipeline writes for a claim."""
+    return f"ingest.{token}.{claim}."
 
 
 class Committer:
@@ -95,7 +108,7 @@ class Committer:
         journal: Journal,
         publisher: Publisher,
         attempts_max: int,
-        stage_dead: StageDead = lambda _: None,
+        stage_dead: StageDead = lambda _letters, _prefix: None,
     ) -> None:
         self._queue = queue
         self._shared = shared
@@ -118,6 +131,10 @@ class Committer:
         self._journal.mark_read(claim.number)
         self._extend(claim)
         outcome = self._publish(claim, results_by_shard(results))
+        # What is left is of tasks that were killed, and of files that are another pipeline's.
+        with contextlib.suppress(WingsError):
+            prefix = stage_prefix(self._shared.token, claim.number)
+            self._publisher.abort(self._writer, (), prefix=prefix)
         self.acknowledge(claim)
         self._journal.mark_done(outcome)
         return outcome
@@ -154,7 +171,8 @@ class Committer:
                 for file, (_, outcome) in zip(files, told, strict=True)
                 if outcome.fate is Fate.DEAD
             ]
-            dead_stage = self._stage_dead(dead) if dead else None
+            prefix = stage_prefix(self._shared.token, claim.number)
+            dead_stage = self._stage_dead(dead, prefix) if dead else None
             if dead_stage is not None:
                 stages.append(dead_stage)
             progress = [each for each, _ in told]
@@ -166,11 +184,8 @@ class Committer:
                     raise
                 # Somebody else has gone on with this one; the others are as good as they were.
                 fenced.add(str(shard))
-                lost = results.get(str(shard))
-                self._drop([dead_stage, None if lost is None else lost.stage])
                 continue
             if published.replayed:
-                self._drop(stages)
                 return self._found(claim)
             outcomes = [outcome for _, outcome in told]
             outcomes += [
@@ -250,10 +265,3 @@ class Committer:
                 )
             )
         return Outcome(number=claim.number, published_at=now_us(), files=tuple(outcomes))
-
-    def _drop(self, stages: Iterable[str | None]) -> None:
-        """Delete stages that nobody wants; else the server sweeps them."""
-        wanted = [stage for stage in stages if stage is not None]
-        if wanted:
-            with contextlib.suppress(WingsError):
-                self._publisher.abort(self._writer, wanted)

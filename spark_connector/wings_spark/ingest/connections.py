@@ -58,7 +58,7 @@ class Connections:
         """Return who receives and claims."""
         return QueueCoordinator(self.queue, self.shared, self.journal, self._settings.coordinator())
 
-    def committer(self, stage_dead: StageDead = lambda _: None) -> Committer:
+    def committer(self, stage_dead: StageDead) -> Committer:
         """Return who publishes and acknowledges."""
         return Committer(
             self.queue,

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from wings_core.errors import Internal, ResourceExhausted, Unavailable
+from wings_core.queue.commit import stage_prefix, writer_of
 from wings_core.queue.coordinator import Keeper, QueueCoordinator
 from wings_core.queue.journal import Journal
 from wings_spark.ingest.connections import Connections
@@ -251,17 +252,14 @@ class IngestWriter(DataSourceStreamArrowWriter):
             committer.commit(claim, [result for each in done for result in each.results])
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
-        """Delete what the tasks of a batch staged that ended well, if it was not published."""
+        """Delete what the tasks of a batch staged, whatever became of them, if not published."""
         del batchId
-        stages = [
-            result.stage
-            for each in _done(messages)
-            for result in each.results
-            if result.stage is not None
-        ]
-        if stages:
-            with Connections(self._settings) as connections:
-                connections.client.abort(f"ingest:{self._settings.name}", stages)
+        claims = {each.claim for each in _done(messages)}
+        with Connections(self._settings) as connections:
+            for claim in claims:
+                token = connections.journal.token
+                prefix = stage_prefix(token, claim)
+                connections.client.abort(writer_of(self._settings.name, token), (), prefix=prefix)
 
 
 def _done(messages: Sequence[WriterCommitMessage | None]) -> list[Done]:

@@ -35,8 +35,12 @@ class DeadLetters:
         self._settings = settings
         self._client = client
 
-    def stage(self, letters: Sequence[DeadLetter]) -> str | None:
+    def stage(self, letters: Sequence[DeadLetter], prefix: str) -> str | None:
         """Stage a row for each, and return the stage; None where the source has no such topic.
+
+        Args:
+            letters: What was given up.
+            prefix: What the stage's id begins with.
 
         Raises:
             WingsError: There is a topic of this name with other columns, or the server failed.
@@ -58,6 +62,6 @@ class DeadLetters:
                 "payload": pa.array([file.payload for file in files], pa.string()),
             }
         )
-        with self._client.stage(topic, f"ingest.dead.{uuid4()}") as stage:
+        with self._client.stage(topic, f"{prefix}dead.{uuid4()}") as stage:
             stage.write(rows)
         return stage.id

@@ -12,7 +12,7 @@ import wings_client
 from wings_client import Client, Topic
 from wings_core.errors import BatchTooLarge, InvalidArgument
 from wings_core.queue.claims import Claim, ClaimedFile, FileResult
-from wings_core.queue.commit import writer_of
+from wings_core.queue.commit import stage_prefix, writer_of
 from wings_spark.ingest.read_file import FileError, FileReader, Reading, SupersededError
 from wings_spark.ingest.settings import SourceSettings
 
@@ -109,7 +109,7 @@ def _staged(
     if first is None:
         return FileResult(file.shard, None, reading.next_position, reading.finished)
     # Left by an error, the stage is deleted.
-    stage_id = f"ingest.{work.claim}.{uuid4()}"
+    stage_id = f"{stage_prefix(work.token, work.claim)}{uuid4()}"
     with client.stage(topic, stage_id, seconds_max=STAGE_SECONDS_MAX) as stage:
         stage.write(first)
         for batch in batches:
