@@ -4,7 +4,6 @@ Every call runs on an event loop in a thread of its own, and is waited for here.
 """
 
 import asyncio
-import inspect
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -65,11 +64,14 @@ class Adapted:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._it, name)
-        if not inspect.iscoroutinefunction(found):
+        if not callable(found):
             return found
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return adapted(self._loop, self._loop.run(found(*args, **kwargs)))
+            result = found(*args, **kwargs)
+            if not isinstance(result, Coroutine):
+                return result
+            return adapted(self._loop, self._loop.run(result))
 
         return call
 

@@ -7,6 +7,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from wings_client._admin import TopicRef, name_of
 from wings_client._async._consumer import AsyncConsumer
+from wings_client._async._opening import opening
 from wings_client._async._producer import AsyncProducer
 from wings_client._async._share_consumer import AsyncShareConsumer
 from wings_client._async._stage import AsyncStage
@@ -89,11 +90,11 @@ class AsyncClient:
     """A client of one server; made by `connect_async`, used by the tasks of one event loop.
 
     Each call takes what its namesake of `Client` takes, and raises the same errors; no call blocks
-    the event loop. What opens something is awaited as well:
+    the event loop. What opens something is awaited as well, or entered, or iterated at once:
 
         async with wings_client.connect_async("grpc://127.0.0.1:7777") as client:
             await client.push("readings", [{"sensor": "roof", "celsius": 21.5}])
-            async with await client.follow("readings") as follow:
+            async with client.follow("readings") as follow:
                 async for batch, start_offset, end_offset in follow:
                     ...
 
@@ -183,11 +184,11 @@ class AsyncClient:
     # Writing.
 
     push = _awaited(Client.push)
-    producer = _made(
-        Client.producer, lambda client, producer: AsyncProducer(client._calls, producer)
+    producer = opening(
+        _made(Client.producer, lambda client, producer: AsyncProducer(client._calls, producer))
     )
 
-    stage = _made(Client.stage, lambda client, stage: AsyncStage(client._calls, stage))
+    stage = opening(_made(Client.stage, lambda client, stage: AsyncStage(client._calls, stage)))
     publish = _awaited(Client.publish)
     abort = _awaited(Client.abort)
 
@@ -205,6 +206,7 @@ class AsyncClient:
 
     fetch = _awaited(Client.fetch, reads=True)
 
+    @opening
     async def scan(
         self,
         topic: TopicRef,
@@ -245,6 +247,7 @@ class AsyncClient:
     scan_tickets = _awaited(Client.scan_tickets)
     locations = _awaited(Client.locations)
 
+    @opening
     async def read_ticket(self, ticket: ScanTicket) -> AsyncChunks:
         """Read one range, chunk by chunk, in order of offset; a lost connection is resumed.
 
@@ -258,12 +261,16 @@ class AsyncClient:
         """
         return AsyncChunks(self._reads, self._transport, ticket)
 
-    follow = _made(Client.follow, lambda client, follow: AsyncFollow(client._reads, follow))
-    consumer = _made(
-        Client.consumer, lambda client, consumer: AsyncConsumer(client._calls, consumer)
+    follow = opening(
+        _made(Client.follow, lambda client, follow: AsyncFollow(client._reads, follow))
     )
-    share_consumer = _made(
-        Client.share_consumer,
-        lambda client, consumer: AsyncShareConsumer(client._reads, client._calls, consumer),
+    consumer = opening(
+        _made(Client.consumer, lambda client, consumer: AsyncConsumer(client._calls, consumer))
     )
-    gather = _awaited(Client.gather)
+    share_consumer = opening(
+        _made(
+            Client.share_consumer,
+            lambda client, consumer: AsyncShareConsumer(client._reads, client._calls, consumer),
+        )
+    )
+    gather = opening(_awaited(Client.gather))
