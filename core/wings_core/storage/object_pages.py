@@ -34,6 +34,9 @@ AHEAD_BYTES = 32 * 1024 * 1024
 AHEAD_GROUPS = 8
 """Nor more groups of pages than this."""
 
+AHEAD_BYTES_ALL = 128 * 1024 * 1024
+"""All scans of a store together hold no more of what they read ahead, and a group each."""
+
 READERS = 8
 """Threads that read ahead, for all scans of a store together."""
 
@@ -74,8 +77,10 @@ class ObjectPages:
         self._heads: Lru[tuple[str, int], PageHead] = Lru(HEADS_BYTES_MAX)
         self._loading: dict[PageKey, Future[_Loaded]] = {}
         """What is being read: who wants it too waits for it instead of reading it again."""
+        self._ahead_bytes = 0
+        """Of all scans."""
         self._lock = threading.Lock()
-        """Of `_loading`; nothing else is locked under it."""
+        """Of the two; nothing else is locked under it."""
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="wings-page-reader")
 
     def read(
@@ -103,17 +108,26 @@ class ObjectPages:
             yield from self._begin(groups.popleft(), wanted, _run_now).rows()
             return
         ahead: deque[_Step] = deque()
-        ahead_bytes = 0
-        while groups or ahead:
-            while groups and (
-                not ahead or (len(ahead) < AHEAD_GROUPS and ahead_bytes < AHEAD_BYTES)
-            ):
-                step = self._begin(groups.popleft(), wanted, self._run_later)
-                ahead.append(step)
-                ahead_bytes += step.size
-            step = ahead.popleft()
-            ahead_bytes -= step.size
-            yield from step.rows()
+        try:
+            while groups or ahead:
+                while groups and (not ahead or self._may_read_ahead(ahead)):
+                    ahead.append(self._begin(groups.popleft(), wanted, self._run_later))
+                    self._count_ahead(ahead[-1].size)
+                yield from ahead[0].rows()
+                self._count_ahead(-ahead.popleft().size)
+        finally:
+            self._count_ahead(-sum(step.size for step in ahead))
+
+    def _may_read_ahead(self, ahead: "Sequence[_Step]") -> bool:
+        return (
+            len(ahead) < AHEAD_GROUPS
+            and sum(step.size for step in ahead) < AHEAD_BYTES
+            and self._ahead_bytes < AHEAD_BYTES_ALL
+        )
+
+    def _count_ahead(self, size: int) -> None:
+        with self._lock:
+            self._ahead_bytes += size
 
     def keep(self, folio: pa.Buffer, addresses: Sequence[PageAddress]) -> None:
         """Keep a folio that was just written, for its first readers."""

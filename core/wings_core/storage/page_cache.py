@@ -53,9 +53,11 @@ class PageCache:
         self._groups: Lru[int, Mapping[PageKey, HeldPage]] = Lru(bytes_max, self._forget)
         self._group_of: dict[PageKey, int] = {}
         self._keys_of: dict[int, tuple[PageKey, ...]] = {}
+        self._numbers_of: dict[str, set[int]] = {}
+        """The groups of each folio; a group is of one."""
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        """Of the two mappings; nothing else is locked under it."""
+        """Of the three mappings; nothing else is locked under it."""
         self._counts = CacheCounts()
 
     @property
@@ -83,11 +85,13 @@ class PageCache:
         """Keep pages that were read together.
 
         Args:
-            pages: By what is held of them.
+            pages: By what is held of them; of one folio, at least one.
             size: Of the memory that they share, in bytes.
         """
         number = next(self._numbers)
+        folio = next(iter(pages)).folio
         with self._lock:
+            self._numbers_of.setdefault(folio, set()).add(number)
             self._keys_of[number] = tuple(pages)
             self._group_of.update(dict.fromkeys(pages, number))
         self._groups.put(number, pages, size)
@@ -95,7 +99,7 @@ class PageCache:
     def discard(self, folio: str) -> None:
         """Forget the pages of a folio."""
         with self._lock:
-            numbers = {number for key, number in self._group_of.items() if key.folio == folio}
+            numbers = set(self._numbers_of.get(folio, ()))
         for number in numbers:
             self._groups.discard(number)
             self._forget(number)
@@ -105,10 +109,17 @@ class PageCache:
         with self._lock:
             self._group_of.clear()
             self._keys_of.clear()
+            self._numbers_of.clear()
         self._groups.clear()
 
     def _forget(self, number: int) -> None:
         with self._lock:
-            for key in self._keys_of.pop(number, ()):
+            keys = self._keys_of.pop(number, ())
+            for key in keys:
                 if self._group_of.get(key) == number:
                     del self._group_of[key]
+            numbers = self._numbers_of.get(keys[0].folio) if keys else None
+            if numbers is not None:
+                numbers.discard(number)
+                if not numbers:
+                    del self._numbers_of[keys[0].folio]

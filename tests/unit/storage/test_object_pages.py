@@ -263,3 +263,24 @@ def test_retries_are_bounded_in_number_and_in_time() -> None:
     with pytest.raises(Unavailable, match="tried once"):
         retry(fail, RetryBounds(seconds_max=0.0))
     assert len(calls) == 1
+
+
+def test_scans_that_are_given_up_give_back_what_they_read_ahead(
+    objects: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from wings_core.storage import object_pages
+
+    monkeypatch.setattr(object_pages, "AHEAD_BYTES_ALL", 1)
+    addresses = [_store(objects, f"o{number}", _batch(number, 10))[0] for number in range(6)]
+    cache = PageCache(1)
+    pages = ObjectPages(objects, cache)
+    for _ in range(3):
+        cache.clear()
+        scan = pages.read_all(addresses, TOPIC, SCHEMA)
+        objects.reads.clear()
+        next(scan)
+        assert len(objects.reads) == 1  # Nothing is read ahead beyond the bound of all scans.
+        scan.close()  # pyright: ignore[reportAttributeAccessIssue] - a generator
+    read = list(pages.read_all(addresses, TOPIC, SCHEMA))
+    assert [rows.equals(_batch(number, 10)) for number, rows in enumerate(read)] == [True] * 6
+    pages.close()
