@@ -1,9 +1,12 @@
 """Finding the end of a log: as fast among a million locations as among a thousand."""
 
+import sqlite3
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pyarrow.flight as flight
 
 from benchmarks.harness import (
@@ -16,11 +19,7 @@ from benchmarks.harness import (
     push,
     ticket,
 )
-from wings_core.data_directory import DataDirectory
-from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.model import CommitBatch, StoredPage
-from wings_core.names import TopicName
-from wings_core.partitions import UNPARTITIONED
+from wings_core.metadata.postgres.store import SCHEMA
 from wings_server.testing import server_process
 
 FETCHES = 500
@@ -48,15 +47,52 @@ def run() -> Iterator[Row]:
             )
 
 
+_MORE_PAGES = """
+INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, position, length)
+SELECT last.partition_id, last.end_offset + number, last.end_offset + number, last.timestamp,
+    last.folio_id, last.position, last.length
+FROM {numbers} CROSS JOIN (
+    SELECT pages.* FROM pages JOIN partitions ON partitions.id = pages.partition_id
+    JOIN topics ON topics.id = partitions.topic_id
+    WHERE topics.name = {topic} ORDER BY pages.end_offset DESC LIMIT 1
+) AS last
+"""
+_COUNT_PAGES = (
+    """
+    UPDATE folios SET pages = pages + {pages}
+    WHERE id = (SELECT folio_id FROM pages ORDER BY end_offset DESC LIMIT 1)
+    """,
+    """
+    UPDATE partitions SET next_offset = next_offset + {pages}
+    WHERE topic_id = (SELECT id FROM topics WHERE name = {topic})
+    """,
+)
+
+
 def lengthen(path: Path, topic: str, pages: int) -> None:
-    """Commit locations in bulk through the registry itself; they share one page's place."""
-    with DataDirectory.open(path) as directory, SqliteMetadata(directory.metadata) as metadata:
-        uuid = metadata.admin.get_topic(TopicName.parse(topic)).uuid
-        located = metadata.registry.locate(uuid, UNPARTITIONED, 999, 1)
-        page = StoredPage(UNPARTITIONED, 1, located.locations[0].address)
-        batch = CommitBatch(0, uuid, (page,))
-        for start in range(0, pages, 10_000):
-            metadata.registry.commit([batch] * min(10_000, pages - start))
+    """Add pages of one row to an unpartitioned topic in SQLite; they share the last page's place.
+
+    By one statement, as a million commits would take minutes.
+    """
+    numbers = (
+        "(WITH RECURSIVE counted (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM counted "
+        "WHERE number < :pages) SELECT number FROM counted) AS numbers"
+    )
+    names = {"pages": ":pages", "topic": ":topic"}
+    with closing(sqlite3.connect(path / "metadata.sqlite")) as connection, connection:
+        values = {"pages": pages, "topic": topic}
+        for statement in (_MORE_PAGES, *_COUNT_PAGES):
+            connection.execute(statement.format(numbers=numbers, **names), values)
+
+
+def lengthen_in_postgres(url: str, topic: str, pages: int) -> None:
+    """Do the same in PostgreSQL."""
+    names = {"pages": "%(pages)s::bigint", "topic": "%(topic)s"}
+    values = {"pages": pages, "topic": topic}
+    numbers = f"generate_series(1, {names['pages']}) AS number"
+    with psycopg.connect(url, options=f"-c search_path={SCHEMA}") as connection:
+        for statement in (_MORE_PAGES, *_COUNT_PAGES):
+            connection.execute(statement.format(numbers=numbers, **names).encode(), values)
 
 
 def _fetch_ms(client: flight.FlightClient, topic: str, offset: int) -> float:

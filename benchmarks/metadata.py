@@ -1,4 +1,4 @@
-"""Nodes at a metadata service against an embedded server, in one run."""
+"""Nodes at a metadata service, over SQLite and PostgreSQL, against an embedded server."""
 
 import json
 import statistics
@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,8 +25,9 @@ from benchmarks.harness import (
     push,
     ticket,
 )
-from benchmarks.locate import lengthen
+from benchmarks.locate import lengthen, lengthen_in_postgres
 from wings_server.testing import metadata_process, server_process
+from wings_server.testing_postgres import postgres_server
 
 PUSHES = 300
 WAKES = 100
@@ -33,49 +35,74 @@ CONSUMERS = 1_000
 CONSUMERS_EACH_CONNECTION = 100
 FETCHES = 300
 RUNS = 5
-ACK_RATIO_MAX = 5.0
-"""A commit through the service adds a round trip in Python on both sides; wake-ups add two."""
+TOPICS = ("small", "news", "tail")
+ACK_RATIO_MAX = {"SQLite": 5.0, "PostgreSQL": 8.0}
+"""A commit through the service adds a round trip in Python on both sides, and over PostgreSQL two
+more and its own commit; wake-ups add two."""
 
 
 def run() -> Iterator[Row]:
     """Measure pushes and wake-ups, a thousand consumers at one tail, and a long log."""
     with (
+        postgres_server(sync=True) as postgres,
         server_process() as embedded,
         embedded.client() as alone,
-        _nodes() as (one, other, endpoint),
     ):
-        for client in (alone, one):
-            for topic in ("small", "news", "tail"):
-                create_topic(client, topic, narrow(1).schema)
-        yield compare(
-            "ack of a small durable push: a node against embedded",
-            "ms",
-            ACK_RATIO_MAX,
-            lambda: _push_ms(one),
-            lambda: _push_ms(alone),
-            runs=RUNS,
-            more_is_better=False,
-        )
-        delays = [_delivery_ms(one, other) for _ in range(RUNS)]
-        yield at_most("commit on one node to delivery on another, p50", "ms", 5.0, delays)
-        at_home = statistics.median(_delivery_ms(alone, alone) for _ in range(RUNS))
-        yield at_most("the same on one embedded server, p50", "ms", 2.0, [at_home])
-        waves = [_wave_ms(one, endpoint, number) for number in range(RUNS)]
-        yield at_most(f"commit to the last of {CONSUMERS:,} at one tail", "ms", 2_000.0, waves)
-    yield _long_log()
+        for topic in TOPICS:
+            create_topic(alone, topic, narrow(1).schema)
+        at_home = [_delivery_ms(alone, alone) for _ in range(RUNS)]
+        yield at_most("commit to delivery on one embedded server, p50", "ms", 2.0, at_home)
+        with tempfile.TemporaryDirectory() as directory, _nodes(Path(directory)) as nodes:
+            yield from _rows("SQLite", alone, nodes)
+        url = postgres.new_database()
+        with tempfile.TemporaryDirectory() as directory, _nodes(Path(directory), url) as nodes:
+            yield from _rows("PostgreSQL", alone, nodes)
+        yield _long_log(None)
+        yield _long_log(postgres.new_database())
+
+
+@dataclass(frozen=True, slots=True)
+class _Nodes:
+    """Clients of two nodes at one metadata service."""
+
+    one: flight.FlightClient
+    other: flight.FlightClient
+    endpoint: str
+    """Of the other."""
 
 
 @contextmanager
-def _nodes(
-    metadata: Path | None = None, pages: Path | None = None
-) -> Generator[tuple[flight.FlightClient, flight.FlightClient, str]]:
-    """Run a metadata service and two nodes on one directory; yield clients, the last's address."""
+def _nodes(directory: Path, url: str | None = None) -> Generator[_Nodes]:
+    """Run a metadata service, over PostgreSQL where it is told one, and two nodes."""
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        service = stack.enter_context(metadata_process(metadata or directory / "metadata"))
-        shared, flags = pages or directory / "pages", ("--metadata", service.address)
-        nodes = [stack.enter_context(server_process(shared, flags=flags)) for _ in range(2)]
-        yield nodes[0].client(), nodes[1].client(), nodes[1].flight
+        environment = {} if url is None else {"WINGS_METADATA_URL": url}
+        service = stack.enter_context(
+            metadata_process(directory / "metadata", environment=environment)
+        )
+        flags = ("--metadata", service.address)
+        one, other = (
+            stack.enter_context(server_process(directory / "pages", flags=flags)) for _ in range(2)
+        )
+        yield _Nodes(one.client(), other.client(), other.flight)
+
+
+def _rows(store: str, alone: flight.FlightClient, nodes: _Nodes) -> Iterator[Row]:
+    for topic in TOPICS:
+        create_topic(nodes.one, topic, narrow(1).schema)
+    yield compare(
+        f"ack of a small durable push: a node over {store} against embedded",
+        "ms",
+        ACK_RATIO_MAX[store],
+        lambda: _push_ms(nodes.one),
+        lambda: _push_ms(alone),
+        runs=RUNS,
+        more_is_better=False,
+    )
+    delays = [_delivery_ms(nodes.one, nodes.other) for _ in range(RUNS)]
+    yield at_most(f"commit on one node to delivery on another over {store}, p50", "ms", 5.0, delays)
+    waves = [_wave_ms(nodes.one, nodes.endpoint, number) for number in range(RUNS)]
+    name = f"commit to the last of {CONSUMERS:,} at one tail over {store}"
+    yield at_most(name, "ms", 2_000.0, waves)
 
 
 def _push_ms(client: flight.FlightClient) -> float:
@@ -141,22 +168,27 @@ def _wave_ms(producer: flight.FlightClient, endpoint: str, offset: int) -> float
     return elapsed
 
 
-def _long_log() -> Row:
-    with tempfile.TemporaryDirectory() as directory:
-        metadata, pages = Path(directory) / "metadata", Path(directory) / "pages"
-        with _nodes(metadata, pages) as (client, *_):
+def _long_log(url: str | None) -> Row:
+    store = "SQLite" if url is None else "PostgreSQL"
+    with tempfile.TemporaryDirectory() as parent:
+        directory = Path(parent)
+        with _nodes(directory, url) as nodes:
             for topic in ("short", "long"):
-                create_topic(client, topic, narrow(1).schema)
-                push(client, topic, narrow(1), 1_000)
-        lengthen(metadata, "long", 1_000_000 - 1_000)
-        with _nodes(metadata, pages) as (client, *_):
-            push(client, "long", narrow(1), 1)
+                create_topic(nodes.one, topic, narrow(1).schema)
+                push(nodes.one, topic, narrow(1), 1_000)
+        if url is None:
+            lengthen(directory / "metadata", "long", 1_000_000 - 1_000)
+        else:
+            lengthen_in_postgres(url, "long", 1_000_000 - 1_000)
+        with _nodes(directory, url) as nodes:
+            push(nodes.one, "long", narrow(1), 1)
             return compare(
-                "fetch at the end through the service: 1,000,000 locations against 1,000",
+                f"fetch at the end through the service over {store}: 1,000,000 locations against "
+                "1,000",
                 "ms",
                 1.2,
-                lambda: _fetch_ms(client, "long", 1_000_000),
-                lambda: _fetch_ms(client, "short", 999),
+                lambda: _fetch_ms(nodes.one, "long", 1_000_000),
+                lambda: _fetch_ms(nodes.one, "short", 999),
                 runs=RUNS,
                 more_is_better=False,
             )
