@@ -25,7 +25,12 @@ from wings_core.model import Aborted, Topic
 from wings_core.names import TopicName
 from wings_core.reclaim import Reclaimer
 from wings_core.share.dead_letters import DeadLetterWriter
-from wings_core.share.place import EmbeddedCoordinator, NoCoordinator, OpenCoordinator
+from wings_core.share.place import (
+    EmbeddedCoordinator,
+    NoCoordinator,
+    OpenCoordinator,
+    open_remote,
+)
 from wings_core.share.record_fetcher import LogSource, RecordFetcher
 from wings_core.share.redrive import Redriver
 from wings_core.share.shares import Shares
@@ -101,6 +106,7 @@ class Log:
         on_flush: Callable[[FlushReport], None] | None = None,
         metadata_url: str | None = None,
         hot_url: str | None = None,
+        hold_replicas: Sequence[str] = (),
     ) -> Self:
         """Open the log of a data directory that the caller has locked.
 
@@ -110,6 +116,8 @@ class Log:
             on_flush: Called after each group commit, on the thread that ran it.
             metadata_url: Where PostgreSQL is, if metadata is there.
             hot_url: The object store that new pages go to, if not to segments; see `open_storage`.
+            hold_replicas: `HOST:PORT` of the replicas of share groups' holds; none: the only one is
+                in the data directory.
 
         Raises:
             Internal: Its metadata cannot be opened.
@@ -129,9 +137,10 @@ class Log:
         except BaseException:
             metadata.close()
             raise
-        return cls(
-            metadata, storage, limits, on_flush, partial(EmbeddedCoordinator.open, directory.holds)
-        )
+        open_coordinator = partial(EmbeddedCoordinator.open, directory.holds)
+        if hold_replicas:
+            open_coordinator = partial(open_remote, hold_replicas)
+        return cls(metadata, storage, limits, on_flush, open_coordinator)
 
     @classmethod
     def join(
@@ -141,6 +150,7 @@ class Log:
         limits: Limits | None = None,
         on_flush: Callable[[FlushReport], None] | None = None,
         hot_url: str | None = None,
+        hold_replicas: Sequence[str] = (),
     ) -> Self:
         """Open the log of a node: metadata at a service, pages in a directory shared with others.
 
@@ -153,6 +163,8 @@ class Log:
             on_flush: Called after each group commit, on the thread that ran it.
             hot_url: The object store that new pages go to, if not to segments; the same for all
                 nodes.
+            hold_replicas: `HOST:PORT` of the replicas of share groups' holds; the same for all
+                nodes. None: share groups are refused.
 
         Raises:
             Unavailable: The service or the object store cannot be reached.
@@ -169,7 +181,8 @@ class Log:
             store_id=lambda: store_id,
             grace_seconds=SHARED_GRACE_SECONDS,
         )
-        return cls(metadata, storage, limits, on_flush)
+        open_coordinator = partial(open_remote, hold_replicas) if hold_replicas else None
+        return cls(metadata, storage, limits, on_flush, open_coordinator)
 
     def delete_topic(self, name: TopicName) -> Topic:
         """Delete a topic; its disk space is given back in the background.

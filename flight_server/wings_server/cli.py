@@ -59,6 +59,15 @@ def serve(
             "Default: that of before, at first the data directory.",
         ),
     ] = None,
+    hold_replicas: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,…",
+            help="Replicas of what workers of share groups hold (`wings holds serve`), the same "
+            "for all nodes; a majority must be up. Default: one in the data directory, or, for a "
+            "node, its metadata service.",
+        ),
+    ] = None,
     flight: Annotated[
         str | None,
         typer.Option(
@@ -116,6 +125,7 @@ def serve(
         "metadata_url": metadata_url,
         "metadata": metadata,
         "hot": hot,
+        "hold_replicas": hold_replicas,
         "flight": flight,
         "advertise": advertise,
         "http": http,

@@ -16,6 +16,7 @@ import structlog
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.log import Log
+from wings_core.share.remote.link import parse_targets
 from wings_server import logs
 from wings_server.allocator import keep_freed_memory
 from wings_server.flight.service import FlightService
@@ -113,18 +114,20 @@ class Server:
 
 def _open_log(settings: Settings, started: ExitStack, metrics: Metrics) -> Log:
     """Open the log of an embedded server, or of a node of a metadata service."""
+    replicas = [] if settings.hold_replicas is None else parse_targets(settings.hold_replicas)
     if settings.metadata is None:
         directory = started.enter_context(DataDirectory.open(settings.data_dir))
         url = settings.metadata_url
         secret = None if url is None else url.get_secret_value()
-        return Log.open(directory, settings.limits, metrics.flushed, secret, settings.hot)
+        return Log.open(directory, settings.limits, metrics.flushed, secret, settings.hot, replicas)
     if settings.metadata_url is not None:
         raise InvalidArgument("metadata is at a service or in PostgreSQL: give one of the two")
     from wings_core.metadata.remote import RemoteMetadata
 
     directory = started.enter_context(DataDirectory.open(settings.data_dir, "pages"))
     metadata = started.enter_context(closing(RemoteMetadata(str(settings.metadata))))
-    return Log.join(directory, metadata, settings.limits, metrics.flushed, settings.hot)
+    replicas = replicas or [str(settings.metadata)]  # It serves one beside the metadata.
+    return Log.join(directory, metadata, settings.limits, metrics.flushed, settings.hot, replicas)
 
 
 def _advertised(settings: Settings, flight: Address) -> Address:

@@ -131,6 +131,12 @@ class Settings(BaseSettings):
         description="Object store that new messages go to (s3://BUCKET/PREFIX, gs://, az://, or a "
         "directory); none given: that of before, at first the data directory.",
     )
+    hold_replicas: str | None = Field(
+        default=None,
+        description="Replicas of what workers of share groups hold: HOST:PORT, commas between, "
+        "the same for all nodes. None given: the data directory of an embedded server, and for a "
+        "node its metadata service.",
+    )
     flight: AddressSetting = Field(
         default=Address("127.0.0.1", 7777), description="Where Arrow Flight is served."
     )

@@ -216,15 +216,15 @@ def server_process(
 
 
 class MetadataProcess:
-    """A metadata service in a child process, started by the real command.
+    """A metadata service, or a replica of holds, in a child process, started by the real command.
 
     Attributes:
         address: Its `HOST:PORT`.
         pid: The process's id.
     """
 
-    def __init__(self, child: "_Child") -> None:
-        self.address = child.ready("wings metadata ready", {"grpc"})["grpc"]
+    def __init__(self, child: "_Child", beginning: str = "wings metadata ready") -> None:
+        self.address = child.ready(beginning, {"grpc"})["grpc"]
         self._child = child
         self.pid = child.process.pid
 
@@ -265,6 +265,34 @@ def metadata_process(
     child = _Child(command, {**os.environ, **(environment or {})}, ready_seconds)
     try:
         yield MetadataProcess(child)
+    finally:
+        child.end()
+
+
+@contextmanager
+def hold_process(
+    data_dir: Path,
+    *,
+    listen: str = str(_ANY_PORT),
+    flags: Sequence[str] = (),
+    ready_seconds: float = READY_SECONDS,
+) -> Generator[MetadataProcess]:
+    """Run `wings holds serve` as a child process for as long as the `with` lasts.
+
+    Args:
+        data_dir: Kept afterwards.
+        listen: Where; a free port of 127.0.0.1.
+        flags: Further flags of the command.
+        ready_seconds: How long the child may take to say that it serves.
+
+    Raises:
+        RuntimeError: The child ended, or was not ready in time; shows its standard error.
+    """
+    command = [sys.executable, "-m", "wings_client.cli", "holds", "serve"]
+    command += ["--data-dir", str(data_dir), "--listen", listen, *flags]
+    child = _Child(command, dict(os.environ), ready_seconds)
+    try:
+        yield MetadataProcess(child, "wings holds ready")
     finally:
         child.end()
 

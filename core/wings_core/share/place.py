@@ -1,4 +1,4 @@
-"""Where the holds of share groups are: in this process, or nowhere."""
+"""Where the holds of share groups are: in this process, at replicas elsewhere, or nowhere."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -55,6 +55,21 @@ class EmbeddedCoordinator(Coordinator):
         """See `ShareCoordinator.close`."""
         super().close()
         self._replica.close()
+
+
+def open_remote(
+    targets: Sequence[str], registry: OffsetRegistry, dead_letters: DeadLetters
+) -> ShareCoordinator:
+    """Open a coordinator with replicas in other processes; it connects when it is first needed.
+
+    Args:
+        targets: `HOST:PORT` of each; the same for all nodes.
+        registry: The log's index.
+        dead_letters: Where what groups give up goes.
+    """
+    from wings_core.share.remote.link import RemoteLink
+
+    return Coordinator([RemoteLink(target) for target in targets], registry, dead_letters)
 
 
 class NoCoordinator(ShareCoordinator):

@@ -58,6 +58,11 @@ class RemoteLink:
         try:
             return decode_answer(call.result())
         except grpc.RpcError as error:
+            if cast("grpc.Call", error).code() is grpc.StatusCode.UNIMPLEMENTED:
+                return Unavailable(
+                    f"no replica of holds is served at {self._target}: name those of this cluster "
+                    "with --hold-replicas"
+                )
             return self._error(error_of(error, self._target))
         except grpc.FutureCancelledError:
             return _closed()
