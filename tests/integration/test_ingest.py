@@ -633,6 +633,23 @@ def test_notifications_of_a_bucket_are_read_and_what_is_there_already_is_backfil
     assert pipeline.queue.pending() == 0
 
 
+def test_files_told_of_in_a_topic_are_read_by_a_share_group(
+    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path
+) -> None:
+    told = f"{topic}-told"
+    wings.create_topic(told, {"body": "string"})
+    wings.create_share_group("files", told, {"start": "earliest"})
+    paths = [write_jsonl(tmp_path / f"{i}.jsonl", range(i * 5, i * 5 + 5)) for i in range(3)]
+    wings.push(told, {"body": [str(path) for path in [*paths, paths[0]]]})
+    found = source().model_dump(mode="json", exclude_none=True)
+    found["queue"] = {"kind": "share", "topic": told, "group": "files", "wait_seconds": 0.5}
+    pipeline = start(SourceSettings.parse(found, "test"))
+    pipeline.drain()
+    assert numbers(wings, topic) == list(range(15))
+    (state,) = wings.share_group("files", told).partitions
+    assert (state.lag, state.in_flight) == (0, 0)
+
+
 def test_an_object_that_is_not_there_any_more_fails(
     wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, aws: "Aws"
 ) -> None:

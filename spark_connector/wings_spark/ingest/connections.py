@@ -11,16 +11,24 @@ from wings_core.queue.interfaces import Queue
 from wings_core.queue.journal import Journal
 from wings_core.queue.shared_state import QueueSharedState
 from wings_core.queue.sqlite import SqliteQueue
-from wings_spark.ingest.settings import QueueSettings, SourceSettings
+from wings_spark.ingest.settings import SourceSettings
 
 
-def open_queue(settings: QueueSettings) -> Queue:
+def open_queue(source: SourceSettings) -> Queue:
     """Open a source's queue.
 
     Raises:
         InvalidArgument: There is none.
         Unavailable: It cannot be opened.
     """
+    settings = source.queue
+    if settings.kind == "share":
+        from wings_spark.ingest.share_queue import ShareQueue
+
+        assert settings.topic is not None
+        assert settings.group is not None
+        endpoint = settings.endpoint or source.target.endpoint
+        return ShareQueue(endpoint, settings.topic, settings.group, settings.column or "body")
     if settings.kind == "sqs":
         from wings_core.queue.sqs import SqsQueue
 
@@ -46,7 +54,7 @@ class Connections:
         self._settings = settings
         self.journal = Journal(settings.journal_directory)
         self.client = wings_client.connect(settings.target.endpoint)
-        self.queue = open_queue(settings.queue)
+        self.queue = open_queue(settings)
         self.shared = QueueSharedState(
             self.client,
             settings.name,

@@ -34,7 +34,7 @@ def check(settings: SourceSettings) -> None:
     Raises:
         WingsError: One of them does not; the message says what.
     """
-    open_queue(settings.queue).close()
+    open_queue(settings).close()
     with wings_client.connect(settings.target.endpoint) as client:
         topic = client.topic(settings.target.topic)
     FileReader(settings, topic.schema, topic.partition_key)

@@ -17,6 +17,17 @@ Seconds = Annotated[float, Field(gt=0, le=100 * 366 * 86_400.0)]
 Column = Annotated[str, Field(min_length=1, max_length=255)]
 
 
+_QUEUE_KEYS = {
+    "sqlite": (("path",), ()),
+    "directory": (("path",), ("state",)),
+    "sqs": (("url",), ("region", "endpoint")),
+    "share": (("topic", "group"), ("column", "endpoint")),
+}
+"""By kind of queue: the keys that it needs, and those that it may have."""
+
+_OF_KINDS = {key for keys in _QUEUE_KEYS.values() for part in keys for key in part}
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -24,7 +35,7 @@ class _Section(BaseModel):
 class QueueSettings(_Section):
     """Where messages come from."""
 
-    kind: Literal["sqlite", "directory", "sqs"]
+    kind: Literal["sqlite", "directory", "sqs", "share"]
     path: Path | None = None
     """Of a SQLite queue's file, or of the directory that is watched."""
     state: Path | None = None
@@ -33,7 +44,12 @@ class QueueSettings(_Section):
     """Of an SQS queue."""
     region: str | None = None
     endpoint: str | None = None
-    """Of another service that speaks SQS."""
+    """Of another service that speaks SQS; of a share group's server, if it is not the target's."""
+    topic: str | None = None
+    group: str | None = None
+    """A share group of the topic, which is there."""
+    column: Column | None = None
+    """The topic's string column with the messages; absent: `body`."""
     messages: MessageKind | None = None
     """What messages are; absent: notifications of S3 for SQS, else URIs."""
     visibility_seconds: Annotated[float, Field(ge=1, le=43_200)] = 60.0
@@ -41,16 +57,12 @@ class QueueSettings(_Section):
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        needed = "url" if self.kind == "sqs" else "path"
-        if getattr(self, needed) is None:
-            raise problem_of(f"a queue of kind {self.kind!r} needs the key {needed!r}")
-        allowed = {
-            "sqlite": {"path"},
-            "directory": {"path", "state"},
-            "sqs": {"url", "region", "endpoint"},
-        }[self.kind]
-        for key in ("path", "state", "url", "region", "endpoint"):
-            if key not in allowed and getattr(self, key) is not None:
+        needed, optional = _QUEUE_KEYS[self.kind]
+        for key in sorted({*needed, *_OF_KINDS}):
+            is_given = getattr(self, key) is not None
+            if key in needed and not is_given:
+                raise problem_of(f"a queue of kind {self.kind!r} needs the key {key!r}")
+            if is_given and key not in {*needed, *optional}:
                 raise problem_of(f"a queue of kind {self.kind!r} has no key {key!r}")
         if self.kind == "directory" and self.message_kind is not MessageKind.URIS:
             raise problem_of("the messages of a directory are 'uris'")

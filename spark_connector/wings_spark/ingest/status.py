@@ -49,7 +49,7 @@ class Status:
         """
         with wings_client.connect(settings.target.endpoint) as client:
             files = client.count_shards(settings.name)
-        queue = open_queue(settings.queue)
+        queue = open_queue(settings)
         try:
             pending = queue.pending()
         finally:
@@ -122,7 +122,7 @@ def retry(settings: SourceSettings, shards: list[str] | None) -> list[str]:
     if wanted is None:
         wanted = [shard.shard for shard in files_of_source(settings, "dead")]
     kind = settings.queue.message_kind
-    queue = open_queue(settings.queue)
+    queue = open_queue(settings)
     found: list[str] = []
     try:
         with wings_client.connect(settings.target.endpoint) as client:
@@ -158,7 +158,7 @@ def backfill(settings: SourceSettings, place: str) -> int:
         Unavailable: The queue cannot be reached; some files may have been told of.
     """
     kind = settings.queue.message_kind
-    queue = open_queue(settings.queue)
+    queue = open_queue(settings)
     count = 0
     bodies: list[str] = []
     try:

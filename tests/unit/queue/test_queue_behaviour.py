@@ -11,16 +11,23 @@ from uuid import uuid4
 
 import pytest
 
-from wings_core.errors import InvalidArgument, Unavailable
+import wings_client
+from wings_core.errors import GroupNotFound, InvalidArgument, Unavailable
 from wings_core.queue.directory import DirectoryQueue
 from wings_core.queue.interfaces import Queue
 from wings_core.queue.sqlite import SqliteQueue
 from wings_core.queue.sqs import SqsQueue
+from wings_spark.ingest.share_queue import ShareQueue
 
 if TYPE_CHECKING:
     from fix_aws import Aws
 
+    from wings_server.testing import RunningServer
+
 LONG = 30.0
+
+SHARE_HELD = 4.0
+"""For how long the messages of a share group are held."""
 
 
 @dataclass
@@ -41,9 +48,25 @@ class QueueUnderTest:
     pass_time: Callable[[float], None]
     strict: bool = True
     """Whether a receipt is of no use after its deadline."""
+    held: float | None = None
+    """For how long messages are held, whatever is asked for; None: as is asked for."""
+
+    def expire(self) -> None:
+        """Let the time pass for which a message was asked for one second."""
+        self.pass_time((self.held or 1.0) + 0.5)
 
 
-@pytest.fixture(params=["sqlite", "directory", "sqs"])
+def share_queue(endpoint: str) -> ShareQueue:
+    """A share group of a topic of its own."""
+    topic = f"q-{uuid4().hex}"
+    with wings_client.connect(endpoint) as client:
+        client.create_topic(topic, {"body": "string", "extra": "int64"})
+        config = {"lock_duration_ms": round(SHARE_HELD * 1_000), "start": "earliest"}
+        client.create_share_group("files", topic, config)
+    return ShareQueue(endpoint, topic, "files", "body")
+
+
+@pytest.fixture(params=["sqlite", "directory", "sqs", "share"])
 def tested(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[QueueUnderTest]:
     clock = Clock()
 
@@ -68,6 +91,15 @@ def tested(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[QueueUnd
             return json.dumps({"uri": str(tmp_path / "files" / name)})[:-1]
 
         under_test = QueueUnderTest(watched, put, advance)
+    elif request.param == "share":
+        server: RunningServer = request.getfixturevalue("server")
+        share = share_queue(server.flight)
+
+        def send_share(name: str) -> str:
+            share.send([name])
+            return name
+
+        under_test = QueueUnderTest(share, send_share, time.sleep, strict=False, held=SHARE_HELD)
     else:
         aws: Aws = request.getfixturevalue("aws")
         url = aws.create_queue(f"q-{uuid4().hex}")
@@ -93,7 +125,7 @@ def test_a_message_is_handed_out_and_hidden(tested: QueueUnderTest) -> None:
     (message,) = tested.queue.receive(10, LONG)
     assert message.body.startswith(body)
     assert message.deliveries == 1
-    assert message.deadline >= before + LONG - 1
+    assert message.deadline >= before + (tested.held or LONG) - 1
     assert tested.queue.receive(10, LONG) == []
     assert tested.queue.pending() == 0
 
@@ -111,7 +143,7 @@ def test_an_acknowledged_message_never_comes_again(tested: QueueUnderTest) -> No
     tested.add("one")
     (message,) = tested.queue.receive(10, 1.0)
     tested.queue.acknowledge([message.receipt])
-    tested.pass_time(1.5)
+    tested.expire()
     assert tested.queue.receive(10, LONG) == []
     tested.queue.acknowledge([message.receipt])  # Again, as after a crash.
 
@@ -121,7 +153,7 @@ def test_a_message_whose_deadline_passes_comes_again_under_another_receipt(
 ) -> None:
     tested.add("one")
     (first,) = tested.queue.receive(10, 1.0)
-    tested.pass_time(1.5)
+    tested.expire()
     (second,) = tested.queue.receive(10, LONG)
     assert second.id == first.id
     assert second.receipt != first.receipt
@@ -271,3 +303,34 @@ def test_there_has_to_be_a_queue_of_sqs(aws: "Aws") -> None:
     with pytest.raises(Unavailable):
         nobody.receive(1, LONG)
     nobody.close()
+
+
+def test_a_share_group_has_to_be_there_and_its_topic_to_have_the_column(
+    server: "RunningServer",
+) -> None:
+    queue = share_queue(server.flight)
+    topic: str = vars(queue)["_topic"]
+    with pytest.raises(GroupNotFound):
+        ShareQueue(server.flight, topic, "others", "body")
+    for column in ("nowhere", "extra"):
+        with pytest.raises(InvalidArgument, match="string column"):
+            ShareQueue(server.flight, topic, "files", column)
+    queue.close()
+
+
+def test_what_one_process_took_of_a_share_group_another_extends_and_acknowledges(
+    server: "RunningServer",
+) -> None:
+    queue = share_queue(server.flight)
+    topic: str = vars(queue)["_topic"]
+    other = ShareQueue(server.flight, topic, "files", "body")
+    queue.send(["one", "two"])
+    messages = queue.receive(10, LONG, wait_seconds=5)
+    assert [message.body for message in messages] == ["one", "two"]
+    assert other.extend(messages[0].receipt, LONG) is not None
+    other.acknowledge(["lost", *(message.receipt for message in messages)])
+    with wings_client.connect(server.flight) as client:
+        (state,) = client.share_group("files", topic).partitions
+    assert (state.lag, state.in_flight) == (0, 0)
+    queue.close()
+    other.close()

@@ -78,6 +78,7 @@ def test_what_is_left_out_has_defaults(tmp_path: Path) -> None:
         ({"queue": {"kind": "kafka"}}, "'queue.kind'"),
         ({"queue": {"kind": "sqs"}}, "needs the key 'url'"),
         ({"queue": {"kind": "sqlite"}}, "needs the key 'path'"),
+        ({"queue": {"kind": "share", "topic": "t"}}, "needs the key 'group'"),
         ({"queue": {"kind": "sqlite", "path": "q", "url": "x"}}, "no key 'url'"),
         ({"queue": {"kind": "directory", "path": "d", "messages": "payloads"}}, "are 'uris'"),
         ({"queue": {"kind": "sqlite", "path": "q", "visibility_seconds": 0}}, "at least 1"),

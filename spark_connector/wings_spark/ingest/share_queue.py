@@ -1,0 +1,165 @@
+"""A share group of Wings as a queue: each message of a topic is held by one pipeline at a time."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from wings_client import Client, Retry
+from wings_client._share import acknowledge, acquire, ticket_of
+from wings_client._share_model import Delivery
+from wings_client._stream import Reading, StreamCancelled
+from wings_client._transport import Transport
+from wings_core.contracts.share import AcknowledgementEntry
+from wings_core.errors import InvalidArgument, WingsError
+from wings_core.queue.interfaces import Queue, QueueMessage
+
+CALL_SECONDS = 30.0
+"""How long a call may take."""
+
+
+class ShareQueue(Queue):
+    """See `Queue`. How long a message is held is the group's `lock_duration_ms`.
+
+    Args:
+        endpoint: Of the server.
+        topic: Whose messages it shares.
+        group: The group; it is there.
+        column: A string column: the messages' bodies.
+        clock: Seconds since the epoch.
+
+    Raises:
+        GroupNotFound: There is no such group.
+        InvalidArgument: The topic has no such column.
+        WingsError: The server cannot be reached, or there is no such topic.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        topic: str,
+        group: str,
+        column: str,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._transport = Transport(endpoint, CALL_SECONDS, Retry())
+        self._client = Client(self._transport)
+        self._topic, self._group, self._column = topic, group, column
+        self._member = f"ingest-{uuid4().hex}"
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._readings: set[Reading] = set()
+        try:
+            schema = self._client.topic(topic).schema
+            index = schema.get_field_index(column)
+            found: Any = None if index < 0 else schema.field(index).type
+            if found != pa.string():
+                raise InvalidArgument(
+                    f"topic {topic!r} needs a string column {column!r} for the messages' bodies"
+                )
+            config = self._client.share_group(group, topic).config
+        except BaseException:
+            self._client.close()
+            raise
+        self._hold_seconds = float(str(config["lock_duration_ms"])) / 1_000
+
+    def receive(
+        self, messages_max: int, visibility_seconds: float, wait_seconds: float = 0.0
+    ) -> list[QueueMessage]:
+        """Take messages; see `Queue.receive`."""
+        del visibility_seconds  # The group's own.
+        reading = Reading(self._transport)
+        ticket = ticket_of(self._group, self._topic, self._member, None, messages_max)
+        with self._lock:
+            self._readings.add(reading)
+        began = self._clock()
+        try:
+            deliveries = acquire(self._transport, ticket, max(0.002, wait_seconds), reading)
+        except StreamCancelled:
+            return []
+        finally:
+            with self._lock:
+                self._readings.discard(reading)
+        # They are held from some moment after the call began.
+        deadline = began + self._hold_seconds
+        return [message for each in deliveries for message in self._messages(each, deadline)]
+
+    def extend(self, receipt: str, visibility_seconds: float) -> float | None:
+        """Hold a message for the group's time from now on; see `Queue.extend`."""
+        del visibility_seconds
+        began = self._clock()
+        (error,) = self._acknowledge([receipt], "renew")
+        return None if error is not None else began + self._hold_seconds
+
+    def acknowledge(self, receipts: Sequence[str]) -> None:
+        """Accept messages; see `Queue.acknowledge`."""
+        errors = self._acknowledge(receipts, "accept")
+        for receipt, error in zip(receipts, errors, strict=True):
+            if error is not None and len(receipts) > 1:
+                # One that is lost takes the others of its partition with it.
+                self._acknowledge([receipt], "accept")
+
+    def send(self, bodies: Iterable[str]) -> None:
+        """Push messages; the topic's other columns must be nullable."""
+        schema = self._client.topic(self._topic).schema
+        texts = list(bodies)
+        if texts:
+            rows: dict[str, list[str | None]] = {
+                name: [*texts] if name == self._column else [None] * len(texts)
+                for name in schema.names
+            }
+            self._client.push(self._topic, rows)
+
+    def pending(self) -> int:
+        """Return how many messages are not finished, but for those that are held."""
+        group = self._client.share_group(self._group, self._topic)
+        return sum(max(0, each.lag - each.in_flight) for each in group.partitions)
+
+    def close(self) -> None:
+        """Close the connection; a wait ends."""
+        with self._lock:
+            readings = list(self._readings)
+        for reading in readings:
+            reading.cancel()
+        self._client.close()
+
+    def _messages(self, delivery: Delivery, deadline: float) -> list[QueueMessage]:
+        bodies: Any = delivery.batch.column(delivery.batch.schema.get_field_index(self._column))
+        found: list[QueueMessage] = []
+        for offset, body in zip(delivery.offsets, bodies.to_pylist(), strict=True):
+            # With the member: what one process takes, another acknowledges.
+            receipt = json.dumps([delivery.partition, offset, delivery.lease, self._member])
+            message_id = json.dumps([delivery.partition, offset])
+            found.append(
+                QueueMessage(message_id, receipt, body or "", delivery.delivery_count, deadline)
+            )
+        return found
+
+    def _acknowledge(self, receipts: Sequence[str], kind: Any) -> list[WingsError | None]:
+        """Settle messages; return for each its error or None."""
+        results: list[WingsError | None] = [InvalidArgument("not a receipt")] * len(receipts)
+        entries: dict[str, dict[int, AcknowledgementEntry]] = {}
+        for place, receipt in enumerate(receipts):
+            with suppress(ValueError, TypeError):
+                partition, offset, lease, member = json.loads(receipt)
+                entries.setdefault(str(member), {})[place] = AcknowledgementEntry(
+                    partition=partition, first=offset, last=offset, lease=lease, type=kind
+                )
+        for member, of_member in entries.items():
+            errors = acknowledge(
+                self._transport,
+                self._group,
+                self._topic,
+                member,
+                tuple(of_member.values()),
+                repeatable=True,
+            )
+            for place, error in zip(of_member, errors, strict=True):
+                results[place] = error
+        return results
