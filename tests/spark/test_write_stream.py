@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 
 from wings_client import Client, Topic
 from wings_server.testing import RunningServer
+from wings_spark.spark_versions import HAS_READ_LIMITS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,6 +91,8 @@ def test_a_batch_that_was_published_and_comes_again_is_not_written_again(
     with wings.stage(copy.target, f"spark.{copy.queries[0].id}.0.left-by-a-crash") as left:
         left.write({"key": ["0"], "n": [99]})
     copy.run()
+    if not HAS_READ_LIMITS:  # Then a run is one batch, here the one that comes again.
+        copy.run()
     assert values(wings, copy.target) == list(range(40))
     assert stages_of(server, copy.target) == []
 
@@ -109,7 +112,7 @@ def test_a_batch_that_fails_is_not_visible_and_comes_again_whole(
     push(wings, copy.source, range(30))
     frame = copy.frame()
     frame = frame.mapInArrow(fail_once, frame.schema)
-    with pytest.raises(PySparkException, match="fails for as often"):
+    with pytest.raises(PySparkException, match=r"fails for as often|Writing job failed"):
         copy.run(frame)
     assert values(wings, copy.target) == []
     copy.run(frame)
