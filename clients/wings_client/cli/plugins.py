@@ -22,6 +22,7 @@ OWN = {
         ("fetch", "fetch", "fetch"),
         ("gather", "gather", "gather"),
         ("push", "push", "push"),
+        ("share", "share", "app"),
         ("tail", "tail", "tail"),
         ("topic", "topic", "app"),
     )

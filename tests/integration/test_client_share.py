@@ -1,0 +1,249 @@
+"""Share groups by the client, sync and async, against a real server."""
+
+import threading
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from fix_client import NewTopic
+
+from wings_client import Client, Delivery, Topic
+from wings_core.errors import (
+    AlreadyExists,
+    GroupNotFound,
+    InvalidArgument,
+    InvalidRecordState,
+    SchemaMismatch,
+)
+
+SHORT = 1_000
+"""The shortest lock, in milliseconds."""
+
+EARLIEST = {"start": "earliest"}
+
+
+@pytest.fixture
+def topic(wings: Client, new_topic: NewTopic) -> Topic:
+    """A topic of ten messages, `n` being the offset."""
+    topic = new_topic()
+    wings.push(topic, {"n": list(range(10))})
+    return topic
+
+
+def numbers(deliveries: Iterable[Delivery]) -> list[int]:
+    columns = [each.batch.column("n") for each in deliveries]
+    return [number.as_py() for column in columns for number in column]
+
+
+def lag(wings: Client, topic: Topic, group: str = "billing") -> int:
+    (partition,) = wings.share_group(group, topic).partitions
+    return partition.lag
+
+
+def test_a_consumer_gets_messages_and_accepts_them(wings: Client, topic: Topic) -> None:
+    wings.create_share_group("billing", topic, EARLIEST)
+    with wings.share_consumer("billing", topic=topic, timeout=0.1) as consumer:
+        taken: list[int] = []
+        for delivery in consumer:
+            assert delivery.delivery_count == 1
+            assert delivery.lock_seconds == 30
+            assert delivery.partition is None
+            assert len(delivery) == delivery.batch.num_rows
+            assert delivery.rows.schema.names == ["n"]
+            assert delivery.offsets == delivery.rows.column("n").to_pylist()
+            assert pa.record_batch(delivery).equals(delivery.batch)
+            taken += delivery.offsets
+            consumer.accept(delivery)
+    assert taken == list(range(10))
+    assert lag(wings, topic) == 0
+
+
+def test_rows_are_settled_each_in_its_way(wings: Client, topic: Topic) -> None:
+    dead = f"{topic.id}-dead"
+    wings.create_share_group("billing", topic, {**EARLIEST, "dlq_topic": dead})
+    with wings.share_consumer("billing", topic, timeout=0) as consumer:
+        (delivery,) = consumer
+        consumer.accept(delivery, rows=slice(0, 4))
+        consumer.reject(delivery, rows=4, reason="no such customer")
+        consumer.release(delivery, rows=[n in {5, 7} for n in range(10)])
+        consumer.renew(delivery, rows=[6, 8])
+        consumer.accept(delivery, rows=[8, 6, -1])
+        again = list(consumer)
+    assert numbers(again) == [5, 7]
+    assert {each.delivery_count for each in again} == {2}
+    letters = wings.fetch(dead, offset=0, min_messages=1, timeout=20).table.to_pylist()
+    assert [(each["source_offset"], each["error"]) for each in letters] == [(4, "no such customer")]
+    assert lag(wings, topic) == 2
+
+
+@pytest.mark.parametrize("rows", [10, [0, 10], [True] * 9, ["a"], -11])
+def test_rows_that_are_not_there_are_refused(wings: Client, topic: Topic, rows: Any) -> None:
+    wings.create_share_group("billing", topic, EARLIEST)
+    with wings.share_consumer("billing", topic, timeout=0) as consumer:
+        (delivery,) = consumer
+        with pytest.raises(InvalidArgument, match="10 rows"):
+            consumer.accept(delivery, rows=rows)
+
+
+def test_what_was_settled_cannot_be_settled_again(wings: Client, topic: Topic) -> None:
+    wings.create_share_group("billing", topic, EARLIEST)
+    with wings.share_consumer("billing", topic, timeout=0) as consumer:
+        (delivery,) = consumer
+        consumer.release(delivery, rows=3)
+        with pytest.raises(InvalidRecordState):
+            consumer.accept(delivery)
+        consumer.accept(delivery, rows=slice(4, None))
+    assert lag(wings, topic) == 4
+
+
+def test_what_is_held_is_renewed_while_the_caller_works(wings: Client, topic: Topic) -> None:
+    wings.create_share_group("billing", topic, {**EARLIEST, "lock_duration_ms": SHORT})
+    with wings.share_consumer("billing", topic, timeout=0) as consumer:
+        (delivery,) = consumer
+        with wings.share_consumer("billing", topic, timeout=2.5 * SHORT / 1000) as other:
+            assert list(other) == [], "the lock does not expire"
+        consumer.accept(delivery)
+    assert lag(wings, topic) == 0
+
+
+@pytest.mark.parametrize("auto_renew", [False, 0.1])
+def test_what_is_not_renewed_expires(wings: Client, topic: Topic, auto_renew: Any) -> None:
+    wings.create_share_group("billing", topic, {**EARLIEST, "lock_duration_ms": SHORT})
+    with wings.share_consumer("billing", topic, timeout=0, auto_renew=auto_renew) as consumer:
+        (delivery,) = consumer
+        with wings.share_consumer("billing", topic, timeout=20) as other:
+            again = next(iter(other))
+            with pytest.raises(InvalidRecordState):
+                consumer.accept(delivery)
+            other.accept(again)
+    assert again.delivery_count == 2
+    assert lag(wings, topic) == 10 - len(again)
+
+
+def test_leaving_gives_back_what_was_not_settled(wings: Client, topic: Topic) -> None:
+    wings.create_share_group("billing", topic, EARLIEST)
+    with wings.share_consumer("billing", topic, timeout=0) as consumer:
+        (delivery,) = consumer
+        consumer.accept(delivery, rows=[0, 1])
+    with wings.share_consumer("billing", topic, timeout=0) as consumer:
+        again = list(consumer)
+    assert numbers(again) == list(range(2, 10))
+    with pytest.raises(ZeroDivisionError), wings.share_consumer("billing", topic) as consumer:
+        len(next(iter(consumer))) // 0
+    (partition,) = wings.share_group("billing", topic).partitions
+    assert partition.in_flight == 0
+
+
+def test_a_released_message_comes_after_its_delay(wings: Client, topic: Topic) -> None:
+    wings.create_share_group("billing", topic, EARLIEST)
+    with wings.share_consumer("billing", topic, timeout=0, max_messages=1) as consumer:
+        delivery = next(iter(consumer))
+        consumer.release(delivery, delay=0.3)
+        second = next(iter(consumer))
+    assert numbers([delivery, second]) == [0, 1]
+    with wings.share_consumer("billing", topic, timeout=20) as consumer:
+        taken: list[int] = []
+        for found in islice(iter(consumer), 20):
+            taken += numbers([found])
+            consumer.accept(found)
+            if 0 in taken:
+                break
+    assert 0 in taken
+
+
+def test_a_waiting_consumer_gets_what_is_pushed(wings: Client, topic: Topic) -> None:
+    wings.create_share_group("billing", topic)
+    found: list[int] = []
+
+    def work() -> None:
+        with wings.share_consumer("billing", topic, timeout=20) as consumer:
+            delivery = next(iter(consumer))
+            found.extend(numbers([delivery]))
+            consumer.accept(delivery)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    wings.push(topic, {"n": [10, 11]})
+    thread.join(30)
+    assert found == [10, 11]
+
+
+def test_closing_ends_the_wait_of_another_thread(wings: Client, topic: Topic) -> None:
+    wings.create_share_group("billing", topic)
+    consumer = wings.share_consumer("billing", topic)
+    ended: list[list[Delivery]] = []
+    waiting = threading.Thread(target=lambda: ended.append(list(consumer)))
+    waiting.start()
+    consumer.close()
+    waiting.join(30)
+    assert ended == [[]]
+
+
+def test_two_consumers_get_each_message_once(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    wings.push(topic, {"n": list(range(500))})
+    wings.create_share_group("billing", topic, EARLIEST)
+    taken: list[int] = []
+
+    def work() -> None:
+        with wings.share_consumer("billing", topic, timeout=0.2, max_messages=7) as consumer:
+            for delivery in consumer:
+                consumer.accept(delivery)
+                taken.extend(numbers([delivery]))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(taken) == list(range(500))
+
+
+def test_a_consumer_of_one_partition_gets_no_others(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic("key: binary", "n: int64", partition_key="key")
+    wings.push(topic, {"key": [b"a", b"b", b"a"], "n": [0, 1, 2]})
+    wings.create_share_group("billing", topic, EARLIEST)
+    with wings.share_consumer("billing", topic, partition=b"a", timeout=0) as consumer:
+        assert numbers(consumer) == [0, 2]
+
+
+def test_groups_are_created_changed_listed_and_deleted(wings: Client, topic: Topic) -> None:
+    created = wings.create_share_group("billing", topic, {"delivery_limit": 3})
+    assert (created.name, created.topic) == ("billing", topic.name)
+    assert created.config["delivery_limit"] == 3
+    with pytest.raises(AlreadyExists):
+        wings.create_share_group("billing", topic)
+    assert wings.create_share_group("billing", topic, if_not_exists=True) == created
+    altered = wings.alter_share_group("billing", topic, {"lock_duration_ms": 2_000})
+    assert (altered.config["delivery_limit"], altered.config["lock_duration_ms"]) == (3, 2_000)
+    assert [group.name for group in wings.share_groups(topic)] == ["billing"]
+    assert topic.name in [group.topic for group in wings.share_groups()]
+    wings.delete_share_group("billing", topic)
+    assert wings.share_groups(topic) == []
+    with pytest.raises(GroupNotFound):
+        wings.share_group("billing", topic)
+    with (
+        pytest.raises(GroupNotFound),
+        wings.share_consumer("billing", topic, timeout=0) as consumer,
+    ):
+        list(consumer)
+    with pytest.raises(InvalidArgument, match="delivery_limit"):
+        wings.create_share_group("billing", topic, {"delivery_limit": 0})
+    with pytest.raises(SchemaMismatch):
+        wings.redrive(topic)
+
+
+def test_dead_letters_are_sent_back_once(wings: Client, topic: Topic) -> None:
+    dead = f"{topic.id}-dead"
+    wings.create_share_group("billing", topic, {**EARLIEST, "dlq_topic": dead})
+    with wings.share_consumer("billing", topic, timeout=0) as consumer:
+        (delivery,) = consumer
+        consumer.reject(delivery, rows=[1, 2])
+        consumer.accept(delivery, rows=[0, *range(3, 10)])
+    assert wings.redrive(dead, filter="source_offset = 1").redriven == 1
+    done = wings.redrive(dead)
+    assert (done.redriven, done.already_redriven, done.failed) == (1, 1, 0)
+    with wings.share_consumer("billing", topic, timeout=0) as consumer:
+        assert sorted(numbers(consumer)) == [1, 2]
