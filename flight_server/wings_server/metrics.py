@@ -25,15 +25,17 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from wings_core.errors import NotFound
+from wings_core.errors import NotFound, Unavailable
 from wings_core.ingest.group_commit import FlushReport
 from wings_core.log import Log
+from wings_core.model import Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.storage.place import Storage
+from wings_core.share.model import ShareGroup, SharePartitionState
 
 SERIES_MAX = 10_000
-"""Series of partitions, and as many of consumers, in one answer."""
+"""Series of partitions, as many of consumers, and of share groups, in one answer."""
 
 CONSUMERS_MAX = 1_000
 """Named consumers looked at for one answer."""
@@ -187,6 +189,9 @@ class _Standing:
     lags: list[tuple[str, TopicName, Partition, int]] = field(
         default_factory=list[tuple[str, TopicName, Partition, int]]
     )
+    groups: list[tuple[ShareGroup, SharePartitionState]] = field(
+        default_factory=list[tuple[ShareGroup, SharePartitionState]]
+    )
     left_out: int = 0
 
 
@@ -228,6 +233,7 @@ class _LogCollector:
             lags.add_metric([consumer, str(topic), partition], lag)
         yield ends
         yield lags
+        yield from _of_groups(standing.groups)
         yield GaugeMetricFamily(
             "wings_series_left_out", "Partitions without series.", standing.left_out
         )
@@ -240,6 +246,7 @@ class _LogCollector:
                 for topic in admin.list_topics(namespace.name):
                     for state in registry.partition_states(topic.uuid):
                         standing.ends[topic.name, state.partition] = state.next_offset
+                    standing.groups += self._groups(topic)
             except NotFound:
                 continue  # Deleted meanwhile.
         for consumer in registry.list_consumers(CONSUMERS_MAX):
@@ -248,6 +255,31 @@ class _LogCollector:
                 lag = max(0, next_offset - entry.offset)
                 standing.lags.append((consumer, entry.topic, entry.partition, lag))
         return _bounded(standing)
+
+    def _groups(self, topic: Topic) -> Iterator[tuple[ShareGroup, SharePartitionState]]:
+        shares = self._log.shares
+        for group in shares.of_topic(topic.name):
+            try:
+                states = shares.describe(group)
+            except Unavailable:
+                continue  # No majority of the replicas answers; the other groups have series.
+            yield from ((group, state) for state in states)
+
+
+def _of_groups(groups: list[tuple[ShareGroup, SharePartitionState]]) -> Iterator[Metric]:
+    labels = ["group", "topic", "partition"]
+    lag = GaugeMetricFamily(
+        "wings_share_lag", "Messages that a share group has not finished.", labels=labels
+    )
+    in_flight = GaugeMetricFamily(
+        "wings_share_in_flight", "Messages that members of a share group hold.", labels=labels
+    )
+    for group, state in groups:
+        values = [group.name, str(group.topic.name), state.partition]
+        lag.add_metric(values, state.lag)
+        in_flight.add_metric(values, state.in_flight)
+    yield lag
+    yield in_flight
 
 
 def _storage_metrics(storage: Storage) -> Iterator[Metric]:
@@ -286,5 +318,9 @@ def _storage_metrics(storage: Storage) -> Iterator[Metric]:
 
 def _bounded(standing: _Standing) -> _Standing:
     ends = list(standing.ends.items())
-    left_out = max(0, len(ends) - SERIES_MAX) + max(0, len(standing.lags) - SERIES_MAX)
-    return _Standing(dict(ends[:SERIES_MAX]), standing.lags[:SERIES_MAX], left_out)
+    left_out = sum(
+        max(0, len(series) - SERIES_MAX) for series in (ends, standing.lags, standing.groups)
+    )
+    return _Standing(
+        dict(ends[:SERIES_MAX]), standing.lags[:SERIES_MAX], standing.groups[:SERIES_MAX], left_out
+    )

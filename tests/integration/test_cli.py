@@ -703,3 +703,79 @@ def test_gather_counts_for_each_source_on_a_terminal(server: RunningServer, topi
     assert re.search(rf"{topic}/JFK +1 +5", text)
     assert re.search(rf"{topic}/LAX +1 +5", text)
     assert text.rstrip().splitlines()[-1].startswith("complete: 2 replies, 10 messages")
+
+
+# Share groups.
+
+
+@pytest.fixture
+def shared(wings: Wings, new_topic_id: str) -> str:
+    """A topic of three messages with the group `billing`, which has dead letters."""
+    assert wings("topic", "create", new_topic_id, "--field", "n:int64").status == 0
+    with wings_client.connect(os.environ["WINGS_ENDPOINT"]) as client:
+        client.push(new_topic_id, {"n": [0, 1, 2]})
+    group = ("billing", new_topic_id)
+    options = ("--from", "earliest", "--limit", 2, "--lock", 60, "--dlq", f"{new_topic_id}-dead")
+    created = wings("share", "create", *group, *options)
+    assert created.status == 0
+    assert created.out == (
+        f"billing of {new_topic_id}: 60 s lock, 2 deliveries, dead letters to "
+        f"{new_topic_id}-dead, 3 messages behind\n"
+    )
+    return new_topic_id
+
+
+def test_share_groups_are_managed(wings: Wings, shared: str) -> None:
+    listed = wings("share", "list", shared)
+    assert re.search(
+        rf"^{shared} +│ billing +│ +60 s │ +2 │ {shared}-dead$", listed.out, re.MULTILINE
+    )
+    assert "delivery_limit: 2" in wings("share", "describe", "billing", shared).out
+    altered = wings("share", "alter", "billing", shared, "--limit", 7)
+    assert "60 s lock, 7 deliveries" in altered.out
+    assert wings("share", "alter", "billing", shared).status == 2
+    again = wings("share", "create", "billing", shared)
+    assert (again.status, "already" in again.err) == (1, True)
+    assert wings("share", "create", "billing", shared, "--if-not-exists").status == 0
+    assert wings("share", "create", "other", shared, "--from", "7").status == 2
+    assert wings("share", "create", "timed", shared, "--from", "2026-11-20T12:00:00Z").status == 0
+    assert wings("share", "delete", "billing", shared).status == 2
+    deleted = wings("share", "delete", "billing", shared, "--yes")
+    assert deleted.out == f"billing of {shared} is deleted\n"
+    gone = wings("share", "describe", "billing", shared)
+    assert (gone.status, "has no group 'billing'" in gone.err) == (1, True)
+
+
+def test_share_consume_shows_messages_and_accepts_them(wings: Wings, shared: str) -> None:
+    arguments = ("share", "consume", "billing", shared, "--format", "json", "--timeout", 300)
+    taken = wings(*arguments)
+    assert taken.status == 0
+    assert [json.loads(line) for line in taken.out.splitlines()] == [{"n": n} for n in range(3)]
+    assert wings(*arguments).out == ""
+    assert (
+        "0 messages behind, 0 of them in flight"
+        in wings("share", "describe", "billing", shared).out
+    )
+
+
+def test_dead_letters_are_listed_shown_and_sent_back(wings: Wings, shared: str) -> None:
+    dead = f"{shared}-dead"
+    with (
+        wings_client.connect(os.environ["WINGS_ENDPOINT"]) as client,
+        client.share_consumer("billing", shared, timeout=0) as consumer,
+    ):
+        (delivery,) = consumer
+        consumer.reject(delivery, rows=[1], reason="bad")
+        consumer.accept(delivery, rows=[0, 2])
+    listed = wings("share", "dlq", "list").out
+    assert re.search(rf"^{dead} +│ billi.*{shared} +│ +1$", listed, re.MULTILINE)
+    shown = wings("share", "dlq", "show", dead, "--filter", "error = 'bad'", "--format", "json")
+    (letter,) = json.loads(shown.out)
+    assert (letter["source_offset"], letter["reason"]) == (1, "rejected")
+    messages = wings("share", "dlq", "show", dead, "--messages", "--format", "json")
+    assert json.loads(messages.out) == [{"n": 1}]
+    assert wings("share", "dlq", "show", shared).status == 1
+    sent = wings("share", "dlq", "redrive", dead)
+    assert (sent.status, sent.out) == (0, "1 dead letters sent back\n")
+    again = wings("share", "dlq", "redrive", dead, "--filter", "reason = 'rejected'")
+    assert again.out == "0 dead letters sent back, 1 were sent back before\n"
