@@ -31,8 +31,8 @@ from wings_core.log import Log
 from wings_core.model import Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
-from wings_core.storage.place import Storage
 from wings_core.share.model import ShareGroup, SharePartitionState
+from wings_core.storage.place import Storage
 
 SERIES_MAX = 10_000
 """Series of partitions, as many of consumers, and of share groups, in one answer."""

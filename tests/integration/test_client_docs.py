@@ -1,4 +1,4 @@
-"""The examples of docs/client.md, run one after another."""
+"""The examples of docs/client.md and docs/share.md, each page run from its top."""
 
 import contextlib
 import io
@@ -11,7 +11,7 @@ import pytest
 
 from wings_server.testing import running_server
 
-PAGE = Path(__file__).parents[2] / "docs" / "client.md"
+DOCS = Path(__file__).parents[2] / "docs"
 ENDPOINT = "grpc://127.0.0.1:7777"
 _FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -24,8 +24,8 @@ class Example:
     """What it prints, where the page shows it."""
 
 
-def examples() -> list[Example]:
-    text = PAGE.read_text(encoding="utf-8")
+def examples(page: Path) -> list[Example]:
+    text = page.read_text(encoding="utf-8")
     found: list[Example] = []
     for match in _FENCED.finditer(text):
         kind, body = match.groups()
@@ -37,16 +37,19 @@ def examples() -> list[Example]:
     return found
 
 
-def test_the_examples_of_the_page_do_what_it_says() -> None:
+@pytest.mark.parametrize(("name", "examples_min"), [("client.md", 16), ("share.md", 6)])
+def test_the_examples_of_a_page_do_what_it_says(name: str, examples_min: int) -> None:
     for needed in ("pandas", "polars"):
         pytest.importorskip(needed)
-    assert len(examples()) > 15
+    page = DOCS / name
+    found = examples(page)
+    assert len(found) >= examples_min
     names: dict[str, Any] = {}
     with running_server() as server:
-        for example in examples():
+        for example in found:
             code = "\n" * (example.line - 1) + example.code.replace(ENDPOINT, server.flight)
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
-                exec(compile(code, str(PAGE), "exec"), names)
+                exec(compile(code, str(page), "exec"), names)
             if example.output is not None:
                 assert printed.getvalue() == example.output, f"line {example.line}"
