@@ -1,0 +1,98 @@
+"""A crash between a dead letter and its tombstone leaves one dead letter."""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from wings_core.data_directory import DataDirectory
+from wings_core.errors import Unavailable
+from wings_core.fetch.fetcher import Cancel, Cursor
+from wings_core.fetch.selection import Selection
+from wings_core.ingest.group_commit import PushStream
+from wings_core.ingest.prepare import Preparer, PushOptions
+from wings_core.log import Log
+from wings_core.names import TopicName
+from wings_core.partitions import UNPARTITIONED
+from wings_core.share.interfaces import LeaseEntry, Part
+from wings_core.share.model import (
+    Acknowledgement,
+    AcknowledgementResult,
+    LeasedRange,
+    OffsetRange,
+    ShareConfig,
+    ShareGroup,
+    ShareKey,
+)
+from wings_core.share.replica import Replica
+from wings_core.times import Deadline
+
+ORDERS, DEAD = TopicName.parse("orders"), TopicName.parse("dead")
+
+
+@contextmanager
+def opened(path: Path) -> Generator[Log]:
+    with DataDirectory.open(path) as directory:
+        log = Log.open(directory)
+        try:
+            yield log
+        finally:
+            log.close()
+
+
+def acquire(log: Log, group: ShareGroup) -> list[LeasedRange]:
+    return log.shares.acquire(group, "one", None, 100, Deadline.after(20), Cancel())
+
+
+def reject(log: Log, group: ShareGroup, leased: LeasedRange) -> AcknowledgementResult:
+    entry = Acknowledgement(
+        leased.partition, leased.start_offset, leased.end_offset, leased.lease, "reject"
+    )
+    (result,) = log.shares.acknowledge(group, "one", [entry])
+    return result
+
+
+def letters(log: Log) -> list[int]:
+    topic = log.admin.get_topic(DEAD)
+    state = log.registry.partition_state(topic.uuid, UNPARTITIONED)
+    cursor = Cursor(topic, UNPARTITIONED, 0, Selection.of(topic, ["source_offset"]))
+    chunks = log.fetcher.scan(cursor, state.next_offset, Cancel())
+    columns: list[Any] = [chunk.batch.column(0) for ahead in chunks for chunk in ahead]
+    return [number.as_py() for column in columns for number in column]
+
+
+def test_a_crash_between_dead_letter_and_tombstone_leaves_one_dead_letter(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    with opened(tmp_path / "data") as log:
+        topic = log.admin.create_topic(ORDERS, pa.schema([pa.field("n", pa.int64())]))
+        batch = pa.record_batch({"n": pa.array(range(5), pa.int64())})
+        prepared = Preparer(topic, log.limits).prepare(batch, PushOptions())
+        log.group_commit.submit(PushStream(), prepared, awaited=True).accepted()
+        config = ShareConfig(start="earliest", dlq_topic="dead", lock_duration_ms=1_000)
+        group = log.shares.create(ORDERS, "billing", config)
+        (leased,) = acquire(log, group)
+
+        def crash(
+            replica: Replica,
+            key: ShareKey,
+            entries: Sequence[LeaseEntry],
+            repair: Sequence[OffsetRange] = (),
+        ) -> list[Part]:
+            raise Unavailable("the process died")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Replica, "tombstone", crash)
+            assert isinstance(reject(log, group, leased).error, Unavailable)
+        assert letters(log) == [0, 1, 2, 3, 4]
+    with opened(tmp_path / "data") as log:
+        group = log.shares.find(ORDERS, "billing")
+        again: list[LeasedRange] = []
+        while sum(each.messages for each in again) < 5:
+            again += acquire(log, group)
+        assert all(reject(log, group, each).error is None for each in again)
+        assert letters(log) == [0, 1, 2, 3, 4]
+        (state,) = log.shares.describe(group)
+        assert (state.lag, state.start_offset) == (0, 5)
