@@ -1,4 +1,4 @@
-"""A cluster on this machine: PostgreSQL, a metadata service, three Flight nodes on one directory.
+"""A cluster on this machine: PostgreSQL, a metadata service, three replicas of holds, three nodes.
 
 Starts all of it as processes of their own, on free ports and a temporary directory, takes a tour
 (pushes, wakes a long poll across nodes, scans from all, kills a node under load and counts), and
@@ -38,6 +38,7 @@ def run(directory: Path, arguments: argparse.Namespace) -> None:
     """Start the cluster, take the tour, and serve."""
     with Cluster(directory, arguments.metadata_url) as cluster:
         say(f"metadata service at {cluster.metadata.address}, over PostgreSQL")
+        say(f"replicas of holds at {', '.join(replica.address for replica in cluster.holds)}")
         for number, node in enumerate(cluster.nodes, 1):
             say(f"node {number} at {node.flight} and {node.http} (process {node.pid})")
         tour(cluster, arguments.rows)
