@@ -18,6 +18,7 @@ from benchmarks import (
     poll,
     put,
     scan,
+    share,
     spark,
 )
 from benchmarks.harness import Row, report
@@ -27,6 +28,7 @@ SUITES: dict[str, Callable[[], Iterator[Row]]] = {
     "cli": cli.run,
     "gather": gather.run,
     "scan": scan.run,
+    "share": share.run,
     "put": put.run,
     "poll": poll.run,
     "http": http.run,

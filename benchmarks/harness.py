@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -96,6 +96,12 @@ def at_most(name: str, unit: str, bound: float, values: list[float]) -> Row:
         hold=f"≤ {bound:g} {unit}",
         holds=median <= bound,
     )
+
+
+def at_least(name: str, unit: str, bound: float, values: list[float]) -> Row:
+    """Hold a rate itself against a bound, where the design gives no baseline."""
+    row = at_most(name, unit, bound, values)
+    return replace(row, hold=f"≥ {bound:g} {unit}", holds=row.wings >= bound)
 
 
 def median_seconds(call: Callable[[], object], times: int) -> float:
