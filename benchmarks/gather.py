@@ -3,7 +3,6 @@
 A topic of 64 partitions, each with a batch of 1 MiB or a small one.
 """
 
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 import wings_client
-from benchmarks.harness import Row, act, compare, ticket
+from benchmarks.harness import Row, act, compare, compare_in_turn, ticket
 from wings_client import Client
 from wings_client.gather import Request
 from wings_server.testing import server_process
@@ -26,6 +25,9 @@ POOL_THREADS = (8, 64)
 take on a few cores, and as many as a gather may have."""
 
 FIRST_REPLIES = 50
+
+PAUSE_SECONDS = 0.02
+"""After each first reply, so that what it left behind has ended before the next."""
 
 
 def run() -> Iterator[Row]:
@@ -89,12 +91,13 @@ def _figures(
                 _rate(pooled, gathers),
                 runs=9,
             )
-    yield compare(
+    yield compare_in_turn(
         f"gather's first reply, {shown}, against the first batch of a single DoGet",
         "ms",
         1.2,
-        lambda: _median_ms(lambda: _first_of_gather(client, requests)),
-        lambda: _median_ms(lambda: _first_of_one(plain, tickets[0])),
+        lambda: _first_of_gather(client, requests),
+        lambda: _first_of_one(plain, tickets[0]),
+        times=FIRST_REPLIES,
         more_is_better=False,
     )
 
@@ -104,15 +107,9 @@ def _first_of_gather(client: Client, requests: list[Request]) -> float:
     with client.gather(requests) as gather:
         replies = iter(gather)  # Kept: letting go of it ends the gather, which is not measured.
         next(replies)
-        return time.perf_counter() - started
-
-
-def _median_ms(measure: Callable[[], float]) -> float:
-    values: list[float] = []
-    for _ in range(FIRST_REPLIES):
-        values.append(measure())
-        time.sleep(0.02)  # So that what the last one left behind has ended.
-    return statistics.median(values) * 1e3
+        seconds = time.perf_counter() - started
+    time.sleep(PAUSE_SECONDS)
+    return seconds * 1e3
 
 
 def _first_of_one(plain: flight.FlightClient, wanted: flight.Ticket) -> float:
@@ -121,7 +118,8 @@ def _first_of_one(plain: flight.FlightClient, wanted: flight.Ticket) -> float:
     reader.read_chunk()
     seconds = time.perf_counter() - started
     reader.cancel()
-    return seconds
+    time.sleep(PAUSE_SECONDS)
+    return seconds * 1e3
 
 
 def _read(plain: flight.FlightClient, wanted: flight.Ticket) -> int:
