@@ -39,6 +39,9 @@ _LOCK = "LOCK"
 _METADATA_LOCK = "METADATA.LOCK"
 _STORE = "STORE"
 _HOT = "HOT"
+
+_REMOTE = "REMOTE"
+"""Where old pages go, if that is not the directory itself."""
 _FORMAT_TEXT = re.compile(r"wings data directory, format (\d{1,9})\n", re.ASCII)
 
 _NOT_OURS_BUT_HARMLESS = {"lost+found"}
@@ -159,16 +162,7 @@ class DataDirectory:
             InvalidArgument: It was used with another.
             Unavailable: The file system refuses.
         """
-        with _file_system_errors(self.path):
-            try:
-                before = (self.path / _HOT).read_text(encoding="utf-8").strip()
-            except FileNotFoundError:
-                before = None
-        if wanted is not None and before is not None and wanted != before:
-            raise InvalidArgument(
-                f"{self.path} has its new messages at {before}, and cannot have them at {wanted}"
-            )
-        return wanted or before
+        return self._url(_HOT, "new", wanted)
 
     def keep_hot_url(self, url: str) -> None:
         """Note where new pages go, durably, before the first of them does.
@@ -176,9 +170,37 @@ class DataDirectory:
         Raises:
             Unavailable: The file system refuses.
         """
+        self._keep_url(_HOT, url)
+
+    def remote_url(self, wanted: str | None) -> str | None:
+        """Return where old pages go; as `hot_url`."""
+        return self._url(_REMOTE, "old", wanted)
+
+    def keep_remote_url(self, url: str) -> None:
+        """Note where old pages go; as `keep_hot_url`."""
+        self._keep_url(_REMOTE, url)
+
+    @property
+    def merged(self) -> Path:
+        """Where old pages go that have no object store to go to."""
+        return self.path / "merged"
+
+    def _url(self, file: str, what: str, wanted: str | None) -> str | None:
         with _file_system_errors(self.path):
-            if not (self.path / _HOT).exists():
-                _write_durably(self.path, _HOT, f"{url}\n")
+            try:
+                before = (self.path / file).read_text(encoding="utf-8").strip()
+            except FileNotFoundError:
+                before = None
+        if wanted is not None and before is not None and wanted != before:
+            raise InvalidArgument(
+                f"{self.path} has its {what} messages at {before}, and cannot have them at {wanted}"
+            )
+        return wanted or before
+
+    def _keep_url(self, file: str, url: str) -> None:
+        with _file_system_errors(self.path):
+            if not (self.path / file).exists():
+                _write_durably(self.path, file, f"{url}\n")
 
     def _bound_to(self) -> str | None:
         try:

@@ -8,7 +8,7 @@ from wings_core.data_directory import DataDirectory
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.ingest.group_commit import FlushReport, GroupCommit
 from wings_core.limits import Limits
-from wings_core.maintain import Maintainer
+from wings_core.maintain import Maintainer, Tiering
 from wings_core.metadata.interfaces import (
     Admin,
     Groups,
@@ -48,6 +48,10 @@ SHARED_GRACE_SECONDS = 300.0
 of a node that has ended is not refused in vain. A later one is: see `OffsetRegistry.retire`."""
 
 
+TIER_AFTER_MS = 3_600_000
+"""The age at which messages move to a remote store, where their topic does not say, in ms."""
+
+
 class Log:
     """All parts of an embedded log, opened and closed together.
 
@@ -64,7 +68,7 @@ class Log:
         fetcher: The way out.
         shares: Share groups.
         limits: The bounds in force.
-        maintainer: Drops what is kept no longer.
+        maintainer: Moves what is old, and drops what is kept no longer.
     """
 
     def __init__(
@@ -91,7 +95,16 @@ class Log:
         self.fetcher = Fetcher(store, self.registry, limits)
         self._metadata = metadata
         self._reclaimer = Reclaimer(self.registry, self.stages, store, limits.stage_seconds_max)
-        self.maintainer = Maintainer(metadata, limits.maintenance_seconds, self._reclaimer.wake)
+        tiering = Tiering(
+            self.registry,
+            self.maintenance,
+            store,
+            storage.remote,
+            TIER_AFTER_MS if "remote" in storage.objects else None,
+        )
+        self.maintainer = Maintainer(
+            metadata, limits.maintenance_seconds, self._reclaimer.wake, tiering
+        )
         try:
             self.shares = _open_shares(metadata.groups, self, open_coordinator)
         except BaseException:
@@ -107,6 +120,7 @@ class Log:
         metadata_url: str | None = None,
         hot_url: str | None = None,
         hold_replicas: Sequence[str] = (),
+        remote_url: str | None = None,
     ) -> Self:
         """Open the log of a data directory that the caller has locked.
 
@@ -118,6 +132,7 @@ class Log:
             hot_url: The object store that new pages go to, if not to segments; see `open_storage`.
             hold_replicas: `HOST:PORT` of the replicas of share groups' holds; none: the only one is
                 in the data directory.
+            remote_url: The one that old pages go to.
 
         Raises:
             Internal: Its metadata cannot be opened.
@@ -132,7 +147,11 @@ class Log:
             if isinstance(metadata, SqliteMetadata):
                 directory.bind(metadata.store_id, own=True)
             storage = open_storage(
-                directory, limits, hot_url=hot_url, store_id=lambda: metadata.store_id
+                directory,
+                limits,
+                hot_url=hot_url,
+                remote_url=remote_url,
+                store_id=lambda: metadata.store_id,
             )
         except BaseException:
             metadata.close()
@@ -151,6 +170,7 @@ class Log:
         on_flush: Callable[[FlushReport], None] | None = None,
         hot_url: str | None = None,
         hold_replicas: Sequence[str] = (),
+        remote_url: str | None = None,
     ) -> Self:
         """Open the log of a node: metadata at a service, pages in a directory shared with others.
 
@@ -165,6 +185,7 @@ class Log:
                 nodes.
             hold_replicas: `HOST:PORT` of the replicas of share groups' holds; the same for all
                 nodes. None: share groups are refused.
+            remote_url: The one that old pages go to; the same for all nodes.
 
         Raises:
             Unavailable: The service or the object store cannot be reached.
@@ -178,6 +199,7 @@ class Log:
             directory,
             limits,
             hot_url=hot_url,
+            remote_url=remote_url,
             store_id=lambda: store_id,
             grace_seconds=SHARED_GRACE_SECONDS,
         )

@@ -37,6 +37,18 @@ class TopicConfig(BaseModel):
         description="Stored bytes that each partition keeps at least, of its newest messages. "
         "Null: all.",
     )
+    tier_after_ms: int | None = Field(
+        default=None,
+        ge=0,
+        description="Milliseconds after their timestamp that messages move to the remote store, "
+        "small pages merged into large compressed segments. Null: an hour where the server has a "
+        "remote store of its own, else never.",
+    )
+    segment_bytes: int = Field(
+        default=64 * 1024 * 1024,
+        ge=1,
+        description="Stored bytes of pages that are merged into one segment, about.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +102,11 @@ class Location:
     start_offset: int
     end_offset: int
     timestamp: int
-    """Of every row of the page, in microseconds since the epoch."""
+    """Of the last row of the page, in microseconds since the epoch; never before the others'."""
     address: PageAddress
+    first_timestamp: int | None = None
+    """Of the first row of a merged page, which holds a timestamp for each row in a last column of
+    its own; None: every row has `timestamp`, and the page holds none."""
 
     @property
     def rows(self) -> int:
@@ -368,6 +383,18 @@ class Expired:
 
     log_start_offset: int
     """Where the log starts now."""
+    pages: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TierState:
+    """What a partition has in one tier."""
+
+    partition: Partition
+    remote: bool
+    """Merged pages, in the remote store; else as they were written."""
     pages: int
     rows: int
     bytes: int

@@ -102,7 +102,7 @@ def offset_for_timestamp(log: Log, body: OffsetForTimestamp) -> Json:
     """Return the offset of the first message at or after a time, else the next offset."""
     topic = _topic(log, body.topic)
     partition = partition_of(body.partition, topic.key_type)
-    offset = log.registry.offset_for_timestamp(topic.uuid, partition, body.timestamp_us)
+    offset = log.fetcher.offset_for_timestamp(topic, partition, body.timestamp_us)
     return {"offset": offset}
 
 

@@ -68,6 +68,14 @@ def serve(
             "node, its metadata service.",
         ),
     ] = None,
+    remote: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Object store that old messages move to, merged and compressed; as --hot. "
+            "Default: that of before, at first the data directory.",
+        ),
+    ] = None,
     flight: Annotated[
         str | None,
         typer.Option(
@@ -126,6 +134,7 @@ def serve(
         "metadata": metadata,
         "hot": hot,
         "hold_replicas": hold_replicas,
+        "remote": remote,
         "flight": flight,
         "advertise": advertise,
         "http": http,

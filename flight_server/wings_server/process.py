@@ -119,7 +119,15 @@ def _open_log(settings: Settings, started: ExitStack, metrics: Metrics) -> Log:
         directory = started.enter_context(DataDirectory.open(settings.data_dir))
         url = settings.metadata_url
         secret = None if url is None else url.get_secret_value()
-        return Log.open(directory, settings.limits, metrics.flushed, secret, settings.hot, replicas)
+        return Log.open(
+            directory,
+            settings.limits,
+            metrics.flushed,
+            secret,
+            settings.hot,
+            replicas,
+            settings.remote,
+        )
     if settings.metadata_url is not None:
         raise InvalidArgument("metadata is at a service or in PostgreSQL: give one of the two")
     from wings_core.metadata.remote import RemoteMetadata
@@ -127,7 +135,15 @@ def _open_log(settings: Settings, started: ExitStack, metrics: Metrics) -> Log:
     directory = started.enter_context(DataDirectory.open(settings.data_dir, "pages"))
     metadata = started.enter_context(closing(RemoteMetadata(str(settings.metadata))))
     replicas = replicas or [str(settings.metadata)]  # It serves one beside the metadata.
-    return Log.join(directory, metadata, settings.limits, metrics.flushed, settings.hot, replicas)
+    return Log.join(
+        directory,
+        metadata,
+        settings.limits,
+        metrics.flushed,
+        settings.hot,
+        replicas,
+        settings.remote,
+    )
 
 
 def _advertised(settings: Settings, flight: Address) -> Address:

@@ -137,6 +137,11 @@ class Settings(BaseSettings):
         "the same for all nodes. None given: the data directory of an embedded server, and for a "
         "node its metadata service.",
     )
+    remote: ObjectStoreUrl | None = Field(
+        default=None,
+        description="Object store that old messages move to; none given: that of before, at first "
+        "the data directory.",
+    )
     flight: AddressSetting = Field(
         default=Address("127.0.0.1", 7777), description="Where Arrow Flight is served."
     )

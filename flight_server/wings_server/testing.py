@@ -99,6 +99,7 @@ def running_server(
     limits: Limits | None = None,
     drain_seconds: float = 10.0,
     hot: str | None = None,
+    remote: str | None = None,
 ) -> Generator[RunningServer]:
     """Run a server in this process, on free ports, for as long as the `with` lasts.
 
@@ -108,6 +109,7 @@ def running_server(
         limits: The bounds in force.
         drain_seconds: Longest wait for calls under way at the stop.
         hot: URL of the object store that new pages go to.
+        remote: URL of the object store that old pages go to.
     """
     if not structlog.is_configured():
         logs.route_to_logging()  # Unconfigured, structlog prints on standard output.
@@ -119,6 +121,7 @@ def running_server(
             drain_seconds=drain_seconds,
             limits=limits or Limits(),
             hot=hot,
+            remote=remote,
         )
         server = Server(settings)
         server.start()

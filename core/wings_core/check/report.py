@@ -79,6 +79,8 @@ class Page:
     """None in a stage, as is the next."""
     end_offset: int | None = None
     stage: str | None = None
+    merged: bool = False
+    """Whether it holds a timestamp for each row."""
 
     @classmethod
     def committed(cls, topic: Topic, state: PartitionState, location: Location) -> "Page":
@@ -90,6 +92,7 @@ class Page:
             location.address,
             location.start_offset,
             location.end_offset,
+            merged=location.first_timestamp is not None,
         )
 
     @classmethod

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from wings_core.check.report import Page, Problem
+from wings_core.metadata.maintenance import first_timestamp
 from wings_core.model import Location, PartitionState, Topic
 
 
@@ -33,11 +34,14 @@ class Walk:
             yield wrong("its last offset is before its first")
         if end >= self._state.next_offset:
             yield wrong(f"its offsets reach past the log's end, {self._state.next_offset}")
-        if self._last_timestamp is not None and location.timestamp < self._last_timestamp:
+        first_of_page = first_timestamp(location)
+        if self._last_timestamp is not None and first_of_page < self._last_timestamp:
             yield wrong(
-                f"its timestamp {location.timestamp} is before {self._last_timestamp}, "
+                f"its timestamp {first_of_page} is before {self._last_timestamp}, "
                 "that of the page before"
             )
+        if location.timestamp < first_of_page:
+            yield wrong(f"its timestamps begin at {first_of_page} and end at {location.timestamp}")
         self._last_timestamp = location.timestamp
         self._bytes += location.address.length
         self.next_offset = max(expected, end + 1)

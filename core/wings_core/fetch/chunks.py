@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wings_core.errors import StorageCorrupt
+from wings_core.fetch.pages import PageReader
 from wings_core.fetch.selection import Selection
 from wings_core.limits import Limits
 from wings_core.model import Location, Topic
@@ -36,7 +37,8 @@ class _Piece:
     """Rows of one page, or of a part of it."""
 
     start_offset: int
-    timestamp: int
+    timestamps: "int | pa.Array[Any]"
+    """One for all rows, or one for each."""
     rows: pa.RecordBatch
     bytes: int
     """At most so many of its page, by the page's length: adding up buffers would take longer than
@@ -84,7 +86,7 @@ class ChunkReader:
     """
 
     def __init__(self, store: FolioStore, limits: Limits) -> None:
-        self._store = store
+        self._pages = PageReader(store)
         self._limits = limits
 
     def read(
@@ -136,42 +138,38 @@ class ChunkReader:
     ) -> Iterator[_Piece]:
         """Read pages one after another, and cut those that are above the wire's bounds."""
         wanted = [each for each in locations if each.start_offset < stop_offset]
-        addresses = [location.address for location in wanted]
-        pages = self._store.read_all(addresses, topic.uuid, topic.schema, selection.stored_columns)
-        for location, page in zip(wanted, pages, strict=True):
-            _check_rows(topic, location, page)
+        pages = self._pages.read(
+            topic, wanted, selection.stored_columns, timestamps=selection.system_columns
+        )
+        for location, (page, timestamps) in zip(wanted, pages, strict=True):
             begin = max(start_offset, location.start_offset)
             end = min(stop_offset, location.end_offset + 1)
             size = location.address.length
-            step = self._wire_rows(location)
+            if location.first_timestamp is not None:
+                size = page.nbytes  # It is stored compressed.
+            step = self._wire_rows(location.rows, size)
             if end - begin == location.rows <= step:
-                yield _Piece(begin, location.timestamp, page, size)
+                yield _Piece(begin, timestamps, page, size)
                 continue
             for offset in range(begin, end, step):
                 rows = page.slice(offset - location.start_offset, min(step, end - offset))
                 for part in _cut(rows, self._limits.wire_bytes_max):
                     part_bytes = max(part.nbytes, size * part.num_rows // location.rows)
-                    yield _Piece(offset, location.timestamp, part, part_bytes)
+                    first = offset - location.start_offset
+                    if not isinstance(timestamps, int):
+                        yield _Piece(
+                            offset, timestamps.slice(first, part.num_rows), part, part_bytes
+                        )
+                    else:
+                        yield _Piece(offset, timestamps, part, part_bytes)
                     offset += part.num_rows
 
-    def _wire_rows(self, location: Location) -> int:
+    def _wire_rows(self, rows: int, size: int) -> int:
         """Return how many rows of a page make one batch on the wire, if all are of one size."""
         rows_max = self._limits.wire_rows_max
-        size = location.address.length
         if size > self._limits.wire_bytes_max:
-            rows_max = min(rows_max, location.rows * self._limits.wire_bytes_max // size)
+            rows_max = min(rows_max, rows * self._limits.wire_bytes_max // size)
         return max(1, rows_max)
-
-
-def _check_rows(topic: Topic, location: Location, page: pa.RecordBatch) -> None:
-    if page.num_rows != location.rows:
-        address = location.address
-        raise StorageCorrupt(
-            f"a page of {topic.name} has {page.num_rows} rows where metadata says "
-            f"{location.rows} (file {address.folio}, position {address.position})",
-            folio=address.folio,
-            position=address.position,
-        )
 
 
 def _cut(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
@@ -220,7 +218,7 @@ def _is_small(piece: _Piece, selection: Selection, limits: Limits) -> bool:
 def _chunk(run: _Run, selection: Selection, rows_max: int) -> Chunk:
     """Merge a run's pieces, apply the filter, and end with the last row that may be delivered."""
     rows = run.merged()
-    timestamps = [(piece.timestamp, piece.rows.num_rows) for piece in run.pieces]
+    timestamps = [(piece.timestamps, piece.rows.num_rows) for piece in run.pieces]
     batch = selection.deliver(rows, run.start_offset, timestamps)
     end_offset = run.start_offset + run.rows - 1
     size = int(run.bytes * selection.stored_share)

@@ -10,11 +10,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from wings_core.errors import StorageCorrupt, WingsError
+from wings_core.errors import OffsetOutOfRange, StorageCorrupt, WingsError
 from wings_core.fetch.chunks import Chunk, ChunkReader
+from wings_core.fetch.pages import PageReader
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.fetch.waits import Waits
@@ -93,6 +96,7 @@ class Fetcher:
 
     def __init__(self, store: FolioStore, registry: OffsetRegistry, limits: Limits) -> None:
         self._chunks = ChunkReader(store, limits)
+        self._pages = PageReader(store)
         self._registry = registry
         self.waits = Waits(limits.calls_waiting_max)
 
@@ -214,6 +218,36 @@ class Fetcher:
                 cursor.offset = ahead[-1].end_offset + 1
                 yield [chunk for chunk in ahead if chunk.batch.num_rows]
                 cancel.check()
+
+    def offset_for_timestamp(self, topic: Topic, partition: Partition, timestamp: int) -> int:
+        """Return the offset of the first message at or after a time, else the next offset.
+
+        Args:
+            topic: The topic.
+            partition: One that need not have been written to yet.
+            timestamp: Microseconds since the epoch.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+            StorageCorrupt: The page that tells is damaged.
+        """
+        moves = 0
+        while True:
+            offset = self._registry.offset_for_timestamp(topic.uuid, partition, timestamp)
+            try:
+                found = self._registry.locate(topic.uuid, partition, offset, 1).locations
+                first = found[0].first_timestamp if found else None
+                if first is None or first >= timestamp or found[0].timestamp < timestamp:
+                    return offset
+                (page,) = self._pages.read(topic, found[:1], (), timestamps=True)
+            except (StorageCorrupt, OffsetOutOfRange):
+                moves += 1  # By retention, or to another place.
+                if moves > MOVES_MAX:
+                    raise
+                continue
+            times = cast("pa.Array[Any]", page[1])
+            late = pc.greater_equal(times, pa.scalar(timestamp, times.type))
+            return found[0].start_offset + int(pc.index(late, pa.scalar(True)).as_py())
 
     def _read(
         self, cursor: Cursor, locations: Sequence[Location], stop_offset: int, rows_max: int

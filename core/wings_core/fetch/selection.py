@@ -10,9 +10,9 @@ import pyarrow as pa
 from wings_core.contracts.tickets import resolve_columns
 from wings_core.fetch.filter import RowFilter
 from wings_core.model import Topic
+from wings_core.storage.segment_file import TIMESTAMP_FIELD as TIMESTAMP_FIELD
 
 OFFSET_FIELD = pa.field("__offset", pa.int64(), nullable=False)
-TIMESTAMP_FIELD = pa.field("__timestamp", pa.timestamp("us", tz="UTC"), nullable=False)
 
 _INT64 = struct.Struct("=q")
 
@@ -91,14 +91,18 @@ class Selection:
         return self.row_filter.mask(rows.select(needed))
 
     def deliver(
-        self, rows: pa.RecordBatch, start_offset: int, timestamps: Sequence[tuple[int, int]]
+        self,
+        rows: pa.RecordBatch,
+        start_offset: int,
+        timestamps: "Sequence[tuple[int | pa.Array[Any], int]]",
     ) -> pa.RecordBatch:
         """Shape stored rows as the reader gets them.
 
         Args:
             rows: A batch of the stored columns.
             start_offset: Of its first row.
-            timestamps: Runs of (timestamp, number of rows) that add up to the batch.
+            timestamps: Runs of (timestamp, number of rows) that add up to the batch; or of a column
+                of timestamps and its length.
         """
         if not self.system_columns and rows.num_columns == len(self.columns):
             return rows
@@ -110,9 +114,24 @@ class Selection:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _repeat(timestamps: Sequence[tuple[int, int]]) -> "pa.Array[Any]":
+def _repeat(timestamps: "Sequence[tuple[int | pa.Array[Any], int]]") -> "pa.Array[Any]":
     """Return a column of each timestamp as often as it says."""
+    parts: list[pa.Array[Any]] = []
+    runs: list[bytes] = []
+    for value, count in timestamps:
+        if isinstance(value, int):
+            runs.append(_INT64.pack(value) * count)
+            continue
+        if runs:
+            parts.append(_column(b"".join(runs)))
+            runs = []
+        parts.append(value)
+    if runs:
+        parts.append(_column(b"".join(runs)))
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+
+def _column(values: bytes) -> "pa.Array[Any]":
     # Not by `pa.scalar`: at its first use pyarrow imports pandas, where that is installed.
-    values = b"".join([_INT64.pack(value) * count for value, count in timestamps])
     rows = len(values) // _INT64.size
     return pa.Array.from_buffers(TIMESTAMP_FIELD.type, rows, [None, pa.py_buffer(values)])

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from wings_core.errors import NotFound, Unavailable, WingsError
 from wings_core.maintain.report import MaintenanceReport
 from wings_core.maintain.retention import is_due, retain
+from wings_core.maintain.tiering import Tiering
 from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry
-from wings_core.metadata.maintenance import Maintenance
+from wings_core.metadata.maintenance import Lease, Maintenance
 from wings_core.model import PartitionState, Topic
 from wings_core.times import now_us
 
@@ -28,7 +29,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Maintainer:
-    """Drops messages that their topic's retention keeps no longer.
+    """Drops messages that retention keeps no longer, and moves old ones to the remote store.
 
     Works from time to time on a thread of its own, and whenever asked.
 
@@ -36,6 +37,7 @@ class Maintainer:
         metadata: Of the log.
         seconds: Between two passes.
         reclaim: Called when pages may have gone, so that their disk space is given back.
+        tiering: Moves old messages; None: all stay where they are.
         clock: Microseconds since the epoch, of this node.
     """
 
@@ -44,6 +46,7 @@ class Maintainer:
         metadata: Metadata,
         seconds: float,
         reclaim: Callable[[], None],
+        tiering: Tiering | None = None,
         clock: Callable[[], int] = now_us,
     ) -> None:
         self._admin: Admin = metadata.admin
@@ -51,6 +54,7 @@ class Maintainer:
         self._maintenance: Maintenance = metadata.maintenance
         self._seconds = seconds
         self._reclaim = reclaim
+        self._tiering = tiering
         self._clock = clock
         self._holder = uuid.uuid4().hex
         self._running = threading.Lock()
@@ -83,7 +87,7 @@ class Maintainer:
         finally:
             self.total.add(report)
             self._running.release()
-            if report.pages_expired:
+            if report.pages_expired or report.pages_merged:
                 self._reclaim()
         return report
 
@@ -114,30 +118,43 @@ class Maintainer:
         progress: Callable[[MaintenanceReport], None] | None,
     ) -> None:
         config = topic.config
-        if config.retention_ms is None and config.retention_bytes is None:
+        tiering = self._tiering
+        if tiering is not None and tiering.after_ms(topic) is None:
+            tiering = None
+        if config.retention_ms is None and config.retention_bytes is None and tiering is None:
             return
         try:
             for state in self._registry.partition_states(topic.uuid):
                 if self._closing.is_set():
                     return
-                self._maintain_partition(topic, state, report)
+                self._maintain_partition(topic, state, report, tiering)
                 if progress is not None:
                     progress(report)
         except NotFound:
             return  # Deleted meanwhile.
 
     def _maintain_partition(
-        self, topic: Topic, state: PartitionState, report: MaintenanceReport
+        self,
+        topic: Topic,
+        state: PartitionState,
+        report: MaintenanceReport,
+        tiering: Tiering | None,
     ) -> None:
         try:
-            if not is_due(self._registry, topic, state, self._clock()):
+            expires = is_due(self._registry, topic, state, self._clock())
+            if not expires and (tiering is None or not tiering.due(topic, state)):
                 return
             report.partitions += 1
-            with self._leased(f"{topic.uuid} {state.partition}") as proceed:
-                if proceed is None:
+            with self._leased(f"{topic.uuid} {state.partition}") as leased:
+                if leased is None:
                     report.partitions_busy += 1
                     return
-                retain(self._maintenance, topic, state, report, proceed)
+                lease, proceed = leased
+                if expires:
+                    retain(self._maintenance, topic, state, report, proceed)
+                    state = self._registry.partition_state(topic.uuid, state.partition)
+                if tiering is not None:
+                    tiering.tier(topic, state, lease, report, proceed)
         except NotFound:
             raise
         except WingsError as error:
@@ -147,8 +164,11 @@ class Maintainer:
             )
 
     @contextmanager
-    def _leased(self, name: str) -> Generator[Callable[[], bool] | None]:
-        """Hold a lease during the block, which gets what prolongs it; None: another node has it."""
+    def _leased(self, name: str) -> Generator[tuple[Lease, Callable[[], bool]] | None]:
+        """Hold a lease during the block, which gets it and what prolongs it.
+
+        None: another node has it.
+        """
         token = self._maintenance.acquire_lease(name, self._holder, LEASE_SECONDS)
         if token is None:
             yield None
@@ -161,6 +181,6 @@ class Maintainer:
             return self._maintenance.acquire_lease(name, self._holder, LEASE_SECONDS) == token
 
         try:
-            yield proceed
+            yield Lease(name, self._holder, token), proceed
         finally:
             self._maintenance.release_lease(name, self._holder)

@@ -16,6 +16,14 @@ class MaintenanceReport:
     pages_expired: int = 0
     rows_expired: int = 0
     bytes_expired: int = 0
+    segments: int = 0
+    """Written to the remote store."""
+    segment_bytes: int = 0
+    """Of those, as stored."""
+    pages_merged: int = 0
+    rows_merged: int = 0
+    bytes_merged: int = 0
+    """Of the pages that segments took the place of, as they were stored."""
 
     def add(self, other: "MaintenanceReport") -> None:
         """Add another report's counts to these."""

@@ -249,6 +249,9 @@ class OffsetRegistry(Protocol):
     def offset_for_timestamp(self, topic_uuid: str, partition: Partition, timestamp: int) -> int:
         """Return the offset of the first message at or after a time, else the next offset.
 
+        Where that message is in a merged page, this is the first offset of the page: the timestamps
+        of its rows are in the page itself (see `Fetcher.offset_for_timestamp`).
+
         Args:
             topic_uuid: The topic.
             partition: One that need not have been written to yet.

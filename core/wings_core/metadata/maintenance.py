@@ -1,9 +1,22 @@
 """What moves old pages, and drops those that are kept no longer."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
-from wings_core.model import Expired
+from wings_core.errors import InvalidArgument
+from wings_core.model import Expired, Location, TierState
 from wings_core.partitions import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A lease that was taken."""
+
+    name: str
+    holder: str
+    token: int
 
 
 class Maintenance(Protocol):
@@ -53,3 +66,71 @@ class Maintenance(Protocol):
             TopicNotFound: The topic was deleted.
         """
         ...
+
+    def replace(
+        self,
+        topic_uuid: str,
+        partition: Partition,
+        old: Sequence[Location],
+        new: Sequence[Location],
+        lease: Lease,
+    ) -> bool:
+        """Put merged pages into the place of those whose messages they hold, in one transaction.
+
+        Args:
+            topic_uuid: The topic.
+            partition: One of its partitions.
+            old: All pages of a range of offsets, as `locate` said; at most `REPLACED_MAX`.
+            new: Pages of the same range, durable; each with a first timestamp.
+            lease: The one under which the new pages were written, which must not have ended since.
+
+        Returns:
+            False, and nothing is changed, where the lease was lost, or the old pages are not all
+            there any more, just as they were.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+            InvalidArgument: The pages are not of one and the same range.
+            Internal: A folio of the new pages was given back meanwhile; nothing is changed.
+        """
+        ...
+
+    def tier_states(self, topic_uuid: str) -> list[TierState]:
+        """Return what a topic's partitions have in each tier, by value, the hot tier first.
+
+        Tiers without a page are left out. Looks at every page of the topic.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+        """
+        ...
+
+
+REPLACED_MAX = 20_000
+"""The most pages that one `replace` takes the place of."""
+
+
+def check_replacement(old: Sequence[Location], new: Sequence[Location]) -> None:
+    """Make sure that pages hold the same range of offsets as those that they replace.
+
+    Raises:
+        InvalidArgument: They do not, or are too many.
+    """
+    if len(old) > REPLACED_MAX or len(new) > REPLACED_MAX:
+        raise InvalidArgument(f"at most {REPLACED_MAX} pages can be replaced at once")
+    for pages in (old, new):
+        if not pages or any(
+            page.end_offset + 1 != after.start_offset for page, after in pairwise(pages)
+        ):
+            raise InvalidArgument("the pages are not one range of offsets without gaps")
+    if (old[0].start_offset, old[-1].end_offset) != (new[0].start_offset, new[-1].end_offset):
+        raise InvalidArgument("the new pages hold other offsets than the old ones")
+    if any(page.rows < 1 or page.first_timestamp is None for page in new):
+        raise InvalidArgument("a merged page has rows and a first timestamp")
+    if new[0].first_timestamp != first_timestamp(old[0]) or new[-1].timestamp != old[-1].timestamp:
+        raise InvalidArgument("the new pages have other timestamps than the old ones")
+
+
+def first_timestamp(location: Location) -> int:
+    """Return the timestamp of the first row of a page, in microseconds since the epoch."""
+    return location.timestamp if location.first_timestamp is None else location.first_timestamp

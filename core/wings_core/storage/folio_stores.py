@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from pathlib import PurePosixPath
 
 import pyarrow as pa
 
@@ -65,4 +64,4 @@ class FolioStores:
             store.close()
 
     def _store_of(self, folio: str) -> FolioStore:
-        return self._others.get(PurePosixPath(folio).suffix, self._first)
+        return self._others.get(folio[folio.rfind(".") :], self._first)

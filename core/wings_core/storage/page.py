@@ -72,12 +72,14 @@ class PageEncoder:
     Args:
         topic_uuid: The topic, as the text of a UUID.
         schema: The topic's columns and types.
+        compressed: Whether the pages' buffers are compressed; checksums are of what is stored.
 
     Raises:
         InvalidSchema: A column's type cannot be stored.
     """
 
-    def __init__(self, topic_uuid: str, schema: pa.Schema) -> None:
+    def __init__(self, topic_uuid: str, schema: pa.Schema, *, compressed: bool = False) -> None:
+        self._compressed = compressed
         self._uuid = _uuid_bytes(topic_uuid)
         self._first_buffers = first_buffers(schema)
         self._columns = len(schema)
@@ -90,7 +92,8 @@ class PageEncoder:
 
         The page of a large batch refers to its buffers, which must not change.
         """
-        if batch.get_total_buffer_size() <= COPIED_BYTES_MAX * self._columns:
+        small = batch.get_total_buffer_size() <= COPIED_BYTES_MAX * self._columns
+        if small and not self._compressed:
             message = memoryview(batch.serialize(memory_pool=_POOL))
             body = metadata_end(message)
             metadata, parts = message[:body], [message[body:]]
@@ -121,7 +124,7 @@ class PageEncoder:
         """Return the metadata and the parts of the body of a batch's message."""
         if self._writer is None or not self._writer.schema.equals(batch.schema):
             # The columns are the topic's, but names inside lists and nullability may differ.
-            self._writer = MessageWriter(batch.schema)
+            self._writer = MessageWriter(batch.schema, compressed=self._compressed)
         return self._writer.message(batch)
 
 

@@ -9,7 +9,13 @@ from wings_core.storage.folio_stores import FolioStores
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.object_folios import FOLIO_SUFFIX, ObjectFolioStore
 from wings_core.storage.objects import ObjectStore, RetryBounds, bind_objects, open_objects
+from wings_core.storage.objects.directory import DirectoryObjects
 from wings_core.storage.page_cache import PageCache
+from wings_core.storage.segment_objects import (
+    LOCAL_SEGMENT_SUFFIX,
+    SEGMENT_SUFFIX,
+    SegmentObjects,
+)
 from wings_core.storage.segments import SegmentStore
 
 START_SECONDS_MAX = 10.0
@@ -20,6 +26,11 @@ OBJECT_GRACE_SECONDS = 300.0
 another node is not refused in vain. A later one is: see `OffsetRegistry.retire`."""
 
 
+SEGMENT_GRACE_SECONDS = 3_600.0
+"""How old a segment of merged pages is at least before it is deleted: older than one that is still
+to be committed (see `tiering.COMMIT_SECONDS_MAX`), and than the reads of whoever knows it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Storage:
     """The pages of a log."""
@@ -27,8 +38,10 @@ class Storage:
     store: FolioStore
     cache: PageCache
     """Of what is read from object stores."""
+    remote: SegmentObjects
+    """Where merged pages go."""
     objects: Mapping[str, ObjectStore] = field(default_factory=dict[str, ObjectStore])
-    """By what they are for: `hot`."""
+    """By what they are for: `hot`, `remote`."""
 
     @property
     def gathers(self) -> bool:
@@ -49,6 +62,7 @@ def open_storage(
     limits: Limits,
     *,
     hot_url: str | None = None,
+    remote_url: str | None = None,
     store_id: Callable[[], str] | None = None,
     grace_seconds: float = 0.0,
 ) -> Storage:
@@ -61,6 +75,7 @@ def open_storage(
         limits: The bounds in force.
         hot_url: The object store that new pages go to; None for what the directory was used with
             before, which at first is its own segments.
+        remote_url: The object store that old pages go to; None as above, at first the directory.
         store_id: Tells the id of the metadata that the pages belong to; None to read only.
         grace_seconds: How old a segment is at least before it is deleted.
 
@@ -77,13 +92,27 @@ def open_storage(
         segment_bytes_max=limits.segment_bytes_max,
         grace_seconds=grace_seconds,
     )
-    if url is None:
-        return Storage(segments, cache)
-    objects = open_checked(url, limits, store_id)
-    if store_id is not None:
-        directory.keep_hot_url(url)
-    hot = ObjectFolioStore(objects, cache, grace_seconds=OBJECT_GRACE_SECONDS)
-    return Storage(FolioStores(segments, {FOLIO_SUFFIX: hot}, hot), cache, {"hot": objects})
+    others: dict[str, FolioStore] = {}
+    objects: dict[str, ObjectStore] = {}
+    hot: FolioStore = segments
+    if url is not None:
+        objects["hot"] = open_checked(url, limits, store_id)
+        if store_id is not None:
+            directory.keep_hot_url(url)
+        hot = ObjectFolioStore(objects["hot"], cache, grace_seconds=OBJECT_GRACE_SECONDS)
+        others[FOLIO_SUFFIX] = hot
+    # Segments that were merged before a remote store was given stay where they are.
+    merged = DirectoryObjects(directory.merged)
+    remote = SegmentObjects(merged, cache, LOCAL_SEGMENT_SUFFIX, SEGMENT_GRACE_SECONDS)
+    others[LOCAL_SEGMENT_SUFFIX] = remote
+    url = directory.remote_url(remote_url)
+    if url is not None:
+        objects["remote"] = open_checked(url, limits, store_id)
+        if store_id is not None:
+            directory.keep_remote_url(url)
+        remote = SegmentObjects(objects["remote"], cache, SEGMENT_SUFFIX, SEGMENT_GRACE_SECONDS)
+        others[SEGMENT_SUFFIX] = remote
+    return Storage(FolioStores(segments, others, hot), cache, remote, objects)
 
 
 def open_checked(url: str, limits: Limits, store_id: Callable[[], str] | None) -> ObjectStore:

@@ -107,7 +107,7 @@ def resolve_offset(log: Log, topic: Topic, partition: Partition, offset: Offset)
     if isinstance(offset, int):
         return offset
     if isinstance(offset, TimestampOffset):
-        return log.registry.offset_for_timestamp(topic.uuid, partition, offset.timestamp_us)
+        return log.fetcher.offset_for_timestamp(topic, partition, offset.timestamp_us)
     state = log.registry.partition_state(topic.uuid, partition)
     return state.log_start_offset if offset == "earliest" else state.next_offset
 

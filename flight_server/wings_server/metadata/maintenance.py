@@ -2,9 +2,12 @@
 
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.interfaces import Metadata
-from wings_core.partitions import Partition
+from wings_core.metadata.maintenance import Lease
+from wings_core.metadata.remote import codec
+from wings_core.partitions import Partition, partition_sort_key
 from wings_core.protocol.v1 import maintenance_pb2 as pb
 from wings_server.metadata.handlers import step
+from wings_server.metadata.paging import page
 
 LEASE_SECONDS_MAX = 3_600.0
 """The longest lease: nobody else can go on before it ends."""
@@ -49,4 +52,38 @@ class MaintenanceHandlers:
             pages=expired.pages,
             rows=expired.rows,
             bytes=expired.bytes,
+        )
+
+    def replace_pages(self, request: pb.ReplacePagesRequest) -> pb.ReplacePagesResponse:
+        """Put merged pages into the place of others."""
+        replaced = self._maintenance.replace(
+            request.topic_uuid,
+            Partition(request.partition),
+            [codec.location_of(location) for location in request.old],
+            [codec.location_of(location) for location in request.new],
+            Lease(request.lease, request.holder, request.token),
+        )
+        return pb.ReplacePagesResponse(replaced=replaced)
+
+    def list_tier_states(self, request: pb.ListTierStatesRequest) -> pb.ListTierStatesResponse:
+        """Answer a page of what a topic's partitions have in each tier."""
+        found, token = page(
+            self._maintenance.tier_states(request.topic_uuid),
+            lambda state: [str(state.partition), "remote" if state.remote else "hot"],
+            request.page_size,
+            request.page_token,
+            order=lambda key: (partition_sort_key(Partition(key[0])), key[1]),
+        )
+        return pb.ListTierStatesResponse(
+            tier_states=[
+                pb.TierState(
+                    partition=state.partition,
+                    remote=state.remote,
+                    pages=state.pages,
+                    rows=state.rows,
+                    bytes=state.bytes,
+                )
+                for state in found
+            ],
+            next_page_token=token,
         )

@@ -203,7 +203,13 @@ def test_a_topics_description_can_be_created_from() -> None:
         "schema": {"fields": [FIELDS[0], {**FIELDS[1], "nullable": True}]},
         "schema_ipc": schema_to_ipc(SCHEMA),
         "partition_key": "k",
-        "config": {"batch_bytes_max": 7, "retention_ms": None, "retention_bytes": None},
+        "config": {
+            "batch_bytes_max": 7,
+            "retention_ms": None,
+            "retention_bytes": None,
+            "tier_after_ms": None,
+            "segment_bytes": 64 * 1024 * 1024,
+        },
         "created_at": "2026-11-20T12:00:00.000000Z",
     }
     assert schema_from_ipc(described["schema_ipc"]).equals(SCHEMA)

@@ -1,5 +1,6 @@
 """Leases in PostgreSQL: who works on something that one at a time may work on."""
 
+from wings_core.metadata.maintenance import Lease
 from wings_core.metadata.postgres.connections import Connection
 
 LEASES_KEPT_US = 24 * 3600 * 1_000_000
@@ -36,3 +37,16 @@ def purge_leases(connection: Connection, rows_max: int, now: int) -> int:
         (now - LEASES_KEPT_US, max(0, rows_max)),
     ).fetchall()
     return len(rows)
+
+
+def is_held(connection: Connection, lease: Lease, now: int) -> bool:
+    """Tell whether a lease has not ended since it was taken; nobody takes it in this transaction.
+
+    Its row is locked last of all, so this is called at the end of a transaction.
+    """
+    row = connection.execute(
+        "SELECT 1 FROM leases WHERE name = %s AND holder = %s AND token = %s "
+        "AND expires_at > %s::bigint FOR SHARE",
+        (lease.name, lease.holder, lease.token, now),
+    ).fetchone()
+    return row is not None

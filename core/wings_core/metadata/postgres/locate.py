@@ -17,7 +17,7 @@ FROM topics
 LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = %(partition)s::text
 LEFT JOIN LATERAL (
     SELECT pages.start_offset, pages.end_offset, pages.timestamp,
-        folios.name, pages.position, pages.length
+        folios.name, pages.position, pages.length, pages.first_timestamp
     FROM pages LEFT JOIN folios ON folios.id = pages.folio_id
     WHERE pages.partition_id = partitions.id AND pages.end_offset >= %(offset)s::bigint
     AND pages.end_offset <= coalesce(
@@ -114,8 +114,8 @@ def locate(
             log_start_offset=log_start_offset,
         )
     locations = tuple(
-        Location(start_offset, end_offset, timestamp, PageAddress(folio, position, length))
-        for _, _, start_offset, end_offset, timestamp, folio, position, length in rows
+        Location(start_offset, end_offset, timestamp, PageAddress(folio, position, length), first)
+        for _, _, start_offset, end_offset, timestamp, folio, position, length, first in rows
         if start_offset is not None
     )
     return Located(locations, log_start_offset, log_end_offset)

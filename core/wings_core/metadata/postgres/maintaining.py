@@ -1,12 +1,14 @@
 """Maintenance in PostgreSQL: each method is one transaction, done by the module of its verb."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from wings_core.metadata.maintenance import Maintenance
+from wings_core.metadata.maintenance import Lease, Maintenance, check_replacement
 from wings_core.metadata.postgres import leases
+from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import Database
 from wings_core.metadata.postgres.expire import expire
-from wings_core.model import Expired
+from wings_core.metadata.postgres.replace import replace, tier_states
+from wings_core.model import Expired, Location, TierState
 from wings_core.partitions import Partition
 
 
@@ -51,3 +53,33 @@ class PostgresMaintenance(Maintenance):
                 connection, topic_uuid, partition, before, bytes_kept, pages_max
             )
         )
+
+    def replace(
+        self,
+        topic_uuid: str,
+        partition: Partition,
+        old: Sequence[Location],
+        new: Sequence[Location],
+        lease: Lease,
+    ) -> bool:
+        """Put merged pages into the place of others; see `Maintenance.replace`."""
+        check_replacement(old, new)
+
+        def work(connection: Connection) -> bool:
+            replaced = replace(connection, topic_uuid, partition, old, new)
+            if replaced and not leases.is_held(connection, lease, self._clock()):
+                raise _LeaseLostError
+            return replaced
+
+        try:
+            return self._database.write(work)
+        except _LeaseLostError:
+            return False
+
+    def tier_states(self, topic_uuid: str) -> list[TierState]:
+        """Return what the partitions have in each tier; see `Maintenance.tier_states`."""
+        return self._database.read(lambda connection: tier_states(connection, topic_uuid))
+
+
+class _LeaseLostError(Exception):
+    """Undoes the transaction."""

@@ -296,6 +296,14 @@ _LEASES: Sequence[LiteralString] = (
     """,
 )
 
+_MERGED_PAGES: Sequence[LiteralString] = (
+    """
+    -- Of the first row of a page that holds a timestamp for each of its rows; `timestamp` is that
+    -- of the last.
+    ALTER TABLE pages ADD COLUMN first_timestamp BIGINT
+    """,
+)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _INITIAL,
     _FLUSHES,
@@ -304,6 +312,7 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _SHARDS,
     _NODES,
     _LEASES,
+    _MERGED_PAGES,
 )
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 

@@ -289,18 +289,32 @@ def _range_of(message: registry.CommittedRange) -> CommittedRange:
     )
 
 
+def location_message(location: Location) -> registry.Location:
+    """Return a location as a message."""
+    return registry.Location(
+        start_offset=location.start_offset,
+        end_offset=location.end_offset,
+        timestamp_us=location.timestamp,
+        address=_address_message(location.address),
+        first_timestamp_us=location.first_timestamp,
+    )
+
+
+def location_of(message: registry.Location) -> Location:
+    """Return the location that a message tells of."""
+    return Location(
+        message.start_offset,
+        message.end_offset,
+        message.timestamp_us,
+        _address_of(message.address),
+        message.first_timestamp_us if message.HasField("first_timestamp_us") else None,
+    )
+
+
 def located_message(located: Located) -> registry.OffsetLocationResponse:
     """Return what was located as a message."""
     return registry.OffsetLocationResponse(
-        locations=[
-            registry.Location(
-                start_offset=location.start_offset,
-                end_offset=location.end_offset,
-                timestamp_us=location.timestamp,
-                address=_address_message(location.address),
-            )
-            for location in located.locations
-        ],
+        locations=[location_message(location) for location in located.locations],
         log_start_offset=located.log_start_offset,
         log_end_offset=located.log_end_offset,
     )
@@ -309,15 +323,7 @@ def located_message(located: Located) -> registry.OffsetLocationResponse:
 def located_of(message: registry.OffsetLocationResponse) -> Located:
     """Return what was located, from a message."""
     return Located(
-        tuple(
-            Location(
-                location.start_offset,
-                location.end_offset,
-                location.timestamp_us,
-                _address_of(location.address),
-            )
-            for location in message.locations
-        ),
+        tuple(location_of(location) for location in message.locations),
         message.log_start_offset,
         message.log_end_offset,
     )

@@ -1,9 +1,11 @@
 """Maintenance at a metadata service: each method is a call."""
 
-from wings_core.metadata.maintenance import Maintenance
+from collections.abc import Sequence
+
+from wings_core.metadata.maintenance import Lease, Maintenance, check_replacement
 from wings_core.metadata.remote import codec
 from wings_core.metadata.remote.channel import ServiceChannel
-from wings_core.model import Expired
+from wings_core.model import Expired, Location, TierState
 from wings_core.partitions import Partition
 from wings_core.protocol.v1 import maintenance_pb2 as pb
 from wings_core.protocol.v1.maintenance_pb2_grpc import MaintenanceServiceStub
@@ -50,3 +52,43 @@ class RemoteMaintenance(Maintenance):
         )
         response = self._channel.call(self._stub.ExpirePages, request)
         return Expired(response.log_start_offset, response.pages, response.rows, response.bytes)
+
+    def replace(
+        self,
+        topic_uuid: str,
+        partition: Partition,
+        old: Sequence[Location],
+        new: Sequence[Location],
+        lease: Lease,
+    ) -> bool:
+        """Put merged pages into the place of others; see `Maintenance.replace`.
+
+        Where the answer is lost, `Unavailable` is raised with the fact `in_doubt`.
+        """
+        check_replacement(old, new)
+        request = pb.ReplacePagesRequest(
+            topic_uuid=topic_uuid,
+            partition=partition,
+            old=[codec.location_message(location) for location in old],
+            new=[codec.location_message(location) for location in new],
+            lease=lease.name,
+            holder=lease.holder,
+            token=lease.token,
+        )
+        return self._channel.call(self._stub.ReplacePages, request).replaced
+
+    def tier_states(self, topic_uuid: str) -> list[TierState]:
+        """Return what the partitions have in each tier; see `Maintenance.tier_states`."""
+        pages = self._channel.pages(
+            lambda token: self._channel.call(
+                self._stub.ListTierStates,
+                pb.ListTierStatesRequest(topic_uuid=topic_uuid, page_token=token),
+            )
+        )
+        return [
+            TierState(
+                Partition(state.partition), state.remote, state.pages, state.rows, state.bytes
+            )
+            for page in pages
+            for state in page.tier_states
+        ]

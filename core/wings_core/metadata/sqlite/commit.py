@@ -192,7 +192,7 @@ def _write_pages(
             (folio, pages),
         ).fetchall()
     connection.executemany(
-        "INSERT INTO pages VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO pages VALUES (?, ?, ?, ?, ?, ?, ?, NULL)",
         [
             (
                 page.partition.partition_id,

@@ -2,6 +2,8 @@
 
 import sqlite3
 
+from wings_core.metadata.maintenance import Lease
+
 LEASES_KEPT_US = 24 * 3600 * 1_000_000
 """A lease that ended is forgotten after this, in microseconds."""
 
@@ -35,3 +37,14 @@ def purge_leases(connection: sqlite3.Connection, rows_max: int, now: int) -> int
         "DELETE FROM leases WHERE name IN (SELECT name FROM leases WHERE expires_at <= ? LIMIT ?)",
         (now - LEASES_KEPT_US, max(0, rows_max)),
     ).rowcount
+
+
+def is_held(connection: sqlite3.Connection, lease: Lease, now: int) -> bool:
+    """Tell whether a lease has not ended since it was taken."""
+    return (
+        connection.execute(
+            "SELECT 1 FROM leases WHERE name = ? AND holder = ? AND token = ? AND expires_at > ?",
+            (lease.name, lease.holder, lease.token, now),
+        ).fetchone()
+        is not None
+    )

@@ -13,7 +13,7 @@ from wings_core.partitions import UNPARTITIONED, Partition, partition_sort_key
 _LOCATE = """
 SELECT partitions.log_start_offset, partitions.next_offset,
     pages.start_offset, pages.end_offset, pages.timestamp,
-    folios.name, pages.position, pages.length
+    folios.name, pages.position, pages.length, pages.first_timestamp
 FROM topics
 LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = ?
 LEFT JOIN pages ON pages.partition_id = partitions.id AND pages.end_offset >= ?
@@ -58,9 +58,9 @@ def locate(
         locations: list[Location] = []
         stop_offset = offset + max(1, messages_max)
         while row is not None and row[2] is not None:
-            _, _, start_offset, end_offset, timestamp, folio, position, length = row
+            _, _, start_offset, end_offset, timestamp, folio, position, length, first = row
             address = PageAddress(folio, position, length)
-            locations.append(Location(start_offset, end_offset, timestamp, address))
+            locations.append(Location(start_offset, end_offset, timestamp, address, first))
             if end_offset + 1 >= stop_offset:
                 break
             row = next(rows, None)

@@ -1,12 +1,13 @@
 """Maintenance in SQLite: each method is one transaction, done by the module of its verb."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from wings_core.metadata.maintenance import Maintenance
+from wings_core.metadata.maintenance import Lease, Maintenance, check_replacement
 from wings_core.metadata.sqlite import leases
 from wings_core.metadata.sqlite.connections import Connections
 from wings_core.metadata.sqlite.expire import expire
-from wings_core.model import Expired
+from wings_core.metadata.sqlite.replace import replace, tier_states
+from wings_core.model import Expired, Location, TierState
 from wings_core.partitions import Partition
 
 
@@ -46,3 +47,23 @@ class SqliteMaintenance(Maintenance):
         before = None if age_us is None else self._clock() - age_us
         with self._connections.writing() as connection:
             return expire(connection, topic_uuid, partition, before, bytes_kept, pages_max)
+
+    def replace(
+        self,
+        topic_uuid: str,
+        partition: Partition,
+        old: Sequence[Location],
+        new: Sequence[Location],
+        lease: Lease,
+    ) -> bool:
+        """Put merged pages into the place of others; see `Maintenance.replace`."""
+        check_replacement(old, new)
+        with self._connections.writing() as connection:
+            if not leases.is_held(connection, lease, self._clock()):
+                return False
+            return replace(connection, topic_uuid, partition, old, new)
+
+    def tier_states(self, topic_uuid: str) -> list[TierState]:
+        """Return what the partitions have in each tier; see `Maintenance.tier_states`."""
+        with self._connections.reading() as connection:
+            return tier_states(connection, topic_uuid)

@@ -281,6 +281,14 @@ _LEASES = (
     """,
 )
 
+_MERGED_PAGES = (
+    """
+    -- Of the first row of a page that holds a timestamp for each of its rows; `timestamp` is that
+    -- of the last.
+    ALTER TABLE pages ADD COLUMN first_timestamp INTEGER
+    """,
+)
+
 MIGRATIONS: Sequence[Sequence[str]] = (
     _INITIAL,
     _STAGES,
@@ -291,6 +299,7 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     _SHARDS,
     _NODES,
     _LEASES,
+    _MERGED_PAGES,
 )
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 

@@ -224,7 +224,7 @@ class _Move:
             pages.append((draft, place))
         write_partitions(self.connection, changed.values())
         self.connection.executemany(
-            "INSERT INTO pages VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO pages VALUES (?, ?, ?, ?, ?, ?, ?, NULL)",
             [(draft.partition_id, *place) for draft, place in pages],
         )
 

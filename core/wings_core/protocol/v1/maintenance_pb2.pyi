@@ -6,8 +6,11 @@ What moves old pages, and what decides that they are kept no longer.
 Errors are those of admin.proto.
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
+from wings_core.protocol.v1 import offset_registry_pb2 as _offset_registry_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -174,3 +177,149 @@ class ExpirePagesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExpirePagesResponse: _TypeAlias = ExpirePagesResponse  # noqa: Y015
+
+@_typing.final
+class ReplacePagesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_UUID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OLD_FIELD_NUMBER: _builtins.int
+    NEW_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    topic_uuid: _builtins.str
+    partition: _builtins.str
+    lease: _builtins.str
+    """The lease under which they were written."""
+    holder: _builtins.str
+    token: _builtins.int
+    @_builtins.property
+    def old(self) -> _containers.RepeatedCompositeFieldContainer[_offset_registry_pb2.Location]:
+        """All pages of a range of offsets, as they are."""
+
+    @_builtins.property
+    def new(self) -> _containers.RepeatedCompositeFieldContainer[_offset_registry_pb2.Location]:
+        """Merged pages of the same range."""
+
+    def __init__(
+        self,
+        *,
+        topic_uuid: _builtins.str = ...,
+        partition: _builtins.str = ...,
+        old: _abc.Iterable[_offset_registry_pb2.Location] | None = ...,
+        new: _abc.Iterable[_offset_registry_pb2.Location] | None = ...,
+        lease: _builtins.str = ...,
+        holder: _builtins.str = ...,
+        token: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "lease", b"lease", "new", b"new", "old", b"old", "partition", b"partition", "token", b"token", "topic_uuid", b"topic_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplacePagesRequest: _TypeAlias = ReplacePagesRequest  # noqa: Y015
+
+@_typing.final
+class ReplacePagesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLACED_FIELD_NUMBER: _builtins.int
+    replaced: _builtins.bool
+    """False: the pages are not there any more, or the lease was lost; nothing is changed."""
+    def __init__(
+        self,
+        *,
+        replaced: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replaced", b"replaced"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplacePagesResponse: _TypeAlias = ReplacePagesResponse  # noqa: Y015
+
+@_typing.final
+class ListTierStatesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_UUID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    topic_uuid: _builtins.str
+    page_size: _builtins.int
+    page_token: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic_uuid: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "topic_uuid", b"topic_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTierStatesRequest: _TypeAlias = ListTierStatesRequest  # noqa: Y015
+
+@_typing.final
+class ListTierStatesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_STATES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    @_builtins.property
+    def tier_states(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierState]:
+        """By partition, and within one the hot tier first."""
+
+    def __init__(
+        self,
+        *,
+        tier_states: _abc.Iterable[Global___TierState] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "tier_states", b"tier_states"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTierStatesResponse: _TypeAlias = ListTierStatesResponse  # noqa: Y015
+
+@_typing.final
+class TierState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    REMOTE_FIELD_NUMBER: _builtins.int
+    PAGES_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    partition: _builtins.str
+    remote: _builtins.bool
+    """Merged pages, in the remote store."""
+    pages: _builtins.int
+    rows: _builtins.int
+    bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        partition: _builtins.str = ...,
+        remote: _builtins.bool = ...,
+        pages: _builtins.int = ...,
+        rows: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "pages", b"pages", "partition", b"partition", "remote", b"remote", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TierState: _TypeAlias = TierState  # noqa: Y015

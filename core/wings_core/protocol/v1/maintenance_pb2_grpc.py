@@ -49,6 +49,16 @@ class MaintenanceServiceStub:
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ExpirePagesRequest.SerializeToString,
                 response_deserializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ExpirePagesResponse.FromString,
                 _registered_method=True)
+        self.ReplacePages = channel.unary_unary(
+                '/wings.v1.MaintenanceService/ReplacePages',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ReplacePagesRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ReplacePagesResponse.FromString,
+                _registered_method=True)
+        self.ListTierStates = channel.unary_unary(
+                '/wings.v1.MaintenanceService/ListTierStates',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ListTierStatesRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ListTierStatesResponse.FromString,
+                _registered_method=True)
 
 
 class MaintenanceServiceServicer:
@@ -75,6 +85,20 @@ class MaintenanceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReplacePages(self, request, context):
+        """Puts merged pages into the place of those that they hold the messages of.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTierStates(self, request, context):
+        """What a topic's partitions have in each tier.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MaintenanceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -92,6 +116,16 @@ def add_MaintenanceServiceServicer_to_server(servicer, server):
                     servicer.ExpirePages,
                     request_deserializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ExpirePagesRequest.FromString,
                     response_serializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ExpirePagesResponse.SerializeToString,
+            ),
+            'ReplacePages': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReplacePages,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ReplacePagesRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ReplacePagesResponse.SerializeToString,
+            ),
+            'ListTierStates': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTierStates,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ListTierStatesRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ListTierStatesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -175,6 +209,60 @@ class MaintenanceService:
             '/wings.v1.MaintenanceService/ExpirePages',
             wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ExpirePagesRequest.SerializeToString,
             wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ExpirePagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReplacePages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.MaintenanceService/ReplacePages',
+            wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ReplacePagesRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ReplacePagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTierStates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.MaintenanceService/ListTierStates',
+            wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ListTierStatesRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ListTierStatesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,6 +40,10 @@ class MaintenanceServiceStub:
     """Gives a lease back; nothing happens where the holder has it no more."""
     ExpirePages: _grpc.UnaryUnaryMultiCallable[_maintenance_pb2.ExpirePagesRequest, _maintenance_pb2.ExpirePagesResponse]
     """Drops the oldest pages of a partition: its log starts later."""
+    ReplacePages: _grpc.UnaryUnaryMultiCallable[_maintenance_pb2.ReplacePagesRequest, _maintenance_pb2.ReplacePagesResponse]
+    """Puts merged pages into the place of those that they hold the messages of."""
+    ListTierStates: _grpc.UnaryUnaryMultiCallable[_maintenance_pb2.ListTierStatesRequest, _maintenance_pb2.ListTierStatesResponse]
+    """What a topic's partitions have in each tier."""
 
 @_typing.type_check_only
 class MaintenanceServiceAsyncStub(MaintenanceServiceStub):
@@ -50,6 +54,10 @@ class MaintenanceServiceAsyncStub(MaintenanceServiceStub):
     """Gives a lease back; nothing happens where the holder has it no more."""
     ExpirePages: _aio.UnaryUnaryMultiCallable[_maintenance_pb2.ExpirePagesRequest, _maintenance_pb2.ExpirePagesResponse]  # type: ignore[assignment]
     """Drops the oldest pages of a partition: its log starts later."""
+    ReplacePages: _aio.UnaryUnaryMultiCallable[_maintenance_pb2.ReplacePagesRequest, _maintenance_pb2.ReplacePagesResponse]  # type: ignore[assignment]
+    """Puts merged pages into the place of those that they hold the messages of."""
+    ListTierStates: _aio.UnaryUnaryMultiCallable[_maintenance_pb2.ListTierStatesRequest, _maintenance_pb2.ListTierStatesResponse]  # type: ignore[assignment]
+    """What a topic's partitions have in each tier."""
 
 class MaintenanceServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -75,5 +83,21 @@ class MaintenanceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_maintenance_pb2.ExpirePagesResponse, _abc.Awaitable[_maintenance_pb2.ExpirePagesResponse]]:
         """Drops the oldest pages of a partition: its log starts later."""
+
+    @_abc_1.abstractmethod
+    def ReplacePages(
+        self,
+        request: _maintenance_pb2.ReplacePagesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_maintenance_pb2.ReplacePagesResponse, _abc.Awaitable[_maintenance_pb2.ReplacePagesResponse]]:
+        """Puts merged pages into the place of those that they hold the messages of."""
+
+    @_abc_1.abstractmethod
+    def ListTierStates(
+        self,
+        request: _maintenance_pb2.ListTierStatesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_maintenance_pb2.ListTierStatesResponse, _abc.Awaitable[_maintenance_pb2.ListTierStatesResponse]]:
+        """What a topic's partitions have in each tier."""
 
 def add_MaintenanceServiceServicer_to_server(servicer: MaintenanceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

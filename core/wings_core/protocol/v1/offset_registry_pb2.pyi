@@ -465,9 +465,13 @@ class Location(_message.Message):
     END_OFFSET_FIELD_NUMBER: _builtins.int
     TIMESTAMP_US_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    FIRST_TIMESTAMP_US_FIELD_NUMBER: _builtins.int
     start_offset: _builtins.int
     end_offset: _builtins.int
     timestamp_us: _builtins.int
+    """Of the last message."""
+    first_timestamp_us: _builtins.int
+    """Of the first message, where the page holds a timestamp for each. Absent: all have the one."""
     @_builtins.property
     def address(self) -> Global___PageAddress: ...
     def __init__(
@@ -477,12 +481,15 @@ class Location(_message.Message):
         end_offset: _builtins.int = ...,
         timestamp_us: _builtins.int = ...,
         address: Global___PageAddress | None = ...,
+        first_timestamp_us: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["address", b"address"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_timestamp_us", b"_first_timestamp_us", "address", b"address", "first_timestamp_us", b"first_timestamp_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "end_offset", b"end_offset", "start_offset", b"start_offset", "timestamp_us", b"timestamp_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_timestamp_us", b"_first_timestamp_us", "address", b"address", "end_offset", b"end_offset", "first_timestamp_us", b"first_timestamp_us", "start_offset", b"start_offset", "timestamp_us", b"timestamp_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__first_timestamp_us: _TypeAlias = _typing.Literal["first_timestamp_us"]  # noqa: Y015
+    _WhichOneofArgType__first_timestamp_us: _TypeAlias = _typing.Literal["_first_timestamp_us", b"_first_timestamp_us"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_timestamp_us) -> _WhichOneofReturnType__first_timestamp_us | None: ...
 
 Global___Location: _TypeAlias = Location  # noqa: Y015
 

@@ -123,7 +123,8 @@ class OffsetRegistryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def OffsetForTimestamp(self, request, context):
-        """The first message at or after a time, else the next offset.
+        """The first message at or after a time, else the next offset. Where it is in a merged page, the
+        first offset of that page: the times of its messages are in the page.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,7 +46,9 @@ class OffsetRegistryServiceStub:
     ListPartitionStates: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.ListPartitionStatesRequest, _offset_registry_pb2.ListPartitionStatesResponse]
     """By value."""
     OffsetForTimestamp: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.OffsetForTimestampRequest, _offset_registry_pb2.OffsetForTimestampResponse]
-    """The first message at or after a time, else the next offset."""
+    """The first message at or after a time, else the next offset. Where it is in a merged page, the
+    first offset of that page: the times of its messages are in the page.
+    """
     CommitOffsets: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.CommitOffsetsRequest, _offset_registry_pb2.CommitOffsetsResponse]
     """Remembers where a named consumer reads on, all entries or none."""
     ListConsumerOffsets: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.ListConsumerOffsetsRequest, _offset_registry_pb2.ListConsumerOffsetsResponse]
@@ -75,7 +77,9 @@ class OffsetRegistryServiceAsyncStub(OffsetRegistryServiceStub):
     ListPartitionStates: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.ListPartitionStatesRequest, _offset_registry_pb2.ListPartitionStatesResponse]  # type: ignore[assignment]
     """By value."""
     OffsetForTimestamp: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.OffsetForTimestampRequest, _offset_registry_pb2.OffsetForTimestampResponse]  # type: ignore[assignment]
-    """The first message at or after a time, else the next offset."""
+    """The first message at or after a time, else the next offset. Where it is in a merged page, the
+    first offset of that page: the times of its messages are in the page.
+    """
     CommitOffsets: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.CommitOffsetsRequest, _offset_registry_pb2.CommitOffsetsResponse]  # type: ignore[assignment]
     """Remembers where a named consumer reads on, all entries or none."""
     ListConsumerOffsets: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.ListConsumerOffsetsRequest, _offset_registry_pb2.ListConsumerOffsetsResponse]  # type: ignore[assignment]
@@ -131,7 +135,9 @@ class OffsetRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_registry_pb2.OffsetForTimestampRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_registry_pb2.OffsetForTimestampResponse, _abc.Awaitable[_offset_registry_pb2.OffsetForTimestampResponse]]:
-        """The first message at or after a time, else the next offset."""
+        """The first message at or after a time, else the next offset. Where it is in a merged page, the
+        first offset of that page: the times of its messages are in the page.
+        """
 
     @_abc_1.abstractmethod
     def CommitOffsets(

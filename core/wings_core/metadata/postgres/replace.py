@@ -1,0 +1,92 @@
+"""Merged pages in PostgreSQL: they take the place of those whose messages they hold."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from wings_core.errors import TopicNotFound
+from wings_core.metadata.postgres.connections import Connection
+from wings_core.metadata.postgres.expire import lock_partition
+from wings_core.metadata.postgres.purge import count_off
+from wings_core.model import Location, PageAddress, TierState
+from wings_core.partitions import Partition, partition_sort_key
+
+
+def replace(
+    connection: Connection,
+    topic_uuid: str,
+    partition: Partition,
+    old: Sequence[Location],
+    new: Sequence[Location],
+) -> bool:
+    """Replace pages within the transaction of `connection`; see `Maintenance.replace`."""
+    locked = lock_partition(connection, topic_uuid, partition)
+    if locked is None:
+        return False
+    partition_id = locked[0]
+    place = (partition_id, old[0].end_offset, old[-1].end_offset)
+    found = connection.execute(
+        "SELECT start_offset, end_offset, timestamp, folios.name, position, length, "
+        "first_timestamp, folio_id FROM pages JOIN folios ON folios.id = folio_id "
+        "WHERE partition_id = %s AND end_offset BETWEEN %s AND %s ORDER BY end_offset",
+        place,
+    ).fetchall()
+    if [_location(page) for page in found] != list(old):
+        return False
+    counts = Counter(page.address.folio for page in new)
+    connection.execute(
+        "INSERT INTO folios (name, pages) "
+        "SELECT name, pages FROM unnest(%s::text[], %s::bigint[]) AS added (name, pages) "
+        'ORDER BY name COLLATE "C" '
+        "ON CONFLICT (name) DO UPDATE SET pages = folios.pages + excluded.pages",
+        (list(counts), list(counts.values())),
+    )
+    connection.execute(
+        "DELETE FROM pages WHERE partition_id = %s AND end_offset BETWEEN %s AND %s", place
+    )
+    count_off(connection, Counter(page[-1] for page in found))
+    connection.execute(
+        "INSERT INTO pages SELECT %s, added.end_offset, added.start_offset, added.timestamp, "
+        "folios.id, added.position, added.length, added.first_timestamp "
+        "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::bigint[], "
+        "%s::bigint[], %s::bigint[]) AS added "
+        "(end_offset, start_offset, timestamp, folio, position, length, first_timestamp) "
+        "JOIN folios ON folios.name = added.folio",
+        (
+            partition_id,
+            [page.end_offset for page in new],
+            [page.start_offset for page in new],
+            [page.timestamp for page in new],
+            [page.address.folio for page in new],
+            [page.address.position for page in new],
+            [page.address.length for page in new],
+            [page.first_timestamp for page in new],
+        ),
+    )
+    grown = sum(page.address.length for page in new) - sum(page.address.length for page in old)
+    connection.execute(
+        "UPDATE partitions SET bytes = bytes + %s WHERE id = %s", (grown, partition_id)
+    )
+    return True
+
+
+def tier_states(connection: Connection, topic_uuid: str) -> list[TierState]:
+    """Return what the partitions have in each tier; see `Maintenance.tier_states`."""
+    rows = connection.execute(
+        "SELECT partitions.value, pages.first_timestamp IS NOT NULL, count(pages.length), "
+        "sum(end_offset - start_offset + 1)::bigint, sum(pages.length)::bigint FROM topics "
+        "LEFT JOIN partitions ON partitions.topic_id = topics.id "
+        "LEFT JOIN pages ON pages.partition_id = partitions.id "
+        "WHERE topics.uuid = %s AND topics.deleted_at IS NULL GROUP BY 1, 2",
+        (topic_uuid,),
+    ).fetchall()
+    if not rows:
+        raise TopicNotFound("the topic was deleted")
+    states = [TierState(*row) for row in rows if row[2]]
+    return sorted(states, key=lambda state: (partition_sort_key(state.partition), state.remote))
+
+
+def _location(row: tuple[Any, ...]) -> Location:
+    start_offset, end_offset, timestamp, folio, position, length, first_timestamp, _ = row
+    address = PageAddress(folio, position, length)
+    return Location(start_offset, end_offset, timestamp, address, first_timestamp)

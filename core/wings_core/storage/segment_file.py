@@ -1,0 +1,121 @@
+"""Segments of the remote store: many pages of one partition as one Arrow IPC file.
+
+Any reader of Arrow IPC files reads a segment (pyarrow, DuckDB over a pyarrow dataset, polars). The
+footer of such a file says where each record batch message begins, so what lies between them is
+free: before each message stands the header of Wings' page, with its checksums.
+
+    "ARROW1" 00 00 │ schema message │ padding │ page │ page │ … │ end of stream │ footer │
+    int32: length of the footer │ "ARROW1"          └ header │ message │ padding
+
+So a page has an address in its segment, and is read as one anywhere else. Its buffers are
+compressed, each by itself, and its last column holds the timestamp of each row, as pages of many
+timestamps are merged into one. What the rows are of is said in the metadata of the schema
+(`wings.topic`, `wings.topic_uuid`, `wings.partition`, `wings.start_offset`): the row `i` of a
+segment has the offset `wings.start_offset` + i.
+
+The footer is the one that pyarrow writes for as many empty batches, with the places of the real
+ones put in (https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format).
+"""
+
+import struct
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from wings_core.batches import empty_batch
+from wings_core.storage.ipc import COMPRESSION, find_fields
+from wings_core.storage.page import PAGE_ALIGNMENT, PageEncoder
+
+TIMESTAMP_FIELD = pa.field("__timestamp", pa.timestamp("us", tz="UTC"), nullable=False)
+"""The last column of a segment's pages."""
+
+_MAGIC = b"ARROW1"
+_START = _MAGIC + bytes(2)
+_END_OF_STREAM = struct.pack("<Ii", 0xFFFFFFFF, 0)
+_FOOTER_LENGTH = struct.Struct("<i")
+_BLOCK = struct.Struct("<qi4xq")
+"""Position of a message, length of its prefix and metadata, length of its body."""
+
+_U32 = struct.Struct("<I")
+_FOOTER_FIELDS = 4
+"""Of Arrow's File.fbs: version, schema, dictionaries, recordBatches."""
+
+
+def segment_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of a segment's pages: a topic's columns, and the timestamps."""
+    return schema.append(TIMESTAMP_FIELD)
+
+
+class SegmentWriter:
+    """Writes one segment into memory; for one thread.
+
+    Args:
+        topic_uuid: The topic, as the text of a UUID.
+        schema: The topic's columns and types.
+        about: Kept with the schema, for those who read the file.
+    """
+
+    def __init__(self, topic_uuid: str, schema: pa.Schema, about: Mapping[str, str]) -> None:
+        self.schema = segment_schema(schema)
+        self._encoder = PageEncoder(topic_uuid, self.schema, compressed=True)
+        self._file_schema = self.schema.with_metadata(dict(about))
+        message = self._file_schema.serialize().to_pybytes()
+        self._parts: list[bytes | memoryview] = [_START, message]
+        self._length = len(_START) + len(message)
+        self._append(bytes(-self._length % PAGE_ALIGNMENT))
+        self._blocks: list[tuple[int, int, int]] = []
+
+    @property
+    def length(self) -> int:
+        """How many bytes there are so far."""
+        return self._length
+
+    def write(self, batch: pa.RecordBatch) -> tuple[int, int]:
+        """Write rows as a page.
+
+        Args:
+            batch: Of the segment's schema.
+
+        Returns:
+            Position and length of the page in the segment, in bytes.
+        """
+        page = self._encoder.encode(batch)
+        position = self._length
+        # Header, prefix and metadata, and the parts of the body, the padding last.
+        header, metadata = page.parts[:2]
+        body = sum(map(len, page.parts[2:-1]))
+        self._blocks.append((position + len(header), len(metadata), body))
+        for part in page.parts:
+            self._append(part)
+        return position, page.length
+
+    def finish(self) -> list[bytes | memoryview]:
+        """Return the whole segment, in parts that follow one another."""
+        footer = self._footer()
+        for part in (_END_OF_STREAM, footer, _FOOTER_LENGTH.pack(len(footer)), _MAGIC):
+            self._append(part)
+        return self._parts
+
+    def _append(self, part: bytes | memoryview) -> None:
+        self._parts.append(part)
+        self._length += len(part)
+
+    def _footer(self) -> bytes:
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression=COMPRESSION)
+        with pa.ipc.new_file(sink, self._file_schema, options=options) as writer:
+            empty = empty_batch(self._file_schema)
+            for _ in self._blocks:
+                writer.write_batch(empty)
+        file = sink.getvalue().to_pybytes()
+        end = len(file) - len(_MAGIC) - _FOOTER_LENGTH.size
+        (length,) = _FOOTER_LENGTH.unpack_from(file, end)
+        footer = bytearray(file[end - length : end])
+        view = memoryview(footer)
+        vector = find_fields(view, _U32.unpack_from(view)[0], _FOOTER_FIELDS)[3]
+        vector += _U32.unpack_from(view, vector)[0]
+        (count,) = _U32.unpack_from(view, vector)
+        assert count == len(self._blocks), "pyarrow writes a block for each batch"
+        for number, block in enumerate(self._blocks):
+            _BLOCK.pack_into(view, vector + _U32.size + number * _BLOCK.size, *block)
+        return bytes(footer)

@@ -1,0 +1,94 @@
+"""The remote store: segments of merged pages, each an object that is created once."""
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from wings_core.errors import Internal
+from wings_core.model import PageAddress
+from wings_core.storage.interfaces import EncodedPage
+from wings_core.storage.object_pages import ObjectPages
+from wings_core.storage.objects import ObjectStore
+from wings_core.storage.page_cache import PageCache
+
+SEGMENT_SUFFIX = ".arrow"
+"""Of the names of segments: they are Arrow IPC files, also known as Feather."""
+
+LOCAL_SEGMENT_SUFFIX = ".feather"
+"""Of those in the data directory, where no remote store was given: so they are found there also
+when one is given later."""
+
+_PREFIX = "segments"
+
+
+class SegmentObjects:
+    """A `FolioStore` of segments, which are put there as wholes; all methods from any thread.
+
+    Args:
+        objects: Where they are; closed by whoever opened it.
+        cache: What is read is kept here for its next readers.
+        suffix: Of their names.
+        grace_seconds: A segment younger than this is not listed: it may not be committed yet.
+    """
+
+    def __init__(
+        self, objects: ObjectStore, cache: PageCache, suffix: str, grace_seconds: float
+    ) -> None:
+        self.objects = objects
+        self._pages = ObjectPages(objects, cache)
+        self._suffix = suffix
+        self._grace_seconds = grace_seconds
+
+    def name(self, topic_uuid: str, start_offset: int) -> str:
+        """Return a name for a new segment, which no other has."""
+        number = f"{start_offset:020d}-{secrets.token_hex(4)}"
+        return f"{_PREFIX}/{topic_uuid}/{number}{self._suffix}"
+
+    def write(self, pages: Sequence[EncodedPage]) -> list[PageAddress]:
+        """Refuse: what is pushed goes to the hot store."""
+        del pages
+        raise Internal("nothing is flushed to the remote store")
+
+    def read(
+        self,
+        address: PageAddress,
+        topic_uuid: str,
+        schema: pa.Schema,
+        columns: Sequence[int] | None = None,
+    ) -> pa.RecordBatch:
+        """See `FolioStore.read`."""
+        return self._pages.read(address, topic_uuid, schema, columns)
+
+    def read_all(
+        self,
+        addresses: Sequence[PageAddress],
+        topic_uuid: str,
+        schema: pa.Schema,
+        columns: Sequence[int] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """See `FolioStore.read_all`."""
+        return self._pages.read_all(addresses, topic_uuid, schema, columns)
+
+    def folios(self) -> set[str]:
+        """See `FolioStore.folios`; without those that are younger than the grace."""
+        before = time.time() - self._grace_seconds
+        return {
+            found.name
+            for found in self.objects.list(_PREFIX)
+            if found.modified_at <= before and found.name.endswith(self._suffix)
+        }
+
+    def delete(self, folio: str) -> None:
+        """See `FolioStore.delete`."""
+        if not folio.startswith(f"{_PREFIX}/") or not folio.endswith(self._suffix):
+            raise Internal(f"{folio!r:.80} is not a segment that can be deleted")
+        try:
+            self.objects.delete(folio)
+        finally:
+            self._pages.forget(folio)
+
+    def close(self) -> None:
+        """See `FolioStore.close`."""
+        self._pages.close()

@@ -1,0 +1,191 @@
+"""How every `Maintenance` puts merged pages into the place of others."""
+
+from dataclasses import replace as changed
+
+import pytest
+from fix_metadata import NOON, SECOND, MetadataUnderTest, batch_of, offsets_of
+
+from wings_core.errors import Internal, InvalidArgument, TopicNotFound
+from wings_core.metadata.maintenance import Lease
+from wings_core.model import Location, PageAddress, TierState, Topic
+from wings_core.partitions import UNPARTITIONED, Partition
+
+MERGED = "segments/merged.arrow"
+
+
+def pushed(metadata: MetadataUnderTest, pages: int = 5) -> tuple[Topic, list[Location]]:
+    """Push pages of 10 rows and 100 bytes, a second apart, and return where they are."""
+    topic = metadata.create_topic()
+    for _ in range(pages):
+        metadata.push(topic, 10)
+        metadata.clock.time += SECOND
+    return topic, located(metadata, topic)
+
+
+def located(metadata: MetadataUnderTest, topic: Topic, offset: int = 0) -> list[Location]:
+    return list(metadata.registry.locate(topic.uuid, UNPARTITIONED, offset, 1_000).locations)
+
+
+def merged(pages: list[Location], folio: str = MERGED, length: int = 64) -> Location:
+    first, last = pages[0], pages[-1]
+    return Location(
+        first.start_offset,
+        last.end_offset,
+        last.timestamp,
+        PageAddress(folio, 128 * first.start_offset, length),
+        first.timestamp,
+    )
+
+
+def leased(metadata: MetadataUnderTest, name: str = "p", holder: str = "one") -> Lease:
+    token = metadata.opened.maintenance.acquire_lease(name, holder, 60)
+    assert token is not None
+    return Lease(name, holder, token)
+
+
+def replace(
+    metadata: MetadataUnderTest,
+    topic: Topic,
+    old: list[Location],
+    new: list[Location],
+    lease: Lease | None = None,
+) -> bool:
+    lease = lease or leased(metadata)
+    return metadata.opened.maintenance.replace(topic.uuid, UNPARTITIONED, old, new, lease)
+
+
+def test_merged_pages_take_the_place_of_others(metadata: MetadataUnderTest) -> None:
+    topic, pages = pushed(metadata)
+    new = merged(pages[1:4])
+    assert replace(metadata, topic, pages[1:4], [new])
+    assert located(metadata, topic) == [pages[0], new, pages[4]]
+    assert located(metadata, topic, 25)[0] == new
+    state = metadata.registry.partition_state(topic.uuid, UNPARTITIONED)
+    assert (state.log_start_offset, state.next_offset, state.bytes) == (0, 50, 264)
+    assert metadata.registry.live_folios() == {"folio-1", MERGED}
+    metadata.reopen()
+    assert located(metadata, topic) == [pages[0], new, pages[4]]
+    committed = metadata.push(topic, 3)
+    assert committed.start_offset == 50
+
+
+def test_pages_that_are_not_there_any_more_are_not_replaced(metadata: MetadataUnderTest) -> None:
+    topic, pages = pushed(metadata)
+    new = merged(pages[:3])
+    assert replace(metadata, topic, pages[:3], [new])
+    other = merged(pages[:3], "segments/other.arrow")
+    assert not replace(metadata, topic, pages[:3], [other])
+    metadata.opened.maintenance.expire(
+        topic.uuid, UNPARTITIONED, age_us=None, bytes_kept=200, pages_max=10
+    )
+    assert not replace(metadata, topic, [new], [other])
+    assert located(metadata, topic, 30) == pages[3:]
+    assert metadata.registry.live_folios() == {"folio-1"}
+
+
+def test_merged_pages_are_merged_again(metadata: MetadataUnderTest) -> None:
+    topic, pages = pushed(metadata)
+    first = merged(pages[:2])
+    assert replace(metadata, topic, pages[:2], [first])
+    again = changed(merged([*pages[:3]], "segments/again.arrow"), address=PageAddress("s", 0, 80))
+    assert replace(metadata, topic, [first, pages[2]], [again])
+    assert located(metadata, topic) == [again, *pages[3:]]
+    assert metadata.registry.live_folios() == {"folio-1", "s"}
+
+
+def test_nothing_is_replaced_without_the_lease(metadata: MetadataUnderTest) -> None:
+    topic, pages = pushed(metadata)
+    lease = leased(metadata)
+    assert not replace(metadata, topic, pages, [merged(pages)], changed(lease, holder="other"))
+    assert not replace(metadata, topic, pages, [merged(pages)], changed(lease, name="q"))
+    metadata.clock.time += 60 * SECOND
+    assert not replace(metadata, topic, pages, [merged(pages)], lease)
+    assert leased(metadata).token != lease.token
+    assert not replace(metadata, topic, pages, [merged(pages)], lease)
+    assert located(metadata, topic) == pages
+    assert metadata.registry.live_folios() == {"folio-1"}
+    assert replace(metadata, topic, pages, [merged(pages)])
+
+
+def test_a_segment_that_was_given_back_is_not_referred_to(metadata: MetadataUnderTest) -> None:
+    topic, pages = pushed(metadata)
+    assert metadata.registry.retire([MERGED]) == [MERGED]
+    with pytest.raises(Internal, match="given back"):
+        replace(metadata, topic, pages, [merged(pages)])
+    assert located(metadata, topic) == pages
+
+
+def test_what_cannot_replace_the_pages_is_refused(metadata: MetadataUnderTest) -> None:
+    topic, pages = pushed(metadata)
+    new = merged(pages)
+    for old, wrong in (
+        (pages, [changed(new, end_offset=48)]),
+        (pages, [changed(new, first_timestamp=None)]),
+        (pages, [changed(new, first_timestamp=new.timestamp)]),
+        (pages, [changed(new, timestamp=new.timestamp + 1)]),
+        (pages, [merged(pages[:2]), merged(pages[3:])]),
+        ([pages[0], pages[4]], [new]),
+        (pages, []),
+        ([], [new]),
+    ):
+        with pytest.raises(InvalidArgument):
+            replace(metadata, topic, old, wrong)
+    assert located(metadata, topic) == pages
+
+
+def test_nothing_is_replaced_in_a_topic_that_was_deleted(metadata: MetadataUnderTest) -> None:
+    topic, pages = pushed(metadata)
+    metadata.admin.delete_topic(topic.name)
+    with pytest.raises(TopicNotFound):
+        replace(metadata, topic, pages, [merged(pages)])
+    with pytest.raises(TopicNotFound):
+        metadata.opened.maintenance.tier_states(topic.uuid)
+
+
+def test_a_time_within_a_merged_page_is_found_at_its_start(metadata: MetadataUnderTest) -> None:
+    topic, pages = pushed(metadata)
+    assert replace(metadata, topic, pages[1:4], [merged(pages[1:4])])
+    found = [
+        metadata.registry.offset_for_timestamp(topic.uuid, UNPARTITIONED, NOON + second * SECOND)
+        for second in range(6)
+    ]
+    assert found == [0, 10, 10, 10, 40, 50]
+
+
+def test_a_merged_page_is_kept_while_its_last_message_is_young(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic, pages = pushed(metadata)
+    assert replace(metadata, topic, pages[:3], [merged(pages[:3])])
+    maintenance = metadata.opened.maintenance
+    expired = maintenance.expire(
+        topic.uuid, UNPARTITIONED, age_us=3 * SECOND, bytes_kept=None, pages_max=10
+    )
+    assert expired.pages == 0
+    metadata.clock.time += SECOND
+    expired = maintenance.expire(
+        topic.uuid, UNPARTITIONED, age_us=3 * SECOND, bytes_kept=None, pages_max=10
+    )
+    assert (expired.pages, expired.rows, expired.bytes) == (1, 30, 64)
+    assert offsets_of(metadata.registry, topic, offset=30) == [(30, 39), (40, 49)]
+
+
+def test_tiers_tell_what_is_in_them(metadata: MetadataUnderTest) -> None:
+    topic, pages = pushed(metadata)
+    maintenance = metadata.opened.maintenance
+    assert maintenance.tier_states(metadata.create_topic().uuid) == []
+    assert maintenance.tier_states(topic.uuid) == [TierState(UNPARTITIONED, False, 5, 50, 500)]
+    assert replace(metadata, topic, pages[:3], [merged(pages[:3])])
+    assert maintenance.tier_states(topic.uuid) == [
+        TierState(UNPARTITIONED, False, 2, 20, 200),
+        TierState(UNPARTITIONED, True, 1, 30, 64),
+    ]
+
+
+def test_tiers_are_told_by_partition(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    values = [Partition(f'"{letter}"') for letter in "cab"]
+    metadata.registry.commit([batch_of(topic, dict.fromkeys(values, 2))])
+    found = metadata.opened.maintenance.tier_states(topic.uuid)
+    assert [state.partition for state in found] == sorted(values)
+    assert {(state.pages, state.rows, state.bytes) for state in found} == {(1, 2, 100)}
