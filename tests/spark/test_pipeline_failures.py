@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 import wings_client
 from wings_client import Client
 from wings_core.errors import Internal
-from wings_core.model import CommitBatch, CommitResult, Published
+from wings_core.model import CommitBatch, CommitResult, Published, ShardProgress
 from wings_server.testing import RunningServer, running_server
 
 if TYPE_CHECKING:
@@ -92,11 +92,13 @@ def failing(server: RunningServer, faults: Faults) -> Generator[None]:
             return results
         return commit(batches)
 
-    def failing_publish(writer: str, batch: int, stages: Sequence[str]) -> Published:
+    def failing_publish(
+        writer: str, batch: int, stages: Sequence[str], shards: Sequence[ShardProgress] = ()
+    ) -> Published:
         if not stages:
-            return publish(writer, batch, stages)
+            return publish(writer, batch, stages, shards)
         faults.check("after stage")
-        published = publish(writer, batch, stages)
+        published = publish(writer, batch, stages, shards)
         faults.published.append(batch)
         faults.hide_commits()
         faults.check("after publish")
