@@ -101,8 +101,8 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._running: _Running | None = None  # Opened where offsets are asked for, never pickled.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name.
-        """Return where a new query begins: where the journal does."""
-        return {CLAIM: 0}
+        """Return where a new query begins: after the last claim that is done."""
+        return {CLAIM: _last_done(Journal(self._settings.journal_directory))}
 
     def latestOffset(  # noqa: N802 - Spark's name.
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
@@ -122,7 +122,7 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._running is None:
             self._running = _Running(self._settings)
         running = self._running
-        last = running.last_done if start is None else int(start[CLAIM])
+        last = _last_done(running.journal) if start is None else int(start[CLAIM])
         try:
             running.last_claim = running.claim(last)
         except (Unavailable, ResourceExhausted) as error:
@@ -184,6 +184,7 @@ class _Running:
 
     def __init__(self, settings: SourceSettings) -> None:
         self._connections = Connections(settings)
+        self.journal = self._connections.journal
         self.coordinator: QueueCoordinator = self._connections.coordinator()
         self._keeper = Keeper(self.coordinator, settings.queue.visibility_seconds)
         self.last_claim = 0
@@ -202,13 +203,6 @@ class _Running:
         self.pending = self._connections.queue.pending()
         self.coordinator.prune()
         return last if claim is None else claim.number
-
-    @property
-    def last_done(self) -> int:
-        """The last claim that is done."""
-        journal = self._connections.journal
-        last = journal.last
-        return last if last == 0 or journal.is_done(last) else last - 1
 
     def close(self) -> None:
         self._keeper.close()
@@ -255,11 +249,19 @@ class IngestWriter(DataSourceStreamArrowWriter):
         """Delete what the tasks of a batch staged, whatever became of them, if not published."""
         del batchId
         claims = {each.claim for each in _done(messages)}
+        if not claims:
+            return
         with Connections(self._settings) as connections:
             for claim in claims:
                 token = connections.journal.token
                 prefix = stage_prefix(token, claim)
                 connections.client.abort(writer_of(self._settings.name, token), (), prefix=prefix)
+
+
+def _last_done(journal: Journal) -> int:
+    """Return the last claim that is done; at most the last one of all is not."""
+    last = journal.last
+    return last if last == 0 or journal.is_done(last) else last - 1
 
 
 def _done(messages: Sequence[WriterCommitMessage | None]) -> list[Done]:
