@@ -67,6 +67,8 @@ class MetadataUnderTest:
     clock: Clock = field(default_factory=Clock)
     opened: Metadata = field(init=False)
     topics_created: int = 0
+    is_slow: bool = False
+    """Whether a call takes milliseconds; what is judged is the same in all."""
     across_a_network: bool = False
     """Whether a watch hears of commits a while after they return, several at once."""
 
@@ -217,7 +219,7 @@ class RemoteOverSqlite(RemoteMetadata):
 @contextmanager
 def open_remote(directory: Path) -> Generator[MetadataUnderTest]:
     metadata = MetadataUnderTest(lambda clock: RemoteOverSqlite(directory / "metadata.db", clock))
-    metadata.across_a_network = True
+    metadata.is_slow = metadata.across_a_network = True
     try:
         yield metadata
     finally:
@@ -232,6 +234,7 @@ def open_postgres(server: PostgresServer) -> Generator[MetadataUnderTest]:
             return PostgresMetadata(server.url, schema=schema, clock=clock)
 
         metadata = MetadataUnderTest(open_metadata)
+        metadata.is_slow = True
         try:
             yield metadata
         finally:

@@ -26,6 +26,8 @@ START_SECONDS_MAX = 60.0
 PASSWORD = "not-to-be-shown"
 """Of the user `wings`, in every address; nothing may ever print it."""
 
+_MEMORY = Path("/dev/shm")
+
 _numbers = count()
 
 
@@ -187,8 +189,10 @@ def postgres_server(*, sync: bool) -> Generator[PostgresServer]:
     Raises:
         RuntimeError: There is no PostgreSQL on this machine.
     """
-    # Where others than its owner may enter.
-    with tempfile.TemporaryDirectory(prefix="wings-postgres-") as directory:
+    # Where others than its owner may enter. What need not outlast anything is kept in memory where
+    # that can be had: thousands of tables are thousands of files.
+    memory = None if sync or not os.access(_MEMORY, os.W_OK) else _MEMORY
+    with tempfile.TemporaryDirectory(prefix="wings-postgres-", dir=memory) as directory:
         server = PostgresServer(Path(directory), sync=sync)
         server.start()
         try:

@@ -13,7 +13,7 @@ from fix_metadata import (
     MetadataUnderTest,
     batch_of,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wings_core.model import (
@@ -157,9 +157,17 @@ def outcome_of(result: CommitResult) -> Outcome:
     return result.error.code, result.error.facts
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=STEPS)
-def test_commits_agree_with_the_model(metadata: MetadataUnderTest, steps: list[Step]) -> None:
+def test_commits_agree_with_the_model(metadata: MetadataUnderTest) -> None:
+    @settings(max_examples=20 if metadata.is_slow else 80)
+    @given(steps=STEPS)
+    def agree(steps: list[Step]) -> None:
+        check_steps(metadata, steps)
+
+    agree()
+
+
+def check_steps(metadata: MetadataUnderTest, steps: list[Step]) -> None:
+    """Take the steps, and compare every outcome with the model's."""
     metadata.clock.time = NOON
     topics = [metadata.create_topic("key") for _ in range(2)]
     model = Model()

@@ -174,7 +174,7 @@ def test_shards_agree_with_the_model(metadata: MetadataUnderTest) -> None:
         return Shards(metadata)
 
     # Over a network only the way there is another, and each step takes longer.
-    examples = 8 if metadata.across_a_network else 25
+    examples = 8 if metadata.is_slow else 25
     run_state_machine_as_test(
         cast("Any", machine), settings=settings(max_examples=examples, stateful_step_count=30)
     )

@@ -328,7 +328,7 @@ def test_stages_agree_with_the_model(metadata: MetadataUnderTest) -> None:
         return Stages(metadata)
 
     # Over a network only the way there is another, and each step takes longer.
-    examples = 10 if metadata.across_a_network else 40
+    examples = 10 if metadata.is_slow else 40
     run_state_machine_as_test(
         cast("Any", machine), settings=settings(max_examples=examples, stateful_step_count=50)
     )
