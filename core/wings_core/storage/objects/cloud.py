@@ -224,7 +224,8 @@ def _error_of(operation: Operation, name: str, url: str, error: Exception) -> Wi
     if isinstance(error, AlreadyExistsError):
         return AlreadyExists(f"there is an object {name} already")
     status = _STATUS.search(str(error))
-    message = f"could not {operation} {name} at {url}: {_reason(error)}"
+    what = url if name == url else f"{name} at {url}"
+    message = f"could not {operation} {what}: {_reason(error)}"
     if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
         return PermissionDenied(message)
     if status is None or status[1].startswith("5") or status[1] in _RETRIED_STATUS:
