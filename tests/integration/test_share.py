@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from flight_calls import act, code_of, create_topic, get, numbers, push, ticket_
 from share_calls import Leased, Member, create_group, offsets_of
 
 import wings_client
-from wings_server.testing import RunningServer, server_process
+from wings_server.testing import RunningServer, running_server, server_process
 
 SHORT = 1_000
 """The shortest lock, in milliseconds."""
@@ -532,3 +533,29 @@ def test_dead_letters_are_sent_back_once(client: flight.FlightClient, new_topic_
     answer = act(client, "share-redrive", dlq_topic=dead)
     assert (answer["redriven"], answer["already_redriven"]) == (2, 2)
     assert answer["next_offset"] == answer["log_end_offset"] == 4
+
+
+def test_dead_letters_hold_messages_of_the_disk_and_of_an_object_store(
+    tmp_path: Path, s3_url: str
+) -> None:
+    dead = "orders-dead"
+    with running_server(tmp_path / "data") as server:
+        setting(server.client(), "orders", dlq_topic=dead, delivery_limit=1, lock_duration_ms=SHORT)
+    with running_server(tmp_path / "data", hot=s3_url) as server:
+        member = Member(server.client(), "orders")
+        push(member.client, "orders", numbers(*range(10, 20)))
+        found = member.acquire(timeout_ms=LONG)
+        assert offsets_of(found) == [*range(20)]
+        rejected = [each.ack("reject", first, first + 1) for each, first in _pairs(found, 9)]
+        assert set(member.acknowledge(*rejected)) == {None}
+        # The others expire at the limit.
+        dead_letters = letters(member, dead, 20)
+    messages = payloads(dead_letters, pa.schema([pa.field("n", pa.int64())]))
+    assert [row["n"] for row in messages] == dead_letters["source_offset"]
+    assert sorted(dead_letters["source_offset"]) == [*range(20)]
+    assert sorted(dead_letters["reason"]) == ["delivery_limit"] * 18 + ["rejected"] * 2
+
+
+def _pairs(found: list[Leased], first: int) -> list[tuple[Leased, int]]:
+    """Return the chunk that holds an offset and the next one, with the offset."""
+    return [(each, first) for each in found if {first, first + 1} <= set(each.offsets)]
