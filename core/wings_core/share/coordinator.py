@@ -29,13 +29,14 @@ from wings_core.model import PartitionState, Position, Topic
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.clock import Clock, MonotonicClock
 from wings_core.share.core import Bounds, CoordinatorCore
-from wings_core.share.interfaces import DeadLetters, HoldReplica
+from wings_core.share.interfaces import DeadLetters, HoldReplica, LeaseEntry
 from wings_core.share.links import LocalLink, ReplicaLink, Runner
 from wings_core.share.model import (
     MEMBER_CHARACTERS_MAX,
     Acknowledgement,
     AcknowledgementResult,
     Acquired,
+    Lease,
     LeasedRange,
     ShareGroup,
     SharePartitionState,
@@ -231,6 +232,19 @@ class Coordinator:
             found = self._acknowledge_partition(group, partition, member, asked)
             errors.update(zip(of_partition, found, strict=True))
         return [AcknowledgementResult(entry, errors[place]) for place, entry in enumerate(entries)]
+
+    def give_back(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
+        """See `ShareCoordinator.give_back`."""
+        places: dict[Partition, list[LeaseEntry]] = {}
+        for each in leased:
+            entry = LeaseEntry(each.start_offset, each.end_offset, Lease.parse(each.lease))
+            places.setdefault(each.partition, []).append(entry)
+        for partition, entries in places.items():
+            try:
+                self._runner.run(self._core.load(group, [partition]))
+                self._runner.run(self._core.give_back(group, partition, entries))
+            except WingsError as error:
+                _logger.info("messages of %s expire: %s", group.name, error.message)
 
     def describe(self, group: ShareGroup) -> list[SharePartitionState]:
         """See `ShareCoordinator.describe`."""

@@ -386,6 +386,18 @@ class CoordinatorCore:
             self._changed(group.uuid)
         return [entry.error for entry in checked]
 
+    def give_back(
+        self, group: ShareGroup, partition: Partition, entries: Sequence[LeaseEntry]
+    ) -> Steps[None]:
+        """Release what never reached its member, in a loaded partition: no delivery is counted."""
+        place = self._place(group, partition)
+        releases = [ReleaseEntry(entry.first, entry.last, entry.lease, 0) for entry in entries]
+        yield from self._quorum.release(place.key, sorted(releases, key=_first))
+        with self._lock:
+            for entry in entries:
+                place.state.hand_back(entry.first, entry.last, entry.lease)
+        self._changed(group.uuid)
+
     def _settle(
         self, group: ShareGroup, place: Place, entries: Sequence[Entry], member: str
     ) -> Steps[None]:

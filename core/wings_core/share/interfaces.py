@@ -306,6 +306,14 @@ class ShareCoordinator(Protocol):
         """
         ...
 
+    def give_back(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
+        """Release ranges, or parts of them, that never reached their member.
+
+        They do not count as deliveries. What this fails for expires, and then counts. Blocks for
+        the replicas.
+        """
+        ...
+
     def describe(self, group: ShareGroup) -> list[SharePartitionState]:
         """Return where the group stands in each partition written to, by value.
 

@@ -304,6 +304,12 @@ class SharePartition:
             if cell.state is State.HELD and cell.lease == lease:
                 self._free(begin, end, cell.deliveries, until)
 
+    def hand_back(self, first: int, last: int, lease: Lease) -> None:
+        """Make what a lease holds available again; it never reached its member: no delivery."""
+        for begin, end, cell in self._ranges.parts(first, last):
+            if cell.state is State.HELD and cell.lease == lease:
+                self._free(begin, end, cell.deliveries - 1, 0.0)
+
     def finish(self, first: int, last: int, *, archived: bool = False) -> None:
         """Finish messages, whatever their state."""
         first = max(first, self.start_offset)

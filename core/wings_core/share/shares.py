@@ -198,9 +198,9 @@ class Shares:
     ) -> Generator[Delivery]:
         """Yield the rows of leased ranges, in their order; blocks for the reads.
 
-        What cannot be read is given back, which counts as a delivery, so that a damaged message
-        ends as a dead letter. What was not yielded when the iterator is closed, or `cancel` is set,
-        is given back too.
+        What cannot be read is released, which counts as a delivery, so that a damaged message ends
+        as a dead letter. What was not yielded when the iterator is closed, or `cancel` is set, is
+        given back, and does not count.
 
         Raises:
             WingsError: None of it could be read, or what `cancel` was set with.
@@ -215,30 +215,22 @@ class Shares:
                     left[0] = _behind(left[0], part.range)
                     if isinstance(part, Undelivered):
                         failure = part.error
-                        self.give_back(group, member, [part.range])
+                        self._release(group, member, part.range)
                     else:
                         # It counts as delivered, whatever becomes of it on its way.
                         delivered = True
                         yield part
                 del left[0]
         finally:
-            self.give_back(group, member, [each for each in left if each.messages > 0])
+            unsent = [each for each in left if each.messages > 0]
+            if unsent:
+                self.give_back(group, unsent)
         if failure is not None and not delivered:
             raise failure
 
-    def give_back(self, group: ShareGroup, member: str, ranges: Sequence[LeasedRange]) -> None:
-        """Release ranges that nobody will work at; where that fails, they expire."""
-        if ranges:
-            self._coordinator.acknowledge(
-                group,
-                member,
-                [
-                    Acknowledgement(
-                        each.partition, each.start_offset, each.end_offset, each.lease, "release"
-                    )
-                    for each in ranges
-                ],
-            )
+    def give_back(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
+        """Release what reached nobody; see `ShareCoordinator.give_back`."""
+        self._coordinator.give_back(group, leased)
 
     def acknowledge(
         self, group: ShareGroup, member: str, entries: Sequence[Acknowledgement]
@@ -266,6 +258,13 @@ class Shares:
             return self._groups.of_topic(topic)
         except NotFound:
             return []  # It was deleted meanwhile.
+
+    def _release(self, group: ShareGroup, member: str, leased: LeasedRange) -> None:
+        """Release what cannot be read, as the member would."""
+        released = Acknowledgement(
+            leased.partition, leased.start_offset, leased.end_offset, leased.lease, "release"
+        )
+        self._coordinator.acknowledge(group, member, [released])
 
 
 def _behind(leased: LeasedRange, delivered: LeasedRange) -> LeasedRange:
