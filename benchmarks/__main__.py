@@ -20,6 +20,7 @@ from benchmarks import (
     scan,
     share,
     spark,
+    tiers,
 )
 from benchmarks.harness import Row, report
 
@@ -37,6 +38,7 @@ SUITES: dict[str, Callable[[], Iterator[Row]]] = {
     "metadata": metadata.run,
     "objects": objects.run,
     "spark": spark.run,
+    "tiers": tiers.run,
     "ingest": ingest.run,
 }
 

@@ -30,6 +30,7 @@ from wings_core.contracts.actions import (
     describe_offsets,
     describe_partition_states,
     describe_published,
+    describe_tier_states,
     describe_topic,
 )
 from wings_core.contracts.shards import describe_counts, describe_pruned, describe_shards
@@ -172,6 +173,12 @@ def prune_shards(log: Log, body: ShardPrune) -> Json:
     return describe_pruned(pruned)
 
 
+def tier_states(log: Log, body: TopicBody) -> Json:
+    """Return what each partition of a topic has in each tier, by value."""
+    topic = _topic(log, body.topic)
+    return describe_tier_states(log.maintenance.tier_states(topic.uuid))
+
+
 def maintain(log: Log, body: Maintain) -> Json:
     """Do at once what maintenance has due, and return what it did."""
     topic = None if body.topic is None else _topic(log, body.topic)
@@ -216,6 +223,9 @@ ACTIONS: dict[str, Action[Any]] = {
     "shard-list": Action(ShardList, list_shards, "Tell how far the shards of a source were read."),
     "shard-count": Action(ShardCount, count_shards, "Count the shards of a source."),
     "shard-prune": Action(ShardPrune, prune_shards, "Forget shards that ended long ago."),
+    "tier-states": Action(
+        TopicBody, tier_states, "Tell what the partitions of a topic have in each tier."
+    ),
     "maintain": Action(Maintain, maintain, "Do at once what maintenance has due."),
     **SHARE_ACTIONS,
 }

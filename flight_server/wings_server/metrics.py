@@ -195,6 +195,20 @@ class _Standing:
     left_out: int = 0
 
 
+_MAINTENANCE = {
+    "pages_expired": "Pages that retention dropped.",
+    "rows_expired": "Messages that retention dropped.",
+    "bytes_expired": "Bytes of pages that retention dropped.",
+    "segments": "Segments of merged pages written to the remote store.",
+    "segment_bytes": "Bytes of segments written to the remote store.",
+    "pages_merged": "Pages that merged ones took the place of.",
+    "rows_merged": "Messages in pages that were merged.",
+    "bytes_merged": "Bytes of pages that were merged, as they were stored before.",
+    "failures": "Partitions whose maintenance failed, to be tried again.",
+}
+"""Counts of the maintainer, by the name in its report."""
+
+
 class _LogCollector:
     """Looks at a log whenever Prometheus asks."""
 
@@ -216,6 +230,9 @@ class _LogCollector:
             self._log.group_commit.pending_bytes,
         )
         yield from _storage_metrics(self._log.storage)
+        maintained = self._log.maintainer.total
+        for name, about in _MAINTENANCE.items():
+            yield CounterMetricFamily(f"wings_maintenance_{name}", about, getattr(maintained, name))
         standing = self._look()
         ends = GaugeMetricFamily(
             "wings_topic_end_offset",

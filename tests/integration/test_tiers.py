@@ -3,7 +3,10 @@
 import os
 import random
 import sqlite3
+import subprocess
+import sys
 import threading
+import urllib.request
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -448,6 +451,25 @@ def test_killed_again_and_again_while_it_merges_it_loses_and_doubles_nothing(
         _end_leases(tmp_path)
         act(client, "maintain")
         assert get(client, kind="scan", topic="t").column("n") == list(range(acked))
+
+
+def test_the_command_line_maintains_and_shows_tiers(
+    server: RunningServer, client: flight.FlightClient, topic: str
+) -> None:
+    push_small(client, topic, 20)
+    act(client, "alter-topic", topic=topic, config={"tier_after_ms": 0})
+
+    def wings(*arguments: str) -> str:
+        command = [sys.executable, "-m", "wings_client.cli", *arguments]
+        return subprocess.check_output([*command, "--endpoint", server.flight], text=True)
+
+    assert "20 merged into 1 segments" in wings("maintain", topic)
+    push_small(client, topic, 3, first=200)
+    shown = wings("topic", "describe", topic)
+    assert "hot tier: 30 messages in 3 pages" in shown
+    assert "remote tier: 200 messages in 1 pages" in shown
+    metrics = urllib.request.urlopen(f"{server.http}/metrics").read().decode()
+    assert "wings_maintenance_pages_merged_total 20.0" in metrics
 
 
 def test_merged_pages_are_located_in_order(

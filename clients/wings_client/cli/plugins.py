@@ -21,6 +21,7 @@ OWN = {
         ("consume", "consume", "consume"),
         ("fetch", "fetch", "fetch"),
         ("gather", "gather", "gather"),
+        ("maintain", "maintain", "maintain"),
         ("push", "push", "push"),
         ("share", "share", "app"),
         ("tail", "tail", "tail"),

@@ -4,17 +4,24 @@ import sys
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
 
 from wings_client import PartitionState, Topic
-from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected, short_name
+from wings_client.cli.endpoint import (
+    DEFAULT,
+    EndpointOption,
+    connected,
+    connected_transport,
+    short_name,
+)
 from wings_client.cli.plugins import MARKUP
 from wings_client.cli.tables import Column, render, terminal_width
 from wings_client.cli.values import columns_text, parse_fields, partition_text, printable
 from wings_core.arrow_types import fields_of
+from wings_core.contracts.actions import TopicBody
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.type_names import type_name
 
@@ -133,14 +140,16 @@ def describe(
     ] = False,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Show a topic's columns, configuration and partitions.
+    """Show a topic's columns, configuration, partitions and tiers.
 
     $ wings topic describe flights
     """
-    with connected(endpoint, name) as client:
+    with connected_transport(endpoint, name) as (client, transport):
         topic = client.topic(name)
         states = client.partitions(topic)
+        tiers = transport.act("tier-states", TopicBody(topic=topic.name), repeatable=True)
     _print(_description(topic, states, all_partitions=all_partitions))
+    _print(_tier_lines(tiers))
 
 
 @app.command()
@@ -220,6 +229,18 @@ def _partition_lines(
         f"{sum(messages):,} messages, {total:,} bytes, "
         f"{len(states):,} partition{'' if len(states) == 1 else 's'}{hidden}"
     )
+
+
+def _tier_lines(tiers: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield what each tier has, over all partitions; nothing while all is in the hot one."""
+    if all(state["tier"] == "hot" for state in tiers):
+        return
+    for tier in ("hot", "remote"):
+        found = [state for state in tiers if state["tier"] == tier]
+        rows, pages, size = (
+            sum(state[key] for state in found) for key in ("rows", "pages", "bytes")
+        )
+        yield f"{tier} tier: {rows:,} messages in {pages:,} pages, {size:,} bytes"
 
 
 def _key_text(topic: Topic) -> str:

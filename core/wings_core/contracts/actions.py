@@ -31,6 +31,7 @@ from wings_core.model import (
     Namespace,
     PartitionState,
     Published,
+    TierState,
     Topic,
     TopicConfig,
 )
@@ -325,6 +326,20 @@ def describe_partition_states(states: Iterable[PartitionState]) -> list[dict[str
             "last_timestamp": None
             if state.last_timestamp is None
             else format_timestamp(state.last_timestamp),
+        }
+        for state in states
+    ]
+
+
+def describe_tier_states(states: Iterable[TierState]) -> list[dict[str, Any]]:
+    """Return the answer to `tier-states`, in the order given."""
+    return [
+        {
+            "partition": partition_value(state.partition),
+            "tier": "remote" if state.remote else "hot",
+            "pages": state.pages,
+            "rows": state.rows,
+            "bytes": state.bytes,
         }
         for state in states
     ]
