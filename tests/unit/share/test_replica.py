@@ -1,0 +1,184 @@
+"""A replica: what is durable, what a restart respects, and what a failed write leaves."""
+
+import sqlite3
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_share import HandClock
+
+from wings_core.errors import Internal, Unavailable
+from wings_core.partitions import UNPARTITIONED
+from wings_core.share.interfaces import CountedRange, LeaseEntry, Outcome, Part, ReleaseEntry
+from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.replica import Replica
+from wings_core.share.store import SqliteHoldStore
+
+KEY = ShareKey("group", "topic", UNPARTITIONED)
+MINE, THEIRS = Lease("c", 1, "m"), Lease("c", 2, "m")
+TTL_MS = 10_000
+PLENTY = 1_000_000
+
+
+class Place:
+    """A replica that is closed, or crashes, and is opened again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.clock = HandClock()
+        self.open()
+
+    def open(self, connection_type: type[sqlite3.Connection] = sqlite3.Connection) -> None:
+        self.store = SqliteHoldStore(self.path, connection_type)
+        self.replica = Replica(self.store, self.clock)
+
+    def crash(self) -> None:
+        self.store.close()
+        self.open()
+
+    def hold(self, first: int, last: int, lease: Lease = MINE) -> list[Part]:
+        return self.replica.hold(KEY, [OffsetRange(first, last)], lease, TTL_MS, PLENTY)
+
+    def finish(self, first: int, last: int, lease: Lease = MINE) -> list[Part]:
+        return self.replica.tombstone(KEY, [LeaseEntry(first, last, lease)])
+
+    def outcomes(self, parts: list[Part]) -> list[tuple[int, int, str, int]]:
+        return [(part.first, part.last, part.outcome.name, part.count) for part in parts]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Generator[Place]:
+    opened = Place(tmp_path / "holds.sqlite")
+    yield opened
+    opened.replica.close()
+
+
+def test_a_range_is_answered_in_parts(place: Place) -> None:
+    place.hold(2, 3)
+    place.finish(2, 3)
+    place.hold(6, 7, THEIRS)
+    place.clock.time += 1
+    parts = place.hold(0, 9)
+    assert place.outcomes(parts) == [
+        (0, 1, "OK", 0),
+        (2, 3, "TOMB", 0),
+        (4, 5, "OK", 0),
+        (6, 7, "NOK", 0),
+        (8, 9, "OK", 0),
+    ]
+    assert 9_000 <= parts[3].retry_ms <= 9_001
+
+
+def test_tombstones_and_counts_outlive_a_crash_and_holds_do_not(place: Place) -> None:
+    place.hold(0, 9)
+    place.finish(0, 3)
+    place.finish(6, 6)
+    place.replica.release(KEY, [ReleaseEntry(8, 9, MINE, 4)])
+    place.crash()
+    (state,) = place.replica.read("group", ())
+    assert (state.start_offset, state.finished) == (4, (OffsetRange(6, 6),))
+    assert state.counts == (CountedRange(8, 9, 4),)
+    assert state.in_flight == 0
+
+
+@pytest.mark.parametrize("boot", ["the same boot", "another boot"])
+def test_after_a_crash_nothing_is_held_until_forgotten_holds_have_expired(
+    place: Place, boot: str
+) -> None:
+    place.hold(0, 0)
+    if boot == "another boot":
+        place.clock.boot_id, place.clock.time = "boot-2", 5.0
+    restarted_at = place.clock.time
+    place.crash()
+    place.clock.time = restarted_at + TTL_MS / 1_000 - 0.01
+    (part,) = place.hold(5, 5, THEIRS)
+    assert part.outcome is Outcome.NOK
+    place.crash()  # Again: the time that is left counts, not all of it anew.
+    place.clock.time += part.retry_ms / 1_000
+    assert place.outcomes(place.hold(5, 5, THEIRS)) == [(5, 5, "OK", 0)]
+
+
+def test_a_replica_that_was_closed_without_holds_grants_at_once(place: Place) -> None:
+    place.hold(0, 3)
+    place.finish(0, 3)
+    place.replica.close()
+    place.open()
+    assert place.outcomes(place.hold(4, 5)) == [(4, 5, "OK", 0)]
+
+
+def test_a_replica_that_was_closed_with_holds_respects_and_counts_them(place: Place) -> None:
+    place.hold(0, 3)
+    place.clock.time += 4
+    place.replica.close()
+    place.open()
+    place.clock.time += 5.9
+    assert place.outcomes(place.hold(0, 3, THEIRS))[0][2] == "NOK"
+    place.clock.time += 0.2
+    assert place.outcomes(place.hold(0, 3, THEIRS)) == [(0, 3, "OK", 1)]
+
+
+def test_another_group_is_not_kept_waiting_by_a_restart(place: Place) -> None:
+    place.hold(0, 0)
+    place.crash()
+    other = ShareKey("other", "topic", UNPARTITIONED)
+    (part,) = place.replica.hold(other, [OffsetRange(0, 0)], MINE, TTL_MS, PLENTY)
+    assert part.outcome is Outcome.OK
+
+
+def test_a_hold_that_expires_is_counted(place: Place) -> None:
+    place.hold(0, 3)
+    place.clock.time += 11
+    assert place.outcomes(place.hold(0, 5, THEIRS)) == [(0, 3, "OK", 1), (4, 5, "OK", 0)]
+    assert place.outcomes(place.finish(0, 3)) == [(0, 3, "NOK", 1)]
+
+
+def test_a_tombstone_is_written_for_all_or_for_nothing(place: Place) -> None:
+    place.hold(0, 1)
+    place.hold(2, 3, THEIRS)
+    entries = [LeaseEntry(0, 1, MINE), LeaseEntry(2, 3, MINE)]
+    parts = place.replica.tombstone(KEY, entries)
+    assert [part.outcome for part in parts] == [Outcome.NOK, Outcome.NOK]
+    (state,) = place.replica.read("group", ())
+    assert (state.start_offset, state.finished, state.in_flight) == (0, (), 4)
+
+
+class BrokenDisk(sqlite3.Connection):
+    """Fails commits while a test says so."""
+
+    broken = False
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        if BrokenDisk.broken and sql == "COMMIT":
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().execute(sql, parameters)
+
+
+def test_a_write_that_fails_changes_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.replica.close()
+    place.open(BrokenDisk)
+    place.hold(0, 5)
+    before = place.replica.read("group", ())
+    monkeypatch.setattr(BrokenDisk, "broken", True)
+    with pytest.raises(Internal):
+        place.finish(0, 3)
+    with pytest.raises(Internal):
+        place.replica.release(KEY, [ReleaseEntry(4, 5, MINE, 2)])
+    monkeypatch.setattr(BrokenDisk, "broken", False)
+    assert place.replica.read("group", ()) == before
+    assert place.outcomes(place.hold(0, 5, THEIRS))[0][2] == "NOK"
+    assert place.outcomes(place.finish(0, 5)) == [(0, 5, "OK", 0)]
+
+
+def test_a_closed_replica_refuses(place: Place) -> None:
+    place.replica.close()
+    with pytest.raises(Unavailable):
+        place.hold(0, 0)
+
+
+def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "holds.sqlite") as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(Internal, match="format 99"):
+        SqliteHoldStore(tmp_path / "holds.sqlite")
