@@ -2,7 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from fix_metadata import A, B
@@ -460,3 +460,24 @@ def test_nothing_is_held_after_a_crash_until_forgotten_holds_have_expired(
     assert share.acquire(group) == []
     share.clock.time += 4
     assert spans(share.acquire(group)) == [(0, 3, 1)]
+
+
+def test_a_tombstone_that_fails_after_its_dead_letter_leaves_one_dead_letter(
+    share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share.metadata.push(share.topic, 1)
+    group = share.group(dlq_topic="dead")
+    (leased,) = share.acquire(group)
+    with monkeypatch.context() as patched:
+        for replica in share.replicas:
+            patched.setattr(replica, "tombstone", _refuse)
+        assert isinstance(share.settle(group, leased, "reject"), Unavailable)
+    assert share.dead_letters.offsets == [0]
+    assert share.settle(group, leased, "reject") is None
+    assert len(share.dead_letters.written) == 2
+    assert len(share.dead_letters.letters) == 1
+    assert lag(share, group) == (1, 0, 0)
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise Unavailable("out of reach")
