@@ -14,6 +14,7 @@ from flight_calls import act, code_of, create_topic, get, numbers, push, ticket_
 from share_calls import Leased, Member, create_group, offsets_of
 
 import wings_client
+from wings_core.limits import Limits
 from wings_server.testing import RunningServer, running_server, server_process
 
 SHORT = 1_000
@@ -535,14 +536,15 @@ def test_dead_letters_are_sent_back_once(client: flight.FlightClient, new_topic_
     assert answer["next_offset"] == answer["log_end_offset"] == 4
 
 
-def test_dead_letters_hold_messages_of_the_disk_and_of_an_object_store(
-    tmp_path: Path, s3_url: str
-) -> None:
+def test_dead_letters_hold_messages_of_the_hot_and_of_the_remote_tier(tmp_path: Path) -> None:
     dead = "orders-dead"
-    with running_server(tmp_path / "data") as server:
-        setting(server.client(), "orders", dlq_topic=dead, delivery_limit=1, lock_duration_ms=SHORT)
-    with running_server(tmp_path / "data", hot=s3_url) as server:
-        member = Member(server.client(), "orders")
+    limits = Limits(maintenance_seconds=3_600)
+    remote = str(tmp_path / "remote")
+    with running_server(tmp_path / "data", limits=limits, remote=remote) as server:
+        config: dict[str, Any] = {"delivery_limit": 1, "lock_duration_ms": SHORT}
+        member = setting(server.client(), "orders", dlq_topic=dead, **config)
+        act(member.client, "alter-topic", topic="orders", config={"tier_after_ms": 0})
+        assert act(member.client, "maintain", topic="orders")["segments"] == 1
         push(member.client, "orders", numbers(*range(10, 20)))
         found = member.acquire(timeout_ms=LONG)
         assert offsets_of(found) == [*range(20)]
