@@ -106,7 +106,9 @@ class DirectoryQueue(Queue):
                 self._known = self._queue.keys()
             found: dict[str, str] = {}
             for path, version, size in self._files():
-                found[f"{path}#{version}"] = json.dumps(
+                # A name that is not UTF-8 cannot be stored; as JSON it is told of, and given up.
+                name = os.fsencode(path).decode("utf-8", "backslashreplace")
+                found[f"{name}#{version}"] = json.dumps(
                     {"uri": path.as_posix(), "version": version, "size": size}
                 )
             new = found.keys() - self._known

@@ -87,12 +87,25 @@ _File = tuple[str, str | None, int | None]
 
 
 def _notice(uri: str, version: str | None, size: int | None, dedup_key: DedupKey) -> FileNotice:
+    _check_text("the URI", uri)
+    if version is not None:
+        _check_text("the version", version)
     shard = uri
     if dedup_key is DedupKey.URI_AND_VERSION and version:
         shard = f"{uri}#{version}"
     if len(shard.encode("utf-8", "replace")) > SHARD_BYTES_MAX:
         raise InvalidArgument(f"the URI {uri[:80]!r} has more than {SHARD_BYTES_MAX} bytes")
     return FileNotice(shard, uri, version, size)
+
+
+def _check_text(what: str, text: str) -> None:
+    """Make sure that a text can be journaled and can name a file: else it would fail the batch."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{what} {text[:80]!a} is not valid Unicode") from None
+    if "\0" in text:
+        raise InvalidArgument(f"{what} {text[:80]!a} has a character that no file's name has")
 
 
 def _s3_files(event: Mapping[str, Any]) -> list[_File]:
@@ -196,6 +209,11 @@ def file_of_shard(shard: str, dedup_key: DedupKey) -> tuple[str, str | None]:
     return (uri, version) if uri else (shard, None)
 
 
+def is_of_message(shard: str, kind: MessageKind) -> bool:
+    """Tell whether a shard is of a message that could not be understood: it tells of no file."""
+    return kind is not MessageKind.PAYLOADS and shard.startswith("message:")
+
+
 def normal_uri(text: str) -> str:
     """Return a file's URI as it is known here: `s3://BUCKET/KEY`, or an absolute path.
 
@@ -207,7 +225,10 @@ def normal_uri(text: str) -> str:
         if bucket and key:
             return text
     elif text.startswith("file:"):
-        path = unquote(urlsplit(text).path)
+        try:
+            path = unquote(urlsplit(text).path)
+        except ValueError as error:
+            raise InvalidArgument(f"{text[:80]!r} is not a URI: {error}") from None
         if path.startswith("/"):
             return path
     elif text.startswith("/"):

@@ -35,6 +35,22 @@ def uris(body: str, dedup_key: DedupKey = DedupKey.URI) -> tuple[FileNotice, ...
     return files_of(body, "7", MessageKind.URIS, dedup_key)
 
 
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (r'{"uri": "/a\ud800"}', "not valid Unicode"),
+        (r'{"uri": "/a", "version": "\udcff"}', "not valid Unicode"),
+        (r'{"uri": "/a\u0000b"}', "no file's name has"),
+        ("file:///a%00b", "no file's name has"),
+        ("file://[a/b", "is not a URI"),
+    ],
+)
+def test_a_name_that_no_file_has_is_a_problem_of_its_message(body: str, problem: str) -> None:
+    (notice,) = uris(body)
+    assert notice.shard == "message:7"
+    assert problem in str(notice.problem)
+
+
 def test_every_record_of_a_notification_counts() -> None:
     found = s3(record("a.jsonl", size=3), record("dir/b.jsonl", eTag="x"))
     assert found == (

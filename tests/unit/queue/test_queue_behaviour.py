@@ -1,6 +1,7 @@
 """How every `Queue` hands out, hides, extends and deletes messages."""
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -15,6 +16,7 @@ import wings_client
 from wings_core.errors import GroupNotFound, InvalidArgument, Unavailable
 from wings_core.queue.directory import DirectoryQueue
 from wings_core.queue.interfaces import Queue
+from wings_core.queue.notices import DedupKey, MessageKind, files_of
 from wings_core.queue.sqlite import SqliteQueue
 from wings_core.queue.sqs import SqsQueue
 from wings_spark.ingest.share_queue import ShareQueue
@@ -255,6 +257,24 @@ def test_what_is_no_queue_cannot_be_opened(tmp_path: Path) -> None:
         SqliteQueue(tmp_path / "text")
     with pytest.raises(InvalidArgument, match="no directory"):
         DirectoryQueue(tmp_path / "nowhere")
+
+
+def test_a_directory_tells_of_names_that_are_not_utf_8_and_of_their_neighbours(
+    tmp_path: Path,
+) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xe9.jsonl")).write_text("{}")
+    (tmp_path / "b.jsonl").write_text("{}")
+    queue = DirectoryQueue(tmp_path, scan_seconds=0)
+    found = queue.receive(10, LONG)
+    notices = [
+        notice
+        for each in found
+        for notice in files_of(each.body, each.id, MessageKind.URIS, DedupKey.URI)
+    ]
+    assert [notice.problem is None for notice in notices] == [False, True]
+    queue.acknowledge([each.receipt for each in found])
+    assert queue.receive(10, LONG) == []
+    queue.close()
 
 
 def test_a_directory_tells_of_files_that_are_whole(tmp_path: Path) -> None:
