@@ -361,6 +361,20 @@ def test_a_file_that_was_mended_is_read_when_it_is_retried(
     assert numbers(wings, topic) == [0, 1]
 
 
+def test_a_message_that_was_not_understood_does_not_hinder_the_retry_of_files(
+    source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "late.jsonl")
+    queue.send(["nonsense", path])
+    settings = source(limits={"max_delivery_attempts": 1})
+    pipeline = start(settings)
+    assert fates(pipeline.step()) == [Fate.DEAD, Fate.DEAD]
+    assert status.retry(settings, None) == [path]
+    pipeline.coordinator.settle()
+    assert queue.pending() == 1
+    del topic
+
+
 def test_a_missing_file_is_waited_for_and_given_up(
     wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from wings_core.errors import InvalidArgument
 from wings_core.model import Shard, ShardCounts
 from wings_core.queue.claims import Fate, FileOutcome
 from wings_core.queue.journal import Journal
-from wings_core.queue.notices import DedupKey, file_of_shard, message_of
+from wings_core.queue.notices import DedupKey, file_of_shard, is_of_message, message_of
 from wings_core.times import format_timestamp
 from wings_spark.ingest.connections import open_queue
 from wings_spark.ingest.settings import FileSettings, SourceSettings
@@ -131,7 +131,7 @@ def retry(settings: SourceSettings, shards: list[str] | None) -> list[str]:
                 dead = [
                     shard.shard
                     for shard in client.get_shards(settings.name, part)
-                    if shard.state == "dead"
+                    if shard.state == "dead" and not is_of_message(shard.shard, kind)
                 ]
                 files = [file_of_shard(shard, settings.dedup_key) for shard in dead]
                 bodies = [message_of(uri, version, None, kind) for uri, version in files]
