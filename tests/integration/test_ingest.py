@@ -533,6 +533,41 @@ def test_values_of_parquet_that_do_not_fit_are_kept_as_text(
     assert json.loads(rows[1]["rescued"]) == {"n": 1 << 40}
 
 
+def test_a_row_with_a_line_separator_that_does_not_fit_is_one_text(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    new_topic_id: str,
+    tmp_path: Path,
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64", "s": "string", "rescued": "string"})
+    text = "a\u2028b\u0085c"
+    (tmp_path / "a.csv").write_text(f"n,s\nx,{text}\n2,d\n", encoding="utf-8")
+    queue.send([str(tmp_path / "a.csv")])
+    start(source(files={"rescued_column": "rescued"})).drain()
+    rows = wings.scan(new_topic_id).read_all().to_pylist()
+    assert [row["n"] for row in rows] == [None, 2]
+    assert json.loads(rows[0]["rescued"]) == {"n": "x", "s": text}
+
+
+def test_csv_for_a_column_that_texts_cannot_be_fails_as_a_file(
+    source: MakeSource,
+    wings: Client,
+    start: Start,
+    queue: SqliteQueue,
+    new_topic_id: str,
+    tmp_path: Path,
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64", "d": "duration[us]", "rescued": "string"})
+    (tmp_path / "a.csv").write_text("n,d\n1,2\n")
+    write_jsonl(tmp_path / "b.jsonl", range(2))
+    queue.send([str(tmp_path / "a.csv"), str(tmp_path / "b.jsonl")])
+    files = {"rescued_column": "rescued"}
+    pipeline = start(source(files=files, limits={"max_delivery_attempts": 1}))
+    assert fates(pipeline.step()) == [Fate.DEAD, Fate.FINISHED]
+
+
 @pytest.mark.parametrize(
     ("columns", "key", "problem"),
     [

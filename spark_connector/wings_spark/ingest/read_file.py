@@ -121,7 +121,7 @@ class FileReader:
                 raise FileError(error.message) from None
             except WingsError as error:
                 raise FileError(error.message) from None
-            except (OSError, pa.ArrowInvalid) as error:
+            except (OSError, pa.ArrowException) as error:
                 raise FileError(f"{file.uri}: {error!s:.300}") from None
 
     def _completed(self, piece: Piece, file: ClaimedFile, first: int) -> pa.RecordBatch:

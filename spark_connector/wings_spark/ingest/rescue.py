@@ -147,7 +147,8 @@ def _converted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _texts(batch: pa.RecordBatch) -> list[str]:
     """Return rows as JSON."""
-    return b"".join(encode_lines(batch)).decode().splitlines()
+    # As bytes: of texts, other characters end lines too, which JSON leaves as they are.
+    return [line.decode() for line in b"".join(encode_lines(batch)).splitlines()]
 
 
 def _nulls(schema: pa.Schema, rows: int) -> pa.RecordBatch:
