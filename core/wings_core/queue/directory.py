@@ -119,9 +119,16 @@ class DirectoryQueue(Queue):
                 self._queue.forget(gone)
             self._known = set(found)
 
+    def _unlisted(self, error: OSError) -> None:
+        """Refuse a look that misses files: they would be forgotten, and told of again later."""
+        is_below = Path(error.filename) != self._directory
+        if is_below and isinstance(error, FileNotFoundError | NotADirectoryError):
+            return  # It was taken away meanwhile, with its files.
+        raise Unavailable(f"{error.filename} cannot be looked through: {error.strerror}") from error
+
     def _files(self) -> Iterator[tuple[Path, str, int]]:
         count = 0
-        for base, directories, names in os.walk(self._directory):
+        for base, directories, names in os.walk(self._directory, onerror=self._unlisted):
             directories[:] = [name for name in directories if not name.startswith((".", "_"))]
             for name in names:
                 if name.startswith((".", "_")) or name.endswith(_UNFINISHED):

@@ -277,6 +277,22 @@ def test_a_directory_tells_of_names_that_are_not_utf_8_and_of_their_neighbours(
     queue.close()
 
 
+def test_a_directory_that_was_away_for_a_while_does_not_tell_of_its_files_again(
+    tmp_path: Path,
+) -> None:
+    directory, away = tmp_path / "in", tmp_path / "away"
+    directory.mkdir()
+    (directory / "a.jsonl").write_text("{}")
+    queue = DirectoryQueue(directory, tmp_path / "queue.sqlite", scan_seconds=0)
+    queue.acknowledge([each.receipt for each in queue.receive(10, LONG)])
+    directory.rename(away)
+    with pytest.raises(Unavailable, match="cannot be looked through"):
+        queue.receive(10, LONG)
+    away.rename(directory)
+    assert queue.receive(10, LONG) == []
+    queue.close()
+
+
 def test_a_directory_tells_of_files_that_are_whole(tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     (tmp_path / "_hidden").mkdir()
