@@ -42,9 +42,7 @@ class Pipeline:
 
     @property
     def last_done(self) -> int:
-        journal = self.connections.journal
-        last = journal.last
-        return last if last == 0 or journal.is_done(last) else last - 1
+        return self.connections.journal.last_done
 
     def claim(self) -> Claim | None:
         """Claim what one batch reads; what was claimed and is not done comes first."""

@@ -117,6 +117,12 @@ class Journal:
         numbers = [int(path.stem) for path in self._claims.glob("*.json") if path.stem.isdigit()]
         return max(numbers, default=0)
 
+    @property
+    def last_done(self) -> int:
+        """The last claim that is done, 0 before it; at most the last one of all is not."""
+        last = self.last
+        return last if last == 0 or self.is_done(last) else last - 1
+
     def outcomes(self, outcomes_max: int) -> list[Outcome]:
         """Return what became of the last claims, the oldest first."""
         last = self.last

@@ -102,7 +102,7 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name.
         """Return where a new query begins: after the last claim that is done."""
-        return {CLAIM: _last_done(Journal(self._settings.journal_directory))}
+        return {CLAIM: Journal(self._settings.journal_directory).last_done}
 
     def latestOffset(  # noqa: N802 - Spark's name.
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
@@ -122,7 +122,7 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._running is None:
             self._running = _Running(self._settings)
         running = self._running
-        last = _last_done(running.journal) if start is None else int(start[CLAIM])
+        last = running.journal.last_done if start is None else int(start[CLAIM])
         try:
             running.last_claim = running.claim(last)
         except (Unavailable, ResourceExhausted) as error:
@@ -256,12 +256,6 @@ class IngestWriter(DataSourceStreamArrowWriter):
                 token = connections.journal.token
                 prefix = stage_prefix(token, claim)
                 connections.client.abort(writer_of(self._settings.name, token), (), prefix=prefix)
-
-
-def _last_done(journal: Journal) -> int:
-    """Return the last claim that is done; at most the last one of all is not."""
-    last = journal.last
-    return last if last == 0 or journal.is_done(last) else last - 1
 
 
 def _done(messages: Sequence[WriterCommitMessage | None]) -> list[Done]:

@@ -93,7 +93,7 @@ def run(
     journal = Journal(settings.journal_directory)
     journal.lock()
     try:
-        told = journal.last
+        told = journal.last_done  # One that a last run left behind is told of too.
         query = start(spark, settings, once=once)
         try:
             ended = False
