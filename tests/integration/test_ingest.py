@@ -752,3 +752,19 @@ def test_one_process_runs_a_pipeline(source: MakeSource, start: Start, topic: st
     second.connections.journal.lock()
     second.connections.journal.unlock()
     del topic
+
+
+def test_a_claim_that_a_run_left_behind_is_not_done(
+    source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    pipeline = start(source())
+    for number in range(2):
+        queue.send([str(write_jsonl(tmp_path / f"{number}.jsonl", range(2)))])
+        assert pipeline.connections.journal.last_done == number
+        claim = pipeline.claim()
+        assert claim is not None
+        assert pipeline.connections.journal.last == number + 1
+        assert pipeline.connections.journal.last_done == number
+        pipeline.committer.commit(claim, pipeline.read(claim))
+    assert pipeline.connections.journal.last_done == 2
+    del topic
