@@ -54,6 +54,8 @@ def deliveries(
 ) -> Iterator[Delivery | Undelivered]:
     """Yield a leased range as batches: one, where it fits the wire; blocks for the reads.
 
+    None where retention has passed all of it.
+
     Args:
         records: Reads the rows.
         topic: Whose they are.
@@ -62,14 +64,14 @@ def deliveries(
     """
     found = records.collect(topic, leased.partition, leased.start_offset, leased.end_offset)
     schema = delivery_schema(topic)
-    parts = list(_within_bounds(found.batches, limits))
-    ends = [_first_offset(part[0]) - 1 for part in parts[1:]]
+    parts = list(_within_bounds(found.batches, limits))  # None: nothing is left, or readable.
     last = leased.end_offset
     if found.error is not None:
         # What is behind the last row that was read is not delivered.
         last = _last_offset(parts[-1][-1]) if parts else leased.start_offset - 1
     start = leased.start_offset
-    for part, end in zip(parts, [*ends, last], strict=True):
+    for number, part in enumerate(parts, 1):
+        end = _first_offset(parts[number][0]) - 1 if number < len(parts) else last
         covered = replace(leased, start_offset=start, end_offset=end)
         yield Delivery(covered, _shaped(part, covered, schema))
         start = end + 1

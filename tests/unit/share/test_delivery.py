@@ -1,0 +1,78 @@
+"""Delivery: what becomes of leased rows that are gone, or cannot be read."""
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from wings_core.errors import OffsetOutOfRange, StorageCorrupt
+from wings_core.limits import Limits
+from wings_core.model import Topic, TopicConfig
+from wings_core.names import TopicName
+from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.share.delivery import Delivery, Undelivered, deliveries
+from wings_core.share.model import LeasedRange
+from wings_core.share.record_fetcher import RecordFetcher, RecordSource
+
+SCHEMA = pa.schema([pa.field("n", pa.int64())])
+TOPIC = Topic(TopicName.parse("orders"), "uuid", SCHEMA, None, TopicConfig(), 0)
+LEASED = LeasedRange(UNPARTITIONED, 3, 5, "c.1.m", 1, 30_000)
+
+
+class Source(RecordSource):
+    """Answers reads by a function."""
+
+    def __init__(self, read: Callable[[int], Sequence[pa.RecordBatch]]) -> None:
+        self._read = read
+
+    def read(
+        self, topic: Topic, partition: Partition, offset: int, stop_offset: int
+    ) -> Sequence[pa.RecordBatch]:
+        return self._read(offset)
+
+
+def delivered(read: Callable[[int], Sequence[pa.RecordBatch]]) -> list[Delivery | Undelivered]:
+    records = RecordFetcher(Source(read))
+    try:
+        return list(deliveries(records, TOPIC, LEASED, Limits()))
+    finally:
+        records.close()
+
+
+def row(offset: int) -> pa.RecordBatch:
+    offsets = pa.array([offset], pa.int64())
+    return pa.record_batch(
+        {"n": offsets, "__offset": offsets, "__timestamp": offsets.cast(pa.timestamp("us", "UTC"))}
+    )
+
+
+def damaged_from(first: int) -> Callable[[int], Sequence[pa.RecordBatch]]:
+    def read(offset: int) -> Sequence[pa.RecordBatch]:
+        if offset >= first:
+            raise StorageCorrupt("a page is damaged", folio="f", position=0)
+        return [row(offset)]
+
+    return read
+
+
+def spans(parts: Sequence[Delivery | Undelivered]) -> list[tuple[str, int, int]]:
+    return [(type(part).__name__, part.range.start_offset, part.range.end_offset) for part in parts]
+
+
+def test_a_range_of_which_no_row_can_be_read_is_undelivered_as_a_whole() -> None:
+    parts = delivered(damaged_from(3))
+    assert spans(parts) == [("Undelivered", 3, 5)]
+    assert isinstance(parts[0], Undelivered)
+    assert isinstance(parts[0].error, StorageCorrupt)
+
+
+def test_a_range_is_delivered_up_to_the_row_that_cannot_be_read() -> None:
+    assert spans(delivered(damaged_from(4))) == [("Delivery", 3, 3), ("Undelivered", 4, 5)]
+
+
+def test_a_range_that_retention_has_passed_has_no_delivery() -> None:
+    def gone(offset: int) -> Sequence[pa.RecordBatch]:
+        if offset < 6:
+            raise OffsetOutOfRange("gone", log_start_offset=6)
+        return [row(offset)]
+
+    assert delivered(gone) == []
