@@ -175,7 +175,7 @@ class Replica:
             self._store.forget(group_uuid)
             for key in [key for key in self._partitions if key.group_uuid == group_uuid]:
                 del self._partitions[key]
-            self._touched.clear()
+                self._touched.pop(key, None)  # Those of other groups may just have expired.
             self._marks.pop(group_uuid, None)
             self._refused_until.pop(group_uuid, None)
 

@@ -182,3 +182,12 @@ def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(Internal, match="format 99"):
         SqliteHoldStore(tmp_path / "holds.sqlite")
+
+
+def test_a_group_that_is_forgotten_takes_no_expiry_of_another_with_it(place: Place) -> None:
+    place.hold(0, 1)
+    place.clock.time += TTL_MS / 1_000
+    place.replica.forget("another")
+    place.crash()
+    (state,) = place.replica.read("group", ())
+    assert state.counts == (CountedRange(0, 1, 1),)
