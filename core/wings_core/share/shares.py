@@ -5,7 +5,7 @@ acquire ─▶ leased ranges ─▶ their rows ─▶ (the member works) ─▶ 
 """
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from uuid import uuid4
 
 from wings_core.errors import GroupNotFound, NotFound, WingsError
@@ -177,21 +177,23 @@ class Shares:
         cancel: Cancel,
     ) -> list[LeasedRange]:
         """Wait for messages until the deadline, and lease them; see `ShareCoordinator.acquire`."""
-        return self._coordinator.acquire(
-            group, member, partition, messages_max, ROWS_MAX, deadline, cancel
-        )
+        with self._blamed_on_topic(group):
+            return self._coordinator.acquire(
+                group, member, partition, messages_max, ROWS_MAX, deadline, cancel
+            )
 
     def acquire_now(
         self, group: ShareGroup, member: str, partition: Partition | None, messages_max: int
     ) -> Acquired:
         """Lease what there is now; see `ShareCoordinator.acquire_now`."""
-        return self._coordinator.acquire_now(group, member, partition, messages_max, ROWS_MAX)
+        with self._blamed_on_topic(group):
+            return self._coordinator.acquire_now(group, member, partition, messages_max, ROWS_MAX)
 
     def watch(
         self, group: ShareGroup, partition: Partition | None, callback: Callable[[], None]
     ) -> AbstractContextManager[object]:
         """Call back when there may be something to acquire; see `ShareCoordinator.watch`."""
-        return self._coordinator.watch(group, partition, callback)
+        return self._watched(group, partition, callback)
 
     def deliver(
         self, group: ShareGroup, member: str, leased: Sequence[LeasedRange], cancel: Cancel
@@ -248,6 +250,24 @@ class Shares:
         """Wake whoever waits with `Unavailable`, and end the threads."""
         self._coordinator.close()
         self._records.close()
+
+    @contextmanager
+    def _watched(
+        self, group: ShareGroup, partition: Partition | None, callback: Callable[[], None]
+    ) -> Generator[object]:
+        with ExitStack() as stack:
+            with self._blamed_on_topic(group):
+                watched = stack.enter_context(self._coordinator.watch(group, partition, callback))
+            yield watched
+
+    @contextmanager
+    def _blamed_on_topic(self, group: ShareGroup) -> Generator[None]:
+        """Raise `TopicNotFound` where a group is gone because its topic was deleted."""
+        try:
+            yield
+        except GroupNotFound:
+            self._admin.get_topic(group.topic.name)
+            raise
 
     def _check_dead_letters(self, topic: Topic, config: ShareConfig) -> None:
         if config.dlq is not None:
