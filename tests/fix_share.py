@@ -1,5 +1,6 @@
 """Share groups under test: coordinators over replicas with durable stores, and a clock to set."""
 
+import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -205,6 +206,21 @@ class ShareUnderTest:
         (result,) = (coordinator or self.coordinator).acknowledge(group, member, [entry])
         assert result.acknowledgement == entry
         return result.error
+
+    def wait_for_replicas(self, group: ShareGroup, held: int) -> None:
+        """Wait until every replica holds so many messages of a group, also the late ones.
+
+        A majority is enough for the coordinator; what it asked of the others arrives when it does,
+        and by then a test may have moved the clock.
+        """
+        deadline = Deadline.after(10)
+        pause = threading.Event()
+        while any(
+            sum(state.in_flight for state in replica.read(group.uuid, ())) != held
+            for replica in self.replicas
+        ):
+            assert not deadline.passed, f"some replica does not hold {held} messages"
+            pause.wait(0.002)
 
     def close(self) -> None:
         for coordinator in self.opened:

@@ -111,18 +111,21 @@ def test_what_is_not_held_with_the_lease_is_refused_and_nothing_changes(
     share.metadata.push(share.topic, 4)
     group = share.group(dlq_topic="dead")
     (leased,) = share.acquire(group, 2)
+    share.wait_for_replicas(group, 2)
     member = "me"
     facts: dict[str, Any] = {}
     if wrong == "member":
         member = "another"
     elif wrong == "lease":
         facts = {"lease": share.acquire(group, 2)[0].lease}
+        share.wait_for_replicas(group, 4)
     elif wrong == "range":
         facts = {"last": 2}
     elif wrong == "expired":
         share.clock.time += 31
     else:
         assert share.settle(group, leased, "accept") is None
+        share.wait_for_replicas(group, 0)
     before = share.coordinator.describe(group)
     entry = entry_of(leased, what, **facts)
     (result,) = share.coordinator.acknowledge(group, member, [entry])
