@@ -42,6 +42,7 @@ from wings_core.share.model import (
     SharePartitionState,
 )
 from wings_core.share.quorum import HoldQuorum
+from wings_core.share.settle import not_held
 from wings_core.share.throttle import is_throttled
 from wings_core.share.votes import Known
 from wings_core.times import Deadline
@@ -299,16 +300,18 @@ class Coordinator:
         turn = next(self._turns) % len(states) if states else 0  # No partition is always last.
         ranges: list[LeasedRange] = []
         for number, state in enumerate(ordered := states[turn:] + states[:turn]):
-            if not self._core.is_loaded(group, state.partition):
-                some = [each.partition for each in ordered[number : number + LOAD_PARTITIONS_MAX]]
-                self._runner.run(self._core.load(group, some))
+            if state.next_offset == 0:
+                continue  # Any value can be asked for: nothing is kept of what was never written.
             bounds = Bounds(state.log_start_offset, state.next_offset)
-            if self._core.look(group, state.partition, bounds) != 0:
-                continue
             taken = sum(leased.messages for leased in ranges)
             if taken >= min(messages_max, rows_max):
                 break
             try:
+                if not self._core.is_loaded(group, state.partition):
+                    some = ordered[number : number + LOAD_PARTITIONS_MAX]
+                    self._runner.run(self._core.load(group, [each.partition for each in some]))
+                if self._core.look(group, state.partition, bounds) != 0:
+                    continue
                 ranges += self._runner.run(
                     self._core.acquire(
                         group,
@@ -348,6 +351,8 @@ class Coordinator:
         if partition is None and group.topic.partition_key is not None:
             again = PARTITIONS_SECONDS
         for state in self._states(group.topic, partition):
+            if state.next_offset == 0:
+                continue  # A commit is heard of.
             bounds = Bounds(state.log_start_offset, state.next_offset)
             again = _shorter(again, self._core.look(group, state.partition, bounds))
         return again
@@ -384,6 +389,8 @@ class Coordinator:
     ) -> list[WingsError | None]:
         try:
             state = self._registry.partition_state(group.topic.uuid, partition)
+            if state.next_offset == 0:  # Never written to; nothing is kept of it.
+                return [not_held(asked[0], member)] * len(asked)
             bounds = Bounds(state.log_start_offset, state.next_offset)
             self._runner.run(self._core.load(group, [partition]))
             return self._runner.run(self._core.acknowledge(group, partition, bounds, member, asked))

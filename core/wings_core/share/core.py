@@ -232,7 +232,12 @@ class CoordinatorCore:
         if retired:
             yield from self._retire(place, retired)
         if batch_end is not None and picks:
-            self._extend(place, picks, batch_end, bounds.end, rows_max, group)
+            try:
+                self._extend(place, picks, batch_end, bounds.end, rows_max, group)
+            except WingsError:
+                with self._lock:
+                    self._put_off(place, [(pick.first, pick.last, 0.0) for pick in picks])
+                raise
         if not picks:
             return []
         return (yield from self._hold(group, place, picks, lease))
@@ -334,7 +339,7 @@ class CoordinatorCore:
         """Hear what other coordinators have finished."""
         try:
             read = yield from self._quorum.read(group.uuid, group.topic.uuid, [place.key.partition])
-        except Unavailable:
+        except WingsError:
             return
         with self._lock:
             _learn(place.state, read[place.key.partition])
@@ -345,7 +350,7 @@ class CoordinatorCore:
             yield from self._quorum.repair(
                 place.key, [OffsetRange(*gone) for gone in sorted(retired)]
             )
-        except Unavailable as error:
+        except WingsError as error:
             _logger.warning("retired messages stay on the replicas: %s", error.message)
 
     # Settling.
@@ -368,7 +373,7 @@ class CoordinatorCore:
         with self._lock:
             now = self._clock.now()
             place.state.advance(now, bounds.start)
-            was_full = place.state.in_flight >= group.config.in_flight_max
+            was_full = place.state.in_flight >= group.config.in_flight_max or place.state.is_full
             for entry in live:
                 if entry.lease.coordinator != self.id:
                     continue

@@ -107,6 +107,11 @@ class SharePartition:
         return self._messages[State.HELD] + self._messages[State.PENDING]
 
     @property
+    def is_full(self) -> bool:
+        """Whether so many ranges are kept that no message from `frontier` on is selected."""
+        return len(self._ranges) >= RANGES_MAX
+
+    @property
     def ranges(self) -> int:
         """How many ranges are kept."""
         return len(self._ranges)
@@ -155,7 +160,7 @@ class SharePartition:
 
     def has_available(self, log_end: int) -> bool:
         """Tell whether something may be selected, as of the last `advance`."""
-        return bool(self._ready) or self.frontier < log_end
+        return bool(self._ready) or (self.frontier < log_end and not self.is_full)
 
     def select(
         self,
@@ -202,7 +207,7 @@ class SharePartition:
             if throttled:
                 return picks
             room -= picks[-1].last - first + 1
-        if room > 0 and self.frontier < log_end and len(self._ranges) < RANGES_MAX:
+        if room > 0 and self.frontier < log_end and not self.is_full:
             skip = min(skip, log_end - self.frontier - 1)
             if skip > 0:
                 self._touch(self.frontier + skip - 1)

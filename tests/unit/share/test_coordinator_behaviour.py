@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import pytest
@@ -10,7 +11,14 @@ from fix_share import ShareUnderTest, entry_of, spans
 
 from wings_core.errors import GroupNotFound, InvalidArgument, InvalidRecordState, Unavailable
 from wings_core.fetch.fetcher import Cancel
-from wings_core.share.model import AcknowledgeType, ShareConfig, ShareGroup
+from wings_core.share.model import (
+    Acknowledgement,
+    AcknowledgeType,
+    LeasedRange,
+    ShareConfig,
+    ShareGroup,
+    member_tag,
+)
 from wings_core.times import Deadline, format_timestamp
 
 LONG = 20.0
@@ -357,6 +365,58 @@ def test_a_group_starts_where_it_was_told_to(share: ShareUnderTest) -> None:
     assert got(latest) == {A: (5, 5), B: (0, 1)}
     assert got(earliest) == {A: (0, 5), B: (0, 1)}
     assert got(timed) == {A: (3, 5), B: (0, 1)}
+
+
+def test_a_batch_whose_end_cannot_be_looked_up_leaves_its_messages_available(
+    share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share.metadata.push(share.topic, 8)
+    group = share.group(acquire_mode="batch_optimized")
+
+    def fail(*_: object) -> NoReturn:
+        raise Unavailable("the metadata cannot be reached")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(share.metadata.registry, "locate", fail)
+        with pytest.raises(Unavailable):
+            share.acquire(group, 2)
+    share.clock.time += 1
+    assert spans(share.acquire(group, 2)) == [(0, 7, 1)]
+
+
+def test_what_was_handed_out_reaches_its_member_where_another_partition_cannot_be_read(
+    share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = share.metadata.create_topic("key")
+    share.metadata.push(topic, 3, A)
+    share.metadata.push(topic, 3, B)
+    group = share.group(topic=topic)
+    assert spans(share.acquire(group, 1, partition=A)) == [(0, 0, 1)]
+
+    def unread(*_: object) -> NoReturn:
+        raise Unavailable("the disk is gone")
+
+    for replica in share.replicas:
+        monkeypatch.setattr(replica, "read", unread)
+    found: list[LeasedRange] = []
+    for _ in range(2):  # A is the first of them in one of two turns.
+        with suppress(Unavailable):
+            found += share.acquire(group)
+    assert [(leased.partition, leased.delivery_count) for leased in found] == [(A, 1)]
+
+
+def test_nothing_is_kept_of_partitions_that_were_never_written(share: ShareUnderTest) -> None:
+    topic = share.metadata.create_topic("key")
+    group = share.group(topic=topic)
+    assert share.acquire(group, partition=A) == []
+    entry = Acknowledgement(A, 0, 0, f"another.1.{member_tag('me')}", "accept")
+    (result,) = share.coordinator.acknowledge(group, "me", [entry])
+    assert isinstance(result.error, InvalidRecordState)
+    assert [replica.read(group.uuid, ()) for replica in share.replicas] == (
+        [[]] * share.replica_count
+    )
+    share.metadata.push(topic, 2, A)
+    assert spans(share.acquire(group, partition=A)) == [(0, 1, 1)]
 
 
 def test_one_partition_can_be_asked_for(share: ShareUnderTest) -> None:
