@@ -73,7 +73,7 @@ def serve(
         typer.Option(
             metavar="URL",
             help="Object store that old messages move to, merged and compressed; as --hot. "
-            "Default: that of before, at first the data directory.",
+            "Default: that of before, at first where new messages go.",
         ),
     ] = None,
     flight: Annotated[

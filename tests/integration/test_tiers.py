@@ -240,6 +240,30 @@ def test_without_a_remote_store_nothing_moves_unless_told_so(tmp_path: Path) -> 
         assert list((tmp_path / "remote").rglob("*.arrow"))
 
 
+def test_without_a_remote_store_segments_go_where_new_pages_of_all_nodes_are(
+    tmp_path: Path,
+) -> None:
+    data, hot, expected = tmp_path / "data", tmp_path / "hot", list(range(200))
+    with (
+        running_server(data, hot=str(hot)) as server,
+        flight.FlightClient(server.flight) as client,
+    ):
+        create_topic(client, "t", FIELDS)
+        push_small(client, "t", 20)
+        assert act(client, "maintain")["pages_merged"] == 0
+        assert tier(client, "t")["pages_merged"] == 20
+        assert scan(client, "t").column("n") == expected
+        (folio,) = server.server.log.registry.live_folios()
+        assert (hot / folio).is_file()
+        assert not (data / "merged").exists()
+    # They stay there when a remote store is given later.
+    with (
+        running_server(data, remote=str(tmp_path / "remote")) as server,
+        flight.FlightClient(server.flight) as client,
+    ):
+        assert scan(client, "t").column("n") == expected
+
+
 def test_segments_in_s3_are_read_as_those_in_a_directory(tmp_path: Path, s3_url: str) -> None:
     with (
         running_server(tmp_path, remote=s3_url, limits=SMALL) as server,

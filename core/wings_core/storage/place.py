@@ -12,6 +12,7 @@ from wings_core.storage.objects import ObjectStore, RetryBounds, bind_objects, o
 from wings_core.storage.objects.directory import DirectoryObjects
 from wings_core.storage.page_cache import PageCache
 from wings_core.storage.segment_objects import (
+    HOT_SEGMENT_SUFFIX,
     LOCAL_SEGMENT_SUFFIX,
     SEGMENT_SUFFIX,
     SegmentObjects,
@@ -75,7 +76,8 @@ def open_storage(
         limits: The bounds in force.
         hot_url: The object store that new pages go to; None for what the directory was used with
             before, which at first is its own segments.
-        remote_url: The object store that old pages go to; None as above, at first the directory.
+        remote_url: The object store that old pages go to; None as above, at first the one of new
+            pages, or the directory where they are in segments.
         store_id: Tells the id of the metadata that the pages belong to; None to read only.
         grace_seconds: How old a segment is at least before it is deleted.
 
@@ -105,6 +107,10 @@ def open_storage(
     merged = DirectoryObjects(directory.merged)
     remote = SegmentObjects(merged, cache, LOCAL_SEGMENT_SUFFIX, SEGMENT_GRACE_SECONDS)
     others[LOCAL_SEGMENT_SUFFIX] = remote
+    if "hot" in objects:
+        # Not in the directory: other nodes may not see it, and it may be less durable.
+        remote = SegmentObjects(objects["hot"], cache, HOT_SEGMENT_SUFFIX, SEGMENT_GRACE_SECONDS)
+        others[HOT_SEGMENT_SUFFIX] = remote
     url = directory.remote_url(remote_url)
     if url is not None:
         objects["remote"] = open_checked(url, limits, store_id)

@@ -20,6 +20,10 @@ LOCAL_SEGMENT_SUFFIX = ".feather"
 """Of those in the data directory, where no remote store was given: so they are found there also
 when one is given later."""
 
+HOT_SEGMENT_SUFFIX = ".ipc"
+"""Of those in the store of new pages, where that is an object store and no remote store was given:
+nodes that share it need not share a directory."""
+
 _PREFIX = "segments"
 
 
