@@ -254,7 +254,9 @@ def _open_shares(groups: Groups, log: Log, open_coordinator: OpenCoordinator | N
     records = RecordFetcher(LogSource(log.fetcher, log.registry))
     letters = DeadLetterWriter(log.admin, log.group_commit, log.limits, records)
     coordinator = (
-        NoCoordinator() if open_coordinator is None else open_coordinator(log.registry, letters)
+        NoCoordinator()
+        if open_coordinator is None
+        else open_coordinator(log.registry, letters, log.fetcher.offset_for_timestamp)
     )
     redriver = Redriver(log.admin, log.registry, log.fetcher, log.group_commit, log.limits)
     return Shares(log.admin, groups, coordinator, records, redriver, log.limits)

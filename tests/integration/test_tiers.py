@@ -141,6 +141,17 @@ def test_times_are_found_within_merged_pages(client: flight.FlightClient, topic:
     assert scan(client, topic, offset=place).ranges[0][0] == 780
 
 
+def test_a_share_group_begins_at_its_time_within_a_merged_page(
+    client: flight.FlightClient, topic: str
+) -> None:
+    push_small(client, topic, 200)
+    tier(client, topic)
+    start = {"timestamp": format_timestamp(START + 77_001)}
+    created = act(client, "share-create", topic=topic, group="late", config={"start": start})
+    (partition,) = created["partitions"]
+    assert partition["start_offset"] == 780
+
+
 def test_anybody_reads_the_segments(
     server: RunningServer, client: flight.FlightClient, topic: str, tmp_path: Path
 ) -> None:

@@ -77,6 +77,11 @@ class _Known:
     """When to look again."""
 
 
+FindOffset = Callable[[Topic, Partition, int], int]
+"""Returns the offset of the first message at or after a time, in microseconds since the epoch; as
+`Fetcher.offset_for_timestamp`."""
+
+
 class Coordinator:
     """A `ShareCoordinator`.
 
@@ -86,6 +91,7 @@ class Coordinator:
         dead_letters: None: groups with a DLQ topic drop what they give up.
         local: Whether the only replica is in this process.
         clock: What leases are counted by.
+        find_offset: None: the registry's, which finds the page, and not the row of a merged one.
     """
 
     def __init__(
@@ -96,12 +102,14 @@ class Coordinator:
         *,
         local: bool = False,
         clock: Clock | None = None,
+        find_offset: FindOffset | None = None,
     ) -> None:
         clock, rng = clock or MonotonicClock(), random.Random()
         quorum = HoldQuorum(len(links), clock, rng, local=local)
         self._core = CoordinatorCore(quorum, dead_letters, clock, rng, self._wake)
         self._runner = Runner(links)
         self._registry = registry
+        self._find_offset = find_offset or _in_registry(registry)
         self._lock = threading.Lock()
         self._watchers: dict[str, dict[object, Callable[[], None]]] = {}
         self._watches = 0
@@ -119,12 +127,20 @@ class Coordinator:
         registry: OffsetRegistry,
         dead_letters: DeadLetters | None = None,
         clock: Clock | None = None,
+        find_offset: FindOffset | None = None,
     ) -> Self:
         """Return a coordinator with one replica in this process, closed after it by who opened it.
 
         `Replica(SqliteHoldStore(directory.holds))` is such a replica.
         """
-        return cls([LocalLink(replica)], registry, dead_letters, local=True, clock=clock)
+        return cls(
+            [LocalLink(replica)],
+            registry,
+            dead_letters,
+            local=True,
+            clock=clock,
+            find_offset=find_offset,
+        )
 
     def create(self, group: ShareGroup) -> None:
         """See `ShareCoordinator.create`."""
@@ -132,8 +148,8 @@ class Coordinator:
         starts: dict[Partition, int] = {}
         for state in self._registry.partition_states(group.topic.uuid):
             if isinstance(start, TimestampOffset):
-                starts[state.partition] = self._registry.offset_for_timestamp(
-                    group.topic.uuid, state.partition, start.timestamp_us
+                starts[state.partition] = self._find_offset(
+                    group.topic, state.partition, start.timestamp_us
                 )
             else:
                 latest = start == "latest"
@@ -433,3 +449,10 @@ def _describe(log: PartitionState, known: Known) -> SharePartitionState:
     )
     lag = max(0, log.next_offset - start - above)
     return SharePartitionState(log.partition, start, known.in_flight, lag)
+
+
+def _in_registry(registry: OffsetRegistry) -> FindOffset:
+    def find(topic: Topic, partition: Partition, timestamp: int) -> int:
+        return registry.offset_for_timestamp(topic.uuid, partition, timestamp)
+
+    return find

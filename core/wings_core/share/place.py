@@ -9,7 +9,7 @@ from wings_core.errors import Unavailable
 from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.partitions import Partition
-from wings_core.share.coordinator import Coordinator
+from wings_core.share.coordinator import Coordinator, FindOffset
 from wings_core.share.interfaces import DeadLetters, ShareCoordinator
 from wings_core.share.model import (
     Acknowledgement,
@@ -23,7 +23,7 @@ from wings_core.share.replica import Replica
 from wings_core.share.store import SqliteHoldStore
 from wings_core.times import Deadline
 
-OpenCoordinator = Callable[[OffsetRegistry, DeadLetters], ShareCoordinator]
+OpenCoordinator = Callable[[OffsetRegistry, DeadLetters, FindOffset], ShareCoordinator]
 """Opens what hands out the messages of groups; closing that closes all that was opened."""
 
 
@@ -34,7 +34,11 @@ class EmbeddedCoordinator(Coordinator):
 
     @classmethod
     def open(
-        cls, path: Path, registry: OffsetRegistry, dead_letters: DeadLetters
+        cls,
+        path: Path,
+        registry: OffsetRegistry,
+        dead_letters: DeadLetters,
+        find_offset: FindOffset,
     ) -> ShareCoordinator:
         """Open the coordinator and its replica.
 
@@ -42,12 +46,13 @@ class EmbeddedCoordinator(Coordinator):
             path: The replica's file, created where it is not there.
             registry: The log's index.
             dead_letters: Where what groups give up goes.
+            find_offset: Where groups begin that begin at a time.
 
         Raises:
             Internal: The file cannot be opened.
         """
         replica = Replica(SqliteHoldStore(path))
-        opened = cls.embedded(replica, registry, dead_letters)
+        opened = cls.embedded(replica, registry, dead_letters, find_offset=find_offset)
         opened._replica = replica
         return opened
 
@@ -58,7 +63,10 @@ class EmbeddedCoordinator(Coordinator):
 
 
 def open_remote(
-    targets: Sequence[str], registry: OffsetRegistry, dead_letters: DeadLetters
+    targets: Sequence[str],
+    registry: OffsetRegistry,
+    dead_letters: DeadLetters,
+    find_offset: FindOffset,
 ) -> ShareCoordinator:
     """Open a coordinator with replicas in other processes; it connects when it is first needed.
 
@@ -66,10 +74,12 @@ def open_remote(
         targets: `HOST:PORT` of each; the same for all nodes.
         registry: The log's index.
         dead_letters: Where what groups give up goes.
+        find_offset: Where groups begin that begin at a time.
     """
     from wings_core.share.remote.link import RemoteLink
 
-    return Coordinator([RemoteLink(target) for target in targets], registry, dead_letters)
+    links = [RemoteLink(target) for target in targets]
+    return Coordinator(links, registry, dead_letters, find_offset=find_offset)
 
 
 class NoCoordinator(ShareCoordinator):
