@@ -12,6 +12,9 @@ MERGED_ROWS = 65_536
 MERGED_BYTES = 16 * 1024 * 1024
 """Stored bytes of the pages that become one, about."""
 
+SEGMENT_BYTES_MAX = 1024 * 1024 * 1024
+"""Stored bytes of the pages that become one segment, about, at most: it is made in memory."""
+
 SEGMENT_PAGES_MAX = 100_000
 """Pages that become one segment, at most."""
 
@@ -40,8 +43,9 @@ def find_due(
         offset: Where they begin.
         now: Microseconds since the epoch.
         after_us: In microseconds.
-        segment_bytes: Enough for a segment, in stored bytes.
+        segment_bytes: Enough for a segment, in stored bytes; `SEGMENT_BYTES_MAX` always are.
     """
+    segment_bytes = min(segment_bytes, SEGMENT_BYTES_MAX)
     run: list[Location] = []
     size = 0
     enough = False

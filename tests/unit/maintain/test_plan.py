@@ -1,6 +1,6 @@
 """What moves next in a partition."""
 
-from wings_core.maintain.plan import MERGED_ROWS, Due, find_due, groups_of
+from wings_core.maintain.plan import MERGED_ROWS, SEGMENT_BYTES_MAX, Due, find_due, groups_of
 from wings_core.model import Location, PageAddress
 
 AFTER = 1_000
@@ -26,6 +26,11 @@ def test_young_pages_stay() -> None:
 def test_pages_move_when_there_are_enough_for_a_segment() -> None:
     pages = hot(25)
     assert due(pages, AFTER).pages == tuple(pages[:10])
+
+
+def test_a_segment_is_bounded_whatever_the_topic_says() -> None:
+    pages = [page(number, 1, 0, size=SEGMENT_BYTES_MAX // 4) for number in range(10)]
+    assert due(pages, AFTER, segment_bytes=1 << 60).pages == tuple(pages[:4])
 
 
 def test_few_pages_wait_until_the_oldest_is_twice_as_old() -> None:
