@@ -448,6 +448,30 @@ def test_two_nodes_that_maintain_a_partition_do_it_once(tmp_path: Path) -> None:
         assert scan(client, "t").column("n") == list(range(4_000))
 
 
+def test_a_partition_that_cannot_be_merged_keeps_no_other_from_it(tmp_path: Path) -> None:
+    with (
+        running_server(tmp_path, limits=SMALL) as server,
+        flight.FlightClient(server.flight) as client,
+    ):
+        for topic in ("a", "b"):
+            create_topic(client, topic, FIELDS)
+            push_small(client, topic, 5)
+            act(client, "alter-topic", topic=topic, config={"tier_after_ms": 0})
+        objects = server.server.log.storage.remote.objects
+        put, calls = objects.put, []
+
+        def fail_once(name: str, parts: Any) -> None:
+            calls.append(name)
+            if len(calls) == 1:
+                raise pa.ArrowInvalid("it cannot be merged")
+            put(name, parts)
+
+        objects.put = fail_once
+        report = act(client, "maintain")
+        assert (report["failures"], report["pages_merged"]) == (1, 5)
+        assert act(client, "maintain")["pages_merged"] == 5
+
+
 def test_killed_again_and_again_while_it_merges_it_loses_and_doubles_nothing(
     tmp_path: Path,
 ) -> None:

@@ -162,6 +162,11 @@ class Maintainer:
             _logger.warning(
                 "could not maintain partition %.80s of %s: %s", state.partition, topic.name, error
             )
+        except Exception:  # One partition must not keep all others from being maintained.
+            report.failures += 1
+            _logger.exception(
+                "could not maintain partition %.80s of %s", state.partition, topic.name
+            )
 
     @contextmanager
     def _leased(self, name: str) -> Generator[tuple[Lease, Callable[[], bool]] | None]:
