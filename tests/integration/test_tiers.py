@@ -430,6 +430,18 @@ def test_what_was_put_and_never_committed_is_deleted_after_its_grace(tmp_path: P
         assert {each.name for each in objects.list()} == {young}
 
 
+def test_a_segment_that_a_crash_left_half_written_is_deleted_some_time(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.storage.remote.objects.put(log.storage.remote.name("topic", 0), [b"whole"])
+    old, young = (tmp_path / "merged/segments/topic" / f".put-{name}" for name in ("1", "2"))
+    for path in (old, young):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    with opened(tmp_path):
+        assert not old.exists()
+        assert young.exists()
+
+
 def test_two_nodes_that_maintain_a_partition_do_it_once(tmp_path: Path) -> None:
     with (
         running_server(tmp_path, limits=SMALL) as server,

@@ -105,6 +105,8 @@ def open_storage(
         others[FOLIO_SUFFIX] = hot
     # Segments that were merged before a remote store was given stay where they are.
     merged = DirectoryObjects(directory.merged)
+    if store_id is not None and directory.merged.is_dir():
+        merged.check()  # Deletes what a crash left unfinished.
     remote = SegmentObjects(merged, cache, LOCAL_SEGMENT_SUFFIX, SEGMENT_GRACE_SECONDS)
     others[LOCAL_SEGMENT_SUFFIX] = remote
     if "hot" in objects:
