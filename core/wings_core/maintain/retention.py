@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from wings_core.maintain.report import MaintenanceReport
+from wings_core.metadata.expiry import expired_pages
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.metadata.maintenance import Maintenance
 from wings_core.model import PartitionState, Topic
@@ -23,13 +24,13 @@ def is_due(registry: OffsetRegistry, topic: Topic, state: PartitionState, now: i
     config = topic.config
     if state.log_start_offset == state.next_offset:
         return False
-    if config.retention_bytes is not None and state.bytes > config.retention_bytes:
-        return True
-    if config.retention_ms is None:
+    may_be_too_many = config.retention_bytes is not None and state.bytes > config.retention_bytes
+    if config.retention_ms is None and not may_be_too_many:
         return False
     located = registry.locate(topic.uuid, state.partition, state.log_start_offset, 1)
-    before = now - config.retention_ms * 1_000
-    return bool(located.locations) and located.locations[0].timestamp < before
+    before = None if config.retention_ms is None else now - config.retention_ms * 1_000
+    first = [(page.timestamp, page.address.length) for page in located.locations[:1]]
+    return expired_pages(first, state.bytes, before, config.retention_bytes) > 0
 
 
 def retain(
