@@ -460,6 +460,30 @@ def test_two_nodes_that_maintain_a_partition_do_it_once(tmp_path: Path) -> None:
         assert scan(client, "t").column("n") == list(range(4_000))
 
 
+def test_pages_that_another_node_drops_meanwhile_are_no_failure(tmp_path: Path) -> None:
+    with (
+        running_server(tmp_path, limits=SMALL) as server,
+        flight.FlightClient(server.flight) as client,
+    ):
+        create_topic(client, "t", FIELDS)
+        push_small(client, "t", 5)
+        act(client, "alter-topic", topic="t", config={"tier_after_ms": 0})
+        log = server.server.log
+        look = log.registry.partition_states
+
+        def look_and_drop(topic_uuid: str) -> Any:
+            states = look(topic_uuid)
+            log.maintenance.expire(
+                topic_uuid, UNPARTITIONED, age_us=None, bytes_kept=1, pages_max=2
+            )
+            return states
+
+        log.registry.partition_states = look_and_drop
+        assert act(client, "maintain")["failures"] == 0
+        log.registry.partition_states = look
+        assert act(client, "maintain")["pages_merged"] == 3
+
+
 def test_a_partition_that_cannot_be_merged_keeps_no_other_from_it(tmp_path: Path) -> None:
     with (
         running_server(tmp_path, limits=SMALL) as server,

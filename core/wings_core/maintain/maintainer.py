@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 
-from wings_core.errors import NotFound, Unavailable, WingsError
+from wings_core.errors import NotFound, OffsetOutOfRange, Unavailable, WingsError
 from wings_core.maintain.report import MaintenanceReport
 from wings_core.maintain.retention import is_due, retain
 from wings_core.maintain.tiering import Tiering
@@ -157,6 +157,8 @@ class Maintainer:
                     tiering.tier(topic, state, lease, report, proceed)
         except NotFound:
             raise
+        except OffsetOutOfRange:
+            return  # Another node has dropped pages meanwhile; the next pass looks again.
         except WingsError as error:
             report.failures += 1
             _logger.warning(
