@@ -12,7 +12,7 @@ from fix_client import NewTopic
 from wings_client import Client
 from wings_server.testing import RunningServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 PROGRAM = """
 import json, sys, tempfile

@@ -13,7 +13,7 @@ from wings_server.testing import RunningServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 ENDPOINT = "grpc://127.0.0.1:7777"

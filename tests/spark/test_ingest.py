@@ -16,7 +16,7 @@ from wings_spark.ingest.settings import SourceSettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 SECONDS_MAX = 150
 """For one run of a query, on a busy machine."""

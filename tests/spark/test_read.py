@@ -19,7 +19,7 @@ from wings_server.testing import RunningServer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
