@@ -29,6 +29,7 @@ from flight_calls import (
 )
 
 from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.storage.folio_stores import FolioStores
 from wings_core.storage.segments import SegmentStore
 from wings_server.testing import RunningServer, running_server
 
@@ -37,7 +38,9 @@ from wings_server.testing import RunningServer, running_server
 def faulty_server(path: Path) -> Generator[tuple[RunningServer, flight.FlightClient, FaultyFiles]]:
     """Run a server whose disk fails as told."""
     with running_server(path) as server:
-        store = server.server.log.store
+        stores = server.server.log.store
+        assert isinstance(stores, FolioStores)
+        store = stores._first  # pyright: ignore[reportPrivateUsage] - where pages are written
         assert isinstance(store, SegmentStore)
         files = FaultyFiles()
         store._files = files  # pyright: ignore[reportPrivateUsage] - where faults are injected
