@@ -25,7 +25,7 @@ cluster: $(VENV)/.dev ## PostgreSQL, a metadata service and three nodes, until C
 	$(BIN)/python examples/cluster
 
 test: $(VENV)/.dev ## all tests but the soak tests
-	$(BIN)/python -m pytest -m "not soak" --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not soak" --numprocesses $(PROCESSES) --dist loadscope --no-loadscope-reorder
 
 soak: $(VENV)/.dev ## the tests that run for minutes: many crashes under load
 	$(BIN)/python -m pytest -m soak

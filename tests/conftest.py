@@ -1,9 +1,9 @@
 """The fixture plugins, one for each concern; they lie beside this file."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
+from xdist.scheduler import LoadScopeScheduling  # pyright: ignore[reportMissingTypeStubs]
 
 # A busy machine is no failure: tests have pytest's time-out, examples none of their own.
 settings.register_profile("wings", deadline=None)
@@ -22,25 +22,31 @@ pytest_plugins = (
     "fix_storage",
 )
 
-TESTS = Path(__file__).parent
-
 FIRST = ("spark", "integration", "unit")
 """The folders in the order in which they begin: what takes longest must not come last."""
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each process whole modules, which share a server, and one of them all of Spark.
+    """Begin with what takes longest."""
+    order = {folder: number for number, folder in enumerate(FIRST)}
+    items.sort(key=lambda item: order.get(_folder(item.nodeid), len(order)))
+
+
+class ByModule(LoadScopeScheduling):
+    """Gives each process whole modules, which share a server, and one of them all of Spark.
 
     A session of Spark has threads for all cores, so two of them would only be in each other's way.
     """
-    order = {folder: number for number, folder in enumerate(FIRST)}
-    items.sort(key=lambda item: order.get(_folder(item), len(order)))
-    for item in items:
-        folder = _folder(item)
-        group = folder if folder == "spark" else str(item.path.relative_to(TESTS))
-        item.add_marker(pytest.mark.xdist_group(group))
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if _folder(nodeid) == "spark" else nodeid.partition("::")[0]
 
 
-def _folder(item: pytest.Item) -> str:
-    return item.path.relative_to(TESTS).parts[0]
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Have the tests of several processes scheduled by module, whatever `--dist` says."""
+    return ByModule(config, log)
+
+
+def _folder(nodeid: str) -> str:
+    """Return the folder below this one that a test is in."""
+    return nodeid.removeprefix("tests/").partition("/")[0]
