@@ -2,7 +2,8 @@
 # .venv, at the versions and hashes pinned in requirements/, by the first target that needs it.
 
 PYTHON ?= python3
-PROCESSES ?= 2
+# That share the tests; 0: none but pytest's own. Two are faster, and not tried enough to be relied on.
+PROCESSES ?= 0
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check

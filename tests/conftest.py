@@ -26,10 +26,11 @@ FIRST = ("spark", "integration", "unit")
 """The folders in the order in which they begin: what takes longest must not come last."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest."""
-    order = {folder: number for number, folder in enumerate(FIRST)}
-    items.sort(key=lambda item: order.get(_folder(item.nodeid), len(order)))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, begin with what takes longest."""
+    if hasattr(config, "workerinput"):
+        order = {folder: number for number, folder in enumerate(FIRST)}
+        items.sort(key=lambda item: order.get(_folder(item.nodeid), len(order)))
 
 
 class ByModule(LoadScopeScheduling):

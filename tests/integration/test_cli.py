@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -75,6 +75,16 @@ def start(
         stdout=stdout,
         stderr=subprocess.PIPE,
     )
+
+
+@contextlib.contextmanager
+def killed_on_failure(child: "subprocess.Popen[bytes]") -> Generator[None]:
+    """Kill a process that would go on for ever where the block fails."""
+    try:
+        yield
+    except BaseException:
+        child.kill()
+        raise
 
 
 def flights(rows: int = 10) -> pa.Table:
@@ -523,7 +533,7 @@ def test_tail_survives_a_restart_and_sees_new_partitions(tmp_path: Path) -> None
             client.create_topic("flights", flights().schema, "origin")
             client.push("flights", flights(2))
             arguments = ("tail", "flights", "--from", "earliest", "--format", "json")
-            with start(first, *arguments) as child:
+            with start(first, *arguments) as child, killed_on_failure(child):
                 out = child.stdout
                 assert out is not None
                 assert sorted(line_of(out, "origin") for _ in range(2)) == ["JFK", "LAX"]
