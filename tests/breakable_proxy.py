@@ -5,7 +5,9 @@ import socket
 import struct
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+
+from held_address import held_address
 
 BUFFER_BYTES = 64 * 1024
 
@@ -30,9 +32,10 @@ class BreakableProxy:
         self._answers_flow = threading.Event()
         self.go_on()
         self.listening = True
-        self._listener = self._listen(0)
-        self._port = int(self._listener.getsockname()[1])
-        self.endpoint = f"grpc://127.0.0.1:{self._port}"
+        self._held = ExitStack()
+        self._address = self._held.enter_context(held_address())
+        self._listener = self._listen()
+        self.endpoint = f"grpc://{self._address}"
 
     def retarget(self, target: str) -> None:
         """Forward later connections to another server."""
@@ -60,7 +63,7 @@ class BreakableProxy:
 
     def listen_again(self) -> None:
         """Take connections again."""
-        self._listener = self._listen(self._port)
+        self._listener = self._listen()
         self.listening = True
 
     def stall(self) -> None:
@@ -81,9 +84,11 @@ class BreakableProxy:
         """End all of it."""
         self.go_on()
         self.stop_listening()
+        self._held.close()
 
-    def _listen(self, port: int) -> socket.socket:
-        listener = socket.create_server(("127.0.0.1", port))
+    def _listen(self) -> socket.socket:
+        host, _, port = self._address.rpartition(":")
+        listener = socket.create_server((host, int(port)))
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
         return listener
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -17,11 +18,12 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from held_address import held_address
 
 import wings_client
 from wings_client.cli import main
 from wings_core.errors import TopicNotFound
-from wings_server.testing import RunningServer, running_server
+from wings_server.testing import RunningServer, ServerProcess, server_process
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -527,24 +529,26 @@ def test_tail_shows_all_partitions_from_where_it_is_told(wings: Wings, topic: st
 
 
 def test_tail_survives_a_restart_and_sees_new_partitions(tmp_path: Path) -> None:
-    with running_server(tmp_path / "data") as first:
-        address = first.flight
-        with wings_client.connect(address) as client:
-            client.create_topic("flights", flights().schema, "origin")
-            client.push("flights", flights(2))
-            arguments = ("tail", "flights", "--from", "earliest", "--format", "json")
-            with start(first, *arguments) as child, killed_on_failure(child):
-                out = child.stdout
-                assert out is not None
-                assert sorted(line_of(out, "origin") for _ in range(2)) == ["JFK", "LAX"]
-                client.push("flights", {"origin": ["SFO"], "delay (min)": [1]})
-                assert line_of(out, "origin") == "SFO"
-                first.stop()
-                with again(tmp_path / "data", address):
-                    client.push("flights", {"origin": ["SFO", "OAK"], "delay (min)": [2, 3]})
-                    assert sorted(line_of(out, "delay (min)") for _ in range(2)) == [2, 3]
-                    child.send_signal(signal.SIGINT)
-                    rest, err = child.communicate(timeout=50)
+    with (
+        held_address() as address,
+        served_at(tmp_path / "data", address) as first,
+        wings_client.connect(first.flight) as client,
+    ):
+        client.create_topic("flights", flights().schema, "origin")
+        client.push("flights", flights(2))
+        arguments = ("tail", "flights", "--from", "earliest", "--format", "json")
+        with start(first, *arguments) as child, killed_on_failure(child):
+            out = child.stdout
+            assert out is not None
+            assert sorted(line_of(out, "origin") for _ in range(2)) == ["JFK", "LAX"]
+            client.push("flights", {"origin": ["SFO"], "delay (min)": [1]})
+            assert line_of(out, "origin") == "SFO"
+            assert first.terminate() == 0
+            with served_at(tmp_path / "data", address):
+                client.push("flights", {"origin": ["SFO", "OAK"], "delay (min)": [2, 3]})
+                assert sorted(line_of(out, "delay (min)") for _ in range(2)) == [2, 3]
+                child.send_signal(signal.SIGINT)
+                rest, err = child.communicate(timeout=50)
     assert (child.returncode, rest, err) == (130, b"", b"stopped after 5 messages\n")
 
 
@@ -552,11 +556,8 @@ def line_of(out: IO[bytes], name: str) -> Any:
     return json.loads(out.readline())[name]
 
 
-def again(data_dir: Path, address: str) -> Any:
-    """Serve a directory at the address of the server before."""
-    from wings_server.testing import server_process
-
-    return server_process(data_dir, flags=("--flight", address.removeprefix("grpc://")))
+def served_at(data_dir: Path, address: str) -> AbstractContextManager[ServerProcess]:
+    return server_process(data_dir, flags=("--flight", address))
 
 
 def test_a_reader_that_goes_away_ends_the_tail_quietly(server: RunningServer, topic: str) -> None:

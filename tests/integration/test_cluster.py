@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.flight as flight
 import pytest
 from flight_calls import Answer, code_of, create_topic, get, numbers, push
+from held_address import held_address
 
 from wings_core.metadata.remote import RemoteMetadata
 from wings_core.model import Node
@@ -35,9 +36,8 @@ class Cluster:
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self._directory = directory
         self._stack = stack
-        self._listen = "127.0.0.1:0"
+        self._listen = stack.enter_context(held_address())
         self.metadata = self.start_metadata()
-        self._listen = self.metadata.address
         self.nodes = [self.start_node(stack) for _ in range(2)]
         self.clients = [node.client() for node in self.nodes]
 

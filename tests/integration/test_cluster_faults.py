@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from fix_postgres import PASSWORD, PostgresServer
+from held_address import held_address
 
 import wings_client
 from wings_client import Client, Retry, Topic
@@ -29,16 +30,18 @@ class Cluster:
         self._url = url
         self._directory = directory
         self._stack = stack
-        self.metadata = self.start_metadata("127.0.0.1:0")
-        self.nodes = [self.start_node("127.0.0.1:0") for _ in range(NODES)]
+        self._listen = stack.enter_context(held_address())
+        self.metadata = self.start_metadata()
+        self._addresses = [stack.enter_context(held_address()) for _ in range(NODES)]
+        self.nodes = [self.start_node(address) for address in self._addresses]
         self.endpoints = [node.flight for node in self.nodes]
         self.said = ""
 
-    def start_metadata(self, listen: str) -> MetadataProcess:
+    def start_metadata(self) -> MetadataProcess:
         self.metadata = self._stack.enter_context(
             metadata_process(
                 self._directory / "metadata",
-                listen=listen,
+                listen=self._listen,
                 environment={"WINGS_METADATA_URL": self._url},
             )
         )
@@ -57,13 +60,12 @@ class Cluster:
         old = self.nodes[index]
         old.kill()
         self.said += old.stderr
-        address = self.endpoints[index].removeprefix("grpc://")
-        self.nodes[index] = self.start_node(address)
+        self.nodes[index] = self.start_node(self._addresses[index])
 
     def replace_metadata(self) -> None:
         """Kill the metadata service and start another at its address."""
         self.metadata.kill()
-        self.start_metadata(self.metadata.address)
+        self.start_metadata()
 
 
 class Load:

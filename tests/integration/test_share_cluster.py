@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.flight as flight
 import pytest
 from flight_calls import act, code_of, create_topic, numbers, push
+from held_address import held_address
 from share_calls import Member, create_group
 
 from wings_server.testing import (
@@ -29,9 +30,8 @@ class Cluster:
         self._directory = directory
         self._stack = stack
         self.metadata = stack.enter_context(metadata_process(directory / "metadata"))
-        self.replicas = [
-            stack.enter_context(hold_process(directory / f"holds-{number}")) for number in range(3)
-        ]
+        self._listen = [stack.enter_context(held_address()) for _ in range(3)]
+        self.replicas = [self._start_replica(number) for number in range(3)]
 
     def start_node(self) -> ServerProcess:
         replicas = ",".join(replica.address for replica in self.replicas)
@@ -39,11 +39,13 @@ class Cluster:
         return self._stack.enter_context(server_process(self._directory / "pages", flags=flags))
 
     def restart(self, number: int) -> MetadataProcess:
-        old = self.replicas[number]
-        self.replicas[number] = self._stack.enter_context(
-            hold_process(self._directory / f"holds-{number}", listen=old.address)
-        )
+        self.replicas[number] = self._start_replica(number)
         return self.replicas[number]
+
+    def _start_replica(self, number: int) -> MetadataProcess:
+        return self._stack.enter_context(
+            hold_process(self._directory / f"holds-{number}", listen=self._listen[number])
+        )
 
 
 @pytest.fixture
