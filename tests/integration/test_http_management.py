@@ -1,5 +1,6 @@
 """Namespaces, topics and metrics over HTTP: the answers of Flight's actions, at paths."""
 
+import time
 from typing import Any
 
 import flight_calls
@@ -11,6 +12,7 @@ from http_calls import NAMESPACE, create_topic, entry, error, fetch, full, good,
 
 from wings_server.testing import RunningServer, running_server
 
+SECONDS = 20.0
 FIELDS = {"fields": [{"name": "n", "type": "int64"}]}
 
 
@@ -138,7 +140,7 @@ def test_metrics_tell_what_was_done_and_where_the_log_stands() -> None:
         fetch(http, entry("t", 2), timeout_ms=2)
         error(http.get(f"/v1/{full('none')}"))
         _use_flight(server)
-        found = samples(http)
+        found = _samples_after_flushes(http, 3)
     assert found['wings_pushes_total{transport="http"}'] == 2
     assert found['wings_push_rows_total{transport="http"}'] == 3
     assert found['wings_push_bytes_total{transport="http"}'] > 0
@@ -163,6 +165,14 @@ def test_metrics_tell_what_was_done_and_where_the_log_stands() -> None:
     lag = f'wings_consumer_lag{{consumer="reader",partition="null",topic="{full("t")}"}}'
     assert found[lag] == 4
     assert found["wings_series_left_out"] == 0
+
+
+def _samples_after_flushes(http: httpx.Client, flushes: int) -> dict[str, float]:
+    """Wait until so many flushes are counted: each is a moment after its pushes are answered."""
+    deadline = time.monotonic() + SECONDS
+    while (found := samples(http))["wings_flush_seconds_count"] < flushes:
+        assert time.monotonic() < deadline, "flushes are not counted"
+    return found
 
 
 def _use_flight(server: RunningServer) -> None:
