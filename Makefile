@@ -2,11 +2,14 @@
 # .venv, at the versions and hashes pinned in requirements/, by the first target that needs it.
 
 PYTHON ?= python3
-# That share the tests; 0: none but pytest's own. Two are faster, and not tried enough to be relied on.
-PROCESSES ?= 0
+# That share the tests; 0: none but pytest's own.
+PROCESSES ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+# Tests and examples start many processes: each would compile the sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # uv writes both files: server.txt is a part of dev.txt, at the same versions.
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \

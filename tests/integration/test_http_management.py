@@ -137,7 +137,7 @@ def test_metrics_tell_what_was_done_and_where_the_log_stands() -> None:
         push(http, {"topic": "t", "data": [{"n": 1}, {"n": 2}]})
         push(http, {"topic": "keyed", "data": [{"k": 'a"b'}]}, {"topic": "none", "data": []})
         fetch(http, entry("t"))
-        fetch(http, entry("t", 2), timeout_ms=2)
+        fetch(http, entry("t", 2), timeout_ms=300)
         error(http.get(f"/v1/{full('none')}"))
         _use_flight(server)
         found = _samples_after_flushes(http, 3)

@@ -19,7 +19,7 @@ from wings_server.testing import (
     server_process,
 )
 
-LOCK_MS = 2_000
+LOCK_MS = 5_000
 SECONDS = 30.0
 
 
