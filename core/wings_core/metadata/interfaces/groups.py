@@ -1,0 +1,63 @@
+"""Those who share topics."""
+
+from typing import Protocol
+
+from wings_core.model import Topic
+from wings_core.share.model import ShareConfig, ShareGroup
+
+
+class Groups(Protocol):
+    """Share groups of topics: what they are called, and their configuration.
+
+    A group belongs to one topic, and is deleted with it.
+    """
+
+    def create(self, group: ShareGroup, *, if_not_exists: bool = False) -> ShareGroup:
+        """Make a group known.
+
+        Args:
+            group: With a name of 1 to 256 bytes and a UUID that no other group has.
+            if_not_exists: Return a group of this name as it is, whatever its configuration.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+            AlreadyExists: The topic has a group of this name.
+            ResourceExhausted: The topic has as many groups as it may have.
+            InvalidArgument: A name that cannot be stored.
+        """
+        ...
+
+    def get(self, topic: Topic, name: str) -> ShareGroup:
+        """Return a group.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+            GroupNotFound: It has none of this name.
+        """
+        ...
+
+    def of_topic(self, topic: Topic) -> list[ShareGroup]:
+        """Return a topic's groups, by name.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+        """
+        ...
+
+    def alter(self, topic: Topic, name: str, changes: ShareConfig) -> ShareGroup:
+        """Replace the keys of a group's configuration that were given in `changes`.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+            GroupNotFound: It has no group of this name.
+        """
+        ...
+
+    def delete(self, topic: Topic, name: str) -> ShareGroup:
+        """Forget a group and return what it was.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+            GroupNotFound: It has none of this name.
+        """
+        ...

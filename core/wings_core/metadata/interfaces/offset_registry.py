@@ -1,0 +1,206 @@
+"""The log's index of offsets."""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from wings_core.model import (
+    CommitBatch,
+    CommitResult,
+    ConsumerOffset,
+    FlushId,
+    Located,
+    PartitionState,
+    Position,
+    Topic,
+)
+from wings_core.partitions import Partition
+from wings_core.times import Deadline
+
+LOCATIONS_MAX = 1_000
+"""The most locations that one `locate` returns."""
+
+RETIRE_MAX = 1_000
+"""The most folios that are retired in one transaction."""
+
+OFFSET_MAX = (1 << 63) - 1
+"""The largest integer that every store keeps; offsets asked for may be any integers."""
+
+
+class OffsetRegistry(Protocol):
+    """The log's index: which offsets of which partition lie where."""
+
+    def commit(
+        self, batches: Sequence[CommitBatch], flush_id: FlushId | None = None
+    ) -> list[CommitResult]:
+        """Assign offsets to the batches of one flush, in order, in one durable transaction.
+
+        Each batch is judged against a state that includes the batches before it, and is accepted
+        or rejected as a whole; a rejected batch rejects the later batches of its stream with the
+        same error. Waiters of the partitions are woken after the transaction is durable.
+
+        A batch's timestamp is raised to the partition's last one where it is earlier. One of a
+        producer more than an hour ahead of the clock is rejected with `InvalidArgument`.
+
+        A batch with a `stage` gets no offsets: its pages are kept for `Stages.publish`. Its first
+        one begins the stage; see `metadata.stages` for who may add to it.
+
+        Args:
+            batches: Their pages are durable in storage.
+            flush_id: Makes the commit idempotent: the writer's last flush again, whatever batches
+                come with it, is answered with its first results and changes nothing.
+
+        Returns:
+            One result for each batch, in order. A batch can be rejected with `TopicNotFound`,
+            `OutOfOrderSequence`, `OffsetMismatch` or `InvalidArgument`; a staged one also with
+            `AlreadyExists`, `StageNotFound` or `BatchTooLarge`.
+
+        Raises:
+            Internal: The transaction failed; none of the batches is committed. Also for a flush
+                before the writer's last one, which may come late and must not be committed then,
+                and for one whose folio was given back meanwhile; see `retire`.
+            ResourceExhausted: The same, because the disk is full.
+            Unavailable: The same, because the store could not be reached in time.
+        """
+        ...
+
+    def locate(
+        self, topic_uuid: str, partition: Partition, offset: int, messages_max: int
+    ) -> Located:
+        """Find the pages that hold the messages from `offset` on; never waits.
+
+        Args:
+            topic_uuid: The topic.
+            partition: One that need not have been written to yet.
+            offset: First message wanted.
+            messages_max: Stop once the pages hold this many messages from `offset` on; at least
+                one. At most `LOCATIONS_MAX` pages are returned in any case.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+            OffsetOutOfRange: `offset` is below the log's start.
+        """
+        ...
+
+    def wait(
+        self, positions: Sequence[Position], deadline: Deadline, wake: threading.Event
+    ) -> None:
+        """Block until any position has a message at or after its offset.
+
+        Also returns when `wake` is set by somebody else, when the deadline passes, and when a
+        topic among them is deleted. It may return early; callers look again with `locate`. The
+        caller clears `wake` before it looks, so that no commit in between is missed.
+
+        Args:
+            positions: Waited for all at once.
+            deadline: The end of the wait.
+            wake: Set by commits to one of the positions, and by whoever wants the wait to end.
+
+        Raises:
+            ResourceExhausted: Too many wait already.
+        """
+        ...
+
+    def watch(
+        self, positions: Sequence[Position], callback: Callable[[], None]
+    ) -> AbstractContextManager[None]:
+        """Call back when any position has a message at or after its offset, and hold no thread.
+
+        During the `with` block, `callback` is called after each commit that brings such a message,
+        once however many of the positions it wrote to, and when a topic among them is deleted; and
+        at once, on entering, where there is one already or a topic is gone. It is called from the
+        committing thread, so it must be quick and must not raise; one call may still be under way
+        when the block has ended. Over a network it is called a while after the commit (or after
+        entering), commits that follow one another may share a call, and partitions need not.
+
+        Args:
+            positions: Watched all at once.
+            callback: Only says that it is worth looking again with `locate`.
+
+        Raises:
+            ResourceExhausted: Too many wait already.
+        """
+        ...
+
+    def partition_states(self, topic_uuid: str) -> list[PartitionState]:
+        """Return the partitions written to so far, by value; an unpartitioned topic's one always.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+        """
+        ...
+
+    def partition_state(self, topic_uuid: str, partition: Partition) -> PartitionState:
+        """Return one partition's state; one never written to stands at 0.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+        """
+        ...
+
+    def offset_for_timestamp(self, topic_uuid: str, partition: Partition, timestamp: int) -> int:
+        """Return the offset of the first message at or after a time, else the next offset.
+
+        Where that message is in a merged page, this is the first offset of the page: the timestamps
+        of its rows are in the page itself (see `Fetcher.offset_for_timestamp`).
+
+        Args:
+            topic_uuid: The topic.
+            partition: One that need not have been written to yet.
+            timestamp: Microseconds since the epoch.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+        """
+        ...
+
+    def commit_offsets(
+        self, consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
+    ) -> list[ConsumerOffset]:
+        """Remember where a named consumer reads on, all entries in one transaction.
+
+        Returns:
+            What is remembered now, in the order given.
+
+        Raises:
+            TopicNotFound: One of the topics was deleted; nothing is remembered.
+            InvalidArgument: An offset that no log can have; nothing is remembered.
+        """
+        ...
+
+    def get_offsets(self, consumer: str, topic_uuid: str | None = None) -> list[ConsumerOffset]:
+        """Return a named consumer's offsets, of one topic or of all, by topic and partition."""
+        ...
+
+    def list_consumers(self, consumers_max: int) -> list[str]:
+        """Return the named consumers that read on somewhere, the first so many by name."""
+        ...
+
+    def purge(self, pages_max: int) -> bool:
+        """Forget up to `pages_max` pages of deleted topics and stages, and what is out of date.
+
+        Returns:
+            True while there is more to forget.
+        """
+        ...
+
+    def live_folios(self) -> set[str]:
+        """Return the folios that at least one page still refers to, visible or staged."""
+        ...
+
+    def retire(self, folios: Sequence[str]) -> list[str]:
+        """Let nothing refer to folios ever again, before they are deleted.
+
+        A commit that names a retired folio is refused as a whole, however late it comes: so a
+        folio may be deleted although a commit to it is still on its way. That holds for
+        `folios.RETIRED_KEPT_US`. What is retired stays so; to ask again does no harm.
+
+        Args:
+            folios: At most `RETIRE_MAX`.
+
+        Returns:
+            Those that may be deleted now, in the order given: the ones to which no page refers,
+            visible or staged.
+        """
+        ...

@@ -1,0 +1,107 @@
+"""What is read into the log once."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from wings_core.model import Shard, ShardClaim, ShardCounts, ShardsPruned, ShardState
+
+
+class Shards(Protocol):
+    """What is read into the log once by many readers, who know each other only from here.
+
+    A shard is a file, or anything else that is told of at least once. Who opens it first owns it by
+    a token; its progress is published together with its rows (`Stages.publish`), only by its owner
+    and only from where it stands. An owner that is not heard of is replaced by compare-and-set.
+    What is finished is remembered until it is pruned, so that it is not read again.
+    """
+
+    def open(self, source: str, token: str, shards: Sequence[str]) -> list[Shard]:
+        """Create the shards that are not there, owned by a token, and return all as they are.
+
+        Args:
+            source: Whose they are.
+            token: Of whoever wants to read them; not empty.
+            shards: Each once; up to `SHARDS_MAX`.
+
+        Returns:
+            One for each, in the order given. Those that were there are not changed.
+
+        Raises:
+            InvalidArgument: An id that cannot be, or one named twice.
+        """
+        ...
+
+    def acquire(
+        self, source: str, token: str, claims: Sequence[ShardClaim], stale_seconds: float
+    ) -> list[Shard]:
+        """Take over open shards from owners that were not heard of, or say that one is alive.
+
+        A shard becomes the token's if it is open, its owner is the one that the claim names, and
+        that is the token itself, nobody, or one not heard of for so long.
+
+        Args:
+            source: Whose they are.
+            token: Of the owner to be; not empty.
+            claims: For each shard once; up to `SHARDS_MAX`.
+            stale_seconds: By the clock of the metadata.
+
+        Returns:
+            Those that are there, in the order given, as they are now: who has `token` owns them.
+
+        Raises:
+            InvalidArgument: An id that cannot be, or one named twice.
+        """
+        ...
+
+    def reset(self, source: str, shards: Sequence[str]) -> list[Shard]:
+        """Open dead shards again, without an owner and without failures.
+
+        Returns:
+            Those that were dead, as they are now, in the order given.
+
+        Raises:
+            InvalidArgument: An id that cannot be, or one named twice.
+        """
+        ...
+
+    def get(self, source: str, shards: Sequence[str]) -> list[Shard]:
+        """Return those of the shards that are there, in the order given.
+
+        Raises:
+            InvalidArgument: An id that cannot be, or one named twice.
+        """
+        ...
+
+    def of_source(
+        self, source: str, state: ShardState | None, after: str, shards_max: int
+    ) -> list[Shard]:
+        """Return shards of a source, by id in UTF-8.
+
+        Args:
+            source: Whose they are.
+            state: Only those in this state; None: all.
+            after: The first ones whose id is greater.
+            shards_max: At most so many, and at most `SHARDS_MAX`.
+        """
+        ...
+
+    def count(self, source: str) -> ShardCounts:
+        """Count the shards of a source."""
+        ...
+
+    def prune(
+        self, source: str, age_seconds: float, count_max: int | None, interval_seconds: float
+    ) -> ShardsPruned:
+        """Forget shards that were finished or given up long ago, the oldest first.
+
+        Does nothing where another pruning of the source began less than an interval ago, so that of
+        many pipelines one prunes. An open shard is never forgotten. At most `PRUNED_MAX` are
+        forgotten at once.
+
+        Args:
+            source: Whose they are.
+            age_seconds: Those that have not changed for so long are forgotten.
+            count_max: And those older than the newest so many; None: no matter how many.
+            interval_seconds: Between two prunings.
+        """
+        ...

@@ -1,0 +1,94 @@
+"""What was staged and not published yet."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from wings_core.model import Aborted, Published, ShardProgress, Stage, StoredPage
+
+
+class Stages(Protocol):
+    """Batches that are durable and invisible, by the id that they were staged under.
+
+    They come by `OffsetRegistry.commit`. Ids are of the whole store, not of a topic; one that was
+    published, aborted or swept is free again.
+    """
+
+    def publish(
+        self,
+        writer: str,
+        batch: int,
+        stages: Sequence[str],
+        shards: Sequence[ShardProgress] = (),
+    ) -> Published:
+        """Make all pages of the stages visible, in one durable transaction.
+
+        Offsets and timestamps are assigned now, by the rules of `OffsetRegistry.commit`: pages in
+        the order of the stages named, those of a stage in the order in which they were staged. The
+        stages are gone then. Waiters are woken after the transaction is durable.
+
+        A batch that the writer published before is answered with its first result and changes
+        nothing, whatever stages are named and whether they are there.
+
+        Args:
+            writer: Whose batches are counted.
+            batch: At least 0 and higher than any that the writer published, or one of those.
+            stages: Each once; none are allowed too.
+            shards: Each once: what becomes of them in the same transaction; see `Shards`.
+
+        Returns:
+            One range for each topic and partition, in the order of their first pages.
+
+        Raises:
+            StageNotFound: One is not there (fact `stage`); nothing is published.
+            TopicNotFound: The topic of one was deleted (fact `stage`); nothing is published.
+            PublishFenced: The writer published a higher batch (fact `last_batch`), and this one
+                never, or so long ago that its result is gone. Or a shard (facts `source`, `shard`)
+                is not open, not owned by the token given, or stands at another position; nothing
+                is published.
+            InvalidArgument: A writer, batch or shard that cannot be, or a stage or shard named
+                twice.
+            BatchTooLarge: The stages have more pages than go into one transaction.
+        """
+        ...
+
+    def abort(
+        self,
+        writer: str,
+        stages: Sequence[str],
+        batch: int | None = None,
+        prefix: str | None = None,
+    ) -> Aborted:
+        """Delete those of the stages that are there; what was published is out of reach.
+
+        All are gone at once; their pages are given back later, by `OffsetRegistry.purge`.
+
+        Args:
+            writer: Whose batch it was to be.
+            stages: Any ids.
+            batch: Asks whether the writer published this batch; changes nothing else.
+            prefix: Names further stages: those whose ids begin with it, by id, at most
+                `stages.ABORTED_MAX` at a time.
+
+        Raises:
+            InvalidArgument: A writer or batch that cannot be.
+        """
+        ...
+
+    def sweep(self, seconds: float, stages_max: int) -> int:
+        """Delete stages whose last batch is older than this, as `abort` does.
+
+        Returns:
+            How many; if as many as `stages_max`, there may be more.
+        """
+        ...
+
+    def of_topic(self, topic_uuid: str) -> list[Stage]:
+        """Return a topic's stages, by id; none of a deleted one."""
+        ...
+
+    def pages(self, stage: str, first: int, pages_max: int) -> list[StoredPage]:
+        """Return the pages of a stage, in order, from number `first` (from 0) on.
+
+        None are returned at the end, and of a stage that is not there.
+        """
+        ...
