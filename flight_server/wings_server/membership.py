@@ -21,8 +21,8 @@ _logger = structlog.get_logger("wings.nodes")
 class Membership:
     """One node among others: `join`, then `leave`; one thread between the two.
 
-    A lease that could not be renewed in time, because the node or metadata was not there, is taken
-    again with the next heartbeat.
+    A lease that could not be renewed in time, whether the node or metadata was not there or the
+    renewal failed in any other way, is taken again with the next heartbeat.
 
     Args:
         nodes: Where leases are kept.
@@ -64,7 +64,7 @@ class Membership:
             return
         self._leaving.set()
         self._thread.join()
-        with suppress(WingsError):  # Its lease runs out.
+        with suppress(Exception):  # Its lease runs out, and the rest of the stop goes on.
             self._nodes.leave(self._node.id)
 
     def _run(self) -> None:
@@ -76,12 +76,21 @@ class Membership:
         try:
             live = [each.address for each in self._nodes.renew(node, self._lease_seconds)]
         except WingsError as error:
-            if self._heard:
-                _logger.warning("this node is not listed for now", reason=error.message)
-            self._heard = False
+            self._note_silence(error.message)
+            return
+        except Exception as error:
+            # A fault of ours or of a library must not end the heartbeat: the node would serve on
+            # and never be listed again.
+            self._note_silence(f"{type(error).__name__}: {error}", exc_info=True)
             return
         if not self._heard:
             _logger.info("this node is listed again")
         self._heard = True
         own = live.index(node.address) if node.address in live else 0
         self._live = (*live[own:], *live[:own])
+
+    def _note_silence(self, reason: str, *, exc_info: bool = False) -> None:
+        """Log the first of several renewals that failed; the next heartbeat tries again."""
+        if self._heard:
+            _logger.warning("this node is not listed for now", reason=reason, exc_info=exc_info)
+        self._heard = False

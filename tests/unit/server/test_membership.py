@@ -23,12 +23,13 @@ class Interrupted(Nodes):
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self.there = True
+        self.error: Exception = Unavailable("not there")
         self.asked = threading.Semaphore(0)
 
     def renew(self, node: Node, seconds: float) -> list[Node]:
         try:
             if not self.there:
-                raise Unavailable("not there")
+                raise self.error
             return self._nodes.renew(node, seconds)
         finally:
             self.asked.release()
@@ -60,6 +61,28 @@ def test_nodes_hear_of_each_other_and_outlast_a_store_that_is_gone(tmp_path: Pat
         other.leave()
         assert [node.address for node in metadata.nodes.live()] == ["b:1"]
         one.leave()
+
+
+def test_a_fault_that_nobody_foresaw_ends_no_heartbeat_and_a_lapsed_lease_is_taken_again(
+    tmp_path: Path,
+) -> None:
+    with SqliteMetadata(tmp_path / "metadata.db") as metadata:
+        nodes = Interrupted(metadata.nodes)
+        nodes.error = RuntimeError("a fault of a library")
+        nodes.there = False
+        node = Membership(nodes, 0.05)
+        node.join(Address("a", 1))  # Even at the first renewal.
+        for _ in range(3):
+            assert nodes.asked.acquire(timeout=LONG)
+        assert metadata.nodes.live() == []
+        nodes.there = True
+        until(lambda: [each.address for each in metadata.nodes.live()] == ["a:1"])
+        nodes.there = False
+        until(lambda: metadata.nodes.live() == [])
+        nodes.there = True
+        until(lambda: [each.address for each in metadata.nodes.live()] == ["a:1"])
+        node.leave()
+        assert metadata.nodes.live() == []
 
 
 @pytest.mark.parametrize(
