@@ -71,9 +71,13 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A namespace and when it came into being (microseconds since the epoch)."""
+    """A namespace and when it came into being (microseconds since the epoch).
+
+    Its UUID tells it from one of the same name before or after it.
+    """
 
     name: NamespaceName
+    uuid: str
     created_at: int
 
 

@@ -78,7 +78,7 @@ class Membership:
         except WingsError as error:
             self._note_silence(error.message)
             return
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a heartbeat outlasts all of them.
             # A fault of ours or of a library must not end the heartbeat: the node would serve on
             # and never be listed again.
             self._note_silence(f"{type(error).__name__}: {error}", exc_info=True)

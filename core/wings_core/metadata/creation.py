@@ -1,9 +1,30 @@
-"""What becomes of a topic that is to be created and is there already, whatever store it is in."""
+"""What becomes of what is to be created and may be there already, whatever store it is in."""
+
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 
-from wings_core.errors import AlreadyExists
+from wings_core.errors import AlreadyExists, InvalidArgument
 from wings_core.model import Topic
+from wings_core.names import NamespaceName
+
+DELETED_KEPT_US = 600 * 1_000_000
+"""How long a topic that was deleted and purged is remembered by its UUID: much longer than anybody
+asks for its creation again."""
+
+
+def chosen_uuid(given: str | None) -> str:
+    """Return the UUID of what is to be created: the one given, or a new one.
+
+    Raises:
+        InvalidArgument: What was given is none.
+    """
+    if given is None:
+        return str(uuid4())
+    try:
+        return str(UUID(given))
+    except ValueError:
+        raise InvalidArgument(f"{given[:80]!r} is not a UUID") from None
 
 
 def existing_topic(
@@ -21,3 +42,13 @@ def existing_topic(
             f"there is a topic {topic.name} already, with another schema or partition key"
         )
     return topic
+
+
+def existing_namespace(name: NamespaceName) -> AlreadyExists:
+    """Return the error of a namespace that is there already."""
+    return AlreadyExists(f"there is a namespace {name} already")
+
+
+def taken_uuid(uuid: str) -> AlreadyExists:
+    """Return the error of a UUID that another topic has."""
+    return AlreadyExists(f"there is another topic of the UUID {uuid} already")

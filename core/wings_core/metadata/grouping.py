@@ -31,13 +31,18 @@ def check_room(topic: Topic, groups: int) -> None:
         raise ResourceExhausted(f"{topic.name} has {groups} groups, which is the most it may have")
 
 
-def existing_group(group: ShareGroup, *, if_not_exists: bool) -> ShareGroup:
+def existing_group(group: ShareGroup, uuid: str | None, *, if_not_exists: bool) -> ShareGroup:
     """Return a group that was to be created and is there, if that is what was asked for.
+
+    Args:
+        group: What is there.
+        uuid: Of the group to be, where it has one: if it is the same, this is asked for again.
+        if_not_exists: Whether any group of the name is welcome.
 
     Raises:
         AlreadyExists: It is not.
     """
-    if not if_not_exists:
+    if not if_not_exists and group.uuid != uuid:
         raise AlreadyExists(
             shortened(f"there is a group {group.name!r:.80} of {group.topic.name} already")
         )

@@ -94,7 +94,7 @@ class Shares:
         except GroupNotFound:
             pass
         else:
-            return existing_group(existing, if_not_exists=if_not_exists)
+            return existing_group(existing, None, if_not_exists=if_not_exists)
         self._check_dead_letters(found, config)
         wanted = ShareGroup(group, str(uuid4()), found, config)
         # First its start, then its name: who finds the group finds it at its start.

@@ -54,7 +54,7 @@ class AdminHandlers:
     def create_namespace(self, request: admin_pb.CreateNamespaceRequest) -> admin_pb.Namespace:
         """Create a namespace."""
         name = NamespaceName.parse(request.name)
-        return codec.namespace_message(self._admin.create_namespace(name))
+        return codec.namespace_message(self._admin.create_namespace(name, request.uuid or None))
 
     def get_namespace(self, request: admin_pb.GetNamespaceRequest) -> admin_pb.Namespace:
         """Answer a namespace."""
@@ -64,7 +64,7 @@ class AdminHandlers:
     def delete_namespace(self, request: admin_pb.DeleteNamespaceRequest) -> admin_pb.Namespace:
         """Delete an empty namespace."""
         name = NamespaceName.parse(request.name)
-        return codec.namespace_message(self._admin.delete_namespace(name))
+        return codec.namespace_message(self._admin.delete_namespace(name, request.uuid or None))
 
     def list_namespaces(
         self, request: admin_pb.ListNamespacesRequest
@@ -92,6 +92,7 @@ class AdminHandlers:
             partition_key,
             codec.config_of(request.config) if request.config else None,
             if_not_exists=request.if_not_exists,
+            uuid=request.uuid or None,
         )
         return codec.topic_message(topic)
 
@@ -115,12 +116,14 @@ class AdminHandlers:
     def update_topic(self, request: admin_pb.UpdateTopicRequest) -> admin_pb.Topic:
         """Replace a topic's configuration."""
         name = TopicName.parse(request.name)
-        topic = self._admin.alter_topic(name, codec.config_of(request.config))
+        config = codec.config_of(request.config)
+        topic = self._admin.alter_topic(name, config, request.uuid or None)
         return codec.topic_message(topic)
 
     def delete_topic(self, request: admin_pb.DeleteTopicRequest) -> admin_pb.Topic:
         """Delete a topic."""
-        return codec.topic_message(self._admin.delete_topic(TopicName.parse(request.name)))
+        name = TopicName.parse(request.name)
+        return codec.topic_message(self._admin.delete_topic(name, request.uuid or None))
 
 
 class NodeHandlers:
@@ -359,7 +362,8 @@ class GroupHandlers:
     def delete_group(self, request: groups_pb.DeleteGroupRequest) -> groups_pb.Group:
         """Forget a group, and answer what it was."""
         topic = _named(request.topic, request.topic_uuid)
-        return codec.group_message(self._groups.delete(topic, request.name))
+        deleted = self._groups.delete(topic, request.name, request.uuid or None)
+        return codec.group_message(deleted)
 
 
 class ShardHandlers:

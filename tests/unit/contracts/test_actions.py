@@ -229,7 +229,7 @@ def test_a_topic_without_a_key_and_with_default_configuration_is_described_with_
 
 
 def test_a_namespaces_description() -> None:
-    assert describe_namespace(Namespace(DEFAULT_NAMESPACE, 0)) == {
+    assert describe_namespace(Namespace(DEFAULT_NAMESPACE, "uuid", 0)) == {
         "namespace": "tenants/default/namespaces/default",
         "created_at": "1970-01-01T00:00:00.000000Z",
     }

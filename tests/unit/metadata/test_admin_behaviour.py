@@ -1,6 +1,7 @@
 """What every `Admin` does."""
 
 from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -8,11 +9,13 @@ from fix_metadata import NOON, SCHEMA, SECOND, MetadataUnderTest
 
 from wings_core.errors import (
     AlreadyExists,
+    InvalidArgument,
     NamespaceNotEmpty,
     NamespaceNotFound,
     TopicNotFound,
     WingsError,
 )
+from wings_core.metadata.creation import DELETED_KEPT_US
 from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 
@@ -22,7 +25,9 @@ CONFIG = TopicConfig(batch_bytes_max=1_000)
 
 
 def test_the_default_namespace_is_there_from_the_first_start(metadata: MetadataUnderTest) -> None:
-    assert metadata.admin.list_namespaces() == [Namespace(DEFAULT_NAMESPACE, NOON)]
+    (namespace,) = metadata.admin.list_namespaces()
+    assert namespace == Namespace(DEFAULT_NAMESPACE, namespace.uuid, NOON)
+    assert namespace.uuid
 
 
 def test_a_namespace_deleted_stays_deleted_after_a_restart(metadata: MetadataUnderTest) -> None:
@@ -34,7 +39,7 @@ def test_a_namespace_deleted_stays_deleted_after_a_restart(metadata: MetadataUnd
 def test_a_created_namespace_can_be_read_back(metadata: MetadataUnderTest) -> None:
     metadata.clock.time = NOON + SECOND
     created = metadata.admin.create_namespace(ELSEWHERE)
-    assert created == Namespace(ELSEWHERE, NOON + SECOND)
+    assert created == Namespace(ELSEWHERE, created.uuid, NOON + SECOND)
     metadata.clock.time = NOON + 2 * SECOND
     assert metadata.admin.get_namespace(ELSEWHERE) == created
     metadata.reopen()
@@ -223,6 +228,82 @@ def test_a_topic_deleted_and_created_again_is_another_one(metadata: MetadataUnde
     second = metadata.admin.create_topic(ORDERS, SCHEMA)
     assert second.uuid != first.uuid
     assert metadata.push(second).start_offset == 0
+
+
+UUID_1, UUID_2 = str(uuid4()), str(uuid4())
+
+
+def test_a_namespace_created_again_by_its_uuid_is_there_once(metadata: MetadataUnderTest) -> None:
+    created = metadata.admin.create_namespace(ELSEWHERE, UUID_1)
+    assert created.uuid == UUID_1
+    metadata.clock.time += SECOND
+    assert metadata.admin.create_namespace(ELSEWHERE, UUID_1) == created
+    with pytest.raises(AlreadyExists):
+        metadata.admin.create_namespace(ELSEWHERE, UUID_2)
+
+
+def test_a_namespace_is_deleted_by_its_uuid_alone(metadata: MetadataUnderTest) -> None:
+    metadata.admin.create_namespace(ELSEWHERE, UUID_1)
+    metadata.admin.delete_namespace(ELSEWHERE, UUID_1)
+    again = metadata.admin.create_namespace(ELSEWHERE, UUID_2)
+    with pytest.raises(NamespaceNotFound):
+        metadata.admin.delete_namespace(ELSEWHERE, UUID_1)
+    assert metadata.admin.get_namespace(ELSEWHERE) == again
+
+
+def test_a_topic_created_again_by_its_uuid_is_the_same(metadata: MetadataUnderTest) -> None:
+    created = metadata.admin.create_topic(ORDERS, SCHEMA, uuid=UUID_1)
+    assert created.uuid == UUID_1
+    metadata.clock.time += SECOND
+    assert metadata.admin.create_topic(ORDERS, SCHEMA, uuid=UUID_1) == created
+    with pytest.raises(AlreadyExists):
+        metadata.admin.create_topic(ORDERS, SCHEMA, uuid=UUID_2)
+    with pytest.raises(AlreadyExists):
+        metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("other"), SCHEMA, uuid=UUID_1)
+
+
+def test_a_topic_that_was_created_and_deleted_is_not_created_again_by_its_uuid(
+    metadata: MetadataUnderTest,
+) -> None:
+    created = metadata.admin.create_topic(ORDERS, SCHEMA, uuid=UUID_1)
+    metadata.push(created)
+    metadata.admin.delete_topic(ORDERS)
+    while metadata.registry.purge(100):
+        pass
+    assert metadata.admin.create_topic(ORDERS, SCHEMA, uuid=UUID_1) == created
+    assert metadata.admin.list_topics(DEFAULT_NAMESPACE) == []
+    other = metadata.admin.create_topic(ORDERS, SCHEMA, uuid=UUID_2)
+    assert metadata.admin.create_topic(ORDERS, SCHEMA, uuid=UUID_1) == created
+    assert metadata.admin.list_topics(DEFAULT_NAMESPACE) == [other]
+
+
+def test_a_purged_topic_is_forgotten_in_the_end(metadata: MetadataUnderTest) -> None:
+    metadata.admin.create_topic(ORDERS, SCHEMA, uuid=UUID_1)
+    metadata.admin.delete_topic(ORDERS)
+    metadata.registry.purge(100)
+    metadata.clock.time += DELETED_KEPT_US
+    metadata.registry.purge(100)
+    metadata.admin.create_topic(ORDERS, SCHEMA, uuid=UUID_1)
+    assert [topic.uuid for topic in metadata.admin.list_topics(DEFAULT_NAMESPACE)] == [UUID_1]
+
+
+def test_a_topic_is_altered_and_deleted_by_its_uuid_alone(metadata: MetadataUnderTest) -> None:
+    first = metadata.admin.create_topic(ORDERS, SCHEMA)
+    assert metadata.admin.alter_topic(ORDERS, CONFIG, first.uuid).config == CONFIG
+    assert metadata.admin.delete_topic(ORDERS, first.uuid).uuid == first.uuid
+    second = metadata.admin.create_topic(ORDERS, SCHEMA)
+    with pytest.raises(TopicNotFound):
+        metadata.admin.alter_topic(ORDERS, CONFIG, first.uuid)
+    with pytest.raises(TopicNotFound):
+        metadata.admin.delete_topic(ORDERS, first.uuid)
+    assert metadata.admin.get_topic(ORDERS) == second
+
+
+def test_what_is_no_uuid_is_refused(metadata: MetadataUnderTest) -> None:
+    with pytest.raises(InvalidArgument, match="'orders' is not a UUID"):
+        metadata.admin.create_topic(ORDERS, SCHEMA, uuid="orders")
+    with pytest.raises(InvalidArgument, match="'orders' is not a UUID"):
+        metadata.admin.create_namespace(ELSEWHERE, "orders")
 
 
 def test_a_closed_store_says_so(metadata: MetadataUnderTest) -> None:

@@ -12,7 +12,6 @@ from wings_core.metadata.postgres import PostgresMetadata, locate, migrations
 from wings_core.metadata.postgres.connections import Connections
 from wings_core.metadata.postgres.notices import PAYLOAD_BYTES_MAX, Notice, decode_notice
 from wings_core.metadata.postgres.notices import encode_notice as encode
-from wings_core.model import Namespace
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.partitions import UNPARTITIONED, Partition
 
@@ -35,10 +34,8 @@ def test_each_migration_is_applied_once(
     monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, another))
     for _ in range(2):
         with PostgresMetadata(postgres.url, schema=schema, clock=clock) as metadata:
-            assert metadata.admin.list_namespaces() == [
-                Namespace(NamespaceName("a", "b"), NOON + SECOND),
-                Namespace(DEFAULT_NAMESPACE, NOON),
-            ]
+            found = [(each.name, each.created_at) for each in metadata.admin.list_namespaces()]
+            assert found == [(NamespaceName("a", "b"), NOON + SECOND), (DEFAULT_NAMESPACE, NOON)]
     applied = run(postgres, f"SELECT * FROM {schema}.migrations ORDER BY version")
     assert applied == [
         *((version, NOON) for version in range(1, RELEASED + 1)),

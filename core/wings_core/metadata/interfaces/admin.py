@@ -9,13 +9,24 @@ from wings_core.names import NamespaceName, TopicName
 
 
 class Admin(Protocol):
-    """Namespaces and topics by name. A tenant comes into being with its first namespace."""
+    """Namespaces and topics by name. A tenant comes into being with its first namespace.
 
-    def create_namespace(self, name: NamespaceName) -> Namespace:
+    Whoever chooses the UUID of what it creates, or names that of what it changes, may make its call
+    again where the answer was lost: a creation is recognised by its UUID, and a later thing of the
+    same name is left alone.
+    """
+
+    def create_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
         """Create a namespace.
+
+        Args:
+            name: Its name.
+            uuid: Of the namespace to be; one with this name and UUID is returned as it is. None:
+                any.
 
         Raises:
             AlreadyExists: It is there.
+            InvalidArgument: `uuid` is none.
         """
         ...
 
@@ -27,11 +38,15 @@ class Admin(Protocol):
         """
         ...
 
-    def delete_namespace(self, name: NamespaceName) -> Namespace:
+    def delete_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
         """Delete an empty namespace and return what it was.
 
+        Args:
+            name: Its name.
+            uuid: Its UUID; None: whichever has the name.
+
         Raises:
-            NamespaceNotFound: There is none of this name.
+            NamespaceNotFound: There is none of this name, or it is another.
             NamespaceNotEmpty: It has topics.
         """
         ...
@@ -48,15 +63,25 @@ class Admin(Protocol):
         config: TopicConfig | None = None,
         *,
         if_not_exists: bool = False,
+        uuid: str | None = None,
     ) -> Topic:
-        """Create a topic; its schema must have passed `schemas.check_topic_schema`.
+        """Create a topic.
 
-        With `if_not_exists`, a topic of this name with the same schema and partition key is
-        returned as it is.
+        Args:
+            name: Its name.
+            schema: One that has passed `schemas.check_topic_schema`.
+            partition_key: The column by which it is partitioned, if it is.
+            config: None: the default.
+            if_not_exists: Return a topic of this name with the same schema and partition key as it
+                is.
+            uuid: Of the topic to be; one with this name and UUID is returned as it is, or was: also
+                where it was deleted since, within `creation.DELETED_KEPT_US`. None: any.
 
         Raises:
             NamespaceNotFound: The namespace does not exist.
-            AlreadyExists: The topic exists (with `if_not_exists`: and differs in schema or key).
+            AlreadyExists: The topic exists (with `if_not_exists`: and differs in schema or key), or
+                another has the UUID.
+            InvalidArgument: `uuid` is none.
         """
         ...
 
@@ -77,23 +102,32 @@ class Admin(Protocol):
         """
         ...
 
-    def alter_topic(self, name: TopicName, config: TopicConfig) -> Topic:
+    def alter_topic(self, name: TopicName, config: TopicConfig, uuid: str | None = None) -> Topic:
         """Replace a topic's configuration and return the topic.
 
+        Args:
+            name: Its name.
+            config: The new one.
+            uuid: Its UUID; None: whichever has the name.
+
         Raises:
-            TopicNotFound: There is none of this name in the namespace.
+            TopicNotFound: There is none of this name in the namespace, or it is another.
             NamespaceNotFound: The namespace does not exist.
         """
         ...
 
-    def delete_topic(self, name: TopicName) -> Topic:
+    def delete_topic(self, name: TopicName, uuid: str | None = None) -> Topic:
         """Delete a topic with its messages and consumers' offsets, and return what it was.
 
         It is gone for all readers and writers at once, and its waiters are woken; its pages are
         given back later, by `OffsetRegistry.purge`.
 
+        Args:
+            name: Its name.
+            uuid: Its UUID; None: whichever has the name.
+
         Raises:
-            TopicNotFound: There is none of this name in the namespace.
+            TopicNotFound: There is none of this name in the namespace, or it is another.
             NamespaceNotFound: The namespace does not exist.
         """
         ...

@@ -16,7 +16,8 @@ class Groups(Protocol):
         """Make a group known.
 
         Args:
-            group: With a name of 1 to 256 bytes and a UUID that no other group has.
+            group: With a name of 1 to 256 bytes and a UUID that no other group has; where the topic
+                has it already, it is returned as it is.
             if_not_exists: Return a group of this name as it is, whatever its configuration.
 
         Raises:
@@ -53,11 +54,16 @@ class Groups(Protocol):
         """
         ...
 
-    def delete(self, topic: Topic, name: str) -> ShareGroup:
+    def delete(self, topic: Topic, name: str, uuid: str | None = None) -> ShareGroup:
         """Forget a group and return what it was.
+
+        Args:
+            topic: The group's.
+            name: Its name.
+            uuid: Its UUID; None: whichever has the name.
 
         Raises:
             TopicNotFound: The topic was deleted.
-            GroupNotFound: It has none of this name.
+            GroupNotFound: It has none of this name, or it is another.
         """
         ...

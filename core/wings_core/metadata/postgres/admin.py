@@ -1,12 +1,11 @@
 """Namespaces and topics in PostgreSQL."""
 
-import uuid
 from collections.abc import Callable
 
 import pyarrow as pa
 
-from wings_core.errors import AlreadyExists, NamespaceNotEmpty, NamespaceNotFound, TopicNotFound
-from wings_core.metadata.creation import existing_topic
+from wings_core.errors import NamespaceNotEmpty, NamespaceNotFound, TopicNotFound
+from wings_core.metadata.creation import chosen_uuid, existing_namespace, existing_topic
 from wings_core.metadata.interfaces import Admin
 from wings_core.metadata.postgres import locks
 from wings_core.metadata.postgres.connections import Connection
@@ -14,7 +13,12 @@ from wings_core.metadata.postgres.database import Database
 from wings_core.metadata.postgres.faults import Retry
 from wings_core.metadata.postgres.locks import Lock
 from wings_core.metadata.postgres.notices import Notice
-from wings_core.metadata.postgres.topics import find_namespace, find_topic, find_topics
+from wings_core.metadata.postgres.topics import (
+    find_namespace,
+    find_topic,
+    find_topic_by_uuid,
+    find_topics,
+)
 from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 
@@ -31,38 +35,40 @@ class PostgresAdmin(Admin):
         self._database = database
         self._clock = clock
 
-    def create_namespace(self, name: NamespaceName) -> Namespace:
+    def create_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
         """Create a namespace; see `Admin.create_namespace`."""
+        namespace = Namespace(name, chosen_uuid(uuid), self._clock())
 
         def work(connection: Connection) -> Namespace:
-            now = self._clock()
             created = connection.execute(
-                "INSERT INTO namespaces (tenant, name, created_at) VALUES (%s, %s, %s) "
+                "INSERT INTO namespaces (tenant, name, uuid, created_at) VALUES (%s, %s, %s, %s) "
                 "ON CONFLICT DO NOTHING RETURNING id",
-                (name.tenant, name.namespace, now),
+                (name.tenant, name.namespace, namespace.uuid, namespace.created_at),
             ).fetchone()
-            if created is None:
-                raise AlreadyExists(f"there is a namespace {name} already")
-            return Namespace(name, now)
+            if created is not None:
+                return namespace
+            try:
+                _, existing = find_namespace(connection, name)
+            except NamespaceNotFound:
+                raise Retry("the namespace was there and is deleted now") from None
+            if existing.uuid != namespace.uuid:
+                raise existing_namespace(name)
+            return existing
 
         return self._database.write(work)
 
     def get_namespace(self, name: NamespaceName) -> Namespace:
         """Return a namespace; see `Admin.get_namespace`."""
-        _, created_at = self._database.read(lambda connection: find_namespace(connection, name))
-        return Namespace(name, created_at)
+        _, namespace = self._database.read(lambda connection: find_namespace(connection, name))
+        return namespace
 
-    def delete_namespace(self, name: NamespaceName) -> Namespace:
+    def delete_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
         """Delete an empty namespace; see `Admin.delete_namespace`."""
 
         def work(connection: Connection) -> Namespace:
-            row = connection.execute(
-                "SELECT id, created_at FROM namespaces WHERE tenant = %s AND name = %s FOR UPDATE",
-                (name.tenant, name.namespace),
-            ).fetchone()
-            if row is None:
-                raise NamespaceNotFound(f"there is no namespace {name}")
-            namespace_id, created_at = row
+            namespace_id, namespace = find_namespace(connection, name, " FOR UPDATE")
+            if uuid not in {None, namespace.uuid}:
+                raise NamespaceNotFound(f"the namespace {name} was deleted")
             counted = connection.execute(
                 "SELECT count(*) FROM topics WHERE namespace_id = %s", (namespace_id,)
             ).fetchone()
@@ -70,7 +76,7 @@ class PostgresAdmin(Admin):
             if counted[0]:
                 raise NamespaceNotEmpty(f"{name} has {counted[0]} topics: delete them first")
             connection.execute("DELETE FROM namespaces WHERE id = %s", (namespace_id,))
-            return Namespace(name, created_at)
+            return namespace
 
         return self._database.write(work)
 
@@ -78,11 +84,12 @@ class PostgresAdmin(Admin):
         """Return all namespaces, by name; see `Admin.list_namespaces`."""
         rows = self._database.read(
             lambda connection: connection.execute(
-                "SELECT tenant, name, created_at FROM namespaces ORDER BY tenant, name"
+                "SELECT tenant, name, uuid, created_at FROM namespaces ORDER BY tenant, name"
             ).fetchall()
         )
         return [
-            Namespace(NamespaceName(tenant, name), created_at) for tenant, name, created_at in rows
+            Namespace(NamespaceName(tenant, name), uuid or "", created_at)
+            for tenant, name, uuid, created_at in rows
         ]
 
     def create_topic(
@@ -93,11 +100,12 @@ class PostgresAdmin(Admin):
         config: TopicConfig | None = None,
         *,
         if_not_exists: bool = False,
+        uuid: str | None = None,
     ) -> Topic:
         """Create a topic; see `Admin.create_topic`."""
         topic = Topic(
             name=name,
-            uuid=str(uuid.uuid4()),
+            uuid=chosen_uuid(uuid),
             schema=schema,
             partition_key=partition_key,
             config=config or TopicConfig(),
@@ -105,12 +113,12 @@ class PostgresAdmin(Admin):
         )
 
         def work(connection: Connection) -> Topic:
-            namespace_id, _ = find_namespace(connection, name.namespace, keep=True)
+            namespace_id, _ = find_namespace(connection, name.namespace, " FOR KEY SHARE")
             created = connection.execute(
                 "INSERT INTO topics "
                 "(uuid, namespace_id, name, schema, partition_key, config, created_at) "
                 "VALUES (%s, %s, %s, %s, %s, %s, %s) "
-                "ON CONFLICT (namespace_id, name) DO NOTHING RETURNING id",
+                "ON CONFLICT DO NOTHING RETURNING id",
                 (
                     topic.uuid,
                     namespace_id,
@@ -123,6 +131,9 @@ class PostgresAdmin(Admin):
             ).fetchone()
             if created is not None:
                 return topic
+            before = find_topic_by_uuid(connection, topic.uuid, name, namespace_id)
+            if before is not None:
+                return before
             try:
                 existing = find_topic(connection, name)
             except TopicNotFound:
@@ -139,11 +150,11 @@ class PostgresAdmin(Admin):
         """Return the topics of a namespace, by name; see `Admin.list_topics`."""
         return self._database.read(lambda connection: find_topics(connection, namespace))
 
-    def alter_topic(self, name: TopicName, config: TopicConfig) -> Topic:
+    def alter_topic(self, name: TopicName, config: TopicConfig, uuid: str | None = None) -> Topic:
         """Replace a topic's configuration; see `Admin.alter_topic`."""
 
         def work(connection: Connection) -> Topic:
-            topic = find_topic(connection, name)
+            topic = _require(connection, name, uuid)
             altered = connection.execute(
                 "UPDATE topics SET config = %s WHERE uuid = %s AND deleted_at IS NULL RETURNING id",
                 (config.model_dump_json(), topic.uuid),
@@ -156,11 +167,11 @@ class PostgresAdmin(Admin):
 
         return self._database.write(work)
 
-    def delete_topic(self, name: TopicName) -> Topic:
+    def delete_topic(self, name: TopicName, uuid: str | None = None) -> Topic:
         """Mark a topic as deleted, which frees its name; see `Admin.delete_topic`."""
 
         def work(connection: Connection) -> Topic:
-            topic = find_topic(connection, name)
+            topic = _require(connection, name, uuid)
             # Commits under way come first, and none begins before this is over.
             locks.take(connection, Lock.TOPICS, (topic.uuid,))
             deleted = connection.execute(
@@ -173,3 +184,11 @@ class PostgresAdmin(Admin):
             return topic
 
         return self._database.write(work, lambda topic: Notice(topics=(topic.uuid,)))
+
+
+def _require(connection: Connection, name: TopicName, uuid: str | None) -> Topic:
+    """Return the topic of a name, and of a UUID where one is given."""
+    topic = find_topic(connection, name)
+    if uuid not in {None, topic.uuid}:
+        raise TopicNotFound(f"the topic {name} was deleted")
+    return topic

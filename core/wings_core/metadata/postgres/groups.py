@@ -43,7 +43,7 @@ class PostgresGroups(Groups):
             topic_id = _require_topic(connection, group.topic)
             existing = _find(connection, group.topic, group.name)
             if existing is not None:
-                return existing_group(existing, if_not_exists=if_not_exists)
+                return existing_group(existing, group.uuid, if_not_exists=if_not_exists)
             counted = connection.execute(
                 "SELECT count(*) FROM share_groups WHERE topic_id = %s", (topic_id,)
             ).fetchone()
@@ -89,11 +89,13 @@ class PostgresGroups(Groups):
 
         return self._database.write(work)
 
-    def delete(self, topic: Topic, name: str) -> ShareGroup:
+    def delete(self, topic: Topic, name: str, uuid: str | None = None) -> ShareGroup:
         """Forget a group; see `Groups.delete`."""
 
         def work(connection: Connection) -> ShareGroup:
             found = _require(connection, topic, name, " FOR UPDATE OF share_groups")
+            if uuid not in {None, found.uuid}:
+                raise no_group(topic, name)
             connection.execute("DELETE FROM share_groups WHERE uuid = %s", (found.uuid,))
             return found
 

@@ -304,6 +304,31 @@ _MERGED_PAGES: Sequence[LiteralString] = (
     """,
 )
 
+_RECOGNISED: Sequence[LiteralString] = (
+    """
+    -- Tells a namespace from one of the same name before or after it.
+    ALTER TABLE namespaces ADD COLUMN uuid TEXT
+    """,
+    """
+    UPDATE namespaces SET uuid = gen_random_uuid()::text
+    """,
+    """
+    -- A topic without anything that belonged to it is remembered for a while, so that it is not
+    -- created again by whoever lost the answer to its creation.
+    ALTER TABLE topics ADD COLUMN purged_at BIGINT
+    """,
+    """
+    CREATE INDEX topics_purged ON topics (purged_at) WHERE purged_at IS NOT NULL
+    """,
+    """
+    DROP INDEX topics_deleted
+    """,
+    """
+    CREATE INDEX topics_deleted ON topics (deleted_at)
+    WHERE deleted_at IS NOT NULL AND purged_at IS NULL
+    """,
+)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _INITIAL,
     _FLUSHES,
@@ -313,6 +338,7 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _NODES,
     _LEASES,
     _MERGED_PAGES,
+    _RECOGNISED,
 )
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 

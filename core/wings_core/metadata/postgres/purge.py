@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from wings_core.metadata.creation import DELETED_KEPT_US
 from wings_core.metadata.flushes import FLUSHES_KEPT_US
 from wings_core.metadata.folios import RETIRED_KEPT_US
 from wings_core.metadata.judge import RESULTS_KEPT_US
@@ -51,11 +52,19 @@ def purge(connection: Connection, rows_max: int, now: int) -> bool:
     left = rows_max
     while left > 0:
         row = connection.execute(
-            "SELECT id FROM topics WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT 1"
+            "SELECT id FROM topics WHERE deleted_at IS NOT NULL AND purged_at IS NULL "
+            "ORDER BY deleted_at LIMIT 1"
         ).fetchone()
         if row is None:
             break
-        left = _purge_topic(connection, row[0], left, folios)
+        left = _purge_topic(connection, row[0], left, folios, now)
+    left -= len(
+        connection.execute(
+            "DELETE FROM topics WHERE id IN (SELECT id FROM topics "
+            "WHERE purged_at <= %s::bigint LIMIT %s::bigint) RETURNING id",
+            (now - DELETED_KEPT_US, max(0, left)),
+        ).fetchall()
+    )
     left -= purge_deleted(connection, left, folios)
     left -= purge_results(connection, left, now)
     left -= purge_leases(connection, left, now)
@@ -94,8 +103,10 @@ def purge(connection: Connection, rows_max: int, now: int) -> bool:
     return left <= 0
 
 
-def _purge_topic(connection: Connection, topic_id: int, left: int, folios: Counter[int]) -> int:
-    """Delete rows of a deleted topic, last its own; return how many more may be deleted."""
+def _purge_topic(
+    connection: Connection, topic_id: int, left: int, folios: Counter[int], now: int
+) -> int:
+    """Delete what belongs to a deleted topic; return how many more rows may be deleted."""
     while left > 0:
         row = connection.execute(
             "SELECT id FROM partitions WHERE topic_id = %s LIMIT 1", (topic_id,)
@@ -118,7 +129,7 @@ def _purge_topic(connection: Connection, topic_id: int, left: int, folios: Count
     for statement in _OF_TOPIC:
         left -= len(connection.execute(statement, (topic_id, max(0, left))).fetchall())
     if left > 0:
-        connection.execute("DELETE FROM topics WHERE id = %s", (topic_id,))
+        connection.execute("UPDATE topics SET purged_at = %s WHERE id = %s", (now, topic_id))
         left -= 1
     return left
 

@@ -3,36 +3,43 @@
 Topics are not cached here: another node may change them at any time.
 """
 
+from typing import Literal
+
 import pyarrow as pa
 
 from wings_core.errors import NamespaceNotFound, TopicNotFound
+from wings_core.metadata.creation import taken_uuid
 from wings_core.metadata.postgres.connections import Connection
-from wings_core.model import Topic, TopicConfig
+from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 
 TopicRow = tuple[str, str, bytes, str | None, str, int]
 
 
+NamespaceLock = Literal["", " FOR KEY SHARE", " FOR UPDATE"]
+
+
 def find_namespace(
-    connection: Connection, name: NamespaceName, *, keep: bool = False
-) -> tuple[int, int]:
-    """Return the id of a namespace and when it was created.
+    connection: Connection, name: NamespaceName, lock: NamespaceLock = ""
+) -> tuple[int, Namespace]:
+    """Return a namespace and its id.
 
     Args:
         connection: To the database.
         name: The namespace's.
-        keep: Let nobody delete it until the end of the transaction.
+        lock: Let nobody delete it, or change it, until the end of the transaction.
 
     Raises:
         NamespaceNotFound: There is none of this name.
     """
-    statement = "SELECT id, created_at FROM namespaces WHERE tenant = %s AND name = %s"
     row = connection.execute(
-        f"{statement} FOR KEY SHARE" if keep else statement, (name.tenant, name.namespace)
+        f"SELECT id, uuid, created_at FROM namespaces WHERE tenant = %s AND name = %s{lock}",
+        (name.tenant, name.namespace),
     ).fetchone()
     if row is None:
         raise NamespaceNotFound(f"there is no namespace {name}")
-    return row[0], row[1]
+    namespace_id, uuid, created_at = row
+    return namespace_id, Namespace(name, uuid or "", created_at)
 
 
 def find_topic(connection: Connection, name: TopicName) -> Topic:
@@ -46,6 +53,26 @@ def find_topic(connection: Connection, name: TopicName) -> Topic:
     if not rows:
         raise TopicNotFound(f"there is no topic {name}")
     return _topic(name.namespace, rows[0])
+
+
+def find_topic_by_uuid(
+    connection: Connection, uuid: str, name: TopicName, namespace_id: int
+) -> Topic | None:
+    """Return a topic that has, or had, a UUID and a name; None where no topic has the UUID.
+
+    Raises:
+        AlreadyExists: Another one has it.
+    """
+    row = connection.execute(
+        "SELECT uuid, name, schema, partition_key, config, created_at, namespace_id FROM topics "
+        "WHERE uuid = %s",
+        (uuid,),
+    ).fetchone()
+    if row is None:
+        return None
+    if row[1] != name.topic or row[6] not in {None, namespace_id}:
+        raise taken_uuid(uuid)
+    return _topic(name.namespace, row[:6])
 
 
 def find_topics(connection: Connection, namespace: NamespaceName) -> list[Topic]:

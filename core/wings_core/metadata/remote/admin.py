@@ -7,7 +7,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from wings_core.errors import Unavailable
+from wings_core.errors import NamespaceNotFound, NotFound, TopicNotFound, Unavailable
+from wings_core.metadata.creation import chosen_uuid
 from wings_core.metadata.interfaces import Admin
 from wings_core.metadata.remote import codec
 from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, seconds_left
@@ -91,6 +92,10 @@ class TopicCache:
 class RemoteAdmin(Admin):
     """See `Admin`. Concurrent look-ups of one name share one call.
 
+    What is created gets its UUID here, and what is changed is named by its own. So a call whose
+    answer was lost is made again, for up to `channel.DOUBT_SECONDS_MAX`; then `Unavailable` is
+    raised with the fact `in_doubt`.
+
     Args:
         channel: To the service.
         topics: Topics looked up lately.
@@ -120,19 +125,41 @@ class RemoteAdmin(Admin):
         """
         return self._answer(self._tenants.get(tenant, Deadline.after(CALL_SECONDS)))
 
-    def create_namespace(self, name: NamespaceName) -> Namespace:
-        """Create a namespace; see `Admin.create_namespace`."""
-        request = pb.CreateNamespaceRequest(name=str(name))
-        return codec.namespace_of(self._channel.call(self._stub.CreateNamespace, request))
+    def create_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
+        """Create a namespace; see `Admin.create_namespace`.
+
+        Where the answer was lost and somebody else deleted the namespace meanwhile, it may be there
+        again, empty.
+        """
+        request = pb.CreateNamespaceRequest(name=str(name), uuid=chosen_uuid(uuid))
+        return codec.namespace_of(
+            self._channel.until_known(
+                lambda _: self._channel.call(self._stub.CreateNamespace, request)
+            )
+        )
 
     def get_namespace(self, name: NamespaceName) -> Namespace:
         """Return a namespace; see `Admin.get_namespace`."""
         return self._answer(self._namespaces.get(name, Deadline.after(CALL_SECONDS)))
 
-    def delete_namespace(self, name: NamespaceName) -> Namespace:
+    def delete_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
         """Delete an empty namespace; see `Admin.delete_namespace`."""
-        request = pb.DeleteNamespaceRequest(name=str(name))
-        return codec.namespace_of(self._channel.call(self._stub.DeleteNamespace, request))
+        found = self._channel.call(self._stub.GetNamespace, pb.GetNamespaceRequest(name=str(name)))
+        namespace = codec.namespace_of(found)
+        if uuid not in {None, namespace.uuid}:
+            raise NamespaceNotFound(f"the namespace {name} was deleted")
+        request = pb.DeleteNamespaceRequest(name=str(name), uuid=namespace.uuid)
+
+        def attempt(in_doubt: bool) -> Namespace:
+            try:
+                deleted = self._channel.call(self._stub.DeleteNamespace, request)
+            except NotFound:
+                if not in_doubt:
+                    raise
+                return namespace  # The call whose answer was lost did it.
+            return codec.namespace_of(deleted)
+
+        return self._channel.until_known(attempt)
 
     def list_namespaces(self) -> list[Namespace]:
         """Return all namespaces, by name; see `Admin.list_namespaces`."""
@@ -151,6 +178,7 @@ class RemoteAdmin(Admin):
         config: TopicConfig | None = None,
         *,
         if_not_exists: bool = False,
+        uuid: str | None = None,
     ) -> Topic:
         """Create a topic; see `Admin.create_topic`."""
         request = pb.CreateTopicRequest(
@@ -159,8 +187,11 @@ class RemoteAdmin(Admin):
             partition_key=partition_key,
             config="" if config is None else config.model_dump_json(),
             if_not_exists=if_not_exists,
+            uuid=chosen_uuid(uuid),
         )
-        topic = codec.topic_of(self._channel.call(self._stub.CreateTopic, request))
+        topic = codec.topic_of(
+            self._channel.until_known(lambda _: self._channel.call(self._stub.CreateTopic, request))
+        )
         self._cache.forget(name)
         return topic
 
@@ -199,21 +230,45 @@ class RemoteAdmin(Admin):
         )
         return [codec.topic_of(topic) for page in pages for topic in page.topics]
 
-    def alter_topic(self, name: TopicName, config: TopicConfig) -> Topic:
+    def alter_topic(self, name: TopicName, config: TopicConfig, uuid: str | None = None) -> Topic:
         """Replace a topic's configuration; see `Admin.alter_topic`."""
-        request = pb.UpdateTopicRequest(name=str(name), config=config.model_dump_json())
+        request = pb.UpdateTopicRequest(
+            name=str(name), config=config.model_dump_json(), uuid=self._ask(name, uuid).uuid
+        )
         try:
-            return codec.topic_of(self._channel.call(self._stub.UpdateTopic, request))
+            return codec.topic_of(
+                self._channel.until_known(
+                    lambda _: self._channel.call(self._stub.UpdateTopic, request)
+                )
+            )
         finally:
             self._cache.forget(name)
 
-    def delete_topic(self, name: TopicName) -> Topic:
+    def delete_topic(self, name: TopicName, uuid: str | None = None) -> Topic:
         """Delete a topic; see `Admin.delete_topic`."""
-        request = pb.DeleteTopicRequest(name=str(name))
+        topic = self._ask(name, uuid)
+        request = pb.DeleteTopicRequest(name=str(name), uuid=topic.uuid)
+
+        def attempt(in_doubt: bool) -> Topic:
+            try:
+                return codec.topic_of(self._channel.call(self._stub.DeleteTopic, request))
+            except NotFound:
+                if not in_doubt:
+                    raise
+                return topic  # The call whose answer was lost did it.
+
         try:
-            return codec.topic_of(self._channel.call(self._stub.DeleteTopic, request))
+            return self._channel.until_known(attempt)
         finally:
             self._cache.forget(name)
+
+    def _ask(self, name: TopicName, uuid: str | None) -> Topic:
+        """Return a topic as it is now: what is cached may be another one by now."""
+        request = pb.GetTopicRequest(name=str(name))
+        topic = codec.topic_of(self._channel.call(self._stub.GetTopic, request))
+        if uuid not in {None, topic.uuid}:
+            raise TopicNotFound(f"the topic {name} was deleted")
+        return topic
 
     def _look_up_topic(
         self, key: tuple[TopicName, int], deadline: Deadline, done: Callable[[Outcome[Topic]], None]

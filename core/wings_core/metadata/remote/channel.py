@@ -1,5 +1,6 @@
 """The connection to the metadata service, and calls on it."""
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar, cast
 
@@ -12,6 +13,12 @@ from wings_core.times import Deadline
 
 CALL_SECONDS = 30.0
 """How long a call may take that waits for nothing."""
+
+DOUBT_SECONDS_MAX = 10.0
+"""How long a call whose answer was lost is made again, before its outcome is given up."""
+
+DOUBT_PAUSE_SECONDS = (0.05, 0.5)
+"""Between two attempts, doubling."""
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 """The largest message: a flush with very many pages, or a long list."""
@@ -51,7 +58,7 @@ class ServiceChannel:
 
     def __init__(self, target: str) -> None:
         self.target = target
-        self.closed = False
+        self._closing = threading.Event()
         self.channel = grpc.insecure_channel(
             target,
             options=[
@@ -69,6 +76,11 @@ class ServiceChannel:
                 ("grpc.enable_retries", 0),
             ],
         )
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closing.is_set()
 
     def call(
         self,
@@ -92,6 +104,37 @@ class ServiceChannel:
             raise error_of(error, self.target) from None
         except ValueError:
             raise _closed() from None  # So gRPC says that the channel is closed.
+
+    def until_known(self, attempt: Callable[[bool], Value]) -> Value:
+        """Make a call that may be made again, until it is known what became of it.
+
+        Where its answer is lost, it is made again for up to `DOUBT_SECONDS_MAX`; blocks for as
+        long.
+
+        Args:
+            attempt: Makes the call. It is told whether an earlier one may have been carried out.
+
+        Raises:
+            Unavailable: There is no connection; or (the fact `in_doubt`) it did not come back in
+                time, and it is not known whether the call was carried out.
+            WingsError: What the service answered.
+        """
+        until = Deadline.after(DOUBT_SECONDS_MAX)
+        pause, pause_max = DOUBT_PAUSE_SECONDS
+        in_doubt = False
+        while True:
+            try:
+                return attempt(in_doubt)
+            except Unavailable as error:
+                in_doubt = in_doubt or bool(error.facts.get("in_doubt"))
+                if not in_doubt:
+                    raise
+                if until.passed or self.closed:
+                    raise Unavailable(
+                        f"it is not known whether this was done: {error.message}", in_doubt=True
+                    ) from None
+            self._closing.wait(pause)
+            pause = min(2 * pause, pause_max)
 
     def begin(
         self,
@@ -137,8 +180,8 @@ class ServiceChannel:
                 return
 
     def close(self) -> None:
-        """Cancel the calls under way; later ones raise `Unavailable`."""
-        self.closed = True
+        """Cancel the calls under way, and ask none again; later ones raise `Unavailable`."""
+        self._closing.set()
         self.channel.close()
 
 

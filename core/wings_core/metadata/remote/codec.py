@@ -64,12 +64,14 @@ def text(what: str, value: str) -> str:
 
 def namespace_message(namespace: Namespace) -> admin.Namespace:
     """Return a namespace as a message."""
-    return admin.Namespace(name=str(namespace.name), created_at_us=namespace.created_at)
+    return admin.Namespace(
+        name=str(namespace.name), uuid=namespace.uuid, created_at_us=namespace.created_at
+    )
 
 
 def namespace_of(message: admin.Namespace) -> Namespace:
     """Return the namespace that a message tells of."""
-    return Namespace(NamespaceName.parse(message.name), message.created_at_us)
+    return Namespace(NamespaceName.parse(message.name), message.uuid, message.created_at_us)
 
 
 def node_message(node: Node) -> admin.Node:

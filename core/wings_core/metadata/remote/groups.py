@@ -4,6 +4,7 @@ import threading
 import time
 
 from wings_core.errors import NotFound
+from wings_core.metadata.grouping import no_group
 from wings_core.metadata.interfaces import Groups
 from wings_core.metadata.remote import codec
 from wings_core.metadata.remote.channel import ServiceChannel
@@ -34,7 +35,10 @@ class RemoteGroups(Groups):
         self._generation = 0
 
     def create(self, group: ShareGroup, *, if_not_exists: bool = False) -> ShareGroup:
-        """Make a group known; see `Groups.create`."""
+        """Make a group known; see `Groups.create`.
+
+        Made again where the answer was lost; see `RemoteAdmin`.
+        """
         codec.text("the group's name", group.name)
         request = pb.CreateGroupRequest(
             topic=str(group.topic.name),
@@ -42,7 +46,10 @@ class RemoteGroups(Groups):
             group=codec.group_message(group),
             if_not_exists=if_not_exists,
         )
-        return self._changed(group.topic, self._channel.call(self._stub.CreateGroup, request))
+        created = self._channel.until_known(
+            lambda _: self._channel.call(self._stub.CreateGroup, request)
+        )
+        return self._changed(group.topic, created)
 
     def get(self, topic: Topic, name: str) -> ShareGroup:
         """Return a group, as it was within `GROUP_SECONDS`; see `Groups.get`."""
@@ -52,13 +59,8 @@ class RemoteGroups(Groups):
         if known is not None and now - known[1] < GROUP_SECONDS:
             return known[0]
         generation = self._generation
-        request = pb.GetGroupRequest(
-            topic=str(topic.name),
-            topic_uuid=topic.uuid,
-            name=codec.text("the group's name", name),
-        )
         try:
-            found = codec.group_of(topic, self._channel.call(self._stub.GetGroup, request))
+            found = self._ask(topic, name)
         except NotFound:
             self._forget(key)
             raise
@@ -92,14 +94,36 @@ class RemoteGroups(Groups):
         )
         return self._changed(topic, self._channel.call(self._stub.UpdateGroup, request))
 
-    def delete(self, topic: Topic, name: str) -> ShareGroup:
-        """Forget a group; see `Groups.delete`."""
+    def delete(self, topic: Topic, name: str, uuid: str | None = None) -> ShareGroup:
+        """Forget a group; see `Groups.delete`.
+
+        Made again where the answer was lost; see `RemoteAdmin`.
+        """
+        group = self._ask(topic, name)
+        if uuid not in {None, group.uuid}:
+            raise no_group(topic, name)
         request = pb.DeleteGroupRequest(
+            topic=str(topic.name), topic_uuid=topic.uuid, name=name, uuid=group.uuid
+        )
+
+        def attempt(in_doubt: bool) -> pb.Group:
+            try:
+                return self._channel.call(self._stub.DeleteGroup, request)
+            except NotFound:
+                if not in_doubt:
+                    raise
+                return codec.group_message(group)  # The call whose answer was lost did it.
+
+        return self._changed(topic, self._channel.until_known(attempt))
+
+    def _ask(self, topic: Topic, name: str) -> ShareGroup:
+        """Return a group as it is now."""
+        request = pb.GetGroupRequest(
             topic=str(topic.name),
             topic_uuid=topic.uuid,
             name=codec.text("the group's name", name),
         )
-        return self._changed(topic, self._channel.call(self._stub.DeleteGroup, request))
+        return codec.group_of(topic, self._channel.call(self._stub.GetGroup, request))
 
     def _changed(self, topic: Topic, message: pb.Group) -> ShareGroup:
         self._forget((topic.uuid, message.name))

@@ -43,13 +43,6 @@ DEADLINE_MARGIN_SECONDS = 5.0
 """The gRPC deadline of a call lies so much behind the one in the request: the service answers first
 unless it is gone, and a clock that differs does no harm, since gRPC sends the time that is left."""
 
-DOUBT_SECONDS_MAX = 10.0
-"""How long a commit whose answer was lost is asked for again, before its flush is given up as
-unknown."""
-
-DOUBT_PAUSE_SECONDS = (0.05, 0.5)
-"""Between two askings, doubling."""
-
 COMMIT_WAIT_SECONDS_MAX = 60.0
 """How long a commit waits for the one before it."""
 
@@ -101,7 +94,6 @@ class RemoteRegistry(OffsetRegistry):
         self._committing = threading.Lock()
         self._writer = uuid.uuid4().hex
         self._flushes = itertools.count()
-        self._closing = threading.Event()
 
     @property
     def waiting_calls(self) -> int:
@@ -114,8 +106,8 @@ class RemoteRegistry(OffsetRegistry):
         """Assign offsets to the batches of a flush; see `OffsetRegistry.commit`.
 
         A commit whose answer is lost is asked for again by its flush's id, for up to
-        `DOUBT_SECONDS_MAX`. Where that brings no answer, `Unavailable` is raised with the fact
-        `in_doubt`; the flush is not committed after the next one of this node.
+        `channel.DOUBT_SECONDS_MAX`. Where that brings no answer, `Unavailable` is raised with the
+        fact `in_doubt`; the flush is not committed after the next one of this node.
         """
         messages = [codec.batch_message(batch) for batch in batches]
         if not self._committing.acquire(timeout=COMMIT_WAIT_SECONDS_MAX):
@@ -124,7 +116,10 @@ class RemoteRegistry(OffsetRegistry):
             # One at a time: by the number of the next, the service knows this one to be over.
             flush = flush_id or FlushId(self._writer, next(self._flushes))
             name = pb.FlushId(writer=flush.writer, number=flush.number)
-            response = self._commit(pb.CommitRequest(batches=messages, flush_id=name))
+            request = pb.CommitRequest(batches=messages, flush_id=name)
+            response = self._channel.until_known(
+                lambda _: self._channel.call(self._stub.Commit, request)
+            )
         finally:
             self._committing.release()
         results = codec.results_of(response.results, batches)
@@ -132,25 +127,6 @@ class RemoteRegistry(OffsetRegistry):
             if isinstance(result, Rejected) and result.error.code == "TOPIC_NOT_FOUND":
                 self._topics.forget_uuid(batch.topic_uuid)
         return results
-
-    def _commit(self, request: pb.CommitRequest) -> pb.CommitResponse:
-        until = Deadline.after(DOUBT_SECONDS_MAX)
-        pause, pause_max = DOUBT_PAUSE_SECONDS
-        in_doubt = False
-        while True:
-            try:
-                return self._channel.call(self._stub.Commit, request)
-            except Unavailable as error:
-                in_doubt = in_doubt or bool(error.facts.get("in_doubt"))
-                if not in_doubt:
-                    raise
-                if until.passed or self._closing.is_set():
-                    raise Unavailable(
-                        f"whether the batches are committed is not known: {error.message}",
-                        in_doubt=True,
-                    ) from None
-            self._closing.wait(pause)
-            pause = min(2 * pause, pause_max)
 
     def locate(
         self, topic_uuid: str, partition: Partition, offset: int, messages_max: int
@@ -318,10 +294,6 @@ class RemoteRegistry(OffsetRegistry):
         check_retired(folios)
         request = pb.RetireFoliosRequest(folios=folios)
         return list(self._channel.call(self._stub.RetireFolios, request).folios)
-
-    def close(self) -> None:
-        """Ask no more for a commit whose answer was lost."""
-        self._closing.set()
 
     def _begin_look(
         self, key: _LookKey, deadline: Deadline, done: Callable[[Outcome[_Look]], None]

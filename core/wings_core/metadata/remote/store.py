@@ -86,7 +86,6 @@ class RemoteMetadata(Metadata):
 
     def close(self) -> None:
         """End the connection and the calls on it; later calls raise `Unavailable`."""
-        self._registry.close()
         self._retries.close()
         self._channel.close()
 

@@ -1,18 +1,19 @@
 """Namespaces and topics in SQLite."""
 
-import uuid
+import sqlite3
 from collections.abc import Callable
 
 import pyarrow as pa
 
-from wings_core.errors import AlreadyExists, NamespaceNotEmpty, TopicNotFound
-from wings_core.metadata.creation import existing_topic
+from wings_core.errors import NamespaceNotEmpty, NamespaceNotFound, TopicNotFound
+from wings_core.metadata.creation import chosen_uuid, existing_namespace, existing_topic
 from wings_core.metadata.interfaces import Admin
 from wings_core.metadata.sqlite.connections import Connections
 from wings_core.metadata.sqlite.topics import (
     TopicCache,
     find_namespace,
     find_topic,
+    find_topic_by_uuid,
     find_topics,
 )
 from wings_core.metadata.waiters import Waiters
@@ -42,43 +43,49 @@ class SqliteAdmin(Admin):
         self._waiters = waiters
         self._clock = clock
 
-    def create_namespace(self, name: NamespaceName) -> Namespace:
+    def create_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
         """Create a namespace; see `Admin.create_namespace`."""
+        namespace = Namespace(name, chosen_uuid(uuid), self._clock())
         with self._connections.writing() as connection:
-            now = self._clock()
             cursor = connection.execute(
-                "INSERT OR IGNORE INTO namespaces (tenant, name, created_at) VALUES (?, ?, ?)",
-                (name.tenant, name.namespace, now),
+                "INSERT OR IGNORE INTO namespaces (tenant, name, uuid, created_at) "
+                "VALUES (?, ?, ?, ?)",
+                (name.tenant, name.namespace, namespace.uuid, namespace.created_at),
             )
             if cursor.rowcount == 0:
-                raise AlreadyExists(f"there is a namespace {name} already")
-        return Namespace(name, now)
+                _, existing = find_namespace(connection, name)
+                if existing.uuid != namespace.uuid:
+                    raise existing_namespace(name)
+                return existing
+        return namespace
 
     def get_namespace(self, name: NamespaceName) -> Namespace:
         """Return a namespace; see `Admin.get_namespace`."""
         with self._connections.reading() as connection:
-            _, created_at = find_namespace(connection, name)
-        return Namespace(name, created_at)
+            _, namespace = find_namespace(connection, name)
+        return namespace
 
-    def delete_namespace(self, name: NamespaceName) -> Namespace:
+    def delete_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
         """Delete an empty namespace; see `Admin.delete_namespace`."""
         with self._connections.writing() as connection:
-            namespace_id, created_at = find_namespace(connection, name)
+            namespace_id, namespace = find_namespace(connection, name)
+            if uuid not in {None, namespace.uuid}:
+                raise NamespaceNotFound(f"the namespace {name} was deleted")
             ((topics,),) = connection.execute(
                 "SELECT count(*) FROM topics WHERE namespace_id = ?", (namespace_id,)
             )
             if topics:
                 raise NamespaceNotEmpty(f"{name} has {topics} topics: delete them first")
             connection.execute("DELETE FROM namespaces WHERE id = ?", (namespace_id,))
-        return Namespace(name, created_at)
+        return namespace
 
     def list_namespaces(self) -> list[Namespace]:
         """Return all namespaces, by name; see `Admin.list_namespaces`."""
         with self._connections.reading() as connection:
             return [
-                Namespace(NamespaceName(tenant, name), created_at)
-                for tenant, name, created_at in connection.execute(
-                    "SELECT tenant, name, created_at FROM namespaces ORDER BY tenant, name"
+                Namespace(NamespaceName(tenant, name), uuid or "", created_at)
+                for tenant, name, uuid, created_at in connection.execute(
+                    "SELECT tenant, name, uuid, created_at FROM namespaces ORDER BY tenant, name"
                 )
             ]
 
@@ -90,10 +97,16 @@ class SqliteAdmin(Admin):
         config: TopicConfig | None = None,
         *,
         if_not_exists: bool = False,
+        uuid: str | None = None,
     ) -> Topic:
         """Create a topic; see `Admin.create_topic`."""
+        topic_uuid = chosen_uuid(uuid)
         with self._connections.writing() as connection:
             namespace_id, _ = find_namespace(connection, name.namespace)
+            if uuid is not None:
+                before = find_topic_by_uuid(connection, topic_uuid, name, namespace_id)
+                if before is not None:
+                    return before
             try:
                 existing = find_topic(connection, name)
             except TopicNotFound:
@@ -102,7 +115,7 @@ class SqliteAdmin(Admin):
                 return existing_topic(existing, schema, partition_key, if_not_exists=if_not_exists)
             topic = Topic(
                 name=name,
-                uuid=str(uuid.uuid4()),
+                uuid=topic_uuid,
                 schema=schema,
                 partition_key=partition_key,
                 config=config or TopicConfig(),
@@ -139,11 +152,11 @@ class SqliteAdmin(Admin):
         with self._connections.reading() as connection:
             return find_topics(connection, namespace)
 
-    def alter_topic(self, name: TopicName, config: TopicConfig) -> Topic:
+    def alter_topic(self, name: TopicName, config: TopicConfig, uuid: str | None = None) -> Topic:
         """Replace a topic's configuration; see `Admin.alter_topic`."""
         with self._connections.exclusive() as writer:
             with writer.transaction() as connection:
-                topic = find_topic(connection, name)
+                topic = _require(connection, name, uuid)
                 connection.execute(
                     "UPDATE topics SET config = ? WHERE uuid = ?",
                     (config.model_dump_json(), topic.uuid),
@@ -151,11 +164,11 @@ class SqliteAdmin(Admin):
             self._topics.forget(name)
         return Topic(name, topic.uuid, topic.schema, topic.partition_key, config, topic.created_at)
 
-    def delete_topic(self, name: TopicName) -> Topic:
+    def delete_topic(self, name: TopicName, uuid: str | None = None) -> Topic:
         """Mark a topic as deleted, which frees its name; see `Admin.delete_topic`."""
         with self._connections.exclusive() as writer:
             with writer.transaction() as connection:
-                topic = find_topic(connection, name)
+                topic = _require(connection, name, uuid)
                 connection.execute(
                     "UPDATE topics SET namespace_id = NULL, deleted_at = ? WHERE uuid = ?",
                     (self._clock(), topic.uuid),
@@ -163,3 +176,11 @@ class SqliteAdmin(Admin):
             self._topics.forget(name)
         self._waiters.notify_deleted(topic.uuid)
         return topic
+
+
+def _require(connection: sqlite3.Connection, name: TopicName, uuid: str | None) -> Topic:
+    """Return the topic of a name, and of a UUID where one is given."""
+    topic = find_topic(connection, name)
+    if uuid not in {None, topic.uuid}:
+        raise TopicNotFound(f"the topic {name} was deleted")
+    return topic

@@ -36,7 +36,7 @@ class SqliteGroups(Groups):
             topic_id = require_topic_id(connection, group.topic.uuid)
             existing = _find(connection, group.topic, group.name)
             if existing is not None:
-                return existing_group(existing, if_not_exists=if_not_exists)
+                return existing_group(existing, group.uuid, if_not_exists=if_not_exists)
             ((groups,),) = connection.execute(
                 "SELECT count(*) FROM share_groups WHERE topic_id = ?", (topic_id,)
             )
@@ -71,10 +71,12 @@ class SqliteGroups(Groups):
             )
         return ShareGroup(name, found.uuid, topic, config)
 
-    def delete(self, topic: Topic, name: str) -> ShareGroup:
+    def delete(self, topic: Topic, name: str, uuid: str | None = None) -> ShareGroup:
         """Forget a group; see `Groups.delete`."""
         with self._connections.writing() as connection:
             found = _require(connection, topic, name)
+            if uuid not in {None, found.uuid}:
+                raise no_group(topic, name)
             connection.execute("DELETE FROM share_groups WHERE uuid = ?", (found.uuid,))
         return found
 

@@ -4,6 +4,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 
+from wings_core.metadata.creation import DELETED_KEPT_US
 from wings_core.metadata.flushes import FLUSHES_KEPT_US
 from wings_core.metadata.folios import RETIRED_KEPT_US
 from wings_core.metadata.judge import RESULTS_KEPT_US
@@ -27,11 +28,16 @@ def purge(connection: sqlite3.Connection, rows_max: int, now: int) -> bool:
     left = rows_max
     while left > 0:
         row: tuple[int] | None = connection.execute(
-            "SELECT id FROM topics WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT 1"
+            "SELECT id FROM topics WHERE deleted_at IS NOT NULL AND purged_at IS NULL "
+            "ORDER BY deleted_at LIMIT 1"
         ).fetchone()
         if row is None:
             break
-        left = _purge_topic(connection, row[0], left)
+        left = _purge_topic(connection, row[0], left, now)
+    left -= connection.execute(
+        "DELETE FROM topics WHERE id IN (SELECT id FROM topics WHERE purged_at <= ? LIMIT ?)",
+        (now - DELETED_KEPT_US, max(0, left)),
+    ).rowcount
     left -= purge_deleted(connection, left)
     left -= purge_results(connection, left, now)
     left -= purge_leases(connection, left, now)
@@ -53,8 +59,8 @@ def purge(connection: sqlite3.Connection, rows_max: int, now: int) -> bool:
     return left <= 0
 
 
-def _purge_topic(connection: sqlite3.Connection, topic_id: int, left: int) -> int:
-    """Delete rows of a deleted topic, last its own; return how many more may be deleted."""
+def _purge_topic(connection: sqlite3.Connection, topic_id: int, left: int, now: int) -> int:
+    """Delete what belongs to a deleted topic; return how many more rows may be deleted."""
     while left > 0:
         row: tuple[int] | None = connection.execute(
             "SELECT id FROM partitions WHERE topic_id = ? LIMIT 1", (topic_id,)
@@ -78,7 +84,7 @@ def _purge_topic(connection: sqlite3.Connection, topic_id: int, left: int) -> in
             (topic_id, max(0, left)),
         ).rowcount
     if left > 0:
-        connection.execute("DELETE FROM topics WHERE id = ?", (topic_id,))
+        connection.execute("UPDATE topics SET purged_at = ? WHERE id = ?", (now, topic_id))
         left -= 1
     return left
 

@@ -6,7 +6,8 @@ import threading
 import pyarrow as pa
 
 from wings_core.errors import NamespaceNotFound, TopicNotFound
-from wings_core.model import Topic, TopicConfig
+from wings_core.metadata.creation import taken_uuid
+from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 
 TOPICS_CACHED_MAX = 4_096
@@ -62,19 +63,20 @@ TopicRow = tuple[str, str, bytes, str | None, str, int]
 _SELECT = "SELECT uuid, name, schema, partition_key, config, created_at FROM topics"
 
 
-def find_namespace(connection: sqlite3.Connection, name: NamespaceName) -> tuple[int, int]:
-    """Return the id of a namespace and when it was created.
+def find_namespace(connection: sqlite3.Connection, name: NamespaceName) -> tuple[int, Namespace]:
+    """Return a namespace and its id.
 
     Raises:
         NamespaceNotFound: There is none of this name.
     """
-    row: tuple[int, int] | None = connection.execute(
-        "SELECT id, created_at FROM namespaces WHERE tenant = ? AND name = ?",
+    row: tuple[int, str | None, int] | None = connection.execute(
+        "SELECT id, uuid, created_at FROM namespaces WHERE tenant = ? AND name = ?",
         (name.tenant, name.namespace),
     ).fetchone()
     if row is None:
         raise NamespaceNotFound(f"there is no namespace {name}")
-    return row
+    namespace_id, uuid, created_at = row
+    return namespace_id, Namespace(name, uuid or "", created_at)
 
 
 def find_topic(connection: sqlite3.Connection, name: TopicName) -> Topic:
@@ -91,6 +93,25 @@ def find_topic(connection: sqlite3.Connection, name: TopicName) -> Topic:
     if row is None:
         raise TopicNotFound(f"there is no topic {name}")
     return _topic(name.namespace, row)
+
+
+def find_topic_by_uuid(
+    connection: sqlite3.Connection, uuid: str, name: TopicName, namespace_id: int
+) -> Topic | None:
+    """Return a topic that has, or had, a UUID and a name; None where no topic has the UUID.
+
+    Raises:
+        AlreadyExists: Another one has it.
+    """
+    row = connection.execute(
+        f"{_SELECT} WHERE uuid = ? AND name = ? AND ifnull(namespace_id, ?) = ?",
+        (uuid, name.topic, namespace_id, namespace_id),
+    ).fetchone()
+    if row is not None:
+        return _topic(name.namespace, row)
+    if connection.execute("SELECT 1 FROM topics WHERE uuid = ?", (uuid,)).fetchone():
+        raise taken_uuid(uuid)
+    return None
 
 
 def find_topics(connection: sqlite3.Connection, namespace: NamespaceName) -> list[Topic]:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"wings_core/protocol/v1/admin.proto\x12\x08wings.v1\"#\n\x04Node\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"A\n\x10RenewNodeRequest\x12\x1c\n\x04node\x18\x01 \x01(\x0b\x32\x0e.wings.v1.Node\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\"2\n\x11RenewNodeResponse\x12\x1d\n\x05nodes\x18\x01 \x03(\x0b\x32\x0e.wings.v1.Node\"\x1f\n\x11\x44\x65leteNodeRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteNodeResponse\"\x12\n\x10ListNodesRequest\"2\n\x11ListNodesResponse\x12\x1d\n\x05nodes\x18\x01 \x03(\x0b\x32\x0e.wings.v1.Node\"\x11\n\x0fGetStoreRequest\"\x13\n\x05Store\x12\n\n\x02id\x18\x01 \x01(\t\"\x16\n\x06Tenant\x12\x0c\n\x04name\x18\x01 \x01(\t\"0\n\tNamespace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rcreated_at_us\x18\x02 \x01(\x03\"\x88\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x0e\n\x06schema\x18\x03 \x01(\x0c\x12\x1a\n\rpartition_key\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x63onfig\x18\x05 \x01(\t\x12\x15\n\rcreated_at_us\x18\x06 \x01(\x03\x42\x10\n\x0e_partition_key\" \n\x10GetTenantRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"&\n\x16\x43reateNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"#\n\x13GetNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"&\n\x16\x44\x65leteNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\">\n\x15ListNamespacesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Z\n\x16ListNamespacesResponse\x12\'\n\nnamespaces\x18\x01 \x03(\x0b\x32\x13.wings.v1.Namespace\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x87\x01\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06schema\x18\x02 \x01(\x0c\x12\x1a\n\rpartition_key\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x63onfig\x18\x04 \x01(\t\x12\x15\n\rif_not_exists\x18\x05 \x01(\x08\x42\x10\n\x0e_partition_key\"\x1f\n\x0fGetTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"J\n\x11ListTopicsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"N\n\x12ListTopicsResponse\x12\x1f\n\x06topics\x18\x01 \x03(\x0b\x32\x0f.wings.v1.Topic\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"2\n\x12UpdateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x63onfig\x18\x02 \x01(\t\"\"\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t2\xe9\x05\n\x0c\x41\x64minService\x12\x36\n\x08GetStore\x12\x19.wings.v1.GetStoreRequest\x1a\x0f.wings.v1.Store\x12\x39\n\tGetTenant\x12\x1a.wings.v1.GetTenantRequest\x1a\x10.wings.v1.Tenant\x12H\n\x0f\x43reateNamespace\x12 .wings.v1.CreateNamespaceRequest\x1a\x13.wings.v1.Namespace\x12\x42\n\x0cGetNamespace\x12\x1d.wings.v1.GetNamespaceRequest\x1a\x13.wings.v1.Namespace\x12S\n\x0eListNamespaces\x12\x1f.wings.v1.ListNamespacesRequest\x1a .wings.v1.ListNamespacesResponse\x12H\n\x0f\x44\x65leteNamespace\x12 .wings.v1.DeleteNamespaceRequest\x1a\x13.wings.v1.Namespace\x12<\n\x0b\x43reateTopic\x12\x1c.wings.v1.CreateTopicRequest\x1a\x0f.wings.v1.Topic\x12\x36\n\x08GetTopic\x12\x19.wings.v1.GetTopicRequest\x1a\x0f.wings.v1.Topic\x12G\n\nListTopics\x12\x1b.wings.v1.ListTopicsRequest\x1a\x1c.wings.v1.ListTopicsResponse\x12<\n\x0bUpdateTopic\x12\x1c.wings.v1.UpdateTopicRequest\x1a\x0f.wings.v1.Topic\x12<\n\x0b\x44\x65leteTopic\x12\x1c.wings.v1.DeleteTopicRequest\x1a\x0f.wings.v1.Topic2\xe2\x01\n\x0bNodeService\x12\x44\n\tRenewNode\x12\x1a.wings.v1.RenewNodeRequest\x1a\x1b.wings.v1.RenewNodeResponse\x12G\n\nDeleteNode\x12\x1b.wings.v1.DeleteNodeRequest\x1a\x1c.wings.v1.DeleteNodeResponse\x12\x44\n\tListNodes\x12\x1a.wings.v1.ListNodesRequest\x1a\x1b.wings.v1.ListNodesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"wings_core/protocol/v1/admin.proto\x12\x08wings.v1\"#\n\x04Node\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"A\n\x10RenewNodeRequest\x12\x1c\n\x04node\x18\x01 \x01(\x0b\x32\x0e.wings.v1.Node\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\"2\n\x11RenewNodeResponse\x12\x1d\n\x05nodes\x18\x01 \x03(\x0b\x32\x0e.wings.v1.Node\"\x1f\n\x11\x44\x65leteNodeRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteNodeResponse\"\x12\n\x10ListNodesRequest\"2\n\x11ListNodesResponse\x12\x1d\n\x05nodes\x18\x01 \x03(\x0b\x32\x0e.wings.v1.Node\"\x11\n\x0fGetStoreRequest\"\x13\n\x05Store\x12\n\n\x02id\x18\x01 \x01(\t\"\x16\n\x06Tenant\x12\x0c\n\x04name\x18\x01 \x01(\t\">\n\tNamespace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rcreated_at_us\x18\x02 \x01(\x03\x12\x0c\n\x04uuid\x18\x03 \x01(\t\"\x88\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x0e\n\x06schema\x18\x03 \x01(\x0c\x12\x1a\n\rpartition_key\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x63onfig\x18\x05 \x01(\t\x12\x15\n\rcreated_at_us\x18\x06 \x01(\x03\x42\x10\n\x0e_partition_key\" \n\x10GetTenantRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"4\n\x16\x43reateNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t\"#\n\x13GetNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"4\n\x16\x44\x65leteNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t\">\n\x15ListNamespacesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Z\n\x16ListNamespacesResponse\x12\'\n\nnamespaces\x18\x01 \x03(\x0b\x32\x13.wings.v1.Namespace\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x95\x01\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06schema\x18\x02 \x01(\x0c\x12\x1a\n\rpartition_key\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x63onfig\x18\x04 \x01(\t\x12\x15\n\rif_not_exists\x18\x05 \x01(\x08\x12\x0c\n\x04uuid\x18\x06 \x01(\tB\x10\n\x0e_partition_key\"\x1f\n\x0fGetTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"J\n\x11ListTopicsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"N\n\x12ListTopicsResponse\x12\x1f\n\x06topics\x18\x01 \x03(\x0b\x32\x0f.wings.v1.Topic\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"@\n\x12UpdateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x63onfig\x18\x02 \x01(\t\x12\x0c\n\x04uuid\x18\x03 \x01(\t\"0\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t2\xe9\x05\n\x0c\x41\x64minService\x12\x36\n\x08GetStore\x12\x19.wings.v1.GetStoreRequest\x1a\x0f.wings.v1.Store\x12\x39\n\tGetTenant\x12\x1a.wings.v1.GetTenantRequest\x1a\x10.wings.v1.Tenant\x12H\n\x0f\x43reateNamespace\x12 .wings.v1.CreateNamespaceRequest\x1a\x13.wings.v1.Namespace\x12\x42\n\x0cGetNamespace\x12\x1d.wings.v1.GetNamespaceRequest\x1a\x13.wings.v1.Namespace\x12S\n\x0eListNamespaces\x12\x1f.wings.v1.ListNamespacesRequest\x1a .wings.v1.ListNamespacesResponse\x12H\n\x0f\x44\x65leteNamespace\x12 .wings.v1.DeleteNamespaceRequest\x1a\x13.wings.v1.Namespace\x12<\n\x0b\x43reateTopic\x12\x1c.wings.v1.CreateTopicRequest\x1a\x0f.wings.v1.Topic\x12\x36\n\x08GetTopic\x12\x19.wings.v1.GetTopicRequest\x1a\x0f.wings.v1.Topic\x12G\n\nListTopics\x12\x1b.wings.v1.ListTopicsRequest\x1a\x1c.wings.v1.ListTopicsResponse\x12<\n\x0bUpdateTopic\x12\x1c.wings.v1.UpdateTopicRequest\x1a\x0f.wings.v1.Topic\x12<\n\x0b\x44\x65leteTopic\x12\x1c.wings.v1.DeleteTopicRequest\x1a\x0f.wings.v1.Topic2\xe2\x01\n\x0bNodeService\x12\x44\n\tRenewNode\x12\x1a.wings.v1.RenewNodeRequest\x1a\x1b.wings.v1.RenewNodeResponse\x12G\n\nDeleteNode\x12\x1b.wings.v1.DeleteNodeRequest\x1a\x1c.wings.v1.DeleteNodeResponse\x12\x44\n\tListNodes\x12\x1a.wings.v1.ListNodesRequest\x1a\x1b.wings.v1.ListNodesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -52,35 +52,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TENANT']._serialized_start=371
   _globals['_TENANT']._serialized_end=393
   _globals['_NAMESPACE']._serialized_start=395
-  _globals['_NAMESPACE']._serialized_end=443
-  _globals['_TOPIC']._serialized_start=446
-  _globals['_TOPIC']._serialized_end=582
-  _globals['_GETTENANTREQUEST']._serialized_start=584
-  _globals['_GETTENANTREQUEST']._serialized_end=616
-  _globals['_CREATENAMESPACEREQUEST']._serialized_start=618
-  _globals['_CREATENAMESPACEREQUEST']._serialized_end=656
-  _globals['_GETNAMESPACEREQUEST']._serialized_start=658
-  _globals['_GETNAMESPACEREQUEST']._serialized_end=693
-  _globals['_DELETENAMESPACEREQUEST']._serialized_start=695
-  _globals['_DELETENAMESPACEREQUEST']._serialized_end=733
-  _globals['_LISTNAMESPACESREQUEST']._serialized_start=735
-  _globals['_LISTNAMESPACESREQUEST']._serialized_end=797
-  _globals['_LISTNAMESPACESRESPONSE']._serialized_start=799
-  _globals['_LISTNAMESPACESRESPONSE']._serialized_end=889
-  _globals['_CREATETOPICREQUEST']._serialized_start=892
-  _globals['_CREATETOPICREQUEST']._serialized_end=1027
-  _globals['_GETTOPICREQUEST']._serialized_start=1029
-  _globals['_GETTOPICREQUEST']._serialized_end=1060
-  _globals['_LISTTOPICSREQUEST']._serialized_start=1062
-  _globals['_LISTTOPICSREQUEST']._serialized_end=1136
-  _globals['_LISTTOPICSRESPONSE']._serialized_start=1138
-  _globals['_LISTTOPICSRESPONSE']._serialized_end=1216
-  _globals['_UPDATETOPICREQUEST']._serialized_start=1218
-  _globals['_UPDATETOPICREQUEST']._serialized_end=1268
-  _globals['_DELETETOPICREQUEST']._serialized_start=1270
-  _globals['_DELETETOPICREQUEST']._serialized_end=1304
-  _globals['_ADMINSERVICE']._serialized_start=1307
-  _globals['_ADMINSERVICE']._serialized_end=2052
-  _globals['_NODESERVICE']._serialized_start=2055
-  _globals['_NODESERVICE']._serialized_end=2281
+  _globals['_NAMESPACE']._serialized_end=457
+  _globals['_TOPIC']._serialized_start=460
+  _globals['_TOPIC']._serialized_end=596
+  _globals['_GETTENANTREQUEST']._serialized_start=598
+  _globals['_GETTENANTREQUEST']._serialized_end=630
+  _globals['_CREATENAMESPACEREQUEST']._serialized_start=632
+  _globals['_CREATENAMESPACEREQUEST']._serialized_end=684
+  _globals['_GETNAMESPACEREQUEST']._serialized_start=686
+  _globals['_GETNAMESPACEREQUEST']._serialized_end=721
+  _globals['_DELETENAMESPACEREQUEST']._serialized_start=723
+  _globals['_DELETENAMESPACEREQUEST']._serialized_end=775
+  _globals['_LISTNAMESPACESREQUEST']._serialized_start=777
+  _globals['_LISTNAMESPACESREQUEST']._serialized_end=839
+  _globals['_LISTNAMESPACESRESPONSE']._serialized_start=841
+  _globals['_LISTNAMESPACESRESPONSE']._serialized_end=931
+  _globals['_CREATETOPICREQUEST']._serialized_start=934
+  _globals['_CREATETOPICREQUEST']._serialized_end=1083
+  _globals['_GETTOPICREQUEST']._serialized_start=1085
+  _globals['_GETTOPICREQUEST']._serialized_end=1116
+  _globals['_LISTTOPICSREQUEST']._serialized_start=1118
+  _globals['_LISTTOPICSREQUEST']._serialized_end=1192
+  _globals['_LISTTOPICSRESPONSE']._serialized_start=1194
+  _globals['_LISTTOPICSRESPONSE']._serialized_end=1272
+  _globals['_UPDATETOPICREQUEST']._serialized_start=1274
+  _globals['_UPDATETOPICREQUEST']._serialized_end=1338
+  _globals['_DELETETOPICREQUEST']._serialized_start=1340
+  _globals['_DELETETOPICREQUEST']._serialized_end=1388
+  _globals['_ADMINSERVICE']._serialized_start=1391
+  _globals['_ADMINSERVICE']._serialized_end=2136
+  _globals['_NODESERVICE']._serialized_start=2139
+  _globals['_NODESERVICE']._serialized_end=2365
 # @@protoc_insertion_point(module_scope)

@@ -3,6 +3,10 @@
 isort:skip_file
 Namespaces and topics by name.
 
+Whoever chooses the UUID of what it creates, or names that of what it changes or deletes, may make
+its call again where the answer was lost. Without one, a creation gets a new UUID, and a change is
+of whatever has the name.
+
 An error is a gRPC status with the JSON {"code", "message", ...facts} in the trailing metadata
 "wings-error-bin". Times are microseconds since 1970-01-01T00:00:00Z where a field's name ends so.
 """
@@ -221,18 +225,22 @@ class Namespace(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     CREATED_AT_US_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """tenants/T/namespaces/N"""
     created_at_us: _builtins.int
+    uuid: _builtins.str
+    """Tells it from a namespace of the same name before or after it."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         created_at_us: _builtins.int = ...,
+        uuid: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_us", b"created_at_us", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_us", b"created_at_us", "name", b"name", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -302,15 +310,19 @@ class CreateNamespaceRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    uuid: _builtins.str
+    """A namespace of this name and UUID is answered as it is."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        uuid: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -340,15 +352,18 @@ class DeleteNamespaceRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    uuid: _builtins.str
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        uuid: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -411,6 +426,7 @@ class CreateTopicRequest(_message.Message):
     PARTITION_KEY_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
     IF_NOT_EXISTS_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     schema: _builtins.bytes
     partition_key: _builtins.str
@@ -418,6 +434,8 @@ class CreateTopicRequest(_message.Message):
     """Empty: the default."""
     if_not_exists: _builtins.bool
     """Answer a topic that is there with the same schema and partition key as it is."""
+    uuid: _builtins.str
+    """A topic of this name and UUID is answered as it is, or was."""
     def __init__(
         self,
         *,
@@ -426,10 +444,11 @@ class CreateTopicRequest(_message.Message):
         partition_key: _builtins.str | None = ...,
         config: _builtins.str = ...,
         if_not_exists: _builtins.bool = ...,
+        uuid: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_partition_key", b"_partition_key", "partition_key", b"partition_key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition_key", b"_partition_key", "config", b"config", "if_not_exists", b"if_not_exists", "name", b"name", "partition_key", b"partition_key", "schema", b"schema"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition_key", b"_partition_key", "config", b"config", "if_not_exists", b"if_not_exists", "name", b"name", "partition_key", b"partition_key", "schema", b"schema", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__partition_key: _TypeAlias = _typing.Literal["partition_key"]  # noqa: Y015
     _WhichOneofArgType__partition_key: _TypeAlias = _typing.Literal["_partition_key", b"_partition_key"]  # noqa: Y015
@@ -511,17 +530,20 @@ class UpdateTopicRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     config: _builtins.str
+    uuid: _builtins.str
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         config: _builtins.str = ...,
+        uuid: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "name", b"name", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -532,15 +554,18 @@ class DeleteTopicRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    uuid: _builtins.str
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        uuid: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

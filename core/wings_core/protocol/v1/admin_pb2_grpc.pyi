@@ -3,6 +3,10 @@
 isort:skip_file
 Namespaces and topics by name.
 
+Whoever chooses the UUID of what it creates, or names that of what it changes or deletes, may make
+its call again where the answer was lost. Without one, a creation gets a new UUID, and a change is
+of whatever has the name.
+
 An error is a gRPC status with the JSON {"code", "message", ...facts} in the trailing metadata
 "wings-error-bin". Times are microseconds since 1970-01-01T00:00:00Z where a field's name ends so.
 """

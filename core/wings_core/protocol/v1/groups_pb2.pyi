@@ -191,19 +191,23 @@ class DeleteGroupRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     TOPIC_UUID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     topic_uuid: _builtins.str
     name: _builtins.str
+    uuid: _builtins.str
+    """Empty: whichever group has the name."""
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         topic_uuid: _builtins.str = ...,
         name: _builtins.str = ...,
+        uuid: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "topic", b"topic", "topic_uuid", b"topic_uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "topic", b"topic", "topic_uuid", b"topic_uuid", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
