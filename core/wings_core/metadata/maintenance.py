@@ -95,10 +95,22 @@ class Maintenance(Protocol):
         """
         ...
 
-    def tier_states(self, topic_uuid: str) -> list[TierState]:
+    def tier_states(
+        self,
+        topic_uuid: str,
+        *,
+        after: Partition | None = None,
+        partitions_max: int | None = None,
+    ) -> list[TierState]:
         """Return what a topic's partitions have in each tier, by value, the hot tier first.
 
-        Tiers without a page are left out. Looks at every page of the topic.
+        Tiers without a page are left out. Looks at every page of the partitions.
+
+        Args:
+            topic_uuid: The topic.
+            after: Only of partitions whose JSON text is greater; None: of all.
+            partitions_max: Of so many of those that have pages, whose text is the least; None: of
+                all.
 
         Raises:
             TopicNotFound: The topic was deleted.

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from wings_core.errors import InvalidArgument, NamespaceNotFound
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.remote import codec
+from wings_core.metadata.remote.paging import key_of, offset_key
 from wings_core.metadata.remote.shards import progress_of, shards_message, state_of, text_of
-from wings_core.model import ConsumerOffset, FlushId, ShardClaim, Topic, TopicConfig
+from wings_core.model import FlushId, ShardClaim, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
-from wings_core.partitions import Partition, partition_sort_key
+from wings_core.partitions import Partition
 from wings_core.protocol.v1 import admin_pb2 as admin_pb
 from wings_core.protocol.v1 import groups_pb2 as groups_pb
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
@@ -19,9 +20,6 @@ from wings_core.protocol.v1 import shards_pb2 as shards_pb
 from wings_core.schemas import check_topic_schema
 from wings_core.share.model import ShareConfig
 from wings_server.metadata.paging import TOPICS_PAGE_SIZE_MAX, page, page_size_of
-
-CONSUMERS_MAX = 1_000_000
-"""Named consumers that are listed."""
 
 STEP_MAX = 10_000
 """Pages purged, and stages swept, by one call: in one transaction, which others wait for."""
@@ -70,11 +68,14 @@ class AdminHandlers:
         self, request: admin_pb.ListNamespacesRequest
     ) -> admin_pb.ListNamespacesResponse:
         """Answer a page of all namespaces."""
+        size = page_size_of(request.page_size)
+        key = key_of(request.page_token, 2)
         found, token = page(
-            self._admin.list_namespaces(),
-            lambda namespace: [namespace.name.tenant, namespace.name.namespace],
-            request.page_size,
-            request.page_token,
+            self._admin.list_namespaces(
+                after=None if key is None else NamespaceName(*key), items_max=size + 1
+            ),
+            lambda namespace: (namespace.name.tenant, namespace.name.namespace),
+            size,
         )
         return admin_pb.ListNamespacesResponse(
             namespaces=[codec.namespace_message(namespace) for namespace in found],
@@ -102,12 +103,13 @@ class AdminHandlers:
 
     def list_topics(self, request: admin_pb.ListTopicsRequest) -> admin_pb.ListTopicsResponse:
         """Answer a page of a namespace's topics."""
+        size = page_size_of(request.page_size, TOPICS_PAGE_SIZE_MAX)
+        namespace = NamespaceName.parse(request.parent)
+        after = _text_after(request.page_token)
         found, token = page(
-            self._admin.list_topics(NamespaceName.parse(request.parent)),
-            lambda topic: topic.name.topic,
-            request.page_size,
-            request.page_token,
-            size_max=TOPICS_PAGE_SIZE_MAX,
+            self._admin.list_topics(namespace, after=after, items_max=size + 1),
+            lambda topic: (topic.name.topic,),
+            size,
         )
         return admin_pb.ListTopicsResponse(
             topics=[codec.topic_message(topic) for topic in found], next_page_token=token
@@ -184,12 +186,12 @@ class RegistryHandlers:
         self, request: pb.ListPartitionStatesRequest
     ) -> pb.ListPartitionStatesResponse:
         """Answer a page of where a topic's partitions stand."""
+        size = page_size_of(request.page_size)
+        after = partition_after(request.page_token)
         found, token = page(
-            self._registry.partition_states(request.topic_uuid),
-            lambda state: str(state.partition),
-            request.page_size,
-            request.page_token,
-            order=lambda key: partition_sort_key(Partition(key)),
+            self._registry.partition_states(request.topic_uuid, after=after, items_max=size + 1),
+            lambda state: (state.partition,),
+            size,
         )
         return pb.ListPartitionStatesResponse(
             partition_states=[codec.state_message(state) for state in found], next_page_token=token
@@ -222,12 +224,17 @@ class RegistryHandlers:
     ) -> pb.ListConsumerOffsetsResponse:
         """Answer a page of where a consumer reads on."""
         topic_uuid = request.topic_uuid if request.HasField("topic_uuid") else None
+        size = page_size_of(request.page_size)
+        after = None
+        if (key := key_of(request.page_token, 4)) is not None:
+            tenant, namespace, topic, partition = key
+            after = (NamespaceName(tenant, namespace).topic(topic), Partition(partition))
         found, token = page(
-            self._registry.get_offsets(request.consumer, topic_uuid),
-            _place,
-            request.page_size,
-            request.page_token,
-            order=lambda key: (TopicName.parse(key[0]), partition_sort_key(Partition(key[1]))),
+            self._registry.get_offsets(
+                request.consumer, topic_uuid, after=after, items_max=size + 1
+            ),
+            lambda entry: offset_key(entry.topic, entry.partition),
+            size,
         )
         return pb.ListConsumerOffsetsResponse(
             offsets=[codec.consumer_offset_message(entry) for entry in found],
@@ -236,11 +243,10 @@ class RegistryHandlers:
 
     def list_consumers(self, request: pb.ListConsumersRequest) -> pb.ListConsumersResponse:
         """Answer a page of the named consumers."""
+        size = page_size_of(request.page_size)
+        after = _text_after(request.page_token)
         found, token = page(
-            self._registry.list_consumers(CONSUMERS_MAX),
-            lambda consumer: consumer,
-            request.page_size,
-            request.page_token,
+            self._registry.list_consumers(size + 1, after=after), lambda consumer: (consumer,), size
         )
         return pb.ListConsumersResponse(consumers=found, next_page_token=token)
 
@@ -251,11 +257,12 @@ class RegistryHandlers:
 
     def list_live_folios(self, request: pb.ListLiveFoliosRequest) -> pb.ListLiveFoliosResponse:
         """Answer a page of the folios that are referred to."""
+        size = page_size_of(request.page_size)
+        after = _text_after(request.page_token)
         found, token = page(
-            sorted(self._registry.live_folios()),
-            lambda folio: folio,
-            request.page_size,
-            request.page_token,
+            sorted(self._registry.live_folios(after=after, items_max=size + 1)),
+            lambda folio: (folio,),
+            size,
         )
         return pb.ListLiveFoliosResponse(folios=found, next_page_token=token)
 
@@ -296,11 +303,12 @@ class StageHandlers:
 
     def list_stages(self, request: pb.ListStagesRequest) -> pb.ListStagesResponse:
         """Answer a page of a topic's stages."""
+        size = page_size_of(request.page_size)
+        after = _text_after(request.page_token)
         found, token = page(
-            self._stages.of_topic(request.topic_uuid),
-            lambda stage: stage.stage,
-            request.page_size,
-            request.page_token,
+            self._stages.of_topic(request.topic_uuid, after=after, items_max=size + 1),
+            lambda stage: (stage.stage,),
+            size,
         )
         return pb.ListStagesResponse(
             stages=[codec.stage_message(stage) for stage in found], next_page_token=token
@@ -343,11 +351,13 @@ class GroupHandlers:
 
     def list_groups(self, request: groups_pb.ListGroupsRequest) -> groups_pb.ListGroupsResponse:
         """Answer a page of a topic's groups."""
+        size = page_size_of(request.page_size)
+        after = _text_after(request.page_token)
+        topic = _named(request.topic, request.topic_uuid)
         found, token = page(
-            self._groups.of_topic(_named(request.topic, request.topic_uuid)),
-            lambda group: group.name,
-            request.page_size,
-            request.page_token,
+            self._groups.of_topic(topic, after=after, items_max=size + 1),
+            lambda group: (group.name,),
+            size,
         )
         return groups_pb.ListGroupsResponse(
             groups=[codec.group_message(group) for group in found], next_page_token=token
@@ -455,5 +465,16 @@ def _named(name: str, topic_uuid: str) -> Topic:
     return Topic(TopicName.parse(name), topic_uuid, codec.NO_SCHEMA, None, TopicConfig(), 0)
 
 
-def _place(entry: ConsumerOffset) -> list[str]:
-    return [str(entry.topic), str(entry.partition)]
+def partition_after(token: str) -> Partition | None:
+    """Return the partition that a page token is of; None: the page is the first.
+
+    Raises:
+        InvalidArgument: It is no such token.
+    """
+    text = _text_after(token)
+    return None if text is None else Partition(text)
+
+
+def _text_after(token: str) -> str | None:
+    key = key_of(token, 1)
+    return None if key is None else key[0]

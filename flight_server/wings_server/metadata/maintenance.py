@@ -4,10 +4,10 @@ from wings_core.errors import InvalidArgument
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.maintenance import Lease
 from wings_core.metadata.remote import codec
-from wings_core.partitions import Partition, partition_sort_key
+from wings_core.partitions import Partition
 from wings_core.protocol.v1 import maintenance_pb2 as pb
-from wings_server.metadata.handlers import step
-from wings_server.metadata.paging import page
+from wings_server.metadata.handlers import partition_after, step
+from wings_server.metadata.paging import page, page_size_of
 
 LEASE_SECONDS_MAX = 3_600.0
 """The longest lease: nobody else can go on before it ends."""
@@ -67,12 +67,12 @@ class MaintenanceHandlers:
 
     def list_tier_states(self, request: pb.ListTierStatesRequest) -> pb.ListTierStatesResponse:
         """Answer a page of what a topic's partitions have in each tier."""
+        size = page_size_of(request.page_size)
+        after = partition_after(request.page_token)
         found, token = page(
-            self._maintenance.tier_states(request.topic_uuid),
-            lambda state: [str(state.partition), "remote" if state.remote else "hot"],
-            request.page_size,
-            request.page_token,
-            order=lambda key: (partition_sort_key(Partition(key[0])), key[1]),
+            self._maintenance.tier_states(request.topic_uuid, after=after, partitions_max=size + 1),
+            lambda state: (state.partition,),
+            size,
         )
         return pb.ListTierStatesResponse(
             tier_states=[

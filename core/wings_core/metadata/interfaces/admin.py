@@ -51,8 +51,15 @@ class Admin(Protocol):
         """
         ...
 
-    def list_namespaces(self) -> list[Namespace]:
-        """Return all namespaces, by name."""
+    def list_namespaces(
+        self, *, after: NamespaceName | None = None, items_max: int | None = None
+    ) -> list[Namespace]:
+        """Return namespaces, by name.
+
+        Args:
+            after: Only those whose name is greater; None: all.
+            items_max: The first so many of them; None: all.
+        """
         ...
 
     def create_topic(
@@ -94,8 +101,15 @@ class Admin(Protocol):
         """
         ...
 
-    def list_topics(self, namespace: NamespaceName) -> list[Topic]:
+    def list_topics(
+        self, namespace: NamespaceName, *, after: str | None = None, items_max: int | None = None
+    ) -> list[Topic]:
         """Return the topics of a namespace, by name.
+
+        Args:
+            namespace: Whose.
+            after: Only those whose id is greater; None: all.
+            items_max: The first so many of them; None: all.
 
         Raises:
             NamespaceNotFound: The namespace does not exist.

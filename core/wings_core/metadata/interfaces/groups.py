@@ -37,8 +37,15 @@ class Groups(Protocol):
         """
         ...
 
-    def of_topic(self, topic: Topic) -> list[ShareGroup]:
+    def of_topic(
+        self, topic: Topic, *, after: str | None = None, items_max: int | None = None
+    ) -> list[ShareGroup]:
         """Return a topic's groups, by name.
+
+        Args:
+            topic: Theirs.
+            after: Only those whose name is greater; None: all.
+            items_max: The first so many of them; None: all.
 
         Raises:
             TopicNotFound: The topic was deleted.

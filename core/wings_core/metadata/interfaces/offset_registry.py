@@ -15,6 +15,7 @@ from wings_core.model import (
     Position,
     Topic,
 )
+from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.times import Deadline
 
@@ -123,8 +124,22 @@ class OffsetRegistry(Protocol):
         """
         ...
 
-    def partition_states(self, topic_uuid: str) -> list[PartitionState]:
+    def partition_states(
+        self,
+        topic_uuid: str,
+        *,
+        after: Partition | None = None,
+        items_max: int | None = None,
+    ) -> list[PartitionState]:
         """Return the partitions written to so far, by value; an unpartitioned topic's one always.
+
+        Which of them a part of the list has, goes by their JSON text, the order that they are found
+        in quickly.
+
+        Args:
+            topic_uuid: The topic.
+            after: Only those whose JSON text is greater; None: all.
+            items_max: So many of them, whose text is the least; None: all.
 
         Raises:
             TopicNotFound: The topic was deleted.
@@ -169,12 +184,31 @@ class OffsetRegistry(Protocol):
         """
         ...
 
-    def get_offsets(self, consumer: str, topic_uuid: str | None = None) -> list[ConsumerOffset]:
-        """Return a named consumer's offsets, of one topic or of all, by topic and partition."""
+    def get_offsets(
+        self,
+        consumer: str,
+        topic_uuid: str | None = None,
+        *,
+        after: tuple[TopicName, Partition] | None = None,
+        items_max: int | None = None,
+    ) -> list[ConsumerOffset]:
+        """Return a named consumer's offsets, of one topic or of all, by topic and partition.
+
+        Args:
+            consumer: Its name.
+            topic_uuid: The topic; None: all.
+            after: As of `partition_states`, the topic's name first.
+            items_max: As of `partition_states`.
+        """
         ...
 
-    def list_consumers(self, consumers_max: int) -> list[str]:
-        """Return the named consumers that read on somewhere, the first so many by name."""
+    def list_consumers(self, consumers_max: int, *, after: str | None = None) -> list[str]:
+        """Return the named consumers that read on somewhere, by name.
+
+        Args:
+            consumers_max: The first so many.
+            after: Of those whose name is greater; None: of all.
+        """
         ...
 
     def purge(self, pages_max: int) -> bool:
@@ -185,8 +219,13 @@ class OffsetRegistry(Protocol):
         """
         ...
 
-    def live_folios(self) -> set[str]:
-        """Return the folios that at least one page still refers to, visible or staged."""
+    def live_folios(self, *, after: str | None = None, items_max: int | None = None) -> set[str]:
+        """Return the folios that at least one page still refers to, visible or staged.
+
+        Args:
+            after: Only those whose name is greater; None: all.
+            items_max: The first so many of them, by name; None: all.
+        """
         ...
 
     def retire(self, folios: Sequence[str]) -> list[str]:

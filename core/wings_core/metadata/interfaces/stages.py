@@ -82,8 +82,16 @@ class Stages(Protocol):
         """
         ...
 
-    def of_topic(self, topic_uuid: str) -> list[Stage]:
-        """Return a topic's stages, by id; none of a deleted one."""
+    def of_topic(
+        self, topic_uuid: str, *, after: str | None = None, items_max: int | None = None
+    ) -> list[Stage]:
+        """Return a topic's stages, by id; none of a deleted one.
+
+        Args:
+            topic_uuid: Theirs.
+            after: Only those whose id is greater; None: all.
+            items_max: The first so many of them; None: all.
+        """
         ...
 
     def pages(self, stage: str, first: int, pages_max: int) -> list[StoredPage]:

@@ -15,6 +15,7 @@ from wings_core.metadata.postgres.locks import Lock
 from wings_core.metadata.postgres.notices import Notice
 from wings_core.metadata.postgres.topics import (
     find_namespace,
+    find_namespaces,
     find_topic,
     find_topic_by_uuid,
     find_topics,
@@ -80,17 +81,11 @@ class PostgresAdmin(Admin):
 
         return self._database.write(work)
 
-    def list_namespaces(self) -> list[Namespace]:
-        """Return all namespaces, by name; see `Admin.list_namespaces`."""
-        rows = self._database.read(
-            lambda connection: connection.execute(
-                "SELECT tenant, name, uuid, created_at FROM namespaces ORDER BY tenant, name"
-            ).fetchall()
-        )
-        return [
-            Namespace(NamespaceName(tenant, name), uuid or "", created_at)
-            for tenant, name, uuid, created_at in rows
-        ]
+    def list_namespaces(
+        self, *, after: NamespaceName | None = None, items_max: int | None = None
+    ) -> list[Namespace]:
+        """Return namespaces, by name; see `Admin.list_namespaces`."""
+        return self._database.read(lambda connection: find_namespaces(connection, after, items_max))
 
     def create_topic(
         self,
@@ -146,9 +141,13 @@ class PostgresAdmin(Admin):
         """Return a topic; see `Admin.get_topic`."""
         return self._database.read(lambda connection: find_topic(connection, name))
 
-    def list_topics(self, namespace: NamespaceName) -> list[Topic]:
+    def list_topics(
+        self, namespace: NamespaceName, *, after: str | None = None, items_max: int | None = None
+    ) -> list[Topic]:
         """Return the topics of a namespace, by name; see `Admin.list_topics`."""
-        return self._database.read(lambda connection: find_topics(connection, namespace))
+        return self._database.read(
+            lambda connection: find_topics(connection, namespace, after, items_max)
+        )
 
     def alter_topic(self, name: TopicName, config: TopicConfig, uuid: str | None = None) -> Topic:
         """Replace a topic's configuration; see `Admin.alter_topic`."""

@@ -61,9 +61,17 @@ def commit_offsets(
 
 
 def get_offsets(
-    connection: Connection, consumer: str, topic_uuid: str | None
+    connection: Connection,
+    consumer: str,
+    topic_uuid: str | None,
+    after: tuple[TopicName, Partition] | None,
+    items_max: int | None,
 ) -> list[ConsumerOffset]:
     """Return a consumer's offsets, by topic and partition; see `OffsetRegistry.get_offsets`."""
+    least = ("", "", "", "")
+    if after is not None:
+        name, partition = after
+        least = (name.namespace.tenant, name.namespace.namespace, name.topic, partition)
     # A deleted topic has no namespace, so it falls out of the join.
     rows = connection.execute(
         "SELECT namespaces.tenant, namespaces.name, topics.name, consumer_offsets.partition, "
@@ -71,8 +79,10 @@ def get_offsets(
         "FROM consumer_offsets "
         "JOIN topics ON topics.id = consumer_offsets.topic_id "
         "JOIN namespaces ON namespaces.id = topics.namespace_id "
-        "WHERE consumer_offsets.consumer = %s AND (%s::text IS NULL OR topics.uuid = %s::text)",
-        (consumer.encode("utf-8", "surrogatepass"), topic_uuid, topic_uuid),
+        "WHERE consumer_offsets.consumer = %s AND (%s::text IS NULL OR topics.uuid = %s::text) "
+        "AND (namespaces.tenant, namespaces.name, topics.name, consumer_offsets.partition) "
+        "> (%s::text, %s::text, %s::text, %s::text) ORDER BY 1, 2, 3, 4 LIMIT %s::bigint",
+        (consumer.encode("utf-8", "surrogatepass"), topic_uuid, topic_uuid, *least, items_max),
     ).fetchall()
     offsets = [
         ConsumerOffset(
@@ -83,13 +93,17 @@ def get_offsets(
     return sorted(offsets, key=lambda entry: (entry.topic, partition_sort_key(entry.partition)))
 
 
-def list_consumers(connection: Connection, consumers_max: int) -> list[str]:
+def list_consumers(connection: Connection, consumers_max: int, after: str | None) -> list[str]:
     """Return the named consumers, by name; see `OffsetRegistry.list_consumers`."""
     rows = connection.execute(
         "SELECT DISTINCT consumer_offsets.consumer FROM consumer_offsets "
         "JOIN topics ON topics.id = consumer_offsets.topic_id "
         "WHERE topics.namespace_id IS NOT NULL "
+        f"{'' if after is None else 'AND consumer_offsets.consumer > %s '}"
         "ORDER BY consumer_offsets.consumer LIMIT %s::bigint",
-        (consumers_max,),
+        (
+            *([] if after is None else [after.encode("utf-8", "surrogatepass")]),
+            max(0, consumers_max),
+        ),
     ).fetchall()
     return [consumer.decode() for (consumer,) in rows]

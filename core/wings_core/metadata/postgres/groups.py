@@ -65,12 +65,18 @@ class PostgresGroups(Groups):
         """Return a group; see `Groups.get`."""
         return self._database.read(lambda connection: _require(connection, topic, name))
 
-    def of_topic(self, topic: Topic) -> list[ShareGroup]:
+    def of_topic(
+        self, topic: Topic, *, after: str | None = None, items_max: int | None = None
+    ) -> list[ShareGroup]:
         """Return a topic's groups, by name; see `Groups.of_topic`."""
 
         def work(connection: Connection) -> list[ShareGroup]:
             _require_topic(connection, topic)
-            rows = connection.execute(f"{_SELECT} ORDER BY share_groups.name", (topic.uuid,))
+            # A name is never empty.
+            rows = connection.execute(
+                f"{_SELECT} AND share_groups.name > %s ORDER BY share_groups.name LIMIT %s::bigint",
+                (topic.uuid, (after or "").encode("utf-8", "surrogatepass"), items_max),
+            )
             return [_group(topic, *row) for row in rows.fetchall()]
 
         return self._database.read(work)

@@ -44,13 +44,21 @@ WHERE topics.id IS NULL OR partitions.next_offset > wanted."offset"
 LIMIT 1
 """
 
-_STATES = """
+_STATE_COLUMNS = """
 SELECT topics.partition_key IS NULL, partitions.value, partitions.log_start_offset,
     partitions.next_offset, partitions.bytes, partitions.last_timestamp
-FROM topics
-LEFT JOIN partitions ON partitions.topic_id = topics.id
-AND (%s::text IS NULL OR partitions.value = %s::text)
+FROM topics LEFT JOIN partitions ON partitions.topic_id = topics.id
+"""
+
+_STATE = f"""
+{_STATE_COLUMNS} AND partitions.value = %s::text
 WHERE topics.uuid = %s::text AND topics.deleted_at IS NULL
+"""
+
+_STATES = f"""
+{_STATE_COLUMNS} AND partitions.value > %s::text
+WHERE topics.uuid = %s::text AND topics.deleted_at IS NULL
+ORDER BY partitions.value LIMIT %s::bigint
 """
 
 _OFFSET_FOR_TIMESTAMP = """
@@ -131,13 +139,15 @@ def any_has_data(connection: Connection, positions: Sequence[Position]) -> bool:
     return connection.execute(_ANY_HAS_DATA, columns).fetchone() is not None
 
 
-def partition_states(connection: Connection, topic_uuid: str) -> list[PartitionState]:
+def partition_states(
+    connection: Connection, topic_uuid: str, after: Partition | None, items_max: int | None
+) -> list[PartitionState]:
     """Return the partitions of a topic; see `OffsetRegistry.partition_states`."""
-    rows = connection.execute(_STATES, (None, None, topic_uuid)).fetchall()
+    rows = connection.execute(_STATES, (after or "", topic_uuid, items_max)).fetchall()
     if not rows:
         raise TopicNotFound("the topic was deleted")
     states = [PartitionState(*row[1:]) for row in rows if row[1] is not None]
-    if not states and rows[0][0]:
+    if not states and rows[0][0] and after is None:
         return [_empty(UNPARTITIONED)]
     return sorted(states, key=lambda state: partition_sort_key(state.partition))
 
@@ -146,7 +156,7 @@ def partition_state(
     connection: Connection, topic_uuid: str, partition: Partition
 ) -> PartitionState:
     """Return where a partition stands; see `OffsetRegistry.partition_state`."""
-    row = connection.execute(_STATES, (partition, partition, topic_uuid)).fetchone()
+    row = connection.execute(_STATE, (partition, topic_uuid)).fetchone()
     if row is None:
         raise TopicNotFound("the topic was deleted")
     return _empty(partition) if row[1] is None else PartitionState(*row[1:])

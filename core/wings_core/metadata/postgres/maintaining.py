@@ -76,9 +76,17 @@ class PostgresMaintenance(Maintenance):
         except _LeaseLostError:
             return False
 
-    def tier_states(self, topic_uuid: str) -> list[TierState]:
+    def tier_states(
+        self,
+        topic_uuid: str,
+        *,
+        after: Partition | None = None,
+        partitions_max: int | None = None,
+    ) -> list[TierState]:
         """Return what the partitions have in each tier; see `Maintenance.tier_states`."""
-        return self._database.read(lambda connection: tier_states(connection, topic_uuid))
+        return self._database.read(
+            lambda connection: tier_states(connection, topic_uuid, after, partitions_max)
+        )
 
 
 class _LeaseLostError(Exception):

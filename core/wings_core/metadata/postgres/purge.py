@@ -151,9 +151,14 @@ def count_off(connection: Connection, folios: Counter[int]) -> None:
     connection.execute("DELETE FROM folios WHERE id = ANY(%s::bigint[]) AND pages = 0", (ids,))
 
 
-def live_folios(connection: Connection) -> set[str]:
+def live_folios(connection: Connection, after: str | None, items_max: int | None) -> set[str]:
     """Return the folios that pages refer to; see `OffsetRegistry.live_folios`."""
-    rows = connection.execute("SELECT name FROM folios WHERE retired_at IS NULL").fetchall()
+    # A name is never empty.
+    rows = connection.execute(
+        "SELECT name FROM folios WHERE retired_at IS NULL AND name > %s::text "
+        "ORDER BY name LIMIT %s::bigint",
+        (after or "", items_max),
+    ).fetchall()
     return {str(name) for (name,) in rows}
 
 

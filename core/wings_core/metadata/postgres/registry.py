@@ -21,6 +21,7 @@ from wings_core.model import (
     Position,
     Topic,
 )
+from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.times import Deadline
 
@@ -79,10 +80,16 @@ class PostgresRegistry(OffsetRegistry):
                 callback()
             yield
 
-    def partition_states(self, topic_uuid: str) -> list[PartitionState]:
+    def partition_states(
+        self,
+        topic_uuid: str,
+        *,
+        after: Partition | None = None,
+        items_max: int | None = None,
+    ) -> list[PartitionState]:
         """Return where a topic's partitions stand; see `OffsetRegistry.partition_states`."""
         return self._database.read(
-            lambda connection: locate.partition_states(connection, topic_uuid)
+            lambda connection: locate.partition_states(connection, topic_uuid, after, items_max)
         )
 
     def partition_state(self, topic_uuid: str, partition: Partition) -> PartitionState:
@@ -110,16 +117,25 @@ class PostgresRegistry(OffsetRegistry):
             )
         )
 
-    def get_offsets(self, consumer: str, topic_uuid: str | None = None) -> list[ConsumerOffset]:
+    def get_offsets(
+        self,
+        consumer: str,
+        topic_uuid: str | None = None,
+        *,
+        after: tuple[TopicName, Partition] | None = None,
+        items_max: int | None = None,
+    ) -> list[ConsumerOffset]:
         """Return where a consumer reads on; see `OffsetRegistry.get_offsets`."""
         return self._database.read(
-            lambda connection: consumers.get_offsets(connection, consumer, topic_uuid)
+            lambda connection: consumers.get_offsets(
+                connection, consumer, topic_uuid, after, items_max
+            )
         )
 
-    def list_consumers(self, consumers_max: int) -> list[str]:
+    def list_consumers(self, consumers_max: int, *, after: str | None = None) -> list[str]:
         """Return the named consumers; see `OffsetRegistry.list_consumers`."""
         return self._database.read(
-            lambda connection: consumers.list_consumers(connection, consumers_max)
+            lambda connection: consumers.list_consumers(connection, consumers_max, after)
         )
 
     def purge(self, pages_max: int) -> bool:
@@ -128,9 +144,11 @@ class PostgresRegistry(OffsetRegistry):
             lambda connection: purge.purge(connection, pages_max, self._clock())
         )
 
-    def live_folios(self) -> set[str]:
+    def live_folios(self, *, after: str | None = None, items_max: int | None = None) -> set[str]:
         """Return the folios that a page refers to; see `OffsetRegistry.live_folios`."""
-        return self._database.read(purge.live_folios)
+        return self._database.read(
+            lambda connection: purge.live_folios(connection, after, items_max)
+        )
 
     def retire(self, folios: Sequence[str]) -> list[str]:
         """Let nothing refer to folios ever again; see `OffsetRegistry.retire`."""

@@ -70,16 +70,27 @@ def replace(
     return True
 
 
-def tier_states(connection: Connection, topic_uuid: str) -> list[TierState]:
+_TIER_STATES = """
+WITH topic AS (SELECT id FROM topics WHERE uuid = %s AND deleted_at IS NULL), wanted AS (
+    SELECT partitions.id, partitions.value FROM partitions
+    WHERE partitions.topic_id = (SELECT id FROM topic) AND partitions.value > %s::text
+    AND EXISTS (SELECT 1 FROM pages WHERE pages.partition_id = partitions.id)
+    ORDER BY partitions.value LIMIT %s::bigint
+)
+SELECT wanted.value, pages.first_timestamp IS NOT NULL, count(pages.length),
+    sum(end_offset - start_offset + 1)::bigint, sum(pages.length)::bigint
+FROM topic
+LEFT JOIN wanted ON true
+LEFT JOIN pages ON pages.partition_id = wanted.id
+GROUP BY 1, 2
+"""
+
+
+def tier_states(
+    connection: Connection, topic_uuid: str, after: Partition | None, partitions_max: int | None
+) -> list[TierState]:
     """Return what the partitions have in each tier; see `Maintenance.tier_states`."""
-    rows = connection.execute(
-        "SELECT partitions.value, pages.first_timestamp IS NOT NULL, count(pages.length), "
-        "sum(end_offset - start_offset + 1)::bigint, sum(pages.length)::bigint FROM topics "
-        "LEFT JOIN partitions ON partitions.topic_id = topics.id "
-        "LEFT JOIN pages ON pages.partition_id = partitions.id "
-        "WHERE topics.uuid = %s AND topics.deleted_at IS NULL GROUP BY 1, 2",
-        (topic_uuid,),
-    ).fetchall()
+    rows = connection.execute(_TIER_STATES, (topic_uuid, after or "", partitions_max)).fetchall()
     if not rows:
         raise TopicNotFound("the topic was deleted")
     states = [TierState(*row) for row in rows if row[2]]

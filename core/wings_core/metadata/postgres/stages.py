@@ -112,14 +112,17 @@ def sweep(connection: Connection, changed_before: int, stages_max: int) -> int:
     return len(rows)
 
 
-def stages_of_topic(connection: Connection, topic_uuid: str) -> list[Stage]:
+def stages_of_topic(
+    connection: Connection, topic_uuid: str, after: str | None, items_max: int | None
+) -> list[Stage]:
     """Return a topic's stages, by id; see `Stages.of_topic`."""
     rows = connection.execute(
         "SELECT stages.name, topics.uuid, stages.rows, stages.bytes, stages.pages, "
         "stages.changed_at FROM stages JOIN topics ON topics.id = stages.topic_id "
         "WHERE topics.uuid = %s AND topics.deleted_at IS NULL AND stages.name IS NOT NULL "
-        "ORDER BY stages.name",
-        (topic_uuid,),
+        f"{'' if after is None else 'AND stages.name > %s::text '}"
+        "ORDER BY stages.name LIMIT %s::bigint",
+        (topic_uuid, *([] if after is None else [after]), items_max),
     ).fetchall()
     return [Stage(*row) for row in rows]
 

@@ -74,9 +74,13 @@ class PostgresStages(Stages):
             lambda connection: sweep(connection, changed_before, stages_max)
         )
 
-    def of_topic(self, topic_uuid: str) -> list[Stage]:
+    def of_topic(
+        self, topic_uuid: str, *, after: str | None = None, items_max: int | None = None
+    ) -> list[Stage]:
         """Return a topic's stages; see `Stages.of_topic`."""
-        return self._database.read(lambda connection: stages_of_topic(connection, topic_uuid))
+        return self._database.read(
+            lambda connection: stages_of_topic(connection, topic_uuid, after, items_max)
+        )
 
     def pages(self, stage: str, first: int, pages_max: int) -> list[StoredPage]:
         """Return some of the pages of a stage; see `Stages.pages`."""

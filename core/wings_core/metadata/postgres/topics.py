@@ -42,6 +42,22 @@ def find_namespace(
     return namespace_id, Namespace(name, uuid or "", created_at)
 
 
+def find_namespaces(
+    connection: Connection, after: NamespaceName | None, items_max: int | None
+) -> list[Namespace]:
+    """Return namespaces, by name; see `Admin.list_namespaces`."""
+    least = ("", "") if after is None else (after.tenant, after.namespace)
+    rows = connection.execute(
+        "SELECT tenant, name, uuid, created_at FROM namespaces "
+        "WHERE (tenant, name) > (%s::text, %s::text) ORDER BY tenant, name LIMIT %s::bigint",
+        (*least, items_max),
+    ).fetchall()
+    return [
+        Namespace(NamespaceName(tenant, name), uuid or "", created_at)
+        for tenant, name, uuid, created_at in rows
+    ]
+
+
 def find_topic(connection: Connection, name: TopicName) -> Topic:
     """Return a topic.
 
@@ -49,7 +65,7 @@ def find_topic(connection: Connection, name: TopicName) -> Topic:
         NamespaceNotFound: Its namespace does not exist.
         TopicNotFound: There is none of this name in it.
     """
-    rows = _topic_rows(connection, name.namespace, name.topic)
+    rows = _topic_rows(connection, name.namespace, " AND topics.name = %s::text", name.topic)
     if not rows:
         raise TopicNotFound(f"there is no topic {name}")
     return _topic(name.namespace, rows[0])
@@ -75,13 +91,17 @@ def find_topic_by_uuid(
     return _topic(name.namespace, row[:6])
 
 
-def find_topics(connection: Connection, namespace: NamespaceName) -> list[Topic]:
-    """Return the topics of a namespace, by name.
+def find_topics(
+    connection: Connection, namespace: NamespaceName, after: str | None, items_max: int | None
+) -> list[Topic]:
+    """Return the topics of a namespace, by name; see `Admin.list_topics`.
 
     Raises:
         NamespaceNotFound: It does not exist.
     """
-    return [_topic(namespace, row) for row in _topic_rows(connection, namespace, None)]
+    # An id is never empty.
+    rows = _topic_rows(connection, namespace, " AND topics.name > %s::text", after or "", items_max)
+    return [_topic(namespace, row) for row in rows]
 
 
 def find_topic_ids(connection: Connection, topic_uuids: list[str]) -> dict[str, int]:
@@ -93,17 +113,24 @@ def find_topic_ids(connection: Connection, topic_uuids: list[str]) -> dict[str, 
     return {str(topic_uuid): int(topic_id) for topic_uuid, topic_id in rows}
 
 
+_Which = Literal[" AND topics.name = %s::text", " AND topics.name > %s::text"]
+
+
 def _topic_rows(
-    connection: Connection, namespace: NamespaceName, topic: str | None
+    connection: Connection,
+    namespace: NamespaceName,
+    which: _Which,
+    topic: str,
+    items_max: int | None = None,
 ) -> list[TopicRow]:
-    """Return the topics of a namespace, or the one of a name, all seen at one moment."""
+    """Return topics of a namespace, by name, seen at one moment with it."""
     rows = connection.execute(
         "SELECT topics.uuid, topics.name, topics.schema, topics.partition_key, topics.config, "
         "topics.created_at FROM namespaces "
-        "LEFT JOIN topics ON topics.namespace_id = namespaces.id "
-        "AND (%s::text IS NULL OR topics.name = %s::text) "
-        "WHERE namespaces.tenant = %s AND namespaces.name = %s ORDER BY topics.name",
-        (topic, topic, namespace.tenant, namespace.namespace),
+        f"LEFT JOIN topics ON topics.namespace_id = namespaces.id{which} "
+        "WHERE namespaces.tenant = %s AND namespaces.name = %s "
+        "ORDER BY topics.name LIMIT %s::bigint",
+        (topic, namespace.tenant, namespace.namespace, items_max),
     ).fetchall()
     if not rows:
         raise NamespaceNotFound(f"there is no namespace {namespace}")

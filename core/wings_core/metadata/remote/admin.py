@@ -13,6 +13,7 @@ from wings_core.metadata.interfaces import Admin
 from wings_core.metadata.remote import codec
 from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, seconds_left
 from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome
+from wings_core.metadata.remote.paging import listed
 from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 from wings_core.protocol.v1 import admin_pb2 as pb
@@ -161,14 +162,20 @@ class RemoteAdmin(Admin):
 
         return self._channel.until_known(attempt)
 
-    def list_namespaces(self) -> list[Namespace]:
-        """Return all namespaces, by name; see `Admin.list_namespaces`."""
-        pages = self._channel.pages(
-            lambda token: self._channel.call(
-                self._stub.ListNamespaces, pb.ListNamespacesRequest(page_token=token)
-            )
+    def list_namespaces(
+        self, *, after: NamespaceName | None = None, items_max: int | None = None
+    ) -> list[Namespace]:
+        """Return namespaces, by name; see `Admin.list_namespaces`."""
+        found = listed(
+            lambda size, token: self._channel.call(
+                self._stub.ListNamespaces,
+                pb.ListNamespacesRequest(page_size=size, page_token=token),
+            ),
+            lambda page: page.namespaces,
+            None if after is None else (after.tenant, after.namespace),
+            items_max,
         )
-        return [codec.namespace_of(found) for page in pages for found in page.namespaces]
+        return [codec.namespace_of(each) for each in found]
 
     def create_topic(
         self,
@@ -220,15 +227,20 @@ class RemoteAdmin(Admin):
             raise
         return self._cache.remember(topic, generation, asked_at)
 
-    def list_topics(self, namespace: NamespaceName) -> list[Topic]:
+    def list_topics(
+        self, namespace: NamespaceName, *, after: str | None = None, items_max: int | None = None
+    ) -> list[Topic]:
         """Return the topics of a namespace, by name; see `Admin.list_topics`."""
-        pages = self._channel.pages(
-            lambda token: self._channel.call(
+        found = listed(
+            lambda size, token: self._channel.call(
                 self._stub.ListTopics,
-                pb.ListTopicsRequest(parent=str(namespace), page_token=token),
-            )
+                pb.ListTopicsRequest(parent=str(namespace), page_size=size, page_token=token),
+            ),
+            lambda page: page.topics,
+            None if after is None else (after,),
+            items_max,
         )
-        return [codec.topic_of(topic) for page in pages for topic in page.topics]
+        return [codec.topic_of(each) for each in found]
 
     def alter_topic(self, name: TopicName, config: TopicConfig, uuid: str | None = None) -> Topic:
         """Replace a topic's configuration; see `Admin.alter_topic`."""

@@ -1,8 +1,8 @@
 """The connection to the metadata service, and calls on it."""
 
 import threading
-from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVar, cast
+from collections.abc import Callable
+from typing import TypeVar, cast
 
 import grpc
 
@@ -35,18 +35,6 @@ KEEPALIVE_ANSWER_MS = 5_000
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 Value = TypeVar("Value")
-
-
-class Page(Protocol):
-    """An answer of a list call."""
-
-    @property
-    def next_page_token(self) -> str:
-        """Empty on the last page."""
-        ...
-
-
-PageT = TypeVar("PageT", bound=Page)
 
 
 class ServiceChannel:
@@ -168,16 +156,6 @@ class ServiceChannel:
         # Runs on the one thread of the channel, or here where the call has ended already.
         future.add_done_callback(end)
         return future.cancel  # pyright: ignore[reportReturnType] - it tells whether it could.
-
-    def pages(self, list_page: Callable[[str], PageT]) -> Iterator[PageT]:
-        """Yield the pages of a list, each asked for by the token of the one before."""
-        token = ""
-        while True:
-            page = list_page(token)
-            yield page
-            token = page.next_page_token
-            if not token:
-                return
 
     def close(self) -> None:
         """Cancel the calls under way, and ask none again; later ones raise `Unavailable`."""

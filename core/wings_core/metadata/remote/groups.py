@@ -8,6 +8,7 @@ from wings_core.metadata.grouping import no_group
 from wings_core.metadata.interfaces import Groups
 from wings_core.metadata.remote import codec
 from wings_core.metadata.remote.channel import ServiceChannel
+from wings_core.metadata.remote.paging import listed
 from wings_core.model import Topic
 from wings_core.protocol.v1 import groups_pb2 as pb
 from wings_core.protocol.v1.groups_pb2_grpc import GroupServiceStub
@@ -72,17 +73,23 @@ class RemoteGroups(Groups):
                 self._known[key] = (found, now)
         return found
 
-    def of_topic(self, topic: Topic) -> list[ShareGroup]:
+    def of_topic(
+        self, topic: Topic, *, after: str | None = None, items_max: int | None = None
+    ) -> list[ShareGroup]:
         """Return a topic's groups, by name; see `Groups.of_topic`."""
-        pages = self._channel.pages(
-            lambda token: self._channel.call(
+        name = str(topic.name)
+        found = listed(
+            lambda size, token: self._channel.call(
                 self._stub.ListGroups,
                 pb.ListGroupsRequest(
-                    topic=str(topic.name), topic_uuid=topic.uuid, page_token=token
+                    topic=name, topic_uuid=topic.uuid, page_size=size, page_token=token
                 ),
-            )
+            ),
+            lambda page: page.groups,
+            None if after is None else (after,),
+            items_max,
         )
-        return [codec.group_of(topic, group) for page in pages for group in page.groups]
+        return [codec.group_of(topic, each) for each in found]
 
     def alter(self, topic: Topic, name: str, changes: ShareConfig) -> ShareGroup:
         """Change a group's configuration; see `Groups.alter`."""

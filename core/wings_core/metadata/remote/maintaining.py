@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from wings_core.metadata.maintenance import Lease, Maintenance, check_replacement
 from wings_core.metadata.remote import codec
 from wings_core.metadata.remote.channel import ServiceChannel
+from wings_core.metadata.remote.paging import listed
 from wings_core.model import Expired, Location, TierState
-from wings_core.partitions import Partition
+from wings_core.partitions import Partition, partition_sort_key
 from wings_core.protocol.v1 import maintenance_pb2 as pb
 from wings_core.protocol.v1.maintenance_pb2_grpc import MaintenanceServiceStub
 
@@ -77,18 +78,26 @@ class RemoteMaintenance(Maintenance):
         )
         return self._channel.call(self._stub.ReplacePages, request).replaced
 
-    def tier_states(self, topic_uuid: str) -> list[TierState]:
+    def tier_states(
+        self,
+        topic_uuid: str,
+        *,
+        after: Partition | None = None,
+        partitions_max: int | None = None,
+    ) -> list[TierState]:
         """Return what the partitions have in each tier; see `Maintenance.tier_states`."""
-        pages = self._channel.pages(
-            lambda token: self._channel.call(
+        found = listed(
+            lambda size, token: self._channel.call(
                 self._stub.ListTierStates,
-                pb.ListTierStatesRequest(topic_uuid=topic_uuid, page_token=token),
-            )
+                pb.ListTierStatesRequest(topic_uuid=topic_uuid, page_size=size, page_token=token),
+            ),
+            lambda page: page.tier_states,
+            None if after is None else (after,),
+            partitions_max,
+            lambda states: len({state.partition for state in states}),
         )
-        return [
-            TierState(
-                Partition(state.partition), state.remote, state.pages, state.rows, state.bytes
-            )
-            for page in pages
-            for state in page.tier_states
+        states = [
+            TierState(Partition(each.partition), each.remote, each.pages, each.rows, each.bytes)
+            for each in found
         ]
+        return sorted(states, key=lambda state: (partition_sort_key(state.partition), state.remote))

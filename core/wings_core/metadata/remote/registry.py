@@ -17,6 +17,7 @@ from wings_core.metadata.remote.admin import TopicCache
 from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, seconds_left
 from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome
 from wings_core.metadata.remote.known import KnownLocations
+from wings_core.metadata.remote.paging import listed, offset_key
 from wings_core.metadata.remote.retries import Retries
 from wings_core.metadata.remote.watches import Place, Watches
 from wings_core.model import (
@@ -30,7 +31,8 @@ from wings_core.model import (
     Rejected,
     Topic,
 )
-from wings_core.partitions import Partition
+from wings_core.names import TopicName
+from wings_core.partitions import Partition, partition_sort_key
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
 from wings_core.protocol.v1.offset_registry_pb2_grpc import OffsetRegistryServiceStub
 from wings_core.storage.lru import Lru
@@ -194,15 +196,27 @@ class RemoteRegistry(OffsetRegistry):
         with self._watches.watch(positions, Deadline.never(), callback, once=False):
             yield
 
-    def partition_states(self, topic_uuid: str) -> list[PartitionState]:
+    def partition_states(
+        self,
+        topic_uuid: str,
+        *,
+        after: Partition | None = None,
+        items_max: int | None = None,
+    ) -> list[PartitionState]:
         """Return where a topic's partitions stand; see `OffsetRegistry.partition_states`."""
-        pages = self._channel.pages(
-            lambda token: self._channel.call(
+        found = listed(
+            lambda size, token: self._channel.call(
                 self._stub.ListPartitionStates,
-                pb.ListPartitionStatesRequest(topic_uuid=topic_uuid, page_token=token),
-            )
+                pb.ListPartitionStatesRequest(
+                    topic_uuid=topic_uuid, page_size=size, page_token=token
+                ),
+            ),
+            lambda page: page.partition_states,
+            None if after is None else (after,),
+            items_max,
         )
-        return [codec.state_of(state) for page in pages for state in page.partition_states]
+        states = [codec.state_of(each) for each in found]
+        return sorted(states, key=lambda state: partition_sort_key(state.partition))
 
     def partition_state(self, topic_uuid: str, partition: Partition) -> PartitionState:
         """Return where a partition stands; see `OffsetRegistry.partition_state`."""
@@ -248,46 +262,57 @@ class RemoteRegistry(OffsetRegistry):
         response = self._channel.call(self._stub.CommitOffsets, request)
         return [codec.consumer_offset_of(entry) for entry in response.offsets]
 
-    def get_offsets(self, consumer: str, topic_uuid: str | None = None) -> list[ConsumerOffset]:
+    def get_offsets(
+        self,
+        consumer: str,
+        topic_uuid: str | None = None,
+        *,
+        after: tuple[TopicName, Partition] | None = None,
+        items_max: int | None = None,
+    ) -> list[ConsumerOffset]:
         """Return where a consumer reads on; see `OffsetRegistry.get_offsets`."""
-        pages = self._channel.pages(
-            lambda token: self._channel.call(
+        codec.text("the consumer's name", consumer)
+        found = listed(
+            lambda size, token: self._channel.call(
                 self._stub.ListConsumerOffsets,
                 pb.ListConsumerOffsetsRequest(
-                    consumer=codec.text("the consumer's name", consumer),
-                    topic_uuid=topic_uuid,
-                    page_token=token,
+                    consumer=consumer, topic_uuid=topic_uuid, page_size=size, page_token=token
                 ),
-            )
+            ),
+            lambda page: page.offsets,
+            None if after is None else offset_key(*after),
+            items_max,
         )
-        return [codec.consumer_offset_of(entry) for page in pages for entry in page.offsets]
+        offsets = [codec.consumer_offset_of(each) for each in found]
+        return sorted(offsets, key=lambda entry: (entry.topic, partition_sort_key(entry.partition)))
 
-    def list_consumers(self, consumers_max: int) -> list[str]:
+    def list_consumers(self, consumers_max: int, *, after: str | None = None) -> list[str]:
         """Return the named consumers; see `OffsetRegistry.list_consumers`."""
-        found: list[str] = []
-        pages = self._channel.pages(
-            lambda token: self._channel.call(
-                self._stub.ListConsumers, pb.ListConsumersRequest(page_token=token)
-            )
+        return listed(
+            lambda size, token: self._channel.call(
+                self._stub.ListConsumers, pb.ListConsumersRequest(page_size=size, page_token=token)
+            ),
+            lambda page: page.consumers,
+            None if after is None else (after,),
+            consumers_max,
         )
-        for page in pages:
-            found += page.consumers
-            if len(found) >= consumers_max:
-                break
-        return found[:consumers_max]
 
     def purge(self, pages_max: int) -> bool:
         """Forget deleted topics step by step; see `OffsetRegistry.purge`."""
         return self._channel.call(self._stub.Purge, pb.PurgeRequest(pages_max=pages_max)).more
 
-    def live_folios(self) -> set[str]:
+    def live_folios(self, *, after: str | None = None, items_max: int | None = None) -> set[str]:
         """Return the folios that a page refers to; see `OffsetRegistry.live_folios`."""
-        pages = self._channel.pages(
-            lambda token: self._channel.call(
-                self._stub.ListLiveFolios, pb.ListLiveFoliosRequest(page_token=token)
-            )
+        found = listed(
+            lambda size, token: self._channel.call(
+                self._stub.ListLiveFolios,
+                pb.ListLiveFoliosRequest(page_size=size, page_token=token),
+            ),
+            lambda page: page.folios,
+            None if after is None else (after,),
+            items_max,
         )
-        return {folio for page in pages for folio in page.folios}
+        return set(found)
 
     def retire(self, folios: Sequence[str]) -> list[str]:
         """Let nothing refer to folios ever again; see `OffsetRegistry.retire`."""

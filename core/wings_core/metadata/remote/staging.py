@@ -6,6 +6,7 @@ from wings_core.errors import InvalidArgument
 from wings_core.metadata.interfaces import Stages
 from wings_core.metadata.remote import codec
 from wings_core.metadata.remote.channel import ServiceChannel
+from wings_core.metadata.remote.paging import listed
 from wings_core.metadata.remote.shards import progress_message
 from wings_core.metadata.shards import check_progress
 from wings_core.model import Aborted, Published, ShardProgress, Stage, StoredPage
@@ -75,15 +76,20 @@ class RemoteStages(Stages):
         request = pb.SweepStagesRequest(seconds=seconds, stages_max=stages_max)
         return self._channel.call(self._stub.SweepStages, request).swept
 
-    def of_topic(self, topic_uuid: str) -> list[Stage]:
+    def of_topic(
+        self, topic_uuid: str, *, after: str | None = None, items_max: int | None = None
+    ) -> list[Stage]:
         """Return a topic's stages; see `Stages.of_topic`."""
-        pages = self._channel.pages(
-            lambda token: self._channel.call(
+        found = listed(
+            lambda size, token: self._channel.call(
                 self._stub.ListStages,
-                pb.ListStagesRequest(topic_uuid=topic_uuid, page_token=token),
-            )
+                pb.ListStagesRequest(topic_uuid=topic_uuid, page_size=size, page_token=token),
+            ),
+            lambda page: page.stages,
+            None if after is None else (after,),
+            items_max,
         )
-        return [codec.stage_of(stage) for page in pages for stage in page.stages]
+        return [codec.stage_of(each) for each in found]
 
     def pages(self, stage: str, first: int, pages_max: int) -> list[StoredPage]:
         """Return some of the pages of a stage; see `Stages.pages`."""

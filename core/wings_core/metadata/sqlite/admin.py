@@ -12,6 +12,7 @@ from wings_core.metadata.sqlite.connections import Connections
 from wings_core.metadata.sqlite.topics import (
     TopicCache,
     find_namespace,
+    find_namespaces,
     find_topic,
     find_topic_by_uuid,
     find_topics,
@@ -79,15 +80,12 @@ class SqliteAdmin(Admin):
             connection.execute("DELETE FROM namespaces WHERE id = ?", (namespace_id,))
         return namespace
 
-    def list_namespaces(self) -> list[Namespace]:
-        """Return all namespaces, by name; see `Admin.list_namespaces`."""
+    def list_namespaces(
+        self, *, after: NamespaceName | None = None, items_max: int | None = None
+    ) -> list[Namespace]:
+        """Return namespaces, by name; see `Admin.list_namespaces`."""
         with self._connections.reading() as connection:
-            return [
-                Namespace(NamespaceName(tenant, name), uuid or "", created_at)
-                for tenant, name, uuid, created_at in connection.execute(
-                    "SELECT tenant, name, uuid, created_at FROM namespaces ORDER BY tenant, name"
-                )
-            ]
+            return find_namespaces(connection, after, items_max)
 
     def create_topic(
         self,
@@ -147,10 +145,12 @@ class SqliteAdmin(Admin):
             self._topics.remember(topic, generation)
         return topic
 
-    def list_topics(self, namespace: NamespaceName) -> list[Topic]:
+    def list_topics(
+        self, namespace: NamespaceName, *, after: str | None = None, items_max: int | None = None
+    ) -> list[Topic]:
         """Return the topics of a namespace, by name; see `Admin.list_topics`."""
         with self._connections.reading() as connection:
-            return find_topics(connection, namespace)
+            return find_topics(connection, namespace, after, items_max)
 
     def alter_topic(self, name: TopicName, config: TopicConfig, uuid: str | None = None) -> Topic:
         """Replace a topic's configuration; see `Admin.alter_topic`."""

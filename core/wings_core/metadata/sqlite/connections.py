@@ -154,3 +154,8 @@ class Connections:
         )
         connection.execute(f"PRAGMA cache_size=-{READER_CACHE_KIB}")
         return connection
+
+
+def limit_of(items_max: int | None) -> int:
+    """Return the LIMIT that stands for so many rows; None: all."""
+    return -1 if items_max is None else max(0, items_max)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.interfaces import OFFSET_MAX
 from wings_core.metadata.judge import check_id
+from wings_core.metadata.sqlite.connections import limit_of
 from wings_core.metadata.sqlite.topics import require_topic_id
 from wings_core.model import ConsumerOffset, Topic
 from wings_core.names import NamespaceName, TopicName
@@ -41,9 +42,17 @@ def commit_offsets(
 
 
 def get_offsets(
-    connection: sqlite3.Connection, consumer: str, topic_uuid: str | None
+    connection: sqlite3.Connection,
+    consumer: str,
+    topic_uuid: str | None,
+    after: tuple[TopicName, Partition] | None,
+    items_max: int | None,
 ) -> list[ConsumerOffset]:
     """Return a consumer's offsets, by topic and partition; see `OffsetRegistry.get_offsets`."""
+    least = ("", "", "", "")
+    if after is not None:
+        name, partition = after
+        least = (name.namespace.tenant, name.namespace.namespace, name.topic, partition)
     # A deleted topic has no namespace, so it falls out of the join.
     rows = connection.execute(
         "SELECT namespaces.tenant, namespaces.name, topics.name, consumer_offsets.partition, "
@@ -51,8 +60,10 @@ def get_offsets(
         "FROM consumer_offsets "
         "JOIN topics ON topics.id = consumer_offsets.topic_id "
         "JOIN namespaces ON namespaces.id = topics.namespace_id "
-        "WHERE consumer_offsets.consumer = ?1 AND (?2 IS NULL OR topics.uuid = ?2)",
-        (consumer, topic_uuid),
+        "WHERE consumer_offsets.consumer = ?1 AND (?2 IS NULL OR topics.uuid = ?2) "
+        "AND (namespaces.tenant, namespaces.name, topics.name, consumer_offsets.partition) "
+        "> (?3, ?4, ?5, ?6) ORDER BY 1, 2, 3, 4 LIMIT ?7",
+        (consumer, topic_uuid, *least, limit_of(items_max)),
     )
     offsets = [
         ConsumerOffset(
@@ -63,12 +74,16 @@ def get_offsets(
     return sorted(offsets, key=lambda entry: (entry.topic, partition_sort_key(entry.partition)))
 
 
-def list_consumers(connection: sqlite3.Connection, consumers_max: int) -> list[str]:
+def list_consumers(
+    connection: sqlite3.Connection, consumers_max: int, after: str | None
+) -> list[str]:
     """Return the named consumers, by name; see `OffsetRegistry.list_consumers`."""
     rows = connection.execute(
         "SELECT DISTINCT consumer_offsets.consumer FROM consumer_offsets "
         "JOIN topics ON topics.id = consumer_offsets.topic_id "
-        "WHERE topics.namespace_id IS NOT NULL ORDER BY consumer_offsets.consumer LIMIT ?",
-        (consumers_max,),
+        "WHERE topics.namespace_id IS NOT NULL "
+        f"{'' if after is None else 'AND consumer_offsets.consumer > ? '}"
+        "ORDER BY consumer_offsets.consumer LIMIT ?",
+        (*([] if after is None else [after]), consumers_max),
     )
     return [consumer for (consumer,) in rows]

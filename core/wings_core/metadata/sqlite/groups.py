@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from wings_core.metadata.grouping import check_name, check_room, existing_group, no_group
 from wings_core.metadata.interfaces import Groups
-from wings_core.metadata.sqlite.connections import Connections
+from wings_core.metadata.sqlite.connections import Connections, limit_of
 from wings_core.metadata.sqlite.topics import require_topic_id
 from wings_core.model import Topic
 from wings_core.share.model import ShareConfig, ShareGroup
@@ -53,11 +53,17 @@ class SqliteGroups(Groups):
         with self._connections.reading() as connection:
             return _require(connection, topic, name)
 
-    def of_topic(self, topic: Topic) -> list[ShareGroup]:
+    def of_topic(
+        self, topic: Topic, *, after: str | None = None, items_max: int | None = None
+    ) -> list[ShareGroup]:
         """Return a topic's groups, by name; see `Groups.of_topic`."""
         with self._connections.reading() as connection:
             require_topic_id(connection, topic.uuid)
-            rows = connection.execute(f"{_SELECT} ORDER BY share_groups.name", (topic.uuid,))
+            # A name is never empty.
+            rows = connection.execute(
+                f"{_SELECT} AND share_groups.name > ? ORDER BY share_groups.name LIMIT ?",
+                (topic.uuid, after or "", limit_of(items_max)),
+            )
             return [_group(topic, *row) for row in rows]
 
     def alter(self, topic: Topic, name: str, changes: ShareConfig) -> ShareGroup:

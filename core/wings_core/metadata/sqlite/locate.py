@@ -6,6 +6,7 @@ from contextlib import closing
 
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.metadata.interfaces import LOCATIONS_MAX, OFFSET_MAX
+from wings_core.metadata.sqlite.connections import limit_of
 from wings_core.metadata.sqlite.topics import require_topic_id
 from wings_core.model import Located, Location, PageAddress, PartitionState, Position
 from wings_core.partitions import UNPARTITIONED, Partition, partition_sort_key
@@ -78,19 +79,25 @@ def any_has_data(connection: sqlite3.Connection, positions: Sequence[Position]) 
     return False
 
 
-def partition_states(connection: sqlite3.Connection, topic_uuid: str) -> list[PartitionState]:
+def partition_states(
+    connection: sqlite3.Connection,
+    topic_uuid: str,
+    after: Partition | None,
+    items_max: int | None,
+) -> list[PartitionState]:
     """Return the partitions of a topic; see `OffsetRegistry.partition_states`."""
     rows = connection.execute(
         "SELECT topics.partition_key IS NULL, partitions.value, partitions.log_start_offset, "
         "partitions.next_offset, partitions.bytes, partitions.last_timestamp "
         "FROM topics LEFT JOIN partitions ON partitions.topic_id = topics.id "
-        "WHERE topics.uuid = ? AND topics.deleted_at IS NULL",
-        (topic_uuid,),
+        "AND partitions.value > ? WHERE topics.uuid = ? AND topics.deleted_at IS NULL "
+        "ORDER BY partitions.value LIMIT ?",
+        (after or "", topic_uuid, limit_of(items_max)),
     ).fetchall()
     if not rows:
         raise TopicNotFound("the topic was deleted")
     states = [PartitionState(*row[1:]) for row in rows if row[1] is not None]
-    if not states and rows[0][0]:
+    if not states and rows[0][0] and after is None:
         return [_empty(UNPARTITIONED)]
     return sorted(states, key=lambda state: partition_sort_key(state.partition))
 

@@ -63,7 +63,13 @@ class SqliteMaintenance(Maintenance):
                 return False
             return replace(connection, topic_uuid, partition, old, new)
 
-    def tier_states(self, topic_uuid: str) -> list[TierState]:
+    def tier_states(
+        self,
+        topic_uuid: str,
+        *,
+        after: Partition | None = None,
+        partitions_max: int | None = None,
+    ) -> list[TierState]:
         """Return what the partitions have in each tier; see `Maintenance.tier_states`."""
         with self._connections.reading() as connection:
-            return tier_states(connection, topic_uuid)
+            return tier_states(connection, topic_uuid, after, partitions_max)

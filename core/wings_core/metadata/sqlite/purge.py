@@ -9,6 +9,7 @@ from wings_core.metadata.flushes import FLUSHES_KEPT_US
 from wings_core.metadata.folios import RETIRED_KEPT_US
 from wings_core.metadata.judge import RESULTS_KEPT_US
 from wings_core.metadata.sqlite import groups
+from wings_core.metadata.sqlite.connections import limit_of
 from wings_core.metadata.sqlite.leases import purge_leases
 from wings_core.metadata.sqlite.publish import purge_results
 from wings_core.metadata.sqlite.stages import count_off, purge_deleted, purge_of_topic
@@ -105,11 +106,16 @@ def _purge_pages(connection: sqlite3.Connection, partition_id: int, pages_max: i
     return len(pages)
 
 
-def live_folios(connection: sqlite3.Connection) -> set[str]:
+def live_folios(
+    connection: sqlite3.Connection, after: str | None, items_max: int | None
+) -> set[str]:
     """Return the folios that pages refer to; see `OffsetRegistry.live_folios`."""
-    return {
-        name for (name,) in connection.execute("SELECT name FROM folios WHERE retired_at IS NULL")
-    }
+    # A name is never empty.
+    rows = connection.execute(
+        "SELECT name FROM folios WHERE retired_at IS NULL AND name > ? ORDER BY name LIMIT ?",
+        (after or "", limit_of(items_max)),
+    )
+    return {name for (name,) in rows}
 
 
 def retire(connection: sqlite3.Connection, folios: Sequence[str], now: int) -> list[str]:

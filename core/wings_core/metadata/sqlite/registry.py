@@ -19,6 +19,7 @@ from wings_core.model import (
     Position,
     Topic,
 )
+from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.times import Deadline
 
@@ -83,10 +84,16 @@ class SqliteRegistry(OffsetRegistry):
                 callback()
             yield
 
-    def partition_states(self, topic_uuid: str) -> list[PartitionState]:
+    def partition_states(
+        self,
+        topic_uuid: str,
+        *,
+        after: Partition | None = None,
+        items_max: int | None = None,
+    ) -> list[PartitionState]:
         """Return where a topic's partitions stand; see `OffsetRegistry.partition_states`."""
         with self._connections.reading() as connection:
-            return locate.partition_states(connection, topic_uuid)
+            return locate.partition_states(connection, topic_uuid, after, items_max)
 
     def partition_state(self, topic_uuid: str, partition: Partition) -> PartitionState:
         """Return where a partition stands; see `OffsetRegistry.partition_state`."""
@@ -105,25 +112,32 @@ class SqliteRegistry(OffsetRegistry):
         with self._connections.writing() as connection:
             return consumers.commit_offsets(connection, consumer, offsets, self._clock())
 
-    def get_offsets(self, consumer: str, topic_uuid: str | None = None) -> list[ConsumerOffset]:
+    def get_offsets(
+        self,
+        consumer: str,
+        topic_uuid: str | None = None,
+        *,
+        after: tuple[TopicName, Partition] | None = None,
+        items_max: int | None = None,
+    ) -> list[ConsumerOffset]:
         """Return where a consumer reads on; see `OffsetRegistry.get_offsets`."""
         with self._connections.reading() as connection:
-            return consumers.get_offsets(connection, consumer, topic_uuid)
+            return consumers.get_offsets(connection, consumer, topic_uuid, after, items_max)
 
-    def list_consumers(self, consumers_max: int) -> list[str]:
+    def list_consumers(self, consumers_max: int, *, after: str | None = None) -> list[str]:
         """Return the named consumers; see `OffsetRegistry.list_consumers`."""
         with self._connections.reading() as connection:
-            return consumers.list_consumers(connection, consumers_max)
+            return consumers.list_consumers(connection, consumers_max, after)
 
     def purge(self, pages_max: int) -> bool:
         """Forget deleted topics step by step; see `OffsetRegistry.purge`."""
         with self._connections.writing() as connection:
             return purge.purge(connection, pages_max, self._clock())
 
-    def live_folios(self) -> set[str]:
+    def live_folios(self, *, after: str | None = None, items_max: int | None = None) -> set[str]:
         """Return the folios that a page refers to; see `OffsetRegistry.live_folios`."""
         with self._connections.reading() as connection:
-            return purge.live_folios(connection)
+            return purge.live_folios(connection, after, items_max)
 
     def retire(self, folios: Sequence[str]) -> list[str]:
         """Let nothing refer to folios ever again; see `OffsetRegistry.retire`."""

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from wings_core.errors import TopicNotFound
+from wings_core.metadata.sqlite.connections import limit_of
 from wings_core.metadata.sqlite.stages import count_off
 from wings_core.metadata.sqlite.topics import require_topic_id
 from wings_core.model import Location, PageAddress, TierState
@@ -69,15 +70,31 @@ def replace(
     return True
 
 
-def tier_states(connection: sqlite3.Connection, topic_uuid: str) -> list[TierState]:
+_TIER_STATES = """
+WITH topic AS (SELECT id FROM topics WHERE uuid = ? AND deleted_at IS NULL), wanted AS (
+    SELECT partitions.id, partitions.value FROM partitions
+    WHERE partitions.topic_id = (SELECT id FROM topic) AND partitions.value > ?
+    AND EXISTS (SELECT 1 FROM pages WHERE pages.partition_id = partitions.id)
+    ORDER BY partitions.value LIMIT ?
+)
+SELECT wanted.value, pages.first_timestamp IS NOT NULL, count(pages.length),
+    sum(end_offset - start_offset + 1), sum(pages.length)
+FROM topic
+LEFT JOIN wanted ON true
+LEFT JOIN pages ON pages.partition_id = wanted.id
+GROUP BY 1, 2
+"""
+
+
+def tier_states(
+    connection: sqlite3.Connection,
+    topic_uuid: str,
+    after: Partition | None,
+    partitions_max: int | None,
+) -> list[TierState]:
     """Return what the partitions have in each tier; see `Maintenance.tier_states`."""
     rows = connection.execute(
-        "SELECT partitions.value, pages.first_timestamp IS NOT NULL, count(pages.length), "
-        "sum(end_offset - start_offset + 1), sum(pages.length) FROM topics "
-        "LEFT JOIN partitions ON partitions.topic_id = topics.id "
-        "LEFT JOIN pages ON pages.partition_id = partitions.id "
-        "WHERE topics.uuid = ? AND topics.deleted_at IS NULL GROUP BY 1, 2",
-        (topic_uuid,),
+        _TIER_STATES, (topic_uuid, after or "", limit_of(partitions_max))
     ).fetchall()
     if not rows:
         raise TopicNotFound("the topic was deleted")

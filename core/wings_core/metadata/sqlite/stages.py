@@ -7,6 +7,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from wings_core.metadata.sqlite.connections import limit_of
 from wings_core.metadata.stages import ABORTED_MAX, StageDraft, after_prefix
 from wings_core.model import PageAddress, Stage, StoredPage
 
@@ -101,14 +102,16 @@ def sweep(connection: sqlite3.Connection, changed_before: int, stages_max: int) 
     ).rowcount
 
 
-def stages_of_topic(connection: sqlite3.Connection, topic_uuid: str) -> list[Stage]:
+def stages_of_topic(
+    connection: sqlite3.Connection, topic_uuid: str, after: str | None, items_max: int | None
+) -> list[Stage]:
     """Return a topic's stages, by id; see `Stages.of_topic`."""
     rows = connection.execute(
         "SELECT stages.name, topics.uuid, stages.rows, stages.bytes, stages.pages, "
         "stages.changed_at FROM stages JOIN topics ON topics.id = stages.topic_id "
         "WHERE topics.uuid = ? AND topics.deleted_at IS NULL AND stages.name IS NOT NULL "
-        "ORDER BY stages.name",
-        (topic_uuid,),
+        f"{'' if after is None else 'AND stages.name > ? '}ORDER BY stages.name LIMIT ?",
+        (topic_uuid, *([] if after is None else [after]), limit_of(items_max)),
     )
     return [Stage(*row) for row in rows]
 

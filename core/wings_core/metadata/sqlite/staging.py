@@ -69,10 +69,12 @@ class SqliteStages(Stages):
         with self._connections.writing() as connection:
             return sweep(connection, changed_before, stages_max)
 
-    def of_topic(self, topic_uuid: str) -> list[Stage]:
+    def of_topic(
+        self, topic_uuid: str, *, after: str | None = None, items_max: int | None = None
+    ) -> list[Stage]:
         """Return a topic's stages; see `Stages.of_topic`."""
         with self._connections.reading() as connection:
-            return stages_of_topic(connection, topic_uuid)
+            return stages_of_topic(connection, topic_uuid, after, items_max)
 
     def pages(self, stage: str, first: int, pages_max: int) -> list[StoredPage]:
         """Return some of the pages of a stage; see `Stages.pages`."""

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from wings_core.errors import NamespaceNotFound, TopicNotFound
 from wings_core.metadata.creation import taken_uuid
+from wings_core.metadata.sqlite.connections import limit_of
 from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 
@@ -79,6 +80,22 @@ def find_namespace(connection: sqlite3.Connection, name: NamespaceName) -> tuple
     return namespace_id, Namespace(name, uuid or "", created_at)
 
 
+def find_namespaces(
+    connection: sqlite3.Connection, after: NamespaceName | None, items_max: int | None
+) -> list[Namespace]:
+    """Return namespaces, by name; see `Admin.list_namespaces`."""
+    least = ("", "") if after is None else (after.tenant, after.namespace)
+    rows = connection.execute(
+        "SELECT tenant, name, uuid, created_at FROM namespaces WHERE (tenant, name) > (?, ?) "
+        "ORDER BY tenant, name LIMIT ?",
+        (*least, limit_of(items_max)),
+    )
+    return [
+        Namespace(NamespaceName(tenant, name), uuid or "", created_at)
+        for tenant, name, uuid, created_at in rows
+    ]
+
+
 def find_topic(connection: sqlite3.Connection, name: TopicName) -> Topic:
     """Return a topic.
 
@@ -114,14 +131,23 @@ def find_topic_by_uuid(
     return None
 
 
-def find_topics(connection: sqlite3.Connection, namespace: NamespaceName) -> list[Topic]:
-    """Return the topics of a namespace, by name.
+def find_topics(
+    connection: sqlite3.Connection,
+    namespace: NamespaceName,
+    after: str | None,
+    items_max: int | None,
+) -> list[Topic]:
+    """Return the topics of a namespace, by name; see `Admin.list_topics`.
 
     Raises:
         NamespaceNotFound: It does not exist.
     """
     namespace_id, _ = find_namespace(connection, namespace)
-    rows = connection.execute(f"{_SELECT} WHERE namespace_id = ? ORDER BY name", (namespace_id,))
+    # An id is never empty.
+    rows = connection.execute(
+        f"{_SELECT} WHERE namespace_id = ? AND name > ? ORDER BY name LIMIT ?",
+        (namespace_id, after or "", limit_of(items_max)),
+    )
     return [_topic(namespace, row) for row in rows]
 
 
