@@ -11,6 +11,7 @@ from wings_core.model import PageAddress
 from wings_core.storage.interfaces import EncodedPage
 from wings_core.storage.object_pages import ObjectPages
 from wings_core.storage.objects import ObjectStore
+from wings_core.storage.objects.ages import Ages
 from wings_core.storage.page_cache import PageCache
 
 FOLIO_SUFFIX = ".folio"
@@ -38,7 +39,7 @@ class ObjectFolioStore:
     def __init__(self, objects: ObjectStore, cache: PageCache, *, grace_seconds: float) -> None:
         self._objects = objects
         self._pages = ObjectPages(objects, cache)
-        self._grace_seconds = grace_seconds
+        self._ages = Ages(grace_seconds)
         self._kept_bytes_max = cache.bytes_max // KEPT_SHARE
         self._last: str | None = None
         """The folio of the last flush, which may not be committed yet."""
@@ -90,9 +91,7 @@ class ObjectFolioStore:
     def folios(self) -> set[str]:
         """See `FolioStore.folios`; without those that are younger than the grace."""
         last = self._last  # Before the listing: what is written after that is younger than it.
-        before = time.time() - self._grace_seconds
-        listed = self._objects.list(_PREFIX)
-        names = {each.name for each in listed if each.modified_at <= before}
+        names = self._ages.old(self._objects.list(_PREFIX))
         return {name for name in names if name.endswith(FOLIO_SUFFIX) and name != last}
 
     def delete(self, folio: str) -> None:

@@ -1,7 +1,6 @@
 """The remote store: segments of merged pages, each an object that is created once."""
 
 import secrets
-import time
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ from wings_core.model import PageAddress
 from wings_core.storage.interfaces import EncodedPage
 from wings_core.storage.object_pages import ObjectPages
 from wings_core.storage.objects import ObjectStore
+from wings_core.storage.objects.ages import Ages
 from wings_core.storage.page_cache import PageCache
 
 SEGMENT_SUFFIX = ".arrow"
@@ -43,7 +43,7 @@ class SegmentObjects:
         self.objects = objects
         self._pages = ObjectPages(objects, cache)
         self._suffix = suffix
-        self._grace_seconds = grace_seconds
+        self._ages = Ages(grace_seconds)
 
     def name(self, topic_uuid: str, start_offset: int) -> str:
         """Return a name for a new segment, which no other has."""
@@ -77,12 +77,8 @@ class SegmentObjects:
 
     def folios(self) -> set[str]:
         """See `FolioStore.folios`; without those that are younger than the grace."""
-        before = time.time() - self._grace_seconds
-        return {
-            found.name
-            for found in self.objects.list(_PREFIX)
-            if found.modified_at <= before and found.name.endswith(self._suffix)
-        }
+        names = self._ages.old(self.objects.list(_PREFIX))
+        return {name for name in names if name.endswith(self._suffix)}
 
     def delete(self, folio: str) -> None:
         """See `FolioStore.delete`."""
