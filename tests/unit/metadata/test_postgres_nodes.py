@@ -14,11 +14,11 @@ from fix_metadata import NOON, SCHEMA, A, B, accepted, batch_of, offsets_of
 from fix_postgres import PostgresServer, empty_schema, new_schema
 
 from wings_core.errors import AlreadyExists, InvalidArgument, TopicNotFound
-from wings_core.metadata.postgres import PostgresMetadata
-from wings_core.model import Accepted, Position, Topic
+from wings_core.metadata.postgres import PostgresMetadata, store
+from wings_core.model import Accepted, Node, Position, Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import Partition
-from wings_core.times import Deadline
+from wings_core.times import Deadline, now_us
 
 NAME = DEFAULT_NAMESPACE.topic("orders")
 COMMITS = 60
@@ -196,3 +196,21 @@ def test_one_producer_that_begins_on_two_nodes_at_once_is_committed_once(
             ranges = [accepted(each.result(LONG)[0]) for each in both]
             assert ranges[0] == ranges[1]
             assert ranges[0][0].start_offset == number
+
+
+@pytest.mark.parametrize("minutes", [-10, 10])
+def test_leases_outlast_a_service_whose_clock_is_off(
+    postgres: PostgresServer, schema: str, minutes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = Node("one", "a:1"), Node("other", "b:1")
+    with PostgresMetadata(postgres.url, schema=schema) as right:
+        monkeypatch.setattr(store, "now_us", lambda: now_us() + minutes * 60_000_000)
+        with PostgresMetadata(postgres.url, schema=schema) as wrong:
+            right.nodes.renew(one, 60)
+            assert wrong.nodes.renew(other, 60) == [one, other]
+            assert right.nodes.renew(one, 60) == wrong.nodes.live() == [one, other]
+            assert right.maintenance.acquire_lease("work", "one", 60) is not None
+            assert wrong.maintenance.acquire_lease("work", "other", 60) is None
+            right.maintenance.release_lease("work", "one")
+            assert wrong.maintenance.acquire_lease("work", "other", 60) is not None
+            assert right.maintenance.acquire_lease("work", "one", 60) is None

@@ -7,6 +7,7 @@ from wings_core.metadata.postgres import leases
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import Database
 from wings_core.metadata.postgres.expire import expire
+from wings_core.metadata.postgres.lease_clock import LeaseClock
 from wings_core.metadata.postgres.replace import replace, tier_states
 from wings_core.model import Expired, Location, TierState
 from wings_core.partitions import Partition
@@ -18,23 +19,31 @@ class PostgresMaintenance(Maintenance):
     Args:
         database: Where the pages are indexed.
         clock: Microseconds since the epoch.
+        lease_clock: Leases count by it.
     """
 
-    def __init__(self, database: Database, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, database: Database, clock: Callable[[], int], lease_clock: LeaseClock
+    ) -> None:
         self._database = database
         self._clock = clock
+        self._lease_clock = lease_clock
 
     def acquire_lease(self, name: str, holder: str, seconds: float) -> int | None:
         """Take or prolong a lease; see `Maintenance.acquire_lease`."""
         length = round(seconds * 1_000_000)
         return self._database.write(
-            lambda connection: leases.acquire(connection, name, holder, length, self._clock())
+            lambda connection: leases.acquire(
+                connection, name, holder, length, self._lease_clock(connection)
+            )
         )
 
     def release_lease(self, name: str, holder: str) -> None:
         """Give a lease back; see `Maintenance.release_lease`."""
         self._database.write(
-            lambda connection: leases.release(connection, name, holder, self._clock())
+            lambda connection: leases.release(
+                connection, name, holder, self._lease_clock(connection)
+            )
         )
 
     def expire(
@@ -67,7 +76,7 @@ class PostgresMaintenance(Maintenance):
 
         def work(connection: Connection) -> bool:
             replaced = replace(connection, topic_uuid, partition, old, new)
-            if replaced and not leases.is_held(connection, lease, self._clock()):
+            if replaced and not leases.is_held(connection, lease, self._lease_clock(connection)):
                 raise _LeaseLostError
             return replaced
 

@@ -1,12 +1,11 @@
 """Flight nodes in PostgreSQL."""
 
-from collections.abc import Callable
-
 from wings_core.metadata.interfaces import Nodes
 from wings_core.metadata.nodes import check_node, check_room
 from wings_core.metadata.postgres import locks
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import Database
+from wings_core.metadata.postgres.lease_clock import LeaseClock
 from wings_core.metadata.postgres.locks import Lock
 from wings_core.model import Node
 
@@ -16,10 +15,10 @@ class PostgresNodes(Nodes):
 
     Args:
         database: Where they are.
-        clock: Microseconds since the epoch.
+        clock: Leases count by it.
     """
 
-    def __init__(self, database: Database, clock: Callable[[], int]) -> None:
+    def __init__(self, database: Database, clock: LeaseClock) -> None:
         self._database = database
         self._clock = clock
 
@@ -28,8 +27,8 @@ class PostgresNodes(Nodes):
         check_node(node, seconds)
 
         def work(connection: Connection) -> list[Node]:
-            now = self._clock()
             locks.take(connection, Lock.NODES)
+            now = self._clock(connection)
             connection.execute(
                 "DELETE FROM nodes WHERE expires_at <= %s::bigint OR (address = %s AND id <> %s)",
                 (now, node.address, node.id),
@@ -56,7 +55,7 @@ class PostgresNodes(Nodes):
 
     def live(self) -> list[Node]:
         """Return the nodes that are there; see `Nodes.live`."""
-        return self._database.read(lambda connection: _live(connection, self._clock()))
+        return self._database.read(lambda connection: _live(connection, self._clock(connection)))
 
 
 def _live(connection: Connection, now: int) -> list[Node]:

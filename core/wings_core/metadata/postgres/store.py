@@ -6,6 +6,7 @@ transactions of all nodes lock in the database, and in which order, is written d
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, Self
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from wings_core.metadata.postgres.admin import PostgresAdmin
 from wings_core.metadata.postgres.connections import Connection, Connections
 from wings_core.metadata.postgres.database import RETRY_SECONDS_MAX, Database
 from wings_core.metadata.postgres.groups import PostgresGroups
+from wings_core.metadata.postgres.lease_clock import LeaseClock, server_clock
 from wings_core.metadata.postgres.listener import Listener
 from wings_core.metadata.postgres.maintaining import PostgresMaintenance
 from wings_core.metadata.postgres.migrations import check_version, migrate
@@ -41,7 +43,8 @@ class PostgresMetadata(Metadata):
         url: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, or any connection string of libpq. It
             is never repeated in an error or a log.
         schema: Created, with the default namespace, if it is not there.
-        clock: Microseconds since the epoch.
+        clock: Microseconds since the epoch, for all. None: that of this machine, and for leases
+            the server's.
         read_only: Write nothing, and hear of nothing: nothing wakes waiters.
         retry_seconds: How long a call is tried again while the server cannot be reached.
 
@@ -57,10 +60,15 @@ class PostgresMetadata(Metadata):
         url: str,
         *,
         schema: str = SCHEMA,
-        clock: Callable[[], int] = now_us,
+        clock: Callable[[], int] | None = None,
         read_only: bool = False,
         retry_seconds: float = RETRY_SECONDS_MAX,
     ) -> None:
+        lease_clock: LeaseClock = server_clock
+        if clock is None:
+            clock = now_us
+        else:
+            lease_clock = partial(_told, clock)
         self._waiters = Waiters()
         self._connections = Connections(url, schema, read_only=read_only)
         self._database = Database(self._connections, self._tell, retry_seconds)
@@ -77,10 +85,10 @@ class PostgresMetadata(Metadata):
         self._admin = PostgresAdmin(self._database, clock)
         self._registry = PostgresRegistry(self._database, self._waiters, clock)
         self._stages = PostgresStages(self._database, clock)
-        self._maintenance = PostgresMaintenance(self._database, clock)
+        self._maintenance = PostgresMaintenance(self._database, clock, lease_clock)
         self._groups = PostgresGroups(self._database, clock)
         self._shards = PostgresShards(self._database, clock)
-        self._nodes = PostgresNodes(self._database, clock)
+        self._nodes = PostgresNodes(self._database, lease_clock)
 
     @property
     def admin(self) -> PostgresAdmin:
@@ -211,3 +219,7 @@ def _check_binding(
         raise InvalidArgument(
             f"this metadata belongs to the data directory with the id {claimed}, not to {directory}"
         )
+
+
+def _told(clock: Callable[[], int], _: Connection) -> int:
+    return clock()
