@@ -20,7 +20,6 @@ from wings_core.metadata.interfaces import (
 )
 from wings_core.metadata.maintenance import Maintenance
 from wings_core.metadata.place import open_metadata
-from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import Aborted, Topic
 from wings_core.names import TopicName
 from wings_core.reclaim import Reclaimer
@@ -144,8 +143,8 @@ class Log:
         limits = limits or Limits()
         metadata = open_metadata(directory, metadata_url)
         try:
-            if isinstance(metadata, SqliteMetadata):
-                directory.bind(metadata.store_id, own=True)
+            # It is this directory's: in it, or bound to it; so are pages of nobody else's.
+            directory.bind(metadata.store_id, own=True)
             storage = open_storage(
                 directory,
                 limits,

@@ -66,6 +66,24 @@ def test_another_directory_or_other_metadata_is_refused_and_takes_nothing(
         Log.open(one, metadata_url=url).close()
 
 
+def test_nodes_are_refused_the_directory_of_another_server_also_one_without_messages(
+    url: str, tmp_path: Path
+) -> None:
+    """Else that server would take their messages for garbage when it is started again."""
+    with DataDirectory.open(tmp_path) as directory:
+        Log.open(directory, metadata_url=url).close()
+        assert not any(directory.segments.iterdir())
+        with pytest.raises(InvalidArgument, match="belong to metadata"):
+            directory.bind("that of a service")
+
+
+def test_a_server_is_refused_the_directory_of_nodes(url: str, tmp_path: Path) -> None:
+    with DataDirectory.open(tmp_path) as directory:
+        directory.bind("that of a service")
+        with pytest.raises(InvalidArgument, match="belong to metadata that of a service"):
+            Log.open(directory, metadata_url=url)
+
+
 def test_a_start_cut_short_is_finished_by_the_next(url: str, tmp_path: Path) -> None:
     with DataDirectory.open(tmp_path) as directory:
         Log.open(directory, metadata_url=url).close()
