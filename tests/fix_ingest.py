@@ -13,8 +13,9 @@ from wings_core.queue.coordinator import QueueCoordinator
 from wings_core.queue.interfaces import Queue
 from wings_spark.ingest.connections import Connections
 from wings_spark.ingest.dead_letters import DeadLetters
+from wings_spark.ingest.plan import planned
 from wings_spark.ingest.settings import SourceSettings
-from wings_spark.ingest.work import carry_out, split
+from wings_spark.ingest.work import carry_out
 
 if TYPE_CHECKING:
     from wings_server.testing import RunningServer
@@ -50,7 +51,7 @@ class Pipeline:
 
     def read(self, claim: Claim) -> list[FileResult]:
         """Read and stage, as the tasks do."""
-        works = split(claim, self.connections.journal.token, 2)
+        works = planned(claim, self.connections.journal.token, 2, self.settings)
         done = [each for work in works for each in carry_out(self.settings, [work])]
         return [result for each in done for result in each.results]
 

@@ -18,7 +18,7 @@ import wings_client
 from wings_client import Client, ShardState
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.queue.claims import Fate, Outcome
-from wings_core.queue.coordinator import Keeper
+from wings_core.queue.keeper import Keeper
 from wings_core.queue.local_state import Phase
 from wings_core.queue.sqlite import SqliteQueue
 from wings_spark.ingest import status

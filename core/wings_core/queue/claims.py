@@ -24,6 +24,8 @@ class ClaimedFile(_Stored):
     """How many of its rows are published."""
     failures: int = 0
     """How often it has failed at this position."""
+    is_whole: bool = False
+    """Whether it must be read from first to last row, as sections of it cannot be told."""
 
 
 class ClaimedMessage(_Stored):
@@ -45,15 +47,15 @@ class Claim(_Stored):
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """What reading a claimed file came to."""
+    """What reading a claimed file, or a section of it, came to."""
 
     shard: str
-    stage: str | None = None
-    """Where its rows are staged; None where there are none, or it failed."""
-    next_position: int = 0
-    """Rows that were read, those before its position included."""
+    stages: tuple[str, ...] = ()
+    """Where its rows are staged, in order; none where there are none, or it failed."""
+    rows: int = 0
+    """That were read, from its position on."""
     finished: bool = False
-    """Whether that was all of it."""
+    """Whether that was all of it, or of the section."""
     rescued: int = 0
     """Rows that did not fit and were kept as text."""
     bytes: int = 0
@@ -62,6 +64,16 @@ class FileResult:
     """Why it failed."""
     permanent: bool = False
     """Whether it will always fail so."""
+    section: int = 0
+    """Which one, from 0."""
+    sections: int = 1
+    """How many there are."""
+    seen: str | None = None
+    """What told the file that was read from another under the same name."""
+    superseded: bool = False
+    """Whether another version took its place, which is told of itself: nothing of it is read."""
+    is_whole: bool = False
+    """Whether it turned out that it must not be read in sections: it is not read yet."""
 
 
 class Fate(StrEnum):
@@ -89,6 +101,8 @@ class FileOutcome(_Stored):
     bytes: int = 0
     failures: int = 0
     error: str | None = None
+    is_whole: bool = False
+    """Whether it is to be read from first to last row, next time."""
 
 
 class Outcome(_Stored):
@@ -106,5 +120,37 @@ class Outcome(_Stored):
 
 
 def results_by_shard(results: Sequence[FileResult]) -> dict[str, FileResult]:
-    """Return the results of a claim, by shard."""
-    return {result.shard: result for result in results}
+    """Return the results of a claim, by shard, those of sections put together."""
+    sections: dict[str, list[FileResult]] = {}
+    for result in results:
+        sections.setdefault(result.shard, []).append(result)
+    return {shard: _joined(each) for shard, each in sections.items()}
+
+
+def _joined(sections: list[FileResult]) -> FileResult:
+    """Return the result of a file: its rows are all there, in order, or none is published."""
+    sections.sort(key=lambda each: each.section)
+    first = sections[0]
+    if len(sections) == 1 and first.sections == 1:
+        return first
+    for special in (
+        next((each for each in sections if each.superseded), None),
+        next((each for each in sections if each.permanent), None),
+        next((each for each in sections if each.error is not None), None),
+    ):
+        if special is not None:
+            return special
+    if [each.section for each in sections] != list(range(first.sections)):
+        return FileResult(first.shard, error="not all sections of it were read")
+    if any(each.seen != first.seen for each in sections):
+        return FileResult(first.shard, error="it changed while it was read")
+    if any(each.is_whole for each in sections):
+        return FileResult(first.shard, is_whole=True)
+    return FileResult(
+        first.shard,
+        tuple(stage for each in sections for stage in each.stages),
+        sum(each.rows for each in sections),
+        finished=all(each.finished for each in sections),
+        rescued=sum(each.rescued for each in sections),
+        bytes=sum(each.bytes for each in sections),
+    )

@@ -89,6 +89,11 @@ def stage_prefix(token: str, claim: int) -> str:
     return f"ingest.{token}.{claim}."
 
 
+def mark_prefix(token: str, claim: int) -> str:
+    """Return what the ids of the empty stages begin with that tell what a claim's tasks began."""
+    return f"ingest-began.{token}.{claim}."
+
+
 class Committer:
     """Commits claims of one pipeline.
 
@@ -133,8 +138,10 @@ class Committer:
         outcome = self._publish(claim, results_by_shard(results))
         # What is left is of tasks that were killed, and of files that are another pipeline's.
         with contextlib.suppress(WingsError):
-            prefix = stage_prefix(self._shared.token, claim.number)
-            self._publisher.abort(self._writer, (), prefix=prefix)
+            for prefix in (stage_prefix, mark_prefix):
+                self._publisher.abort(
+                    self._writer, (), prefix=prefix(self._shared.token, claim.number)
+                )
         self.acknowledge(claim)
         self._journal.mark_done(outcome)
         return outcome
@@ -162,9 +169,10 @@ class Committer:
             files = [file for file in claim.files if file.shard not in fenced]
             told = [self._told(file, results.get(file.shard)) for file in files]
             stages = [
-                result.stage
+                stage
                 for file in files
-                if (result := results.get(file.shard)) is not None and result.stage is not None
+                if (result := results.get(file.shard)) is not None and result.error is None
+                for stage in result.stages
             ]
             dead = [
                 DeadLetter(file, outcome.error or "", outcome.failures)
@@ -217,15 +225,18 @@ class Committer:
                 ),
             )
         state = ShardState.FINISHED if result.finished else ShardState.OPEN
+        next_position = file.position + result.rows
         return (
-            self._progress(file, result.next_position, state, None),
+            self._progress(file, next_position, state, None),
             FileOutcome(
                 shard=file.shard,
                 fate=Fate.FINISHED if result.finished else Fate.PARTIAL,
-                position=result.next_position,
-                rows=result.next_position - file.position,
+                position=next_position,
+                rows=result.rows,
                 rescued=result.rescued,
                 bytes=result.bytes,
+                failures=file.failures if result.is_whole else 0,
+                is_whole=result.is_whole,
             ),
         )
 
@@ -249,7 +260,7 @@ class Committer:
         for file in claim.files:
             now = found.get(file.shard)
             if now is None or now.standing is Standing.ENDED:
-                fate = Fate.FINISHED
+                fate = Fate.DEAD if now is not None and now.is_dead else Fate.FINISHED
             elif now.standing is Standing.FOREIGN:
                 fate = Fate.FENCED
             else:
@@ -262,6 +273,7 @@ class Committer:
                     position=position,
                     rows=max(0, position - file.position),
                     failures=0 if now is None else now.failures,
+                    error=None if now is None or now.standing is Standing.FOREIGN else now.error,
                 )
             )
         return Outcome(number=claim.number, published_at=now_us(), files=tuple(outcomes))

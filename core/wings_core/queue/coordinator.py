@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from wings_core.errors import WingsError
 from wings_core.queue.claims import Claim, ClaimedMessage, Fate, Outcome
 from wings_core.queue.interfaces import Queue, QueueMessage
 from wings_core.queue.journal import Journal
@@ -82,6 +81,7 @@ class QueueCoordinator:
         """Claims that are not done."""
         self._pruned_at: float | None = None
         self._renewed_at: float | None = None
+        self._lost = 0
         for claim in journal.open_claims():
             self._resume(claim)
 
@@ -123,39 +123,26 @@ class QueueCoordinator:
 
     def settle(self) -> None:
         """Take note of the claims that are done, and let go of their messages."""
-        with self._lock:
-            open_claims = list(self._open.values())
-        for claim in open_claims:
-            outcome = self._journal.outcome(claim.number)
-            if outcome is not None:
-                with self._lock:
-                    if self._open.pop(claim.number, None) is not None:
-                        self._note(outcome)
-            elif self._journal.is_read(claim.number):
-                with self._lock:
-                    self._local.await_commit(file.shard for file in claim.files)
+        self._note_done()
         self._release()
 
     def keep(self) -> None:
-        """Extend the messages whose deadlines near, and say that their files have an owner."""
-        self.settle()
-        now = self._clock()
-        seconds = self._settings.visibility_seconds
-        with self._lock:
-            due = [each.message for each in self._local.to_extend(now + EXTEND_AT * seconds)]
-            shards = [
-                shard for shard, each in self._local.files.items() if each.phase is not Phase.NEW
-            ]
-        for message in due:
-            deadline = self._queue.extend(message.receipt, seconds)
-            with self._lock:
-                self._local.extended(message.id, deadline)
-            if deadline is None:
-                _logger.info("message %s is lost: it may come again", message.id)
-        renewed_before = now - self._shared.commit_timeout_seconds / 2
-        if shards and (self._renewed_at is None or self._renewed_at < renewed_before):
-            self._shared.renew(shards)
-            self._renewed_at = now
+        """Extend the messages whose deadlines near, and say that their files have an owner.
+
+        Each is tried, whatever becomes of the others. A message that was not extended until its
+        deadline is lost, and counted as such.
+
+        Raises:
+            Exception: The first that one of them failed with; the same again is safe.
+        """
+        problems: list[Exception] = []
+        for step in (self._note_done, self._extend_due, self._renew, self._release):
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 - Whatever it is, the others are to be done.
+                problems.append(error)
+        if problems:
+            raise problems[0]
 
     def prune(self) -> int:
         """Forget files that ended long ago, if it is time; return how many."""
@@ -169,6 +156,59 @@ class QueueCoordinator:
         """Count this pipeline's files in a phase."""
         with self._lock:
             return self._local.count(phase)
+
+    @property
+    def lost(self) -> int:
+        """How many messages were not extended in time so far: they may be handed out again."""
+        with self._lock:
+            return self._lost
+
+    def _note_done(self) -> None:
+        with self._lock:
+            open_claims = list(self._open.values())
+        for claim in open_claims:
+            outcome = self._journal.outcome(claim.number)
+            if outcome is not None:
+                with self._lock:
+                    if self._open.pop(claim.number, None) is not None:
+                        self._note(outcome)
+            elif self._journal.is_read(claim.number):
+                with self._lock:
+                    self._local.await_commit(file.shard for file in claim.files)
+
+    def _extend_due(self) -> None:
+        seconds = self._settings.visibility_seconds
+        with self._lock:
+            before = self._clock() + EXTEND_AT * seconds
+            due = [each.message for each in self._local.to_extend(before)]
+        problem: Exception | None = None
+        for message in due:
+            deadline: float | None = message.deadline
+            if problem is None:
+                try:
+                    deadline = self._queue.extend(message.receipt, seconds)
+                except Exception as error:  # noqa: BLE001 - Raised below.
+                    problem = error  # The next ones would have to wait for the same.
+            if problem is not None and 0 < message.deadline <= self._clock():
+                deadline = None
+            with self._lock:
+                self._local.extended(message.id, deadline)
+                self._lost += deadline is None
+            if deadline is None:
+                _logger.warning("message %s is lost: it may come again", message.id)
+        if problem is not None:
+            raise problem
+
+    def _renew(self) -> None:
+        now = self._clock()
+        with self._lock:
+            shards = [
+                shard for shard, each in self._local.files.items() if each.phase is not Phase.NEW
+            ]
+        renewed_before = now - self._shared.commit_timeout_seconds / 2
+        if shards and (self._renewed_at is None or self._renewed_at < renewed_before):
+            self._shared.renew(shards)
+            self._renewed_at = now
 
     def _receive(self) -> None:
         settings = self._settings
@@ -223,6 +263,7 @@ class QueueCoordinator:
                     file.shard,
                     Standpoint(Standing.OWN, file.position, file.failures),
                     self._clock() + delay if delay else 0.0,
+                    is_whole=file.is_whole,
                 )
 
     def _resume(self, claim: Claim) -> None:
@@ -231,7 +272,7 @@ class QueueCoordinator:
             self._local.files[file.shard] = LocalFile(file, Phase.IN_PROGRESS)
         claimed = {file.shard for file in claim.files}
         for each in claim.messages:
-            message = QueueMessage(each.id, each.receipt, "", 0, 0.0)
+            message = QueueMessage(each.id, each.receipt, "", 0, deadline=0.0)  # Nobody knows it.
             # Of the files that are not claimed, nothing is known here: the message comes again.
             foreign = not claimed.issuperset(each.shards)
             self._local.resume(message, each.shards, claimed.intersection(each.shards))
@@ -243,32 +284,3 @@ class QueueCoordinator:
         for shard in shards:
             self._local.settle(shard, Standpoint(Standing.FOREIGN))
         self._local.release()
-
-
-class Keeper:
-    """Keeps what a coordinator holds, on a thread of its own, until it is closed.
-
-    Args:
-        coordinator: Whose messages are extended.
-        visibility_seconds: Of the messages: they are looked at ten times as often.
-    """
-
-    def __init__(self, coordinator: QueueCoordinator, visibility_seconds: float) -> None:
-        self._coordinator = coordinator
-        self._pause = max(0.05, visibility_seconds / 10)
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="wings-keeper", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop; blocks until a call that is under way has ended."""
-        self._closed.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._closed.wait(self._pause):
-            try:
-                self._coordinator.keep()
-            except WingsError as error:
-                # The messages may be lost, and come again: then their files tell what is done.
-                _logger.warning("messages could not be extended: %s", error)

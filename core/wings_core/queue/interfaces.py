@@ -41,6 +41,8 @@ class Queue(Protocol):
         Raises:
             Unavailable: The queue cannot be reached.
             InvalidArgument: There is no such queue.
+            Unauthenticated: The queue does not know who asks.
+            PermissionDenied: Who asks may not; all calls below may raise the last two as well.
         """
         ...
 
@@ -72,7 +74,12 @@ class Queue(Protocol):
         ...
 
     def pending(self) -> int | None:
-        """Return about how many messages wait to be handed out; None where nobody knows."""
+        """Return about how many messages wait to be handed out; None where nobody knows.
+
+        Raises:
+            Unavailable: The queue cannot be reached.
+            InvalidArgument: There is no such queue.
+        """
         ...
 
     def close(self) -> None:

@@ -94,13 +94,24 @@ class QueueLocalState:
         """Take in a message of a claim that an earlier process made."""
         self.messages[message.id] = LocalMessage(message, shards, waiting)
 
-    def settle(self, shard: str, standpoint: Standpoint, not_before: float = 0.0) -> None:
-        """Note whose a file is, and where it stands."""
+    def settle(
+        self,
+        shard: str,
+        standpoint: Standpoint,
+        not_before: float = 0.0,
+        *,
+        is_whole: bool = False,
+    ) -> None:
+        """Note whose a file is, where it stands, and whether it must be read whole."""
         local = self.files.get(shard)
         if local is None:
             return
         if standpoint.standing is Standing.OWN:
-            update = {"position": standpoint.position, "failures": standpoint.failures}
+            update = {
+                "position": standpoint.position,
+                "failures": standpoint.failures,
+                "is_whole": is_whole or local.file.is_whole,
+            }
             local.file = local.file.model_copy(update=update)
             local.phase, local.not_before = Phase.READY, not_before
             return

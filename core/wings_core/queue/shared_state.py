@@ -60,6 +60,10 @@ class Standpoint:
     standing: Standing
     position: int = 0
     failures: int = 0
+    is_dead: bool = False
+    """Whether it ended by being given up."""
+    error: str | None = None
+    """Why it failed last."""
 
 
 class QueueSharedState:
@@ -136,4 +140,5 @@ class QueueSharedState:
             standing = Standing.ENDED
         else:
             standing = Standing.OWN if shard.token == self.token else Standing.FOREIGN
-        return Standpoint(standing, shard.position, shard.failures)
+        is_dead = shard.state is ShardState.DEAD
+        return Standpoint(standing, shard.position, shard.failures, is_dead, shard.error)

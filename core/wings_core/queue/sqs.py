@@ -7,7 +7,14 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.errors import (
+    InvalidArgument,
+    InvalidRecordState,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+    WingsError,
+)
 from wings_core.queue.interfaces import Queue, QueueMessage
 
 CALL_MESSAGES_MAX = 10
@@ -19,8 +26,24 @@ WAIT_SECONDS_MAX = 20
 VISIBILITY_SECONDS_MAX = 43_200
 """The longest that SQS hides a message."""
 
-_LOST = ("ReceiptHandleIsInvalid", "InvalidParameterValue", "MessageNotInflight")
+_LOST = ("ReceiptHandleIsInvalid", "MessageNotInflight")
 _NO_QUEUE = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist")
+_INVALID = ("InvalidParameterValue", "InvalidAddress", "InvalidAttributeName", "MissingParameter")
+_UNKNOWN_CALLER = (
+    "ExpiredToken", "ExpiredTokenException", "IncompleteSignature", "InvalidClientTokenId",
+    "InvalidSecurity", "MissingAuthenticationToken", "SignatureDoesNotMatch",
+    "UnrecognizedClientException",
+)  # fmt: skip
+_DENIED = ("AccessDenied", "AccessDeniedException", "OptInRequired", "UnauthorizedOperation")
+
+
+_ERRORS: dict[str, type[WingsError]] = {
+    **dict.fromkeys(_LOST, InvalidRecordState),
+    **dict.fromkeys(_INVALID, InvalidArgument),
+    **dict.fromkeys(_UNKNOWN_CALLER, Unauthenticated),
+    **dict.fromkeys(_DENIED, PermissionDenied),
+}
+"""By what SQS calls them; others may pass."""
 
 
 class SqsQueue(Queue):
@@ -105,8 +128,8 @@ class SqsQueue(Queue):
                 self._client.change_message_visibility(
                     QueueUrl=self._url, ReceiptHandle=receipt, VisibilityTimeout=seconds
                 )
-        except _LostError:
-            return None
+        except (InvalidRecordState, InvalidArgument):
+            return None  # Of a message that is deleted, SQS says that the value is invalid.
         return began + seconds
 
     def acknowledge(self, receipts: Sequence[str]) -> None:
@@ -167,17 +190,13 @@ class SqsQueue(Queue):
             yield
         except faults.ClientError as error:
             code = error.response.get("Error", {}).get("Code", "")
-            if code in _LOST:
-                raise _LostError from None
             if code in _NO_QUEUE:
                 raise InvalidArgument(f"there is no queue {self._url}") from None
-            raise Unavailable(f"the queue {self._url}: {error}") from None
+            raise _ERRORS.get(code, Unavailable)(f"the queue {self._url}: {error}") from None
+        except (faults.NoCredentialsError, faults.PartialCredentialsError) as error:
+            raise Unauthenticated(f"the queue {self._url}: {error}") from None
         except faults.BotoCoreError as error:
             raise Unavailable(f"the queue {self._url}: {error}") from None
-
-
-class _LostError(Exception):
-    """A receipt is of no use any more."""
 
 
 def _seconds(seconds: float) -> int:

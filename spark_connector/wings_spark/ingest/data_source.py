@@ -24,12 +24,14 @@ from pyspark.sql.datasource import (
 
 from wings_core.errors import Internal, ResourceExhausted, Unavailable
 from wings_core.queue.commit import stage_prefix, writer_of
-from wings_core.queue.coordinator import Keeper, QueueCoordinator
+from wings_core.queue.coordinator import QueueCoordinator
 from wings_core.queue.journal import Journal
+from wings_core.queue.keeper import Keeper
 from wings_spark.ingest.connections import Connections
 from wings_spark.ingest.dead_letters import DeadLetters
+from wings_spark.ingest.plan import planned
 from wings_spark.ingest.settings import SourceSettings
-from wings_spark.ingest.work import Done, carry_out, split, works_of
+from wings_spark.ingest.work import Done, carry_out, works_of
 from wings_spark.spark_versions import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
@@ -123,6 +125,7 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._running = _Running(self._settings)
         running = self._running
         last = running.journal.last_done if start is None else int(start[CLAIM])
+        running.keeper.check(UNREACHABLE_SECONDS_MAX)
         try:
             running.last_claim = running.claim(last)
         except (Unavailable, ResourceExhausted) as error:
@@ -138,10 +141,15 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name.
-        """Return the last claim and how many messages wait, for the query's progress."""
+        """Return the last claim, how many messages wait and were lost, for the progress."""
         if self._running is None:
             return None
-        return {CLAIM: self._running.last_claim, "pending": self._running.pending}
+        running = self._running
+        return {
+            CLAIM: running.last_claim,
+            "pending": running.pending,
+            "lost": running.coordinator.lost,
+        }
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name.
         """Note that the query ends when the queue has nothing more, or cannot be asked."""
@@ -164,7 +172,7 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"claim {last} is not in the journal {journal.directory}: it does not belong to "
                 "this checkpoint"
             )
-        works = split(claim, journal.token, self._tasks)
+        works = planned(claim, journal.token, self._tasks, self._settings)
         return [WorkPartition(work.model_dump_json()) for work in works]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -186,7 +194,7 @@ class _Running:
         self._connections = Connections(settings)
         self.journal = self._connections.journal
         self.coordinator: QueueCoordinator = self._connections.coordinator()
-        self._keeper = Keeper(self.coordinator, settings.queue.visibility_seconds)
+        self.keeper = Keeper(self.coordinator, settings.queue.visibility_seconds)
         self.last_claim = 0
         self.pending: int | None = None
         self.failed_since: float | None = None
@@ -205,7 +213,7 @@ class _Running:
         return last if claim is None else claim.number
 
     def close(self) -> None:
-        self._keeper.close()
+        self.keeper.close()
         self._connections.close()
 
 

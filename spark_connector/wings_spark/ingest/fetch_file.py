@@ -1,20 +1,16 @@
 """Fetch file: from wherever it is to this machine's disk, in the version that was told of."""
 
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 
-from wings_core.queue.claims import ClaimedFile
+from wings_client.cli.files.sections import Section
 from wings_core.queue.notices import DedupKey
-from wings_spark.ingest.settings import FileSettings, SourceSettings
+from wings_spark.ingest.plan import FileSection
+from wings_spark.ingest.settings import SourceSettings
 
-if TYPE_CHECKING:
-    from obstore.store import S3Store
-
-_REGIONS = {"AWS_REGION", "AWS_DEFAULT_REGION"}
-
-FETCH_BYTES = 8 * 1024 * 1024
-"""How much is fetched at a time."""
+SUFFIX_CHARACTERS_MAX = 32
+"""Of a file's name that is kept where it is fetched to: what tells its format."""
 
 
 class FileError(Exception):
@@ -25,82 +21,80 @@ class SupersededError(Exception):
     """There is another version of a file than the one that was told of, which is gone."""
 
 
-def fetched(file: ClaimedFile, directory: Path, settings: SourceSettings) -> Path:
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A file on this machine's disk, or the part of it that a section needs."""
+
+    path: Path
+    section: Section | None = None
+    """Which rows of it; None: all."""
+    seen: str | None = None
+    """What tells it from another under the same name."""
+    check: Callable[[], None] = lambda: None
+    """Raises where the file changed since it was fetched, after it was read."""
+
+
+def fetched(section: FileSection, directory: Path, settings: SourceSettings) -> Fetched:
     """Return where a file's bytes are on this machine.
 
     Args:
-        file: Which.
+        section: Of which file, and which of its rows.
         directory: For what has to be written first.
         settings: Of the source.
 
     Raises:
         FileError: It is not there, or cannot be read.
         SupersededError: It is there in another version, and versions count.
+        WingsError: Where it is cannot be reached, or does not know who asks.
     """
-    versioned = settings.dedup_key is DedupKey.URI_AND_VERSION and file.version is not None
+    file = section.file
     if file.payload is not None:
         path = directory / "payload"
         path.write_text(file.payload, encoding="utf-8", errors="replace")
-        return path
+        return Fetched(path)
     if file.uri.startswith("s3://"):
-        return _fetched_from_s3(file, directory, settings.files, versioned=versioned)
+        from wings_spark.ingest.fetch_object import fetched_object
+
+        return fetched_object(section, directory / name_of(file.uri), settings)
     path = Path(file.uri)
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise FileError(f"{file.uri}: {error.strerror or error}") from None
+    version = settings.dedup_key is DedupKey.URI_AND_VERSION and settings.queue.kind == "directory"
+    expected = file.version if version else None
+    seen = _seen(path)
     if not path.is_file():
         raise FileError(f"{file.uri} is not a file")
-    if versioned and settings.queue.kind == "directory":
-        found = f"{status.st_size}-{status.st_mtime_ns}"
-        if found != file.version:
-            raise SupersededError(f"{file.uri} was overwritten: {file.version} is {found} now")
-    return path
+    if expected is not None and seen != expected:
+        raise SupersededError(f"{file.uri} was overwritten: {expected} is {seen} now")
+
+    def check() -> None:
+        now = _seen(path)
+        if expected is not None and now != expected:
+            raise SupersededError(f"{file.uri} was overwritten: {expected} is {now} now")
+        if now != seen:
+            raise FileError(f"{file.uri} changed while it was read: {seen} is {now} now")
+
+    return Fetched(path, section_of(section), seen, check)
 
 
-def _fetched_from_s3(
-    file: ClaimedFile, directory: Path, settings: FileSettings, *, versioned: bool
-) -> Path:
-    import obstore
-    from obstore.exceptions import BaseError, PreconditionError
-
-    bucket, _, key = file.uri.removeprefix("s3://").partition("/")
-    options: Any = {}
-    if versioned and file.version is not None:
-        if file.version.startswith("etag:"):
-            options["if_match"] = f'"{file.version.removeprefix("etag:")}"'
-        else:
-            options["version"] = file.version
-    path = directory / Path(key).name
-    try:
-        found = obstore.get(s3_store(bucket, settings), key, options=options)
-        with path.open("wb") as spooled:
-            for part in found.stream(min_chunk_size=FETCH_BYTES):
-                spooled.write(part)
-    except PreconditionError:
-        raise SupersededError(f"{file.uri} was overwritten: {file.version} is gone") from None
-    except FileNotFoundError:
-        raise FileError(f"{file.uri} is not there") from None
-    except (BaseError, OSError) as error:
-        raise FileError(f"{file.uri}: {str(error).splitlines()[0]:.300}") from None
-    return path
+def section_of(section: FileSection, *, is_alone: bool = False) -> Section | None:
+    """Return which rows of a file a section has; None: all."""
+    if section.count == 1:
+        return None
+    return Section(section.index, section.count, is_alone)
 
 
-def s3_store(bucket: str, settings: FileSettings) -> "S3Store":
-    """Return a bucket of S3; credentials are those of the environment.
+def name_of(uri: str) -> str:
+    """Return a name on a disk that tells a file's format, whatever its key is.
 
-    Raises:
-        FileError: obstore is not installed.
+    A key may be longer than names are, end with a slash, or be `..`.
     """
+    suffixes = "".join(PurePath(uri).suffixes[-2:])
+    is_plain = len(suffixes) <= SUFFIX_CHARACTERS_MAX and suffixes.isascii()
+    return f"file{suffixes if is_plain and suffixes.isprintable() else ''}"
+
+
+def _seen(path: Path) -> str:
     try:
-        from obstore.store import S3Store
-    except ImportError:
-        raise FileError("files in S3 need obstore: pip install 'wings-flight[objects]'") from None
-    config: dict[str, Any] = {}
-    if settings.region is not None or not _REGIONS & os.environ.keys():
-        config["region"] = settings.region or "us-east-1"
-    if settings.endpoint is not None:
-        config["endpoint"] = settings.endpoint
-    plain = (settings.endpoint or "").startswith("http:")
-    client: Any = {"allow_http": True} if plain else {}
-    return S3Store(bucket, client_options=client, **config)
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    return f"{status.st_size}-{status.st_mtime_ns}"

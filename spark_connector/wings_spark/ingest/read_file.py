@@ -14,12 +14,13 @@ from typing import Any
 import pyarrow as pa
 import typer
 
-from wings_client.cli.files.opened import open_file
+from wings_client.cli.files.opened import OpenFile, open_file
 from wings_client.cli.files.parts import PartCheck
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.queue.claims import ClaimedFile
 from wings_spark.ingest.fetch_file import FileError, SupersededError, fetched
+from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.rescue import Piece, rescued_pieces
 from wings_spark.ingest.settings import SourceSettings
 
@@ -32,10 +33,14 @@ arrow: Any = pa
 class Reading:
     """How far a file was read; changed as its batches are taken."""
 
-    next_position: int
-    """Rows that were read, those before the file's position included."""
+    rows: int = 0
+    """That were read, from the file's position on."""
     finished: bool = False
     rescued: int = 0
+    seen: str | None = None
+    """What tells the file from another under the same name."""
+    is_whole: bool = False
+    """Whether nothing was read, as it must not be read in sections."""
 
 
 class FileReader:
@@ -72,57 +77,71 @@ class FileReader:
         is_in_file = partition_key is not None and partition_key in self._row_schema.names
         self._check = PartCheck(self._row_schema, partition_key if is_in_file else None)
 
-    def batches(self, file: ClaimedFile, reading: Reading) -> Iterator[pa.RecordBatch]:
+    def batches(self, section: FileSection, reading: Reading) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file from its position on, up to as many as one batch may read.
 
         Args:
-            file: Which.
+            section: Of which file, and which of its rows.
             reading: Says afterwards how far it was read.
 
         Raises:
             FileError: It cannot be read, or a row of it does not fit.
             SupersededError: There is another version of it by now.
         """
+        file = section.file
         rows_max = self._settings.limits.rows_per_file
         end = None if rows_max is None else file.position + rows_max
-        row = 0
-        for piece in self._pieces(file):
-            first, row = row, row + piece.batch.num_rows
+        for first, piece in self._pieces(section, reading):
+            row = first + piece.batch.num_rows
             if row <= file.position:
                 continue
             if end is not None and first >= end:
                 return  # There is at least this row after the last one.
             skipped = max(0, file.position - first)
             kept = piece.sliced(skipped, row if end is None else min(row, end) - first - skipped)
-            reading.next_position += kept.batch.num_rows
+            reading.rows += kept.batch.num_rows
             reading.rescued += kept.batch.num_rows if kept.texts is not None else 0
             yield self._completed(kept, file, first + skipped)
             if end is not None and row > end:
                 return
-        reading.finished = True
+        reading.finished = not reading.is_whole
 
-    def _pieces(self, file: ClaimedFile) -> Iterator[Piece]:
-        """Yield all rows of a file, in order."""
+    def _pieces(self, section: FileSection, reading: Reading) -> Iterator[tuple[int, Piece]]:
+        """Yield all rows of a section, in order, with the number of the first in the file."""
+        file = section.file
         with ExitStack() as stack:
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="wings-ingest-")))
-            path = fetched(file, directory, self._settings)
+            found = fetched(section, directory, self._settings)
+            reading.seen = found.seen
             files = self._settings.files
-            if path.stat().st_size == 0:
+            if found.path.stat().st_size == 0:
                 return
             try:
-                opened = stack.enter_context(open_file(path, files.format, files.delimiter))
-                if self._rescued is not None:
-                    yield from rescued_pieces(opened, path, self._row_schema, files.delimiter)
+                opened = stack.enter_context(
+                    open_file(found.path, files.format, files.delimiter, section=found.section)
+                )
+                if opened.is_doubtful:
+                    reading.is_whole = True
                     return
-                for part in opened.rows.parts(self._row_schema):
-                    self._check.check(part)
-                    yield Piece(part.batch)
+                row = 0 if files.lineage.offset is None else opened.rows_before()
+                for piece in self._converted(opened):
+                    yield row, piece
+                    row += piece.batch.num_rows
+                found.check()
             except typer.BadParameter as error:
                 raise FileError(error.message) from None
             except WingsError as error:
                 raise FileError(error.message) from None
             except (OSError, pa.ArrowException) as error:
                 raise FileError(f"{file.uri}: {error!s:.300}") from None
+
+    def _converted(self, opened: OpenFile) -> Iterator[Piece]:
+        if self._rescued is not None:
+            yield from rescued_pieces(opened, self._row_schema)
+            return
+        for part in opened.rows.parts(self._row_schema):
+            self._check.check(part)
+            yield Piece(part.batch)
 
     def _completed(self, piece: Piece, file: ClaimedFile, first: int) -> pa.RecordBatch:
         """Return rows with the columns that the source adds."""

@@ -7,7 +7,6 @@ which costs a few conversions for each of them.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -44,16 +43,12 @@ class Piece:
         return Piece(self.batch.slice(first, rows), texts)
 
 
-def rescued_pieces(
-    file: OpenFile, path: Path, schema: pa.Schema, delimiter: str | None
-) -> Iterator[Piece]:
+def rescued_pieces(file: OpenFile, schema: pa.Schema) -> Iterator[Piece]:
     """Yield the rows of a file, in order, those that do not fit as texts.
 
     Args:
         file: Opened, and not read yet.
-        path: Where it is.
         schema: Of the rows that fit.
-        delimiter: Of CSV.
 
     Raises:
         WingsError: The file itself is damaged.

@@ -34,7 +34,11 @@ def check(settings: SourceSettings) -> None:
     Raises:
         WingsError: One of them does not; the message says what.
     """
-    open_queue(settings).close()
+    queue = open_queue(settings)
+    try:
+        queue.pending()
+    finally:
+        queue.close()
     with wings_client.connect(settings.target.endpoint) as client:
         topic = client.topic(settings.target.topic)
     FileReader(settings, topic.schema, topic.partition_key)

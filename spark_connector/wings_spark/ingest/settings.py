@@ -138,6 +138,8 @@ class LimitSettings(_Section):
     """As far as sizes are told; one file may be larger."""
     rows_per_file: Annotated[int, Field(ge=1)] | None = None
     """Of one file in one batch: the rest comes with later ones. Absent: all."""
+    split_bytes: Annotated[int, Field(ge=1)] = 32 * 1024 * 1024
+    """A file of more is read by several tasks, in sections of about this size, where it can be."""
     trigger_seconds: Seconds = 1.0
     commit_timeout_seconds: Annotated[float, Field(ge=1, le=86_400)] = 60.0
     """An owner of files that was not heard of for twice as long is replaced."""

@@ -195,7 +195,7 @@ def _listed_in_s3(
 ) -> Iterator[tuple[str, str | None, int]]:
     import obstore
 
-    from wings_spark.ingest.fetch_file import s3_store
+    from wings_spark.ingest.fetch_object import s3_store
 
     bucket, _, prefix = place.removeprefix("s3://").partition("/")
     store = s3_store(bucket, files)

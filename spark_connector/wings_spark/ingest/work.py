@@ -1,34 +1,29 @@
-"""Work: files that one task reads and stages, each in a stage of its own."""
+"""Work: what one task reads and stages, each file or section of one in a stage of its own.
+
+A section that is begun is marked by an empty stage, so that a later try of the same work finds out
+at what an earlier one ended. Where its process alone ended, the file is to blame: that counts as a
+try of the file, and its neighbours go on. Where the pipeline ended as a whole, the file is tried
+again, but not for ever.
+"""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from uuid import uuid4
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
 
 import wings_client
 from wings_client import Client, Topic
 from wings_core.errors import BatchTooLarge, InvalidArgument
-from wings_core.queue.claims import Claim, ClaimedFile, FileResult
+from wings_core.queue.claims import FileResult
 from wings_core.queue.commit import stage_prefix, writer_of
+from wings_spark.ingest.plan import FileSection, Work
 from wings_spark.ingest.read_file import FileError, FileReader, Reading, SupersededError
 from wings_spark.ingest.settings import SourceSettings
 
 STAGE_SECONDS_MAX = 24 * 3600.0
 """How long one file may take; a server sweeps what was left for as long, unless set otherwise."""
-
-
-class Work(BaseModel):
-    """What a task does; goes to it as JSON."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    claim: int
-    token: str
-    """The pipeline's."""
-    files: tuple[ClaimedFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +33,6 @@ class Done:
     claim: int
     results: tuple[FileResult, ...]
     """None where the claim had been published before."""
-
-
-def split(claim: Claim, token: str, tasks_max: int) -> list[Work]:
-    """Share out a claim's files to tasks by size, the largest first; files keep their order."""
-    loads = [0] * max(1, min(tasks_max, len(claim.files)))
-    shares: list[list[int]] = [[] for _ in loads]
-    by_size = sorted(range(len(claim.files)), key=lambda index: -(claim.files[index].size or 1))
-    for index in by_size:
-        lightest = loads.index(min(loads))
-        loads[lightest] += claim.files[index].size or 1
-        shares[lightest].append(index)
-    return [
-        Work(
-            claim=claim.number,
-            token=token,
-            files=tuple(claim.files[index] for index in sorted(share)),
-        )
-        for share in shares
-    ]
 
 
 def carry_out(settings: SourceSettings, works: Sequence[Work]) -> list[Done]:
@@ -71,58 +47,97 @@ def carry_out(settings: SourceSettings, works: Sequence[Work]) -> list[Done]:
         done: list[Done] = []
         for work in works:
             writer = writer_of(settings.name, work.token)
-            if client.abort(writer, (), work.claim).published is True:
+            aborted = client.abort(writer, (), work.claim, prefix=work.marks)
+            if aborted.published is True:
                 done.append(Done(work.claim, ()))
                 continue
             topic = client.topic(settings.target.topic)
             reader = FileReader(settings, topic.schema, topic.partition_key)
-            results = tuple(_stage(client, topic, reader, work, file) for file in work.files)
-            done.append(Done(work.claim, results))
+            task = _Task(client, topic, reader, work, settings.limits.max_delivery_attempts)
+            done.append(Done(work.claim, tuple(task.results(aborted.deleted))))
         return done
 
 
-def _stage(
-    client: Client, topic: Topic, reader: FileReader, work: Work, file: ClaimedFile
-) -> FileResult:
-    """Read and stage one file; what is wrong with it is in the result."""
-    if file.problem is not None:
-        return FileResult(file.shard, error=file.problem, permanent=True)
-    try:
-        return _staged(client, topic, reader, work, file)
-    except SupersededError as error:
-        if file.position == 0:
-            return FileResult(file.shard, None, 0, finished=True)
-        return FileResult(file.shard, error=str(error), permanent=True)
-    except FileError as error:
-        return FileResult(file.shard, error=str(error))
-    except (InvalidArgument, BatchTooLarge) as error:
-        # What the server refuses rows with.
-        return FileResult(file.shard, error=error.message)
+@dataclass(frozen=True, slots=True)
+class _Task:
+    client: Client
+    topic: Topic
+    reader: FileReader
+    work: Work
+    attempts_max: int
 
+    def results(self, marks: Sequence[str]) -> Iterator[FileResult]:
+        """Read all sections, but one that ended an earlier try.
 
-def _staged(
-    client: Client, topic: Topic, reader: FileReader, work: Work, file: ClaimedFile
-) -> FileResult:
-    reading = Reading(file.position)
-    batches = reader.batches(file, reading)
-    first = next(batches, None)
-    if first is None:
-        return FileResult(file.shard, None, reading.next_position, reading.finished)
-    # Left by an error, the stage is deleted.
-    stage_id = f"{stage_prefix(work.token, work.claim)}{uuid4()}"
-    with client.stage(topic, stage_id, seconds_max=STAGE_SECONDS_MAX) as stage:
-        stage.write(first)
-        for batch in batches:
-            stage.write(batch)
-    staged = stage.close()
-    return FileResult(
-        file.shard,
-        staged.stage,
-        reading.next_position,
-        reading.finished,
-        reading.rescued,
-        staged.bytes,
-    )
+        Args:
+            marks: What earlier tries of this work left behind.
+        """
+        begun = self.work.last_begun(marks)
+        for section in self.work.sections:
+            ends = 0
+            if begun is not None and begun[0] == section:
+                _, ends, is_of_this_plan = begun
+                if is_of_this_plan:
+                    yield self._failed(section, "the process that read it ended")
+                    continue
+                ends += 1
+                if ends >= self.attempts_max:
+                    error = f"the pipeline ended {ends} times while it was read"
+                    yield self._failed(section, error, permanent=True)
+                    continue
+            result = self._result(section, ends)
+            yield replace(result, section=section.index, sections=section.count)
+
+    def _failed(self, section: FileSection, error: str, *, permanent: bool = False) -> FileResult:
+        return FileResult(
+            section.file.shard,
+            error=error,
+            permanent=permanent,
+            section=section.index,
+            sections=section.count,
+        )
+
+    def _result(self, section: FileSection, ends: int) -> FileResult:
+        """Read and stage one section; what is wrong with it is in the result."""
+        file = section.file
+        if file.problem is not None:
+            return FileResult(file.shard, error=file.problem, permanent=True)
+        with self.client.stage(self.topic, self.work.mark(section, ends)):
+            pass  # It is durable once it is closed.
+        try:
+            return self._staged(section)
+        except SupersededError as error:
+            if file.position == 0:
+                return FileResult(file.shard, finished=True, superseded=True)
+            return FileResult(file.shard, error=str(error), permanent=True)
+        except FileError as error:
+            return FileResult(file.shard, error=str(error))
+        except (InvalidArgument, BatchTooLarge) as error:
+            # What the server refuses rows with.
+            return FileResult(file.shard, error=error.message)
+
+    def _staged(self, section: FileSection) -> FileResult:
+        reading = Reading()
+        batches = self.reader.batches(section, reading)
+        first = next(batches, None)
+        result = FileResult(section.file.shard)
+        if first is not None:
+            # Left by an error, the stage is deleted.
+            stage_id = f"{stage_prefix(self.work.token, self.work.claim)}{uuid4()}"
+            with self.client.stage(self.topic, stage_id, seconds_max=STAGE_SECONDS_MAX) as stage:
+                stage.write(first)
+                for batch in batches:
+                    stage.write(batch)
+            staged = stage.close()
+            result = replace(result, stages=(staged.stage,), bytes=staged.bytes)
+        return replace(
+            result,
+            rows=reading.rows,
+            finished=reading.finished,
+            rescued=reading.rescued,
+            seen=reading.seen,
+            is_whole=reading.is_whole,
+        )
 
 
 def works_of(batches: Iterator[pa.RecordBatch]) -> list[Work]:

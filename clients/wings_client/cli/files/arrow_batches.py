@@ -1,6 +1,8 @@
 """Parquet and Arrow IPC: batches as they are, cast to the topic's types."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from wings_client._cast import Caster
 from wings_client._plain import plain_schema
 from wings_client.cli.files.formats import ARROW_FILE
 from wings_client.cli.files.parts import Part, cast_part
+from wings_client.cli.files.sections import Section
 from wings_client.cli.files.source import Source, SourceFile
 from wings_core.errors import InvalidArgument
 
@@ -34,12 +37,17 @@ class ParquetRows:
     Args:
         source: Told how far it is read.
         path: Where it is; None for standard input, which Parquet cannot be read from.
+        section: Which row groups are read; None: all.
+
+    Attributes:
+        rows: How many are read.
+        rows_before: How many rows of the file come before them.
 
     Raises:
         InvalidArgument: Not a Parquet file.
     """
 
-    def __init__(self, source: Source, path: Path | None) -> None:
+    def __init__(self, source: Source, path: Path | None, section: Section | None = None) -> None:
         self._source = source
         if path is None or not source.is_plain:
             raise typer.BadParameter(
@@ -49,7 +57,11 @@ class ParquetRows:
             self._file: Any = pyarrow.parquet.ParquetFile(path, memory_map=True)
         except pa.ArrowInvalid as error:
             raise InvalidArgument(f"{path}: {error!s:.300}") from None
-        self.rows: int = self._file.metadata.num_rows
+        about = self._file.metadata
+        self._groups = groups_of(about, section or Section(0, 1))
+        rows = [about.row_group(group).num_rows for group in range(self._groups.stop)]
+        self.rows: int = sum(rows[self._groups.start :])
+        self.rows_before: int = sum(rows[: self._groups.start])
 
     def schema(self) -> pa.Schema:
         """Return the file's columns, without types that only encode others."""
@@ -57,12 +69,31 @@ class ParquetRows:
 
     def parts(self, schema: pa.Schema) -> Iterator[Part]:
         """Yield its rows; see `Rows.parts`."""
-        batches = self._file.iter_batches(batch_size=BATCH_ROWS)
+        groups = list(self._groups)
+        batches = self._file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups)
+        found = self._file.schema_arrow
         rows = 0
-        for part in cast_parts(_readable(batches, "Parquet"), self._file.schema_arrow, schema):
+        for part in cast_parts(_readable(batches, "Parquet"), found, schema, self.rows_before):
             rows += part.batch.num_rows
             self._source.position = (self._source.size or 0) * rows // max(1, self.rows)
             yield part
+
+
+def groups_of(about: Any, section: Section) -> range:
+    """Return the row groups of a section: those whose middle is in its part of the bytes.
+
+    Args:
+        about: The metadata of a Parquet file.
+        section: Which.
+    """
+    sizes = [about.row_group(group).total_byte_size for group in range(about.num_row_groups)]
+    total = max(1, sum(sizes))
+    ends = list(accumulate(sizes))
+    owners = [
+        min(section.count - 1, (2 * end - size) * section.count // (2 * total))
+        for end, size in zip(ends, sizes, strict=True)
+    ]
+    return range(bisect_left(owners, section.index), bisect_right(owners, section.index))
 
 
 class ArrowRows:
@@ -74,13 +105,18 @@ class ArrowRows:
     Args:
         source: Its bytes.
         path: Where it is; None for standard input.
+        section: Which batches of a file are read, all of a stream by the first one; None: all.
+
+    Attributes:
+        rows_before: How many rows of the file come before those that are read.
 
     Raises:
         InvalidArgument: Not Arrow IPC.
     """
 
-    def __init__(self, source: Source, path: Path | None) -> None:
+    def __init__(self, source: Source, path: Path | None, section: Section | None = None) -> None:
         self.rows: int | None = None
+        self.rows_before = 0
         self._source = source
         self._mapped: Any = None
         if path is not None and source.is_plain and source.size:
@@ -88,9 +124,16 @@ class ArrowRows:
         else:
             file = pa.PythonFile(SourceFile(source), "r")
         try:
-            if self._is_file():
-                file.read(_FILE_HEAD_BYTES)
-            self._reader: Any = pa.ipc.open_stream(file)
+            self._reader: Any
+            if section is not None and self._mapped is not None and self._is_file():
+                self._reader = _FileSection(self._mapped, section)
+                self.rows_before = self._reader.rows_before
+            else:
+                if self._is_file():
+                    file.read(_FILE_HEAD_BYTES)
+                self._reader = pa.ipc.open_stream(file)
+                if section is not None and section.index > 0:
+                    self._reader = _Nothing(self._reader.schema)
         except (pa.ArrowInvalid, OSError) as error:
             raise InvalidArgument(f"not Arrow IPC: {error!s:.300}") from None
 
@@ -101,7 +144,7 @@ class ArrowRows:
     def parts(self, schema: pa.Schema) -> Iterator[Part]:
         """Yield its rows; see `Rows.parts`."""
         batches = gathered(_readable(self._reader, "Arrow IPC"))
-        for part in cast_parts(batches, self._reader.schema, schema):
+        for part in cast_parts(batches, self._reader.schema, schema, self.rows_before):
             if self._mapped is not None:
                 self._source.position = self._mapped.tell()
             yield part
@@ -112,16 +155,49 @@ class ArrowRows:
         return self._mapped.read_at(len(ARROW_FILE), 0) == ARROW_FILE
 
 
+class _FileSection:
+    """Some of the batches of an IPC file."""
+
+    def __init__(self, file: Any, section: Section) -> None:
+        self._reader: Any = arrow.ipc.open_file(file)
+        first, end = section.of(self._reader.num_record_batches)
+        self._batches = range(first, end)
+        self.schema: pa.Schema = self._reader.schema
+        # With one column alone, as little as can be is decompressed.
+        options = arrow.ipc.IpcReadOptions(included_fields=[0] if len(self.schema) else [])
+        counted: Any = arrow.ipc.open_file(file, options=options)
+        self.rows_before = sum(counted.get_batch(index).num_rows for index in range(first))
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return (self._reader.get_batch(index) for index in self._batches)
+
+
+class _Nothing:
+    """A section without batches."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return iter(())
+
+
 def cast_parts(
-    batches: Iterable[pa.RecordBatch], source: pa.Schema, schema: pa.Schema
+    batches: Iterable[pa.RecordBatch], source: pa.Schema, schema: pa.Schema, rows_before: int = 0
 ) -> Iterator[Part]:
     """Yield batches cast to a schema, columns found by name.
+
+    Args:
+        batches: Of a file.
+        source: Their columns.
+        schema: What they are cast to.
+        rows_before: How many rows of the file come before them.
 
     Raises:
         SchemaMismatch: A column or a value does not fit.
     """
     caster = Caster(source, schema)
-    rows = 0
+    rows = rows_before
     for batch in batches:
         yield cast_part(caster, batch, lambda index, rows=rows: f"row {rows + index + 1}")
         rows += batch.num_rows

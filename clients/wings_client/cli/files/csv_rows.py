@@ -16,6 +16,7 @@ import pyarrow.csv
 from wings_client._cast import Caster
 from wings_client.cli.files.csv_lines import CONVERT, column_names, is_open, line_of
 from wings_client.cli.files.parts import Part, cast_part, settled_type
+from wings_client.cli.files.sections import Blank
 from wings_client.cli.files.source import BLOCK_BYTES, HEAD_BYTES, CsvFile, Head, Source
 from wings_client.cli.values import bad_row
 from wings_core.arrow_types import fields_of
@@ -57,6 +58,11 @@ class CsvRows:
         self._delimiter = delimiter
         self._path = path
         self._names = column_names(source.head(), delimiter)
+
+    @property
+    def blank(self) -> Blank:
+        """Which lines are no rows."""
+        return Blank.NONE if len(self._names) == 1 else Blank.EMPTY
 
     def schema(self) -> pa.Schema:
         """Infer columns from the first rows.
@@ -130,7 +136,7 @@ class CsvRows:
                     delimiter=self._delimiter,
                     newlines_in_values=True,
                     # Where there is one column, an empty line is a row without a value.
-                    ignore_empty_lines=len(self._names) > 1,
+                    ignore_empty_lines=self.blank is Blank.EMPTY,
                 ),
                 pyarrow.csv.ConvertOptions(
                     column_types=types,
@@ -195,7 +201,9 @@ class CsvRows:
     def _place(self, row: int, file: CsvFile) -> str:
         """Say where a row is: its line, where that can be known."""
         if file.is_plain:
-            return f"line {row + 1}"
+            return self._source.line(row + 1)
+        if self._source.ranges:
+            return f"row {row} after byte {self._source.ranges[-1][0]}"
         line = None if self._path is None else self._line_of(self._path, row)
         return f"row {row}" if line is None else f"line {line}"
 

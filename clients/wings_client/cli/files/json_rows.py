@@ -3,7 +3,7 @@
 import codecs
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -79,6 +79,8 @@ class LineBlock:
     text: bytes
     first: int
     """The first line's number, from 1."""
+    line: Callable[[int], str]
+    """Says where in the file the line of a number is."""
 
     @cached_property
     def rows(self) -> list[bytes]:
@@ -93,7 +95,7 @@ class LineBlock:
 
     def place(self, index: int) -> str:
         """Say where a row is."""
-        return f"line {self.numbers[index]}"
+        return self.line(self.numbers[index])
 
     def array(self) -> tuple[bytes, int]:
         """Return the lines as one JSON array, and how many there are; none if one is empty."""
@@ -146,16 +148,16 @@ def line_blocks(source: Source) -> Iterator[LineBlock]:
         block = source.read()
         ended = source.ended
         data = rest + block
-        if first == 1:
+        if first == 1 and not source.begins_within:
             data = data.removeprefix(_BOM)
         cut = len(data) if ended else data.rfind(b"\n") + 1
         rest = data[cut:]
         if len(rest) > ROW_BYTES_MAX:
             number = first + data.count(b"\n")
-            raise bad_row(f"line {number}", f"longer than {ROW_BYTES_MAX} bytes")
+            raise bad_row(source.line(number), f"longer than {ROW_BYTES_MAX} bytes")
         text = data[:cut]
         if text and not text.isspace():
-            yield LineBlock(text, first)
+            yield LineBlock(text, first, source.line)
         first += text.count(b"\n")
 
 

@@ -1,6 +1,6 @@
 """Opening a file: its format, its reader, and the columns that a topic for it would have."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +9,25 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import typer
 
-from wings_client.cli.files.formats import FileFormat, format_by_content, format_by_name
-from wings_client.cli.files.parts import Rows, settled_type
+from wings_client.cli.files.formats import (
+    FileFormat,
+    compression_of,
+    format_by_content,
+    format_by_name,
+)
+from wings_client.cli.files.parts import HasRowsBefore, Rows, settled_type
+from wings_client.cli.files.sections import (
+    Blank,
+    Range,
+    Section,
+    csv_ranges,
+    has_quote,
+    line_ranges,
+    rows_in,
+)
 from wings_client.cli.files.source import Source
 from wings_core.arrow_types import fields_of
+from wings_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
@@ -26,6 +41,7 @@ class OpenFile:
     format: FileFormat
     rows: Rows
     source: Source
+    path: Path | None = None
 
     @property
     def total(self) -> int | None:
@@ -36,6 +52,33 @@ class OpenFile:
     def position(self) -> int:
         """How many bytes were read."""
         return self.source.position
+
+    def rows_before(self) -> int:
+        """Return how many rows of the file come before those of the section; reads those."""
+        if isinstance(self.rows, HasRowsBefore):
+            return self.rows.rows_before
+        if not self.source.ranges or self.path is None:
+            return 0
+        *names, (first, _) = self.source.ranges
+        begin = names[0][1] if names else 0
+        return rows_in(self.path, (begin, first), self._blank())
+
+    def _blank(self) -> Blank:
+        if self.format is not FileFormat.CSV:
+            return Blank.SPACES
+        from wings_client.cli.files.csv_rows import CsvRows
+
+        assert isinstance(self.rows, CsvRows), "CSV is read so"
+        return self.rows.blank
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the section may begin or end within a value, so that all must be read as one."""
+        if self.format is not FileFormat.CSV or not self.source.ranges or self.path is None:
+            return False
+        (_, begin), lines = self.source.ranges
+        is_all = lines == (begin, self.path.stat().st_size)
+        return not is_all and has_quote(self.path, lines)
 
     def schema(self, fields: "Mapping[str, ArrowField]") -> pa.Schema:
         """Return the columns for a topic.
@@ -70,6 +113,7 @@ def open_file(
     given: FileFormat | None = None,
     delimiter: str | None = None,
     encoding: str | None = None,
+    section: Section | None = None,
 ) -> Generator[OpenFile]:
     """Open a file to read its rows.
 
@@ -78,13 +122,17 @@ def open_file(
         given: Its format; None: told by its name, else by its first bytes.
         delimiter: Of CSV; None: a tab for `.tsv`, else a comma.
         encoding: Of CSV, as Python names it; None: UTF-8.
+        section: Which rows of it, where it is lines, CSV, Parquet or Arrow, and not compressed;
+            None: all.
 
     Raises:
         typer.BadParameter: Its format is not known, or standard input cannot be read in it; or it
             has no encoding.
-        InvalidArgument: It is not of that format.
+        InvalidArgument: It is not of that format, or cannot be read in sections.
     """
-    with Source(path, encoding) as source:
+    ranges = None if section is None or path is None else _ranges(path, given, section)
+    is_alone = section is not None and section.is_alone
+    with Source(path, encoding, ranges, is_alone=is_alone) as source:
         name = "standard input" if path is None else str(path)
         found = given or (None if path is None else format_by_name(path))
         if found is None:
@@ -93,7 +141,7 @@ def open_file(
             raise typer.BadParameter(
                 f"goes with CSV; {name} is {found.value}", param_hint="--encoding"
             )
-        yield OpenFile(name, found, _rows(source, path, found, delimiter), source)
+        yield OpenFile(name, found, _rows(source, path, found, delimiter, section), source, path)
 
 
 def infer_schema(
@@ -107,16 +155,35 @@ def infer_schema(
         return file.schema(fields)
 
 
-def _rows(source: Source, path: Path | None, wanted: FileFormat, delimiter: str | None) -> Rows:
+def _ranges(path: Path, given: FileFormat | None, section: Section) -> Sequence[Range] | None:
+    """Return the bytes of a section of lines; None where they do not say which rows it has."""
+    if compression_of(path) is None:
+        wanted = given or format_by_name(path)
+        if wanted in (FileFormat.JSONL, FileFormat.CSV):
+            ranges = line_ranges if wanted is FileFormat.JSONL else csv_ranges
+            with path.open("rb") as file:
+                return ranges(file, path.stat().st_size, section)
+        if wanted in (FileFormat.PARQUET, FileFormat.ARROW):
+            return None
+    raise InvalidArgument(f"{path} cannot be read in sections")
+
+
+def _rows(
+    source: Source,
+    path: Path | None,
+    wanted: FileFormat,
+    delimiter: str | None,
+    section: Section | None,
+) -> Rows:
     # Imported here: a command's start is not to wait for readers of other formats.
     if wanted is FileFormat.PARQUET:
         from wings_client.cli.files.arrow_batches import ParquetRows
 
-        return ParquetRows(source, path)
+        return ParquetRows(source, path, section)
     if wanted is FileFormat.ARROW:
         from wings_client.cli.files.arrow_batches import ArrowRows
 
-        return ArrowRows(source, path)
+        return ArrowRows(source, path, section)
     if wanted is FileFormat.CSV:
         from wings_client.cli.files.csv_rows import CsvRows
 

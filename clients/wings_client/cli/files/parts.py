@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -39,6 +39,13 @@ class Rows(Protocol):
             InvalidArgument: The file is not what it should be.
         """
         ...
+
+
+@runtime_checkable
+class HasRowsBefore(Protocol):
+    """Rows that know how many of the file come before them."""
+
+    rows_before: int
 
 
 class PartCheck:

@@ -6,12 +6,14 @@ import os
 import select
 import stat
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
 
 from wings_client.cli.files.formats import compression_of
+from wings_client.cli.files.sections import Range, lines_in
 from wings_core.errors import InvalidArgument
 
 arrow: Any = pa
@@ -37,16 +39,31 @@ class Source:
     Args:
         path: Of a file; None for standard input.
         encoding: Of the text that it is, which is read as UTF-8 then; None: bytes as they are.
+        ranges: Of the bytes of a file on a disk that are read, in order, as if they were all; None:
+            all of them.
+        is_alone: Whether the file has no other bytes than those.
 
     Attributes:
         size: In bytes; None where it is not known.
         position: How much of that was read; whoever reads the file otherwise keeps it.
         encoding: As it was given.
         is_plain: Whether it is a file on a disk, not compressed, which can be mapped.
+        ranges: As they were given.
     """
 
-    def __init__(self, path: Path | None, encoding: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        encoding: str | None = None,
+        ranges: Sequence[Range] | None = None,
+        *,
+        is_alone: bool = False,
+    ) -> None:
         self.encoding = encoding
+        self.ranges = ranges
+        self._path = path
+        self._is_alone = is_alone
+        self._unread: list[Range] = [] if ranges is None else list(ranges)
         self.size: int | None = None
         self.position = 0
         self._head: bytes | None = None
@@ -67,6 +84,10 @@ class Source:
                 self._compressed = arrow.CompressedInputStream(self._file, compression)
         self._is_pipe = not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
         self.is_plain = path is not None and not self._is_pipe and self._compressed is None
+        if ranges is not None:
+            assert self.is_plain, "only bytes of a file on a disk can be chosen"
+            self.is_plain = False
+            self.size = sum(end - first for first, end in ranges)
 
     def head(self) -> bytes:
         """Return what comes first, up to `HEAD_BYTES`; it is read again later."""
@@ -85,6 +106,21 @@ class Source:
             return block
         self._head = b""
         return self._read(bytes_max, QUIET_SECONDS)
+
+    def line(self, number: int) -> str:
+        """Say where a line is, by its number from 1 among those that are read."""
+        if not self.ranges or self._path is None:
+            return f"line {number}"
+        first = self.ranges[-1][0]
+        before = sum(lines_in(self._path, each) for each in self.ranges[:-1])
+        if self._is_alone:
+            return f"line {number - before} after byte {first}"
+        return f"line {number - before + lines_in(self._path, (0, first))}"
+
+    @property
+    def begins_within(self) -> bool:
+        """Whether what is read begins within the file."""
+        return bool(self.ranges) and self.ranges[0][0] > 0
 
     @property
     def head_is_all(self) -> bool:
@@ -142,6 +178,8 @@ class Source:
         return found
 
     def _read_some(self, bytes_max: int) -> bytes:
+        if self.ranges is not None:
+            return self._read_ranges(bytes_max)
         if self._compressed is None:
             block = self._file.read(bytes_max) or b""
             self.position += len(block)
@@ -152,6 +190,20 @@ class Source:
             raise InvalidArgument(f"the compressed data is damaged: {error!s:.200}") from None
         self.position = self._file.tell() if not self._is_pipe else 0
         return block
+
+    def _read_ranges(self, bytes_max: int) -> bytes:
+        while self._unread:
+            first, end = self._unread[0]
+            self._file.seek(first)
+            block = self._file.read(min(bytes_max, end - first)) or b""
+            if first + len(block) < end and block:
+                self._unread[0] = (first + len(block), end)
+            else:
+                del self._unread[0]
+            if block:
+                self.position += len(block)
+                return block
+        return b""
 
     def _has_more(self, seconds: float) -> bool:
         if self._decoded:

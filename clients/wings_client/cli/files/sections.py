@@ -1,0 +1,171 @@
+"""Sections: a file that several readers share, each its own rows, which are all of them together.
+
+Lines are cut at bytes, and belong to the section in which they begin. Which bytes those are is told
+from the file alone, so that readers who never meet agree. A value of CSV may hold line ends between
+quotes: where a quote comes early, the first section is the whole file. One that comes later is told
+of by its reader, as the others cannot know by then what is a row (`has_quote`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+Range = tuple[int, int]
+"""Of bytes: the first, and the end, which is exclusive."""
+
+SAMPLE_BYTES = 1024 * 1024
+"""Of CSV after the names: with a quote in them, a file is read by one reader."""
+
+NAMES_BYTES_MAX = 1024 * 1024
+"""The names of CSV must end before."""
+
+_BLOCK_BYTES = 4 * 1024 * 1024
+_LINE_BYTES = 64 * 1024
+"""How much is looked at for the end of a line at a time."""
+
+_QUOTE = b'"'
+_MAY_BE_BLANK = (b"\n\n", b"\n\r", b"\n ", b"\n\t", b"\n\x0b", b"\n\x0c")
+"""How a line begins that may hold nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One of several, counted from 0."""
+
+    index: int
+    count: int
+    is_alone: bool = False
+    """Whether of the file nothing is there but what this section needs."""
+
+    def of(self, total: int) -> Range:
+        """Return which of so many things are this section's."""
+        return total * self.index // self.count, total * (self.index + 1) // self.count
+
+
+class Blank(Enum):
+    """Which lines are no rows."""
+
+    NONE = "none"
+    EMPTY = "empty"
+    SPACES = "spaces"
+    """Those of nothing but white space."""
+
+
+class Readable(Protocol):
+    """What can be read from anywhere in it."""
+
+    def seek(self, offset: int, /) -> object:
+        """Go to a byte."""
+        ...
+
+    def read(self, size: int, /) -> bytes:
+        """Return as many bytes from there on, or as many as there are."""
+        ...
+
+
+def line_ranges(file: Readable, size: int, section: Section) -> tuple[Range, ...]:
+    """Return the bytes of a section's lines, of a file that is nothing but lines.
+
+    Args:
+        file: Its bytes.
+        size: How many there are.
+        section: Which.
+    """
+    return (_cut(file, section, 0, size),)
+
+
+def csv_ranges(file: Readable, size: int, section: Section) -> tuple[Range, ...]:
+    """Return the bytes of a section of CSV: the names, and its lines; see `line_ranges`.
+
+    Where a quote comes early, the first section has all lines and the others have none.
+    """
+    file.seek(0)
+    names_end = _names_end(file.read(NAMES_BYTES_MAX))
+    file.seek(names_end)
+    if _QUOTE in file.read(SAMPLE_BYTES):
+        lines = (names_end if section.index == 0 else size, size)
+    else:
+        lines = _cut(file, section, names_end, size)
+    return ((0, names_end), lines)
+
+
+def has_quote(path: Path, of: Range) -> bool:
+    """Tell whether there is a quote among some bytes."""
+    return any(_QUOTE in block for block in _blocks(path, of))
+
+
+def lines_in(path: Path, of: Range) -> int:
+    """Count the line ends among some bytes."""
+    return sum(block.count(b"\n") for block in _blocks(path, of))
+
+
+def rows_in(path: Path, of: Range, blank: Blank) -> int:
+    """Count the rows of whole lines, each of which ends with a line end.
+
+    Args:
+        path: Of the file.
+        of: Which bytes.
+        blank: Which lines are no rows.
+    """
+    rows = 0
+    rest = b"\n"  # The first byte ends a line that was counted.
+    for block in _blocks(path, of):
+        text = rest + block
+        cut = text.rfind(b"\n")
+        rest = text[cut:]
+        if cut == 0:
+            continue
+        rows += text.count(b"\n", 1)
+        if blank is not Blank.NONE and any(start in text for start in _MAY_BE_BLANK):
+            rows -= sum(_is_blank(line, blank) for line in text[1:cut].split(b"\n"))
+    return rows
+
+
+def _is_blank(line: bytes, blank: Blank) -> bool:
+    return not (line.strip() if blank is Blank.SPACES else line.rstrip(b"\r"))
+
+
+def _names_end(head: bytes) -> int:
+    """Return where the first line that is not empty ends; line ends in quotes are none."""
+    place, is_empty, in_quotes = 0, True, False
+    while (end := head.find(b"\n", place)) >= 0:
+        line = head[place:end]
+        in_quotes ^= line.count(_QUOTE) % 2 == 1
+        is_empty = is_empty and not line.strip()
+        place = end + 1
+        if not is_empty and not in_quotes:
+            return place
+    return len(head)
+
+
+def _cut(file: Readable, section: Section, start: int, size: int) -> Range:
+    first, end = section.of(size - start)
+    return _line_at(file, start, start + first, size), _line_at(file, start, start + end, size)
+
+
+def _line_at(file: Readable, start: int, place: int, size: int) -> int:
+    """Return where the first line begins that does not begin before a place."""
+    if place <= start:
+        return start
+    place -= 1
+    while place < size:
+        file.seek(place)
+        block = file.read(_LINE_BYTES)
+        end = block.find(b"\n")
+        if end >= 0:
+            return place + end + 1
+        if not block:
+            break
+        place += len(block)
+    return size
+
+
+def _blocks(path: Path, of: Range) -> Iterator[bytes]:
+    place, end = of
+    with path.open("rb") as file:
+        file.seek(place)
+        while place < end and (block := file.read(min(_BLOCK_BYTES, end - place))):
+            yield block
+            place += len(block)

@@ -1,0 +1,263 @@
+"""Large files are read in sections by several tasks, and are messages once, in order."""
+
+import json
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from fix_client import Connect
+from fix_ingest import MakeSource, Pipeline, write_jsonl
+
+import wings_client
+from wings_client import Client
+from wings_core.errors import StageNotFound
+from wings_core.queue.claims import Claim, Fate, FileResult
+from wings_core.queue.sqlite import SqliteQueue
+from wings_spark.ingest.plan import planned, section_count
+from wings_spark.ingest.settings import SourceSettings
+
+if TYPE_CHECKING:
+    from fix_aws import Aws
+
+arrow: Any = pa
+ROWS = 2_000
+
+Start = Callable[[SourceSettings], Pipeline]
+
+
+@pytest.fixture
+def connect() -> Connect:
+    """The way to a client; one face will do."""
+    return wings_client.connect
+
+
+@pytest.fixture
+def start() -> Generator[Start]:
+    """Start pipelines; all are closed at the end."""
+    started: list[Pipeline] = []
+
+    def run(settings: SourceSettings) -> Pipeline:
+        started.append(Pipeline(settings))
+        return started[-1]
+
+    yield run
+    for pipeline in started:
+        pipeline.close()
+
+
+def tell(directory: Path, *files: Path, size: int | None = None) -> None:
+    """Tell the source's queue of files and their sizes."""
+    queue = SqliteQueue(directory / "queue.sqlite")
+    queue.send(
+        json.dumps({"uri": str(file), "size": size or file.stat().st_size}) for file in files
+    )
+    queue.close()
+
+
+def in_order(client: Client, topic: str, column: str = "n") -> list[Any]:
+    return client.scan(topic).read_all()[column].to_pylist()
+
+
+def write(path: Path) -> None:
+    table = arrow.table({"n": range(ROWS)})
+    if path.suffix == ".jsonl":
+        write_jsonl(path, range(ROWS))
+    elif path.suffix == ".csv":
+        pyarrow.csv.write_csv(table, path)
+    elif path.suffix == ".parquet":
+        pyarrow.parquet.write_table(table, path, row_group_size=150)
+    else:
+        with arrow.ipc.new_file(str(path), table.schema) as file:
+            file.write_table(table, max_chunksize=150)
+
+
+NAMES = ["a.jsonl", "a.csv", "a.parquet", "a.arrow"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_large_file_is_read_by_several_tasks_and_is_there_once_in_order(
+    wings: Client, source: MakeSource, start: Start, new_topic_id: str, tmp_path: Path, name: str
+) -> None:
+    columns = {"n": "int64", "row": "int64", "rescued": "string"}
+    wings.create_topic(new_topic_id, columns)
+    path = tmp_path / name
+    write(path)
+    tell(tmp_path, path, tmp_path / name)
+    files = {"lineage": {"offset": "row"}, "rescued_column": "rescued"}
+    pipeline = start(source(files=files, limits={"split_bytes": path.stat().st_size // 4}))
+    claim = pipeline.claim()
+    assert claim is not None
+    works = planned(claim, "token", 2, pipeline.settings)
+    assert [len(work.sections) > 1 for work in works] == [True, True]
+    results = pipeline.read(claim)
+    assert sum(result.rows > 0 for result in results) >= 4
+    outcome = pipeline.committer.commit(claim, results)
+    assert outcome.rows == ROWS
+    assert in_order(wings, new_topic_id) == list(range(ROWS))
+    assert in_order(wings, new_topic_id, "row") == list(range(ROWS))
+    (shard,) = wings.list_shards(pipeline.settings.name)
+    assert (shard.position, shard.state) == (ROWS, "finished")
+
+
+def test_a_quote_that_comes_late_has_the_file_read_by_one_task(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    new_topic_id: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("wings_client.cli.files.sections.SAMPLE_BYTES", 100)
+    wings.create_topic(new_topic_id, {"n": "int64", "s": "string"})
+    path = tmp_path / "a.csv"
+    values = ["x\n7,y" if n > ROWS // 2 else "x" for n in range(ROWS)]
+    rows = [f'{n},"{value}"' if "\n" in value else f"{n},x" for n, value in enumerate(values)]
+    path.write_text("n,s\n" + "\n".join(rows))
+    tell(tmp_path, path)
+    pipeline = start(source(limits={"split_bytes": path.stat().st_size // 5}))
+    outcome = pipeline.step()
+    assert outcome is not None
+    assert [(file.fate, file.rows) for file in outcome.files] == [(Fate.PARTIAL, 0)]
+    assert in_order(wings, new_topic_id) == []
+    pipeline.coordinator.settle()
+    claim = pipeline.claim()
+    assert claim is not None
+    assert claim.files[0].is_whole
+    pipeline.committer.commit(claim, pipeline.read(claim))
+    assert in_order(wings, new_topic_id) == list(range(ROWS))
+    assert in_order(wings, new_topic_id, "s") == values
+
+
+def test_a_file_of_which_a_section_fails_gives_no_row(
+    wings: Client, source: MakeSource, start: Start, new_topic_id: str, tmp_path: Path
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    path = write_jsonl(tmp_path / "a.jsonl", range(ROWS))
+    path.write_text(path.read_text() + '{"n": "x"}\n')
+    other = write_jsonl(tmp_path / "b.jsonl", range(3))
+    tell(tmp_path, path, other)
+    limits = {"split_bytes": path.stat().st_size // 4, "max_delivery_attempts": 1}
+    pipeline = start(source(limits=limits))
+    outcome = pipeline.step()
+    assert outcome is not None
+    assert [file.fate for file in outcome.files] == [Fate.DEAD, Fate.FINISHED]
+    assert f"line {ROWS + 1}" in (outcome.files[0].error or "")
+    assert in_order(wings, new_topic_id) == [0, 1, 2]
+
+
+def test_a_file_that_changes_between_its_sections_is_tried_again(
+    wings: Client, source: MakeSource, start: Start, new_topic_id: str, tmp_path: Path
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    path = write_jsonl(tmp_path / "a.jsonl", range(ROWS))
+    tell(tmp_path, path)
+    pipeline = start(source(limits={"split_bytes": path.stat().st_size // 3}))
+    claim = pipeline.claim()
+    assert claim is not None
+    early = pipeline.read(claim)
+    write_jsonl(path, range(ROWS, 2 * ROWS))
+    late = pipeline.read(claim)
+    mixed = [*early[:1], *(each for each in late if each.section != early[0].section)]
+    outcome = pipeline.committer.commit(claim, mixed)
+    assert [file.fate for file in outcome.files] == [Fate.FAILED]
+    assert "changed" in (outcome.files[0].error or "")
+    assert in_order(wings, new_topic_id) == []
+
+
+def test_a_claim_that_is_read_again_in_other_sections_is_published_once(
+    wings: Client, source: MakeSource, start: Start, new_topic_id: str, tmp_path: Path
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    path = write_jsonl(tmp_path / "a.jsonl", range(ROWS))
+    tell(tmp_path, path)
+    settings = source(limits={"split_bytes": path.stat().st_size // 6})
+    first = start(settings)
+    claim = first.claim()
+    assert claim is not None
+    early = first.read(claim)
+    again = start(source(limits={"split_bytes": path.stat().st_size // 2}))
+    found = again.claim()
+    assert found == claim
+    again.committer.commit(claim, again.read(claim))
+    with pytest.raises(StageNotFound):
+        # What was staged first is gone, and would not be published twice if it were not.
+        wings.publish("another", 1, [stage for each in early for stage in each.stages])
+    assert in_order(wings, new_topic_id) == list(range(ROWS))
+
+
+def test_a_size_that_is_not_true_does_no_harm(
+    wings: Client, source: MakeSource, start: Start, new_topic_id: str, tmp_path: Path
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    path = write_jsonl(tmp_path / "a.jsonl", range(10))
+    tell(tmp_path, path, size=1_000_000)
+    start(source(limits={"split_bytes": 100_000})).drain()
+    assert in_order(wings, new_topic_id) == list(range(10))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_objects_are_fetched_by_the_bytes_that_a_section_needs(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    new_topic_id: str,
+    tmp_path: Path,
+    aws: "Aws",
+    name: str,
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    write(tmp_path / name)
+    data = (tmp_path / name).read_bytes()
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket=new_topic_id)
+    s3.put_object(Bucket=new_topic_id, Key=f"large/{name}", Body=data)
+    queue = SqliteQueue(tmp_path / "queue.sqlite")
+    queue.send([json.dumps({"uri": f"s3://{new_topic_id}/large/{name}", "size": len(data)})])
+    limits = {"split_bytes": len(data) // 4}
+    pipeline = start(source(files={"endpoint": aws.endpoint}, limits=limits))
+    claim = pipeline.claim()
+    assert claim is not None
+    results = pipeline.read(claim)
+    assert len(results) == (1 if name.endswith("arrow") else 5)
+    pipeline.committer.commit(claim, results)
+    assert in_order(wings, new_topic_id) == list(range(ROWS))
+    queue.close()
+
+
+@pytest.mark.parametrize(
+    ("uri", "changes", "count"),
+    [
+        ("/a.jsonl", {}, 4),
+        ("/a.jsonl.gz", {}, 1),
+        ("/a.json", {}, 1),
+        ("/a", {}, 1),
+        ("/a", {"files": {"format": "csv"}}, 4),
+        ("/a.jsonl", {"limits": {"rows_per_file": 10}}, 1),
+        ("s3://b/a.parquet", {"files": {"lineage": {"offset": "row"}}}, 4),
+        ("s3://b/a.csv", {"files": {"lineage": {"offset": "row"}}}, 1),
+        ("s3://b/a.arrow", {}, 1),
+    ],
+)
+def test_files_are_split_where_their_format_lets_them_be(
+    source: MakeSource, uri: str, changes: dict[str, Any], count: int
+) -> None:
+    claim = Claim.model_validate({"number": 1, "files": [{"shard": "a", "uri": uri, "size": 400}],
+                                  "messages": []})  # fmt: skip
+    (file,) = claim.files
+    settings = source(**changes)
+    assert section_count(file, settings, 100) == count
+    assert section_count(file.model_copy(update={"position": 1}), settings, 100) == 1
+    assert section_count(file.model_copy(update={"is_whole": True}), settings, 100) == 1
+    assert section_count(file, settings, 400) == 1
+
+
+def test_results_without_a_section_are_a_failure(source: MakeSource) -> None:
+    from wings_core.queue.claims import results_by_shard
+
+    del source
+    results = [FileResult("a", ("s",), 5, finished=True, section=0, sections=2)]
+    assert "not all sections" in (results_by_shard(results)["a"].error or "")
