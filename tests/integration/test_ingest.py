@@ -4,8 +4,10 @@ import gzip
 import json
 import threading
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote_plus
 
 import pyarrow as pa
 import pyarrow.csv
@@ -16,7 +18,7 @@ from fix_ingest import MakeSource, Pipeline, numbers, write_jsonl
 
 import wings_client
 from wings_client import Client, ShardState
-from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.errors import Internal, InvalidArgument, TopicNotFound, Unavailable, WingsError
 from wings_core.queue.claims import Fate, Outcome
 from wings_core.queue.keeper import Keeper
 from wings_core.queue.local_state import Phase
@@ -253,6 +255,67 @@ def test_a_message_is_extended_while_its_file_is_read_and_once_more_when_it_was(
     assert queue.remaining == 0
 
 
+def test_messages_are_extended_again_after_an_error_of_any_kind(
+    source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    queue.send([str(write_jsonl(tmp_path / f"{n}.jsonl", range(5))) for n in range(2)])
+    pipeline = start(source(queue={"visibility_seconds": 8}))
+    claim = pipeline.claim()
+    assert claim is not None
+    broken = threading.Event()
+    failed, extended = threading.Semaphore(0), threading.Semaphore(0)
+    extend = pipeline.queue.extend
+
+    def failing(receipt: str, visibility_seconds: float) -> float | None:
+        if broken.is_set():
+            failed.release()
+            raise RuntimeError("no error of ours")
+        extended.release()
+        return extend(receipt, visibility_seconds)
+
+    vars(pipeline.queue)["extend"] = failing
+    broken.set()
+    keeper = Keeper(pipeline.coordinator, 8.0)
+    keeper.check(0.0)
+    for _ in range(2):
+        assert failed.acquire(timeout=LONG)
+    keeper.check(LONG)
+    with pytest.raises(Internal, match="no error of ours"):
+        keeper.check(0.0)
+    broken.clear()
+    for _ in range(2):
+        assert extended.acquire(timeout=LONG)
+    keeper.close()
+    keeper.check(0.0)
+    assert pipeline.coordinator.lost == 0
+    del topic
+
+
+def test_a_message_that_was_not_extended_in_time_is_lost_and_its_file_read_once(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    queue.send([str(write_jsonl(tmp_path / "a.jsonl", range(5)))])
+    pipeline = start(source(queue={"visibility_seconds": 1}))
+    claim = pipeline.claim()
+    assert claim is not None
+
+    def unreachable(receipt: str, visibility_seconds: float) -> float | None:
+        raise Unavailable(f"{receipt} {visibility_seconds}")
+
+    vars(pipeline.queue)["extend"] = unreachable
+    while not pipeline.coordinator.lost:
+        with suppress(Unavailable):
+            pipeline.coordinator.keep()
+    vars(pipeline.coordinator)["_renewed_at"] = None
+    pipeline.coordinator.keep()  # It is not asked for again, and what else there is to do is done.
+    assert pipeline.coordinator.lost == 1
+    lose(queue)
+    pipeline.committer.commit(claim, pipeline.read(claim))
+    pipeline.drain()
+    assert numbers(wings, topic) == list(range(5))
+    assert queue.remaining == 0
+
+
 def test_once_a_file_was_read_its_message_is_not_extended_by_the_reader(
     source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
 ) -> None:
@@ -343,6 +406,26 @@ def test_a_poison_file_is_given_up_after_its_attempts_and_its_neighbours_go_on(
     (row,) = wings.scan(letters).read_all().to_pylist()
     assert (row["uri"], row["attempts"], row["error"]) == (str(bad), 3, dead.error)
     assert numbers(wings, topic) == [0, 1, 2]
+
+
+def test_what_a_repeated_commit_says_of_files_that_were_given_up_is_that(
+    source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"n": "seven"}\n')
+    good = write_jsonl(tmp_path / "good.jsonl", range(3))
+    queue.send([str(tmp_path / "bad.jsonl"), str(good)])
+    pipeline = start(source(limits={"max_delivery_attempts": 1}))
+    claim = pipeline.claim()
+    assert claim is not None
+    results = pipeline.read(claim)
+    first = pipeline.committer.commit(claim, results)
+    # As after a crash before it was noted.
+    (pipeline.connections.journal.directory / "claims" / "1.done").unlink()
+    again = pipeline.committer.commit(claim, results)
+    assert fates(again) == fates(first) == [Fate.DEAD, Fate.FINISHED]
+    assert [file.error for file in again.files] == [file.error for file in first.files]
+    assert again.rows == first.rows == 3
+    del topic
 
 
 def test_a_file_that_was_mended_is_read_when_it_is_retried(
@@ -593,6 +676,33 @@ def test_a_topic_that_cannot_take_what_a_source_asks_for_is_refused(
         check(source(files={"rescued_column": "rescued"}))
 
 
+def test_what_is_not_there_is_told_before_anything_is_received(
+    wings: Client, source: MakeSource, queue: SqliteQueue, new_topic_id: str, aws: "Aws"
+) -> None:
+    from wings_spark.ingest.run import check
+
+    queue.send(["/a"])
+    with pytest.raises(TopicNotFound, match=new_topic_id):
+        check(source())
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    wings.create_topic(f"{new_topic_id}-dead", {"n": "int64"})
+    with pytest.raises(WingsError, match="dead"):
+        check(source(dead_letters={"topic": f"{new_topic_id}-dead"}))
+    check(source(dead_letters={"topic": f"{new_topic_id}-letters"}))
+    assert wings.topic(f"{new_topic_id}-letters").schema.names[:2] == ["source", "uri"]
+    found = source().model_dump(mode="json", exclude_none=True)
+    url = aws.create_queue(new_topic_id)
+    for url_there, problem in ((url, None), (f"{url}-not", "no queue")):
+        found["queue"] = {"kind": "sqs", "url": url_there, "endpoint": aws.endpoint}
+        settings = SourceSettings.parse(found, "test")
+        if problem is None:
+            check(settings)
+            continue
+        with pytest.raises(InvalidArgument, match=problem):
+            check(settings)
+    assert queue.pending() == 1
+
+
 def test_messages_may_carry_the_data_themselves(
     wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str
 ) -> None:
@@ -679,6 +789,121 @@ def test_notifications_of_a_bucket_are_read_and_what_is_there_already_is_backfil
     pipeline.drain()
     assert numbers(wings, topic) == [0, 1, 2, 3, 4, 5]
     assert pipeline.queue.pending() == 0
+
+
+def in_bucket(
+    source: MakeSource, aws: "Aws", name: str, **changes: Any
+) -> tuple[SourceSettings, Callable[[str], None]]:
+    """Make a bucket with a queue of its notifications; return the source, and how to send one."""
+    aws.client("s3").create_bucket(Bucket=name)
+    url = aws.create_queue(name)
+    found = source(**changes).model_dump(mode="json", exclude_none=True)
+    found["queue"] = {"kind": "sqs", "url": url, "endpoint": aws.endpoint, "wait_seconds": 0}
+    found["files"] = {"endpoint": aws.endpoint, **changes.get("files", {})}
+
+    def send(body: str) -> None:
+        aws.client("sqs").send_message(QueueUrl=url, MessageBody=body)
+
+    return SourceSettings.parse(found, "test"), send
+
+
+def test_versions_of_a_bucket_are_files_of_their_own(
+    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path, aws: "Aws"
+) -> None:
+    settings, send = in_bucket(source, aws, topic, files={"dedup_key": "uri+version"})
+    s3 = aws.client("s3")
+    s3.put_bucket_versioning(Bucket=topic, VersioningConfiguration={"Status": "Enabled"})
+    objects: list[dict[str, Any]] = []
+    for index in range(3):
+        data = write_jsonl(tmp_path / "x", range(index * 2, index * 2 + 2)).read_bytes()
+        put = s3.put_object(Bucket=topic, Key="a.jsonl", Body=data)
+        objects.append({"key": "a.jsonl", "versionId": put["VersionId"], "size": len(data)})
+    # Each version is read as it was, though it has been overwritten; told of twice, it is one.
+    for about in (objects[0], objects[1], objects[0]):
+        record = {"s3": {"bucket": {"name": topic}, "object": about}}
+        send(json.dumps({"Records": [record]}))
+    pipeline = start(settings)
+    pipeline.drain()
+    assert numbers(wings, topic) == [0, 1, 2, 3]
+    # What is listed is the newest version alone, by the same name as notifications have it.
+    assert status.backfill(settings, f"s3://{topic}/") == 1
+    send(json.dumps({"Records": [{"s3": {"bucket": {"name": topic}, "object": objects[2]}}]}))
+    pipeline.drain()
+    assert numbers(wings, topic) == [0, 1, 2, 3, 4, 5]
+    shards = {shard.shard for shard in wings.list_shards(settings.name)}
+    assert shards == {f"s3://{topic}/a.jsonl#{about['versionId']}" for about in objects}
+
+
+def test_by_uri_alone_an_object_that_is_overwritten_is_not_read_again(
+    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path, aws: "Aws"
+) -> None:
+    settings, send = in_bucket(source, aws, topic)
+    pipeline = start(settings)
+    for index in range(2):
+        data = write_jsonl(tmp_path / "x", range(index, index + 1)).read_bytes()
+        put = aws.client("s3").put_object(Bucket=topic, Key="a.jsonl", Body=data)
+        about = {"key": "a.jsonl", "eTag": put["ETag"].strip('"')}
+        send(json.dumps({"Records": [{"s3": {"bucket": {"name": topic}, "object": about}}]}))
+        pipeline.drain()
+    assert numbers(wings, topic) == [0]
+
+
+def test_an_object_that_was_overwritten_gives_its_new_version_alone(
+    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path, aws: "Aws"
+) -> None:
+    settings, send = in_bucket(source, aws, topic, files={"dedup_key": "uri+version"})
+    for index in range(2):
+        data = write_jsonl(tmp_path / "x", range(index, index + 1)).read_bytes()
+        put = aws.client("s3").put_object(Bucket=topic, Key="a.jsonl", Body=data)
+        about = {"key": "a.jsonl", "eTag": put["ETag"].strip('"')}
+        send(json.dumps({"Records": [{"s3": {"bucket": {"name": topic}, "object": about}}]}))
+    start(settings).drain()
+    assert numbers(wings, topic) == [1]
+
+
+def test_keys_of_all_kinds_are_read_or_given_up_and_harm_no_other(
+    wings: Client, source: MakeSource, start: Start, topic: str, aws: "Aws"
+) -> None:
+    limits = {"max_delivery_attempts": 1}
+    settings, send = in_bucket(source, aws, topic, limits=limits)
+    good = [
+        f"{'x' * 300}.jsonl", f"{'é' * 150}.jsonl", f"{'a/' * 100}b.jsonl", "100%20 %2F.jsonl",
+        "q?x=1#y&z;=,:@$!.jsonl", "back\\slash.jsonl", "~*[]{}^|`\"'<>.jsonl", "no-ending",
+        "x.jsonl.aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    ]  # fmt: skip
+    bad = ["a//b.jsonl", "/lead.jsonl", "a/../b.jsonl", "./b.jsonl", "..", "tab	.jsonl"]
+    s3 = aws.client("s3")
+    for index, key in enumerate(good):
+        s3.put_object(Bucket=topic, Key=key, Body=json.dumps({"n": index}).encode())
+    for taken in ("lead.jsonl", "b.jsonl", "a/b.jsonl"):
+        # What they must not be taken for.
+        s3.put_object(Bucket=topic, Key=taken, Body=b'{"n": -1}')
+    s3.put_object(Bucket=topic, Key="folder/", Body=b"")
+    for key in [*good, *bad, "folder/"]:
+        about = {"key": quote_plus(key)}
+        send(json.dumps({"Records": [{"s3": {"bucket": {"name": topic}, "object": about}}]}))
+    start(settings).drain()
+    assert numbers(wings, topic) == list(range(len(good)))
+    dead = {shard.shard: shard.error for shard in wings.list_shards(settings.name, "dead")}
+    assert dead.keys() == {f"s3://{topic}/{key}" for key in bad}
+    assert all(error is not None and "cannot be read" in error for error in dead.values())
+
+
+@pytest.mark.usefixtures("aws")  # For its credentials.
+def test_a_store_that_is_out_of_reach_is_no_fault_of_its_files(
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("wings_spark.ingest.fetch_object.RETRY", {"max_retries": 0})
+    queue.send([f"s3://{topic}/a.jsonl"])
+    pipeline = start(source(files={"endpoint": "http://127.0.0.1:1"}))
+    claim = pipeline.claim()
+    assert claim is not None
+    with pytest.raises(Unavailable, match=r"a\.jsonl"):
+        pipeline.read(claim)
 
 
 def test_files_told_of_in_a_topic_are_read_by_a_share_group(

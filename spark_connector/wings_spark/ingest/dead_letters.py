@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from wings_client import Client
+from wings_client import Client, Topic
 from wings_core.queue.commit import DeadLetter
 from wings_core.times import now_us
 from wings_spark.ingest.settings import SourceSettings
@@ -35,6 +35,17 @@ class DeadLetters:
         self._settings = settings
         self._client = client
 
+    def prepare(self) -> Topic | None:
+        """Return their topic, which is created if it is not there; None where there is to be none.
+
+        Raises:
+            WingsError: There is a topic of this name with other columns, or the server failed.
+        """
+        name = self._settings.dead_letters.topic
+        if name is None:
+            return None
+        return self._client.create_topic(name, COLUMNS, if_not_exists=True)
+
     def stage(self, letters: Sequence[DeadLetter], prefix: str) -> str | None:
         """Stage a row for each, and return the stage; None where the source has no such topic.
 
@@ -45,10 +56,9 @@ class DeadLetters:
         Raises:
             WingsError: There is a topic of this name with other columns, or the server failed.
         """
-        name = self._settings.dead_letters.topic
-        if name is None:
+        topic = self.prepare()
+        if topic is None:
             return None
-        topic = self._client.create_topic(name, COLUMNS, if_not_exists=True)
         files = [letter.file for letter in letters]
         rows = pa.table(
             {

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 FETCH_BYTES = 8 * 1024 * 1024
 """How much is fetched at a time."""
+
+RETRY = {"max_retries": 10, "retry_timeout": timedelta(seconds=180)}
+"""What is done before S3 counts as out of reach."""
 
 PARQUET_TAIL_BYTES = 64 * 1024
 """Of Parquet, what is fetched first: mostly all that tells where its rows are."""
@@ -96,7 +100,8 @@ def s3_store(bucket: str, settings: FileSettings) -> "S3Store":
         config["endpoint"] = settings.endpoint
     plain = (settings.endpoint or "").startswith("http:")
     client: Any = {"allow_http": True} if plain else {}
-    return S3Store(bucket, client_options=client, **config)
+    retry: Any = RETRY
+    return S3Store(bucket, client_options=client, retry_config=retry, **config)
 
 
 class _Object:

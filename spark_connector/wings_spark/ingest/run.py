@@ -14,6 +14,7 @@ from wings_core.queue.journal import Journal
 from wings_core.times import format_timestamp
 from wings_spark.ingest.connections import open_queue
 from wings_spark.ingest.data_source import NAME, SETTINGS, TASKS, IngestDataSource
+from wings_spark.ingest.dead_letters import DeadLetters
 from wings_spark.ingest.read_file import FileReader
 from wings_spark.ingest.settings import SourceSettings
 from wings_spark.testing import find_java, use_this_python
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 
 def check(settings: SourceSettings) -> None:
-    """See that a source's queue and topic are there, and fit what it asks for.
+    """See that a source's queue and topic are there, and fit what it asks for; receives nothing.
+
+    The topic of its dead letters is created, if it is not there.
 
     Raises:
         WingsError: One of them does not; the message says what.
@@ -41,6 +44,7 @@ def check(settings: SourceSettings) -> None:
         queue.close()
     with wings_client.connect(settings.target.endpoint) as client:
         topic = client.topic(settings.target.topic)
+        DeadLetters(settings, client).prepare()
     FileReader(settings, topic.schema, topic.partition_key)
 
 
