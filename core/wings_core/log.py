@@ -93,7 +93,9 @@ class Log:
         )
         self.fetcher = Fetcher(store, self.registry, limits)
         self._metadata = metadata
-        self._reclaimer = Reclaimer(self.registry, self.stages, store, limits.stage_seconds_max)
+        self._reclaimer = Reclaimer(
+            self.registry, self.stages, storage.stores, limits.stage_seconds_max
+        )
         tiering = Tiering(
             self.registry,
             self.maintenance,

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Sequence
 
 from wings_core.errors import WingsError
 from wings_core.metadata.interfaces import RETIRE_MAX, OffsetRegistry, Stages
@@ -34,7 +35,7 @@ class Reclaimer:
     Args:
         registry: Told to forget.
         stages: Told to delete what is older than `stage_seconds_max`.
-        store: Where the folios are.
+        stores: Where the folios are. Where one of them fails, the others are looked after still.
         stage_seconds_max: How long a stage is kept after its last batch.
     """
 
@@ -42,12 +43,12 @@ class Reclaimer:
         self,
         registry: OffsetRegistry,
         stages: Stages,
-        store: FolioStore,
+        stores: Sequence[FolioStore],
         stage_seconds_max: float,
     ) -> None:
         self._registry = registry
         self._stages = stages
-        self._store = store
+        self._stores = stores
         self._stage_seconds_max = stage_seconds_max
         self._pause = min(RECLAIM_SECONDS, stage_seconds_max / SWEEPS_PER_LIFE)
         self._wake = threading.Event()
@@ -85,10 +86,30 @@ class Reclaimer:
             if self._closing:
                 return
         # Folios are listed before references are.
-        unused = sorted(self._store.folios() - self._registry.live_folios())
+        listed = [(store, self._folios(store)) for store in self._stores]
+        live = self._registry.live_folios()
+        for store, folios in listed:
+            self._delete(store, sorted(folios - live))
+
+    def _folios(self, store: FolioStore) -> set[str]:
+        if self._closing:
+            return set()
+        try:
+            return store.folios()
+        except (WingsError, OSError) as error:
+            _logger.warning("could not list what a store has: %s", error)
+            return set()
+
+    def _delete(self, store: FolioStore, unused: Sequence[str]) -> None:
+        """Delete folios that no page refers to."""
         for first in range(0, len(unused), RETIRE_MAX):
             if self._closing:
                 return
             # One that is committed to in between is kept; a commit that comes later is refused.
-            for folio in self._registry.retire(unused[first : first + RETIRE_MAX]):
-                self._store.delete(folio)
+            retired = self._registry.retire(unused[first : first + RETIRE_MAX])
+            try:
+                for folio in retired:
+                    store.delete(folio)
+            except (WingsError, OSError) as error:
+                _logger.warning("could not delete what nothing refers to: %s", error)
+                return  # The next look finds the rest of them again.

@@ -34,7 +34,7 @@ from wings_core.fetch.fetcher import Cancel
 from wings_core.fetch.state import FetchState
 from wings_core.limits import Limits
 from wings_core.log import Log
-from wings_core.maintain import Maintainer
+from wings_core.maintain import Maintainer, tiering
 from wings_core.model import TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
@@ -209,16 +209,26 @@ def test_a_reader_of_pages_that_moved_finds_them_where_they_are(
         assert all(result.result() > 0 for result in results)
 
 
-def test_few_messages_are_merged_with_those_that_come_later(
+def test_few_messages_at_a_time_are_merged_with_those_that_come_later_but_not_each_time(
     client: flight.FlightClient, topic: str, server: RunningServer
 ) -> None:
-    for number in range(5):
-        push_small(client, topic, 3, first=30 * number)
-        tier(client, topic)
+    passes, count = 70, 30
+    wide = pa.record_batch({"n": range(count), "text": ["wide, and the same again " * 80] * count})
+    reports: list[dict[str, int]] = []
+    for _ in range(passes):
+        with put_stream(client, wide.schema, topic) as stream:
+            stream.push(wide)
+        reports.append(tier(client, topic))
     uuid = act(client, "describe-topic", topic=topic)["uuid"]
     (state,) = server.server.log.maintenance.tier_states(uuid)
-    assert (state.remote, state.pages, state.rows) == (True, 1, 150)
-    assert scan(client, topic).column("n") == list(range(150))
+    assert (state.remote, state.rows) == (True, passes * count)
+    assert state.pages < 15
+    # Each row was written once, and then again for each level that it came to.
+    rewritten = sum(report["rows_merged"] for report in reports)
+    assert passes * count < rewritten <= 3 * passes * count
+    stored = server.server.log.storage.remote.objects.counts.snapshot()["put"].bytes
+    assert stored < passes * wide.nbytes / 2
+    assert scan(client, topic).column("n") == [*range(count)] * passes
 
 
 def test_by_default_only_what_is_an_hour_old_moves_to_a_remote_store(
@@ -382,7 +392,10 @@ def _delete_unused(log: Log) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_crash_at_any_step_loses_nothing_and_doubles_nothing(tmp_path: Path, step: str) -> None:
+def test_a_crash_at_any_step_loses_nothing_and_doubles_nothing(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiering, "REPLACED_PAGES", 1)  # A transaction for each merged page.
     with (
         running_server(tmp_path, limits=SMALL) as server,
         flight.FlightClient(server.flight) as client,

@@ -1,5 +1,6 @@
 """Pages with the timestamps of their rows: as they were pushed, and merged ones."""
 
+import struct
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -10,10 +11,12 @@ from wings_core.errors import StorageCorrupt
 from wings_core.model import Location, Topic
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.lru import Lru
-from wings_core.storage.segment_file import segment_schema
+from wings_core.storage.segment_file import TIMESTAMP_FIELD, segment_schema
 
 SCHEMAS_REMEMBERED_MAX = 1_024
 """Topics whose segments' schema is not made anew: who reads pages knows it again by identity."""
+
+_INT64 = struct.Struct("=q")
 
 
 class PageReader:
@@ -97,3 +100,31 @@ def _check_rows(topic: Topic, location: Location, page: pa.RecordBatch) -> None:
             folio=address.folio,
             position=address.position,
         )
+
+
+def timestamp_column(timestamps: "Sequence[tuple[int | pa.Array[Any], int]]") -> "pa.Array[Any]":
+    """Return a column of timestamps.
+
+    Args:
+        timestamps: Runs of (timestamp, number of rows), or of a column of timestamps and its
+            length; one at least.
+    """
+    parts: list[pa.Array[Any]] = []
+    runs: list[bytes] = []
+    for value, count in timestamps:
+        if isinstance(value, int):
+            runs.append(_INT64.pack(value) * count)
+            continue
+        if runs:
+            parts.append(_column(b"".join(runs)))
+            runs = []
+        parts.append(value)
+    if runs:
+        parts.append(_column(b"".join(runs)))
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+
+def _column(values: bytes) -> "pa.Array[Any]":
+    # Not by `pa.scalar`: at its first use pyarrow imports pandas, where that is installed.
+    rows = len(values) // _INT64.size
+    return pa.Array.from_buffers(TIMESTAMP_FIELD.type, rows, [None, pa.py_buffer(values)])

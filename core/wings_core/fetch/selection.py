@@ -1,6 +1,5 @@
 """Selection: which columns and rows a reader wants of a topic."""
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +8,11 @@ import pyarrow as pa
 
 from wings_core.contracts.tickets import resolve_columns
 from wings_core.fetch.filter import RowFilter
+from wings_core.fetch.pages import timestamp_column
 from wings_core.model import Topic
 from wings_core.storage.segment_file import TIMESTAMP_FIELD as TIMESTAMP_FIELD
 
 OFFSET_FIELD = pa.field("__offset", pa.int64(), nullable=False)
-
-_INT64 = struct.Struct("=q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,28 +108,5 @@ class Selection:
         if self.system_columns:
             end_offset = start_offset + rows.num_rows
             arrays.append(pa.arange(start_offset, end_offset))  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
-            arrays.append(_repeat(timestamps))
+            arrays.append(timestamp_column(timestamps))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-
-def _repeat(timestamps: "Sequence[tuple[int | pa.Array[Any], int]]") -> "pa.Array[Any]":
-    """Return a column of each timestamp as often as it says."""
-    parts: list[pa.Array[Any]] = []
-    runs: list[bytes] = []
-    for value, count in timestamps:
-        if isinstance(value, int):
-            runs.append(_INT64.pack(value) * count)
-            continue
-        if runs:
-            parts.append(_column(b"".join(runs)))
-            runs = []
-        parts.append(value)
-    if runs:
-        parts.append(_column(b"".join(runs)))
-    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-
-
-def _column(values: bytes) -> "pa.Array[Any]":
-    # Not by `pa.scalar`: at its first use pyarrow imports pandas, where that is installed.
-    rows = len(values) // _INT64.size
-    return pa.Array.from_buffers(TIMESTAMP_FIELD.type, rows, [None, pa.py_buffer(values)])

@@ -2,28 +2,33 @@
 
 One node at a time works on a partition: whoever has its lease. A node that is stopped loses it by
 itself, and every step is one transaction that is right whoever else has worked meanwhile.
+
+A few partitions are worked on at the same time, each for a turn of bounded length. So neither one
+with much to do nor one whose store is slow keeps the others from being maintained.
 """
 
 import logging
 import threading
-import uuid
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
-from wings_core.errors import NotFound, OffsetOutOfRange, Unavailable, WingsError
+from wings_core.errors import NotFound, OffsetOutOfRange, WingsError
+from wings_core.maintain.leases import HeldLease, LeaseKeeper
 from wings_core.maintain.report import MaintenanceReport
 from wings_core.maintain.retention import is_due, retain
 from wings_core.maintain.tiering import Tiering
+from wings_core.maintain.turns import WORKERS, Turn, Turns
 from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry
-from wings_core.metadata.maintenance import Lease, Maintenance
+from wings_core.metadata.maintenance import Maintenance
 from wings_core.model import PartitionState, Topic
 from wings_core.times import now_us
 
-LEASE_SECONDS = 60.0
-"""How long a node that vanished keeps the others from a partition."""
+TURN_SECONDS = 60.0
+"""A partition begins nothing more after this; what is left is due again after the others."""
 
 PASS_SECONDS_MAX = 600.0
-"""How long a pass that was asked for waits for the one under way."""
+"""How long a pass that was asked for waits for a partition that another pass works on."""
 
 _logger = logging.getLogger(__name__)
 
@@ -56,11 +61,15 @@ class Maintainer:
         self._reclaim = reclaim
         self._tiering = tiering
         self._clock = clock
-        self._holder = uuid.uuid4().hex
-        self._running = threading.Lock()
-        self._closing = threading.Event()
         self.total = MaintenanceReport()
         """What all passes did since the start."""
+        self._working: set[str] = set()
+        """Names of the partitions that are worked on."""
+        self._changed = threading.Condition()
+        """Of the two; nothing else is locked under it."""
+        self._closing = threading.Event()
+        self._leases = LeaseKeeper(metadata.maintenance)
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="wings-maintainer-worker")
         self._thread = threading.Thread(target=self._loop, name="wings-maintainer", daemon=True)
         self._thread.start()
 
@@ -73,33 +82,26 @@ class Maintainer:
 
         Args:
             topic: The one; None for all.
-            progress: Called after each partition with what was done so far.
+            progress: Called after each partition's turn with what was done so far.
 
         Raises:
-            Unavailable: Another pass of this process takes too long; or metadata cannot be reached.
+            Unavailable: Metadata cannot be reached; or the server is stopping.
         """
-        if not self._running.acquire(timeout=PASS_SECONDS_MAX):
-            raise Unavailable(f"another pass has been running for {PASS_SECONDS_MAX:g} s")
-        report = MaintenanceReport()
-        try:
-            for each in self._topics() if topic is None else (topic,):
-                self._maintain(each, report, progress)
-        finally:
-            self.total.add(report)
-            self._running.release()
-            if report.pages_expired or report.pages_merged:
-                self._reclaim()
-        return report
+        return self._pass(self._topics() if topic is None else (topic,), progress, patient=True)
 
     def close(self) -> None:
-        """Stop after the step under way; what is left is done after the next start."""
+        """Stop after the steps under way; what is left is done after the next start."""
         self._closing.set()
+        with self._changed:
+            self._changed.notify_all()
+        self._leases.close()
         self._thread.join()
+        self._workers.shutdown(wait=True, cancel_futures=True)
 
     def _loop(self) -> None:
         while not self._closing.wait(self._seconds):
             try:
-                self.run()
+                self._pass(self._topics(), None, patient=False)
             except WingsError as error:
                 _logger.warning("could not look for what to maintain: %s", error)
 
@@ -111,83 +113,115 @@ class Maintainer:
                 continue  # Deleted meanwhile.
             yield from topics
 
-    def _maintain(
+    def _pass(
         self,
-        topic: Topic,
-        report: MaintenanceReport,
+        topics: Iterable[Topic],
         progress: Callable[[MaintenanceReport], None] | None,
-    ) -> None:
+        *,
+        patient: bool,
+    ) -> MaintenanceReport:
+        """Give each partition a turn; where patient, as many as it takes."""
+        turns = Turns(self._workers, self._take_turn, progress, patient=patient)
+        try:
+            for topic in topics:
+                for state in self._states(topic):
+                    turns.begin(Turn(topic, state, patient))
+            turns.finish()
+        finally:
+            report = turns.settle()
+            with self._changed:
+                self.total.add(report)
+            if report.pages_expired or report.pages_merged:
+                self._reclaim()
+        return report
+
+    def _states(self, topic: Topic) -> Iterator[PartitionState]:
+        """Yield the partitions of a topic, where its messages go or move some time."""
         config = topic.config
-        tiering = self._tiering
-        if tiering is not None and tiering.after_ms(topic) is None:
-            tiering = None
-        if config.retention_ms is None and config.retention_bytes is None and tiering is None:
+        expires = config.retention_ms is not None or config.retention_bytes is not None
+        if not expires and self._tiering_of(topic) is None:
             return
         try:
-            for state in self._registry.partition_states(topic.uuid):
-                if self._closing.is_set():
-                    return
-                self._maintain_partition(topic, state, report, tiering)
-                if progress is not None:
-                    progress(report)
+            states = self._registry.partition_states(topic.uuid)
         except NotFound:
             return  # Deleted meanwhile.
-
-    def _maintain_partition(
-        self,
-        topic: Topic,
-        state: PartitionState,
-        report: MaintenanceReport,
-        tiering: Tiering | None,
-    ) -> None:
-        try:
-            expires = is_due(self._registry, topic, state, self._clock())
-            if not expires and (tiering is None or not tiering.due(topic, state)):
+        for state in states:
+            if self._closing.is_set():
                 return
-            report.partitions += 1
-            with self._leased(f"{topic.uuid} {state.partition}") as leased:
-                if leased is None:
-                    report.partitions_busy += 1
-                    return
-                lease, proceed = leased
-                if expires:
-                    retain(self._maintenance, topic, state, report, proceed)
-                    state = self._registry.partition_state(topic.uuid, state.partition)
-                if tiering is not None:
-                    tiering.tier(topic, state, lease, report, proceed)
-        except NotFound:
-            raise
-        except OffsetOutOfRange:
-            return  # Another node has dropped pages meanwhile; the next pass looks again.
+            yield state
+
+    def _tiering_of(self, topic: Topic) -> Tiering | None:
+        tiering = self._tiering
+        return None if tiering is None or tiering.after_ms(topic) is None else tiering
+
+    def _take_turn(self, turn: "Turn") -> MaintenanceReport:
+        """Do what is due in a partition, for a turn; on a worker's thread."""
+        name = f"{turn.topic.uuid} {turn.state.partition}"
+        report = turn.report
+        try:
+            state = turn.state
+            if not turn.is_first:
+                state = self._registry.partition_state(turn.topic.uuid, state.partition)
+            if not self._is_due(turn.topic, state):
+                return report
+            report.partitions += turn.is_first
+            if not self._claim(name, turn.patient):
+                report.partitions_busy += 1
+                return report
+            try:
+                with self._leases.hold(name) as held:
+                    if held is None:
+                        report.partitions_busy += 1
+                        return report
+                    self._work(turn, held)
+            finally:
+                self._unclaim(name)
+        except (NotFound, OffsetOutOfRange):
+            pass  # Deleted meanwhile, or another node has dropped pages: the next pass looks again.
         except WingsError as error:
             report.failures += 1
-            _logger.warning(
-                "could not maintain partition %.80s of %s: %s", state.partition, topic.name, error
-            )
+            _logger.warning("could not maintain partition %.80s of %s: %s", *turn.names, error)
         except Exception:  # One partition must not keep all others from being maintained.
             report.failures += 1
-            _logger.exception(
-                "could not maintain partition %.80s of %s", state.partition, topic.name
-            )
+            _logger.exception("could not maintain partition %.80s of %s", *turn.names)
+        return report
 
-    @contextmanager
-    def _leased(self, name: str) -> Generator[tuple[Lease, Callable[[], bool]] | None]:
-        """Hold a lease during the block, which gets it and what prolongs it.
+    def _is_due(self, topic: Topic, state: PartitionState) -> bool:
+        if is_due(self._registry, topic, state, self._clock()):
+            return True
+        tiering = self._tiering_of(topic)
+        return tiering is not None and bool(tiering.due(topic, state))
 
-        None: another node has it.
+    def _work(self, turn: "Turn", held: HeldLease) -> None:
+        until = time.monotonic() + TURN_SECONDS
+        topic, partition = turn.topic, turn.state.partition
+        # Looked at again: whoever had the lease before may have done it.
+        state = self._registry.partition_state(topic.uuid, partition)
+        if is_due(self._registry, topic, state, self._clock()):
+            retain(self._maintenance, topic, state, turn.report, held.proceed)
+            state = self._registry.partition_state(topic.uuid, partition)
+        tiering = self._tiering_of(topic)
+        if tiering is not None:
+            turn.unfinished = tiering.tier(topic, state, held, turn.report, until)
+
+    def _claim(self, name: str, patient: bool) -> bool:
+        """Take a partition for this thread; False where another works on it.
+
+        Args:
+            name: Of the partition.
+            patient: Whether to wait for that one, within bounds.
         """
-        token = self._maintenance.acquire_lease(name, self._holder, LEASE_SECONDS)
-        if token is None:
-            yield None
-            return
-
-        def proceed() -> bool:
-            """Prolong the lease; False where it was lost, or the server stops."""
-            if self._closing.is_set():
+        with self._changed:
+            if patient:
+                self._changed.wait_for(
+                    lambda: name not in self._working or self._closing.is_set(), PASS_SECONDS_MAX
+                )
+            if name in self._working:
                 return False
-            return self._maintenance.acquire_lease(name, self._holder, LEASE_SECONDS) == token
+            self._working.add(name)
+            return True
 
-        try:
-            yield Lease(name, self._holder, token), proceed
-        finally:
-            self._maintenance.release_lease(name, self._holder)
+    def _unclaim(self, name: str) -> None:
+        with self._changed:
+            self._working.remove(name)
+            self._changed.notify_all()

@@ -1,7 +1,15 @@
-"""Which pages of a partition move to the remote store, and which of them become one page there."""
+"""Which pages of a partition move to the remote store, and which of them become one page there.
 
+Small merged pages are merged again with what comes after them, but each time only into a page of a
+higher level, so that a row is rewritten as often as there are levels, and no more. The idea is that
+of log-structured merge trees (O'Neil et al. 1996), with the fan-in of size-tiered compaction.
+"""
+
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
 
 from wings_core.metadata.maintenance import REPLACED_MAX, first_timestamp
 from wings_core.model import Location
@@ -10,13 +18,20 @@ MERGED_ROWS = 65_536
 """Rows of a merged page, about: those of a batch on the wire."""
 
 MERGED_BYTES = 16 * 1024 * 1024
-"""Stored bytes of the pages that become one, about."""
+"""Bytes of a merged page, decoded, about: those of a batch on the wire."""
+
+FAN_IN = 32
+"""So many pages of one level become one of the next, about."""
+
+LEVEL_ROWS = tuple(MERGED_ROWS // 2 // FAN_IN**level for level in (2, 1, 0))
+"""Rows that a page of level 1, 2 and 3 has at least: 32, 1,024 and 32,768. One of the last level is
+never merged again."""
 
 SEGMENT_BYTES_MAX = 1024 * 1024 * 1024
 """Stored bytes of the pages that become one segment, about, at most: it is made in memory."""
 
 SEGMENT_PAGES_MAX = 100_000
-"""Pages that become one segment, at most."""
+"""Pages that become one segment, at most, beside those that were merged before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +51,7 @@ def find_due(
 
     Pages move when their last message is older than `after_us`: as soon as there are enough of them
     for a segment, or the oldest is twice as old. Merged pages that are small are merged again with
-    those that follow them.
+    those that follow them, where that makes one of a higher level.
 
     Args:
         locations: Of the partition, from an offset on.
@@ -46,58 +61,139 @@ def find_due(
         segment_bytes: Enough for a segment, in stored bytes; `SEGMENT_BYTES_MAX` always are.
     """
     segment_bytes = min(segment_bytes, SEGMENT_BYTES_MAX)
-    run: list[Location] = []
+    small = _SmallPages(offset, min(MERGED_BYTES, segment_bytes))
+    fresh: list[Location] = []
     size = 0
     enough = False
-    for location in locations:
+    for location, following in pairwise(chain(locations, (None,))):
+        assert location is not None, "only the last is followed by none"
         if location.timestamp > now - after_us:
             break
-        if is_merged_well(location, segment_bytes):
-            if any(page.first_timestamp is None for page in run):
-                enough = True
-                break
-            run.clear()
-            size = 0
-            offset = location.end_offset + 1
-            continue
-        run.append(location)
-        size += location.address.length
-        if size >= segment_bytes or len(run) >= SEGMENT_PAGES_MAX:
-            if all(page.first_timestamp is not None for page in run):
-                # Small pages, but together as much as a segment: these stay as they are.
-                run.clear()
-                size = 0
-                offset = location.end_offset + 1
-                continue
+        if location.first_timestamp is None:
+            fresh.append(location)
+            size += location.address.length
+            enough = size >= segment_bytes or len(fresh) >= SEGMENT_PAGES_MAX
+        elif fresh:
             enough = True
+        elif is_settled(location, following, segment_bytes):
+            small.settle(location)
+        else:
+            small.add(location)
+        if enough:
             break
-    fresh = [page for page in run if page.first_timestamp is None]
-    if not fresh:
-        return Due((), offset)
-    if not enough and first_timestamp(fresh[0]) > now - 2 * after_us:
-        return Due((), offset)
-    return Due(tuple(run), offset)
+    if not fresh or (not enough and first_timestamp(fresh[0]) > now - 2 * after_us):
+        return Due((), small.offset)
+    rows = sum(page.rows for page in fresh)
+    return Due((*small.worth_merging(rows), *fresh), small.offset)
 
 
-def is_merged_well(location: Location, segment_bytes: int) -> bool:
-    """Tell whether a page need not move any more: it is half as large as can be, or larger."""
+def is_settled(location: Location, following: Location | None, segment_bytes: int) -> bool:
+    """Tell whether a merged page will never move again.
+
+    It is half as large as can be, or larger; or it is not the last of its segment, so that it was
+    as large as could be when that was made.
+
+    Args:
+        location: The page.
+        following: The one after it, if there is one.
+        segment_bytes: Enough for a segment, in stored bytes.
+    """
     bytes_max = min(MERGED_BYTES, segment_bytes)
-    return location.first_timestamp is not None and (
-        2 * location.rows >= MERGED_ROWS or 2 * location.address.length >= bytes_max
+    return (
+        location.rows >= LEVEL_ROWS[-1]
+        or 2 * location.address.length >= bytes_max
+        or (following is not None and following.address.folio == location.address.folio)
     )
 
 
-def groups_of(pages: Sequence[Location]) -> Iterator[list[Location]]:
-    """Yield the pages in groups, each of which takes one transaction to be replaced."""
-    group: list[Location] = []
-    rows = size = 0
-    for page in pages:
-        full = rows + page.rows > MERGED_ROWS or size + page.address.length > MERGED_BYTES
-        if group and (full or len(group) >= REPLACED_MAX):
-            yield group
-            group, rows, size = [], 0, 0
-        group.append(page)
-        rows += page.rows
-        size += page.address.length
-    if group:
-        yield group
+class _SmallPages:
+    """Merged pages at the end of those, that may be merged again with what follows them.
+
+    Args:
+        offset: Of the first page.
+        bytes_max: Most stored bytes of them; those before stay as they are.
+    """
+
+    def __init__(self, offset: int, bytes_max: int) -> None:
+        self.offset = offset
+        """Nothing before it will ever move again."""
+        self._bytes_max = bytes_max
+        self._pages: deque[Location] = deque()
+        self._rows = 0
+        self._bytes = 0
+
+    def add(self, page: Location) -> None:
+        self._pages.append(page)
+        self._rows += page.rows
+        self._bytes += page.address.length
+        while self._rows > MERGED_ROWS or self._bytes > self._bytes_max:
+            first = self._pages.popleft()
+            self._rows -= first.rows
+            self._bytes -= first.address.length
+            self.offset = first.end_offset + 1
+
+    def settle(self, page: Location) -> None:
+        """Let all pages up to this one stay as they are."""
+        self._pages.clear()
+        self._rows = self._bytes = 0
+        self.offset = page.end_offset + 1
+
+    def worth_merging(self, rows: int) -> Sequence[Location]:
+        """Return the last of the pages, so many that each comes to a higher level.
+
+        Args:
+            rows: Those after the pages, which become one with them.
+        """
+        level = -1
+        worth = 0
+        for count, page in enumerate(reversed(self._pages), start=1):
+            rows += page.rows
+            level = max(level, _level(page.rows))
+            if _level(rows) > level:
+                worth = count
+        return list(self._pages)[len(self._pages) - worth :]
+
+
+def _level(rows: int) -> int:
+    return bisect_right(LEVEL_ROWS, rows)
+
+
+@dataclass(slots=True)
+class Group:
+    """Neighbouring pages that become one, where they are not too large for it by themselves."""
+
+    pages: list[Location] = field(default_factory=list[Location])
+    rows: int = 0
+    bytes: int = 0
+    """Decoded."""
+
+    def takes(self, page: Location, size: int) -> bool:
+        """Tell whether another page fits; an empty group takes any.
+
+        Args:
+            page: The next one.
+            size: Of its rows, decoded, in bytes.
+        """
+        fits = self.rows + page.rows <= MERGED_ROWS and self.bytes + size <= MERGED_BYTES
+        return not self.pages or (fits and len(self.pages) < REPLACED_MAX)
+
+    def add(self, page: Location, size: int) -> None:
+        """Take a page."""
+        self.pages.append(page)
+        self.rows += page.rows
+        self.bytes += size
+
+
+def parts_of_rows(rows: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the pages that rows become: where each begins among them, and its rows.
+
+    They are about as large as one another, and no larger than one page should be.
+
+    Args:
+        rows: One at least.
+        size: Of all of them, decoded, in bytes.
+    """
+    count = min(rows, max(-(-rows // MERGED_ROWS), -(-size // MERGED_BYTES)))
+    for number in range(max(1, count)):
+        first, end = (rows * each // max(1, count) for each in (number, number + 1))
+        yield first, end - first

@@ -9,22 +9,24 @@ they were read is still held. So it may end anywhere, and another node may have 
 each message is in one place, and the pages that are left are due again.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from wings_core.fetch.pages import PageReader
-from wings_core.maintain.plan import MERGED_BYTES, MERGED_ROWS, find_due, groups_of
+from wings_core.fetch.pages import PageReader, timestamp_column
+from wings_core.maintain.leases import HeldLease
+from wings_core.maintain.plan import Group, find_due, parts_of_rows
 from wings_core.maintain.report import MaintenanceReport
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.metadata.maintenance import Lease, Maintenance
+from wings_core.metadata.maintenance import Maintenance
 from wings_core.model import Location, PageAddress, PartitionState, Topic
 from wings_core.partitions import Partition
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.lru import Lru
-from wings_core.storage.segment_file import TIMESTAMP_FIELD, SegmentWriter
+from wings_core.storage.segment_file import SegmentWriter
 from wings_core.storage.segment_objects import SegmentObjects
 from wings_core.times import now_us
 
@@ -34,9 +36,17 @@ SETTLED_MAX = 65_536
 COMMIT_SECONDS_MAX = 600.0
 """A segment that was begun longer ago is given up: it may be taken for a left-over soon."""
 
+REPLACED_PAGES = 1_000
+"""Pages replaced in one metadata transaction, about, so that pushes never wait long for it."""
+
+_Replacement = tuple[list[Location], list[Location]]
+"""Pages, and those that take their place."""
+
 
 class Tiering:
-    """Moves pages of one partition at a time; used by one thread at a time.
+    """Moves pages, one partition in a thread at a time; may be used by several threads.
+
+    They compress in turn, so that all together take about one core from readers and writers.
 
     Args:
         registry: Where pages are found.
@@ -63,6 +73,8 @@ class Tiering:
         self._after_ms_default = after_ms_default
         self._clock = clock
         self._settled: Lru[tuple[str, Partition], int] = Lru(SETTLED_MAX)
+        self._compressing = threading.Lock()
+        """Nothing else is locked under it."""
 
     def after_ms(self, topic: Topic) -> int | None:
         """Return the age at which a topic's messages move, in milliseconds; None: never."""
@@ -90,74 +102,88 @@ class Tiering:
         self,
         topic: Topic,
         state: PartitionState,
-        lease: Lease,
+        held: HeldLease,
         report: MaintenanceReport,
-        proceed: Callable[[], bool],
-    ) -> None:
-        """Move all that is due in a partition.
+        until: float,
+    ) -> bool:
+        """Move what is due in a partition, a segment at a time.
 
         Args:
             topic: With its configuration.
             state: Of the partition.
-            lease: Of the partition, held.
+            held: The partition's lease.
             report: What was moved is counted to it.
-            proceed: Prolongs the lease; asked before each further step.
+            until: After this no further segment is begun, by `time.monotonic`.
+
+        Returns:
+            Whether more may be due.
         """
         while pages := self.due(topic, state):
-            if not self._move(topic, state.partition, pages, lease, report, proceed):
-                return
+            if not self._move(topic, state.partition, pages, held, report):
+                return False
+            if time.monotonic() >= until:
+                return True
+        return False
 
     def _move(
         self,
         topic: Topic,
         partition: Partition,
         pages: Sequence[Location],
-        lease: Lease,
+        held: HeldLease,
         report: MaintenanceReport,
-        proceed: Callable[[], bool],
     ) -> bool:
         """Write one segment and put it into the place of pages; tell whether to go on."""
         until = time.monotonic() + COMMIT_SECONDS_MAX
         name = self._remote.name(topic.uuid, pages[0].start_offset)
         writer = SegmentWriter(topic.uuid, topic.schema, _about(topic, partition, pages))
-        groups: list[tuple[list[Location], list[Location]]] = []
-        for group in groups_of(pages):
-            groups.append((group, list(self._merge(topic, group, name, writer))))
-            if not proceed():
+        written: list[_Replacement] = []
+        for old, rows in self._groups(topic, pages, writer.schema):
+            new = list(self._write(rows, old[0].start_offset, name, writer))
+            written.append((old, new))
+            if not held.proceed():
                 return False
         self._remote.objects.put(name, writer.finish())
         report.segments += 1
         report.segment_bytes += writer.length
-        for old, new in groups:
-            if time.monotonic() > until or not proceed():
+        for old, new in _transactions(written):
+            if time.monotonic() > until or not held.proceed():
                 return False
-            if not self._maintenance.replace(topic.uuid, partition, old, new, lease):
+            if not self._maintenance.replace(topic.uuid, partition, old, new, held.lease):
                 return False
             report.pages_merged += len(old)
             report.rows_merged += sum(page.rows for page in old)
             report.bytes_merged += sum(page.address.length for page in old)
-        return proceed()
+        return held.proceed()
 
-    def _merge(
-        self, topic: Topic, group: Sequence[Location], name: str, writer: SegmentWriter
+    def _groups(
+        self, topic: Topic, pages: Sequence[Location], schema: pa.Schema
+    ) -> "Iterator[tuple[list[Location], pa.RecordBatch]]":
+        """Read pages, and yield those that become one, with their rows as one batch."""
+        group = Group()
+        parts: list[tuple[pa.RecordBatch, int | pa.Array[Any]]] = []
+        read = self._pages.read(topic, pages, timestamps=True)
+        for page, (rows, times) in zip(pages, read, strict=True):
+            size = page.address.length if page.first_timestamp is None else rows.nbytes
+            if not group.takes(page, size):
+                yield group.pages, _joined(parts, schema)
+                group, parts = Group(), []
+            group.add(page, size)
+            parts.append((rows, times))
+        yield group.pages, _joined(parts, schema)
+
+    def _write(
+        self, rows: pa.RecordBatch, start_offset: int, name: str, writer: SegmentWriter
     ) -> Iterator[Location]:
-        """Write the rows of some pages to a segment, and yield where they are then."""
-        batches: list[pa.RecordBatch] = []
-        for rows, times in self._pages.read(topic, group, timestamps=True):
-            column = _repeated(times, rows.num_rows) if isinstance(times, int) else times
-            batches.append(
-                pa.RecordBatch.from_arrays([*rows.columns, column], schema=writer.schema)
-            )
-        merged = pa.concat_batches(batches) if len(batches) > 1 else batches[0]  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
-        start_offset = group[0].start_offset
-        step = max(1, min(MERGED_ROWS, merged.num_rows * MERGED_BYTES // max(1, merged.nbytes)))
-        for first in range(0, merged.num_rows, step):
-            part = merged.slice(first, step)
-            position, length = writer.write(part)
+        """Write rows to a segment, and yield where they are then."""
+        for first, count in parts_of_rows(rows.num_rows, rows.nbytes):
+            part = rows.slice(first, count)
+            with self._compressing:
+                position, length = writer.write(part)
             times = part.column(part.num_columns - 1).cast(pa.int64())
             yield Location(
                 start_offset + first,
-                start_offset + first + part.num_rows - 1,
+                start_offset + first + count - 1,
                 times[-1].as_py(),
                 PageAddress(name, position, length),
                 times[0].as_py(),
@@ -187,6 +213,24 @@ def _about(topic: Topic, partition: Partition, pages: Sequence[Location]) -> dic
     }
 
 
-def _repeated(timestamp: int, rows: int) -> "pa.Array[Any]":
-    values = timestamp.to_bytes(8, "little", signed=True) * rows
-    return pa.Array.from_buffers(TIMESTAMP_FIELD.type, rows, [None, pa.py_buffer(values)])
+def _joined(
+    parts: "Sequence[tuple[pa.RecordBatch, int | pa.Array[Any]]]", schema: pa.Schema
+) -> pa.RecordBatch:
+    """Return rows, each part with its timestamps, as one batch of a segment's schema."""
+    batches = [rows for rows, _ in parts]
+    merged = pa.concat_batches(batches) if len(batches) > 1 else batches[0]  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
+    times = timestamp_column([(times, rows.num_rows) for rows, times in parts])
+    return pa.RecordBatch.from_arrays([*merged.columns, times], schema=schema)
+
+
+def _transactions(written: "Sequence[_Replacement]") -> "Iterator[_Replacement]":
+    """Yield what is replaced in one transaction: `REPLACED_PAGES`, or one group of more."""
+    old: list[Location] = []
+    new: list[Location] = []
+    for some_old, some_new in written:
+        if old and len(old) + len(some_old) > REPLACED_PAGES:
+            yield old, new
+            old, new = [], []
+        old += some_old
+        new += some_new
+    yield old, new

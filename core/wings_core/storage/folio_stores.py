@@ -47,12 +47,22 @@ class FolioStores:
         columns: Sequence[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """See `FolioStore.read_all`."""
-        for store, some in groupby(addresses, lambda address: self._store_of(address.folio)):
+        # Most often all are of one store, and then only each folio is looked at, not each page.
+        stores = {folio: self._store_of(folio) for folio in {each.folio for each in addresses}}
+        if len(set(stores.values())) == 1:
+            yield from stores[addresses[0].folio].read_all(addresses, topic_uuid, schema, columns)
+            return
+        for store, some in groupby(addresses, lambda address: stores[address.folio]):
             yield from store.read_all(list(some), topic_uuid, schema, columns)
 
+    @property
+    def stores(self) -> tuple[FolioStore, ...]:
+        """All of them, for whoever goes on with the others where one cannot be reached."""
+        return (self._first, *self._others.values())
+
     def folios(self) -> set[str]:
-        """See `FolioStore.folios`."""
-        return set[str]().union(self._first.folios(), *(o.folios() for o in self._others.values()))
+        """See `FolioStore.folios`; raises where one of the stores cannot be asked."""
+        return set[str]().union(*(store.folios() for store in self.stores))
 
     def delete(self, folio: str) -> None:
         """See `FolioStore.delete`."""
@@ -60,7 +70,7 @@ class FolioStores:
 
     def close(self) -> None:
         """See `FolioStore.close`."""
-        for store in (self._first, *self._others.values()):
+        for store in self.stores:
             store.close()
 
     def _store_of(self, folio: str) -> FolioStore:

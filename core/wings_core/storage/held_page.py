@@ -84,6 +84,9 @@ class WholePage:
             return self._rows if columns is None else self._rows.select(list(columns))
         if columns is None:
             return read_page(self._page, topic_uuid, schema)
+        if list(columns) == list(range(len(columns))):
+            # pyarrow reads only as many columns as the schema has.
+            return read_page(self._page, topic_uuid, pa.schema(list(schema)[: len(columns)]))
         head = read_head(memoryview(self._page), self._page.size, topic_uuid, schema)
         bytes_of: dict[int, pa.Buffer] = {}
         for column in set(columns):

@@ -153,7 +153,7 @@ class ObjectPages:
         run: "Callable[[Future[_Loaded], Callable[[], _Loaded]], None]",
     ) -> "_Step":
         """Begin to read what is not there of a group of pages, and not being read already."""
-        step = _Step(group, wanted)
+        step = _Step(group, wanted, self._read_again)
         missing: list[PageAddress] = []
         future: Future[_Loaded] = Future()
         for address in group:
@@ -243,6 +243,13 @@ class ObjectPages:
         self._cache.put({key: page}, size + page.extra_bytes)
         return {key: page}
 
+    def _read_again(self, address: PageAddress, wanted: _Wanted) -> "HeldPage | StorageCorrupt":
+        """Read a page that was damaged in memory, or before its bytes came here."""
+        key = wanted.key(address)
+        self._cache.discard_page(address, key.parts)
+        self._heads.discard((address.folio, address.position))
+        return self._load([address], wanted)[key]
+
     def _head(self, address: PageAddress, wanted: _Wanted) -> PageHead:
         """Return a page's header and metadata, from memory or read."""
         name, uuid = (address.folio, address.position), wanted.topic_uuid
@@ -261,14 +268,26 @@ class ObjectPages:
 
 
 class _Step:
-    """Some pages of a scan: those that were there, and those that are being read."""
+    """Some pages of a scan: those that were there, and those that are being read.
 
-    def __init__(self, group: Sequence[PageAddress], wanted: _Wanted) -> None:
+    Args:
+        group: The pages.
+        wanted: Of each.
+        read_again: Asks the store, once, for a page that is not right any more.
+    """
+
+    def __init__(
+        self,
+        group: Sequence[PageAddress],
+        wanted: _Wanted,
+        read_again: "Callable[[PageAddress, _Wanted], HeldPage | StorageCorrupt]",
+    ) -> None:
         self.size = sum(address.length for address in group)
         self.held: dict[PageKey, HeldPage] = {}
         self.loading: dict[PageKey, Future[_Loaded]] = {}
         self._group = group
         self._wanted = wanted
+        self._read_again = read_again
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of each page; blocks until it is read."""
@@ -277,14 +296,25 @@ class _Step:
             key = wanted.key(address)
             try:
                 held = self.held.get(key) or self.loading[key].result()[key]
-                if isinstance(held, StorageCorrupt):
-                    raise held
-                yield held.read(wanted.topic_uuid, wanted.schema, wanted.columns)
+                try:
+                    rows = _rows_of(held, wanted)
+                except StorageCorrupt:
+                    if isinstance(held, StorageCorrupt):
+                        raise
+                    # A part that nobody looked at until now; what is stored may be right.
+                    rows = _rows_of(self._read_again(address, wanted), wanted)
+                yield rows
             except StorageCorrupt as error:
                 raise StorageCorrupt(
                     f"page at byte {address.position} of {address.folio}: {error.message}",
                     **{**error.facts, "folio": address.folio, "position": address.position},
                 ) from error
+
+
+def _rows_of(held: "HeldPage | StorageCorrupt", wanted: _Wanted) -> pa.RecordBatch:
+    if isinstance(held, StorageCorrupt):
+        raise held
+    return held.read(wanted.topic_uuid, wanted.schema, wanted.columns)
 
 
 def _run_now(future: "Future[_Loaded]", load: Callable[[], _Loaded]) -> None:

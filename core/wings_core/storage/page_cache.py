@@ -96,6 +96,14 @@ class PageCache:
             self._group_of.update(dict.fromkeys(pages, number))
         self._groups.put(number, pages, size)
 
+    def discard_page(self, address: PageAddress, parts: int) -> None:
+        """Forget what `get` would return, and the pages that share its memory."""
+        for key in (PageKey.of(address, WHOLE), PageKey.of(address, parts)):
+            number = self._group_of.get(key)
+            if number is not None:
+                self._groups.discard(number)
+                self._forget(number)
+
     def discard(self, folio: str) -> None:
         """Forget the pages of a folio."""
         with self._lock:

@@ -1,6 +1,6 @@
 """Where the pages of a log are: in a data directory's segments, and maybe in an object store."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wings_core.data_directory import DataDirectory
@@ -41,6 +41,8 @@ class Storage:
     """Of what is read from object stores."""
     remote: SegmentObjects
     """Where merged pages go."""
+    stores: Sequence[FolioStore]
+    """All that `store` consists of."""
     objects: Mapping[str, ObjectStore] = field(default_factory=dict[str, ObjectStore])
     """By what they are for: `hot`, `remote`."""
 
@@ -120,7 +122,8 @@ def open_storage(
             directory.keep_remote_url(url)
         remote = SegmentObjects(objects["remote"], cache, SEGMENT_SUFFIX, SEGMENT_GRACE_SECONDS)
         others[SEGMENT_SUFFIX] = remote
-    return Storage(FolioStores(segments, others, hot), cache, remote, objects)
+    store = FolioStores(segments, others, hot)
+    return Storage(store, cache, remote, store.stores, objects)
 
 
 def open_checked(url: str, limits: Limits, store_id: Callable[[], str] | None) -> ObjectStore:

@@ -1,13 +1,40 @@
 """What moves next in a partition."""
 
-from wings_core.maintain.plan import MERGED_ROWS, SEGMENT_BYTES_MAX, Due, find_due, groups_of
+import itertools
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from wings_core.maintain.plan import (
+    FAN_IN,
+    LEVEL_ROWS,
+    MERGED_BYTES,
+    MERGED_ROWS,
+    SEGMENT_BYTES_MAX,
+    Due,
+    Group,
+    find_due,
+    parts_of_rows,
+)
 from wings_core.model import Location, PageAddress
 
 AFTER = 1_000
 
+_names = map(str, itertools.count())
 
-def page(start: int, rows: int, time: int, *, merged: bool = False, size: int = 100) -> Location:
-    address = PageAddress("folio", start, size)
+
+def page(
+    start: int,
+    rows: int,
+    time: int,
+    *,
+    merged: bool = False,
+    size: int = 100,
+    folio: str | None = None,
+) -> Location:
+    """Return a page, the only one of its folio unless that is given."""
+    address = PageAddress(folio or next(_names), start, size)
     return Location(start, start + rows - 1, time, address, time if merged else None)
 
 
@@ -45,44 +72,124 @@ def test_with_an_age_of_none_all_move_at_once() -> None:
 
 
 def test_what_is_merged_well_is_settled() -> None:
-    full = page(0, MERGED_ROWS, 0, merged=True)
-    pages = [full, *hot(2, time=5_000, start=MERGED_ROWS)]
-    assert due(pages, 5_500) == Due((), MERGED_ROWS)
+    full = page(0, MERGED_ROWS // 2, 0, merged=True)
+    pages = [full, *hot(2, time=5_000, start=MERGED_ROWS // 2)]
+    assert due(pages, 5_500) == Due((), MERGED_ROWS // 2)
 
 
-def test_a_small_merged_page_is_merged_again_with_what_follows() -> None:
+def test_a_page_that_is_not_the_last_of_its_segment_is_settled_however_small_it_is() -> None:
+    pages = [page(10 * number, 10, 0, merged=True, folio="one") for number in range(5)]
+    fresh = hot(30, start=50)
+    assert due([*pages, *fresh], 10_000, 1 << 20) == Due((pages[-1], *fresh), 40)
+
+
+def test_a_small_merged_page_is_merged_again_with_what_makes_it_of_a_higher_level() -> None:
     small = page(0, 100, 0, merged=True)
-    pages = [small, *hot(3, start=100)]
-    assert due(pages, 10_000) == Due(tuple(pages), 0)
+    pages = [small, *hot(93, start=100)]
+    assert due(pages, 10_000, 1 << 20) == Due(tuple(pages), 0)
+    assert due(pages[:-1], 10_000, 1 << 20) == Due(tuple(pages[1:-1]), 0)
     assert due([small], 10_000) == Due((), 0)
 
 
-def test_small_merged_pages_do_not_keep_what_follows_from_moving() -> None:
-    small = [page(10 * number, 10, 0, merged=True) for number in range(25)]
-    pages = [*small, *hot(3, start=250)]
-    found = due(pages, 10_000)
-    assert found.settled_offset == 200
-    assert found.pages == tuple(pages[20:])
+def test_smaller_pages_come_along_where_a_larger_one_stays() -> None:
+    large = page(0, LEVEL_ROWS[1], 0, merged=True)
+    small = page(large.end_offset + 1, 1, 0, merged=True)
+    fresh = hot(4, start=small.end_offset + 1)
+    assert due([large, small, *fresh], 10_000) == Due((small, *fresh), 0)
 
 
-def test_pages_before_one_that_is_merged_well_move_by_themselves() -> None:
+def test_no_more_small_pages_are_looked_at_than_become_one() -> None:
+    rows = LEVEL_ROWS[-1] - 1
+    small = [page(rows * number, rows, 0, merged=True) for number in range(5)]
+    fresh = page(5 * rows, 10, 0)
+    found = due([*small, fresh], 10_000)
+    assert (found.settled_offset, found.pages) == (3 * rows, (*small[3:], fresh))
+
+
+def test_pages_before_one_that_is_merged_move_by_themselves() -> None:
     first = hot(2)
-    full = page(20, MERGED_ROWS, 0, merged=True)
-    assert due([*first, full], AFTER).pages == tuple(first)
+    merged = page(20, MERGED_ROWS, 0, merged=True)
+    assert due([*first, merged], AFTER).pages == tuple(first)
+
+
+@pytest.mark.parametrize("row_bytes", [50, 2_000, 100_000])
+@pytest.mark.parametrize("batch_rows", [1, 10, 300, None])
+def test_no_row_is_written_more_often_than_there_are_levels(
+    row_bytes: int, batch_rows: int | None
+) -> None:
+    """Rows that compress to a twentieth come by and by, and all that is due moves each time."""
+    choice = random.Random(17)
+    written: list[int] = []  # How often each row was.
+    pages: list[Location] = []
+    settled = 0
+    for _ in range(2_200):
+        if len(written) >= 40_000 or len(written) * row_bytes > 1 << 29:
+            break
+        rows = batch_rows or int(2 ** choice.uniform(0, 13))
+        pages.append(page(len(written), rows, 0, size=rows * row_bytes))
+        written += [0] * rows
+        found = find_due(pages, 0, 0, 0, 64 << 20)
+        assert found.settled_offset >= settled
+        settled = found.settled_offset
+        first = pages.index(found.pages[0])
+        pages[first:] = _merged(found.pages, row_bytes)
+        for offset in range(found.pages[0].start_offset, len(written)):
+            written[offset] += 1
+    assert max(written) <= len(LEVEL_ROWS) + 1
+    # Nor are there many small pages at any time.
+    assert len(pages) <= FAN_IN * len(LEVEL_ROWS) + len(written) * row_bytes // (MERGED_BYTES // 2)
+
+
+def _merged(pages: tuple[Location, ...], row_bytes: int) -> list[Location]:
+    """Return what pages become, in a segment of their own."""
+    start, rows = pages[0].start_offset, sum(each.rows for each in pages)
+    folio = next(_names)
+    return [
+        page(start + first, count, 0, merged=True, size=count * row_bytes // 20, folio=folio)
+        for first, count in parts_of_rows(rows, rows * row_bytes)
+    ]
+
+
+def groups_of(sizes: list[tuple[int, int]]) -> Iterator[int]:
+    """Yield of how many pages each group is, of pages of these rows and decoded bytes."""
+    group = Group()
+    for number, (rows, size) in enumerate(sizes):
+        one = page(number, rows, 0)
+        if not group.takes(one, size):
+            yield len(group.pages)
+            group = Group()
+        group.add(one, size)
+    yield len(group.pages)
 
 
 def test_groups_are_of_about_a_batch() -> None:
-    pages = [page(start, 1_000, 0) for start in range(0, 200_000, 1_000)]
-    groups = list(groups_of(pages))
-    assert [len(group) for group in groups] == [65, 65, 65, 5]
-    assert [each for group in groups for each in group] == pages
+    assert list(groups_of([(1_000, 100)] * 200)) == [65, 65, 65, 5]
 
 
 def test_a_large_page_is_a_group_of_its_own() -> None:
-    pages = [page(0, 10, 0), page(10, 500_000, 0), page(500_010, 10, 0)]
-    assert list(groups_of(pages)) == [[each] for each in pages]
+    assert list(groups_of([(10, 100), (500_000, 100), (10, 100)])) == [1, 1, 1]
 
 
-def test_groups_of_wide_rows_are_bounded_by_their_bytes() -> None:
-    pages = [page(number, 1, 0, size=1 << 20) for number in range(40)]
-    assert [len(group) for group in groups_of(pages)] == [16, 16, 8]
+def test_groups_of_wide_rows_are_bounded_by_their_decoded_bytes() -> None:
+    assert list(groups_of([(1, 1 << 20)] * 40)) == [16, 16, 8]
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "parts"),
+    [
+        (1, 0, 1),
+        (1, 1 << 40, 1),
+        (MERGED_ROWS, MERGED_BYTES, 1),
+        (MERGED_ROWS + 1, 1, 2),
+        (10, 3 * MERGED_BYTES, 3),
+        (3, 64 * MERGED_BYTES, 3),
+    ],
+)
+def test_rows_are_cut_into_pages_of_about_one_size(rows: int, size: int, parts: int) -> None:
+    found = list(parts_of_rows(rows, size))
+    assert len(found) == parts
+    assert [first for first, _ in found] == list(
+        itertools.accumulate((count for _, count in found[:-1]), initial=0)
+    )
+    assert sum(count for _, count in found) == rows
+    assert max(count for _, count in found) - min(count for _, count in found) <= 1

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import secrets
+import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
@@ -28,6 +29,9 @@ from wings_core.storage.objects.ranges import find, merge
 UNFINISHED_SECONDS_MAX = 86_400.0
 """A file that a put did not finish is deleted by `check` when it is older."""
 
+CREATE_TRIES_MAX = 8
+"""How often a directory is made for a file, where others delete it as often."""
+
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _UNFINISHED = ".put-"
@@ -47,6 +51,8 @@ class DirectoryObjects:
     def __init__(self, directory: Path, files: Files | None = None) -> None:
         self._directory = directory
         self._files = files or SystemFiles()
+        self._making = threading.Lock()
+        """Held while directories are made, and synced: whoever finds one there relies on that."""
         self.url = directory.absolute().as_uri()
         self.counts = ObjectCounts()
 
@@ -55,10 +61,9 @@ class DirectoryObjects:
         path = self._path(name)
         size = sum(map(len, parts))
         with self._counted("put", size), _errors(f"store {name}"):
-            self._make_directory(path.parent)
             unfinished = path.parent / f"{_UNFINISHED}{secrets.token_hex(8)}"
             try:
-                self._write(unfinished, parts)
+                self._write(self._create(unfinished), parts)
                 os.link(unfinished, path)
             except FileExistsError:
                 raise AlreadyExists(f"there is an object {name} already") from None
@@ -106,11 +111,12 @@ class DirectoryObjects:
                     yield StoredObject(name, found.st_size, found.st_mtime)
 
     def delete(self, name: str) -> None:
-        """See `ObjectStore.delete`."""
+        """See `ObjectStore.delete`; folders that become empty go as well."""
         path = self._path(name)
         with self._counted("delete"), _errors(f"delete {name}"):
             # Not synced: a name that comes back after a crash is found and deleted again.
             path.unlink(missing_ok=True)
+        self._delete_empty(path.parent)
 
     def check(self, *, write: bool = True) -> None:
         """See `ObjectStore.check`; also deletes what puts of long ago did not finish."""
@@ -124,7 +130,7 @@ class DirectoryObjects:
             except (FileExistsError, NotADirectoryError):
                 raise InvalidArgument(f"{self._directory} is not a directory") from None
             probe = self._directory / f"{_UNFINISHED}{secrets.token_hex(8)}"
-            self._write(probe, [b"probe"])
+            self._write(self._create(probe), [b"probe"])
             probe.unlink()
             for path in _files_below(self._directory):
                 if path.name.startswith(_UNFINISHED):
@@ -133,6 +139,17 @@ class DirectoryObjects:
     def _path(self, name: str) -> Path:
         return self._directory / check_name(name)
 
+    def _create(self, path: Path) -> int:
+        """Create a file, and the directories above it where they are not there."""
+        for _ in range(CREATE_TRIES_MAX - 1):
+            try:
+                with self._making:
+                    self._make_directory(path.parent)
+                return self._files.create(path)
+            except FileNotFoundError:
+                continue  # What was deleted just now left its directory empty, and that went too.
+        return self._files.create(path)
+
     def _make_directory(self, directory: Path) -> None:
         if directory.is_dir():
             return
@@ -140,10 +157,18 @@ class DirectoryObjects:
         directory.mkdir(mode=0o700, exist_ok=True)
         self._files.sync_directory(directory.parent)
 
-    def _write(self, path: Path, parts: Parts) -> None:
-        """Create a file and make its bytes durable."""
+    def _delete_empty(self, folder: Path) -> None:
+        """Delete a folder and those above it as far as they are empty, but not the store's own."""
+        while folder != self._directory:
+            try:
+                folder.rmdir()
+            except OSError:
+                return  # Something is in it, or it is gone: nothing depends on that.
+            folder = folder.parent
+
+    def _write(self, descriptor: int, parts: Parts) -> None:
+        """Write a new file, make its bytes durable, and close it."""
         buffers = [memoryview(part).cast("B") for part in parts if len(part)]
-        descriptor = self._files.create(path)
         try:
             position = 0
             while buffers:
