@@ -32,12 +32,16 @@ from flight_calls import (
 from wings_core.data_directory import DataDirectory
 from wings_core.fetch.fetcher import Cancel
 from wings_core.fetch.state import FetchState
+from wings_core.ingest.group_commit import PushStream
+from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log
-from wings_core.maintain import Maintainer, tiering
+from wings_core.maintain import Maintainer, leases, maintainer, tiering
+from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
+from wings_core.storage.place import open_storage
 from wings_core.times import Deadline, format_timestamp
 from wings_server.testing import RunningServer, running_server, server_process
 
@@ -519,6 +523,103 @@ def test_a_partition_that_cannot_be_merged_keeps_no_other_from_it(tmp_path: Path
         report = act(client, "maintain")
         assert (report["failures"], report["pages_merged"]) == (1, 5)
         assert act(client, "maintain")["pages_merged"] == 5
+
+
+def test_a_put_that_takes_longer_than_the_lease_is_committed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "LEASE_SECONDS", 0.03)
+    now = START
+    metadata = SqliteMetadata(tmp_path / "clocked.sqlite", clock=lambda: now)
+    acquire = metadata.maintenance.acquire_lease
+    many = threading.Event()
+    calls = 0
+
+    def acquire_later(name: str, holder: str, seconds: float) -> int | None:
+        """Let most of what a lease lasts pass before each call."""
+        nonlocal now, calls
+        now, calls = now + round(seconds * 600_000), calls + 1
+        if calls > 10:
+            many.set()
+        return acquire(name, holder, seconds)
+
+    metadata.maintenance.acquire_lease = acquire_later
+    with DataDirectory.open(tmp_path / "data") as opened:
+        storage = open_storage(opened, SMALL, store_id=lambda: metadata.store_id)
+        with closing(Log(metadata, storage, SMALL)) as log:
+            config = TopicConfig(tier_after_ms=0)
+            name = TopicName.parse("t")
+            topic = log.admin.create_topic(name, SCHEMA, config=config)
+            batch = pa.record_batch({"n": pa.array(range(10), pa.int64())})
+            prepared = Preparer(topic, SMALL).prepare(batch, PushOptions())
+            log.group_commit.submit(PushStream(), prepared, awaited=True).accepted()
+            put = log.storage.remote.objects.put
+
+            def put_slowly(name: str, parts: Any) -> None:
+                assert many.wait(60)
+                put(name, parts)
+
+            log.storage.remote.objects.put = put_slowly
+            assert log.maintainer.run(topic).pages_merged == 1
+            assert read_log(log, "t") == list(range(10))
+
+
+def test_a_partition_whose_segment_is_put_slowly_holds_up_no_other(
+    server: RunningServer, client: flight.FlightClient, new_topic_id: str
+) -> None:
+    slow, fast = f"{new_topic_id}-a", f"{new_topic_id}-b"
+    for topic in (slow, fast):
+        create_topic(client, topic, FIELDS)
+        push_small(client, topic, 5)
+        act(client, "alter-topic", topic=topic, config={"tier_after_ms": 0})
+    objects = server.server.log.storage.remote.objects
+    put, others_done = objects.put, threading.Event()
+    slow_uuid = act(client, "describe-topic", topic=slow)["uuid"]
+
+    def put_after_the_others(name: str, parts: Any) -> None:
+        if slow_uuid in name:
+            assert others_done.wait(60)
+        put(name, parts)
+        others_done.set()
+
+    objects.put = put_after_the_others
+    assert act(client, "maintain")["pages_merged"] == 10
+
+
+def test_whoever_asks_for_maintenance_waits_for_what_another_does(
+    server: RunningServer, client: flight.FlightClient, topic: str
+) -> None:
+    push_small(client, topic, 5)
+    act(client, "alter-topic", topic=topic, config={"tier_after_ms": 0})
+    log = server.server.log
+    found = log.admin.get_topic(TopicName.parse(topic))
+    objects = log.storage.remote.objects
+    put, begun, go_on = objects.put, threading.Event(), threading.Event()
+
+    def put_when_told(name: str, parts: Any) -> None:
+        begun.set()
+        assert go_on.wait(60)
+        put(name, parts)
+
+    objects.put = put_when_told
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(log.maintainer.run, found)
+        assert begun.wait(30)
+        second = threads.submit(log.maintainer.run, found)
+        go_on.set()
+        reports = [first.result(), second.result()]
+    assert [report.pages_merged for report in reports] == [5, 0]
+    assert not any(report.partitions_busy for report in reports)
+
+
+def test_a_long_turn_is_gone_on_with_after_the_others(
+    client: flight.FlightClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintainer, "TURN_SECONDS", 0.0)
+    push_small(client, topic, 100)
+    report = tier(client, topic, segment_bytes=4_096)
+    assert (report["partitions"], report["rows_merged"]) == (1, 1_000)
+    assert report["segments"] > 5
 
 
 def test_killed_again_and_again_while_it_merges_it_loses_and_doubles_nothing(

@@ -49,7 +49,7 @@ class LeaseKeeper:
         seconds: How long one lasts without being prolonged.
     """
 
-    def __init__(self, maintenance: Maintenance, seconds: float = LEASE_SECONDS) -> None:
+    def __init__(self, maintenance: Maintenance, seconds: float) -> None:
         self._maintenance = maintenance
         self._seconds = seconds
         self._held: set[HeldLease] = set()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from wings_core.errors import NotFound, OffsetOutOfRange, WingsError
+from wings_core.maintain import leases
 from wings_core.maintain.leases import HeldLease, LeaseKeeper
 from wings_core.maintain.report import MaintenanceReport
 from wings_core.maintain.retention import is_due, retain
@@ -68,7 +69,7 @@ class Maintainer:
         self._changed = threading.Condition()
         """Of the two; nothing else is locked under it."""
         self._closing = threading.Event()
-        self._leases = LeaseKeeper(metadata.maintenance)
+        self._leases = LeaseKeeper(metadata.maintenance, leases.LEASE_SECONDS)
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="wings-maintainer-worker")
         self._thread = threading.Thread(target=self._loop, name="wings-maintainer", daemon=True)
         self._thread.start()

@@ -1,5 +1,6 @@
 """What is read of object stores, and what is kept of it."""
 
+import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from wings_core.storage.object_pages import GROUP_BYTES, WHOLE_PAGE_BYTES, Objec
 from wings_core.storage.objects import RetryBounds
 from wings_core.storage.objects.directory import DirectoryObjects
 from wings_core.storage.objects.retries import retry
-from wings_core.storage.page import encode_page
+from wings_core.storage.page import encode_page, read_head
 from wings_core.storage.page_cache import PageCache
 
 TOPIC = "0123456789abcdef0123456789abcdef"
@@ -35,13 +36,15 @@ class Recorded(DirectoryObjects):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.reads: list[list[tuple[int, int]]] = []
+        self.last: list[pa.Buffer] = []
         self.gate = threading.Event()
         self.gate.set()
 
     def read(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         self.reads.append(list(ranges))
         assert self.gate.wait(20)
-        return super().read(name, ranges)
+        self.last = super().read(name, ranges)
+        return self.last
 
 
 @pytest.fixture
@@ -151,6 +154,32 @@ def test_a_flipped_byte_in_header_or_metadata_is_found_where_columns_are_read(
     (tmp_path / "o").write_bytes(data)
     with pytest.raises(StorageCorrupt, match="page at byte 0 of o"):
         ObjectPages(objects, PageCache(1)).read(address, TOPIC, SCHEMA, [4])
+
+
+@pytest.mark.parametrize("is_stored_damaged", [False, True])
+def test_what_was_damaged_in_memory_is_read_again_once(
+    objects: Recorded, tmp_path: Path, is_stored_damaged: bool
+) -> None:
+    batch = _batch(0, 500)
+    (address,) = _store(objects, "o", batch)
+    assert address.length < WHOLE_PAGE_BYTES
+    pages = ObjectPages(objects, PageCache(1 << 20))
+    pages.read(address, TOPIC, SCHEMA, [4])  # All of it is in memory then, and this is verified.
+    head = read_head(memoryview(objects.last[0]), address.length, TOPIC, SCHEMA)
+    position = head.column(12)[0]
+    ctypes.c_ubyte.from_address(objects.last[0].address + position).value ^= 1
+    if is_stored_damaged:
+        data = bytearray((tmp_path / "o").read_bytes())
+        data[position] ^= 1
+        (tmp_path / "o").write_bytes(data)
+        for reads in (2, 3):
+            with pytest.raises(StorageCorrupt, match="column 'c9' does not match"):
+                pages.read(address, TOPIC, SCHEMA, [12])
+            assert len(objects.reads) == reads
+        return
+    for _ in range(2):
+        assert pages.read(address, TOPIC, SCHEMA, [12]).equals(batch.select([12]))
+        assert len(objects.reads) == 2
 
 
 def test_small_neighbours_are_read_together_and_large_groups_are_not(objects: Recorded) -> None:

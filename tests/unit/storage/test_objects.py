@@ -1,12 +1,15 @@
 """The behaviour of every object store."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from wings_core.errors import AlreadyExists, InvalidArgument, StorageCorrupt, Unavailable
 from wings_core.storage.objects import ObjectStore, bind_objects, check_url, cloud, open_objects
+from wings_core.storage.objects.directory import DirectoryObjects
 from wings_core.storage.objects.ranges import MERGE_GAP_BYTES, merge
 
 DATA = bytes(range(256)) * 1024
@@ -58,6 +61,23 @@ def test_a_deleted_object_is_gone_and_can_be_deleted_again(objects: ObjectStore)
     with pytest.raises(StorageCorrupt, match="a is missing") as caught:
         objects.size("a")
     assert caught.value.missing
+
+
+def test_folders_that_become_empty_are_deleted_while_others_put_into_them(tmp_path: Path) -> None:
+    store = DirectoryObjects(tmp_path / "objects")
+
+    def put_and_delete(number: int) -> None:
+        for index in range(100):
+            store.put(f"top/inner/{number}-{index}", [b"x"])
+            store.delete(f"top/inner/{number}-{index}")
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(put_and_delete, range(4)))
+    assert list((tmp_path / "objects").iterdir()) == []
+    store.put("top/inner/kept", [b"x"])
+    store.put("top/other", [b"x"])
+    store.delete("top/other")
+    assert [each.name for each in store.list()] == ["top/inner/kept"]
 
 
 def test_a_missing_object_is_named(objects: ObjectStore) -> None:
