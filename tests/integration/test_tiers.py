@@ -488,8 +488,8 @@ def test_pages_that_another_node_drops_meanwhile_are_no_failure(tmp_path: Path) 
         log = server.server.log
         look = log.registry.partition_states
 
-        def look_and_drop(topic_uuid: str) -> Any:
-            states = look(topic_uuid)
+        def look_and_drop(topic_uuid: str, **options: Any) -> Any:
+            states = look(topic_uuid, **options)
             log.maintenance.expire(
                 topic_uuid, UNPARTITIONED, age_us=None, bytes_kept=1, pages_max=2
             )
