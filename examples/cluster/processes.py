@@ -1,12 +1,12 @@
 """The processes of the cluster: each the real command, started in order, stopped in reverse.
 
-    PostgreSQL ◀── metadata service ◀── three Flight nodes ── one shared directory
+    PostgreSQL ◀── metadata service ◀── three Flight nodes ──▶ an S3 server: new messages, and old
                                           └──▶ three replicas of holds, for share groups
 
-Whatever else the cluster gets (an object store) is one more function here, which enters
-what it starts into the stack and returns where it is.
+With a shared directory instead of S3, the nodes' messages lie in that.
 """
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,12 +18,14 @@ from wings_server.testing import (
     server_process,
 )
 from wings_server.testing_postgres import postgres_server
+from wings_server.testing_s3 import create_bucket, environment, running_s3
 
 NODES = 3
 HOLD_REPLICAS = 3
 LEASE_SECONDS = 2.0
 """Shorter than the default, so that nobody waits for long to see a dead node fall out."""
 
+BUCKET = "wings-cluster"
 READY_SECONDS = 60.0
 
 
@@ -31,7 +33,9 @@ class Cluster:
     """All processes; a context manager that starts them, and ends them in any case.
 
     Attributes:
-        directory: Holds the messages, for all nodes.
+        directory: What the processes keep on disk.
+        hot: URL of the place in S3 that new messages go to; None: to a directory that all share.
+        remote: URL of the place in S3 that old messages move to, merged; None: as `hot`.
         metadata: The metadata service.
         holds: The replicas of what workers of share groups hold.
         nodes: The Flight nodes, the dead ones too.
@@ -39,12 +43,17 @@ class Cluster:
     Args:
         directory: An empty directory.
         metadata_url: A PostgreSQL that is there; None: one is started.
+        objects: Whether messages go to S3.
     """
 
     metadata: MetadataProcess
 
-    def __init__(self, directory: Path, metadata_url: str | None = None) -> None:
+    def __init__(
+        self, directory: Path, metadata_url: str | None = None, *, objects: bool = True
+    ) -> None:
         self.directory = directory
+        self.hot = f"s3://{BUCKET}/hot" if objects else None
+        self.remote = f"s3://{BUCKET}/remote" if objects else None
         self.holds: list[MetadataProcess] = []
         self.nodes: list[ServerProcess] = []
         self._metadata_url = metadata_url
@@ -53,6 +62,8 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         """Start all of it."""
         with self._stack:
+            if self.hot is not None:
+                self._start_s3()
             url = self._metadata_url or self._start_postgres()
             self.metadata = self._start_metadata(url)
             self.holds = [self._start_holds(number) for number in range(HOLD_REPLICAS)]
@@ -62,7 +73,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Drain the nodes, then the service, then stop PostgreSQL."""
+        """Drain the nodes, then the service, then stop PostgreSQL and S3."""
         with self._stack:
             for node in self.nodes:
                 if node.running:
@@ -77,18 +88,29 @@ class Cluster:
         return [node.flight for node in self.nodes if node.running]
 
     def start_node(self) -> ServerProcess:
-        """Start one more Flight node on the shared directory, on free ports."""
+        """Start one more Flight node, on free ports."""
         replicas = ",".join(replica.address for replica in self.holds)
+        flags = ["--metadata", self.metadata.address, "--hold-replicas", replicas]
+        pages = self.directory / "pages"
+        if self.hot is not None and self.remote is not None:
+            flags += ["--hot", self.hot, "--remote", self.remote]
+            pages = self.directory / f"node-{len(self.nodes) + 1}"  # It shares no disk.
         node = self._stack.enter_context(
             server_process(
-                self.directory / "pages",
-                flags=("--metadata", self.metadata.address, "--hold-replicas", replicas),
+                pages,
+                flags=flags,
                 environment={"WINGS_NODE_LEASE_SECONDS": str(LEASE_SECONDS)},
                 ready_seconds=READY_SECONDS,
             )
         )
         self.nodes.append(node)
         return node
+
+    def _start_s3(self) -> None:
+        endpoint = self._stack.enter_context(running_s3())
+        # Of this process, which looks into the bucket, and so of the nodes.
+        os.environ.update(environment(endpoint))
+        create_bucket(endpoint, BUCKET)
 
     def _start_postgres(self) -> str:
         return self._stack.enter_context(postgres_server(sync=True)).url

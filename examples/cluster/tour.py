@@ -1,5 +1,6 @@
 """A tour of a cluster: what one node is given, all have; and what is acknowledged, stays."""
 
+import json
 import sys
 import threading
 import time
@@ -7,10 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.flight as flight
 from processes import Cluster
 
 import wings_client
 from wings_client import Client, Retry
+from wings_core.errors import AlreadyExists
+from wings_core.storage.objects import open_objects
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import flights
@@ -35,8 +39,11 @@ def tour(cluster: Cluster, rows: int) -> None:
     """
     with wings_client.connect(cluster.addresses, retry=PERSISTENT) as client:
         push(client, rows)
+        if cluster.hot is not None:
+            look_into_the_bucket(cluster.hot)
         wake_a_long_poll(cluster)
         scan(cluster, client, rows)
+        merge(cluster, client)
         kill_a_node_under_load(cluster, client)
 
 
@@ -47,6 +54,20 @@ def push(client: Client, rows: int) -> None:
     pushed = client.push("flights", flights.generate(rows))
     seconds = time.perf_counter() - started
     say(f"pushed {pushed.rows:,} flights through one node, durably, in {seconds:.2f} s")
+
+
+def look_into_the_bucket(hot: str) -> None:
+    """Count the objects that new messages are in, and try to overwrite one."""
+    objects = open_objects(hot)
+    folios = list(objects.list("folios"))
+    try:
+        objects.put(folios[0].name, [b"something else"])
+    except AlreadyExists:
+        refused = "S3 refused to overwrite one"
+    else:
+        raise AssertionError("an object was overwritten")
+    kilobytes = sum(folio.size for folio in folios) / 1e3
+    say(f"they are in {len(folios)} objects, {kilobytes:,.0f} kB, at {hot}; {refused}")
 
 
 def wake_a_long_poll(cluster: Cluster) -> None:
@@ -81,6 +102,25 @@ def scan(cluster: Cluster, client: Client, rows: int) -> None:
     assert table.num_rows == rows
     nodes = len(client.locations("flights"))
     say(f"scanned {table.num_rows:,} flights from {nodes} nodes at once in {seconds:.2f} s")
+
+
+def merge(cluster: Cluster, client: Client) -> None:
+    """Merge all that was pushed into compressed segments now, and read it again."""
+    before = client.scan("flights").read_all()
+    client.alter_topic("flights", {"tier_after_ms": 0})
+    # The node that was told; the others know a second later at most.
+    node = next(node for node in cluster.nodes if node.flight == client.endpoint)
+    body = json.dumps({"topic": "flights"}).encode()
+    (answer,) = node.client().do_action(flight.Action("maintain", body))
+    done = json.loads(answer.body.to_pybytes())
+    assert done["failures"] == 0
+    assert client.scan("flights").read_all().equals(before)
+    say(
+        f"merged {done['pages_merged']:,} pages into {done['segments']:,} segments"
+        f"{'' if cluster.remote is None else f' at {cluster.remote}'}, "
+        f"{done['bytes_merged'] / 1e3:,.0f} kB into {done['segment_bytes'] / 1e3:,.0f}: "
+        "the same rows are read"
+    )
 
 
 def kill_a_node_under_load(cluster: Cluster, client: Client) -> None:

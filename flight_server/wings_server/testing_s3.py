@@ -1,6 +1,8 @@
-"""A local S3 server (moto's), in a process of its own: `python s3_server.py` prints its port.
+"""A local S3 server (moto's) for tests and examples, in a process of its own.
 
-It lives until its standard input ends, so it never outlives whoever started it.
+`python -m wings_server.testing_s3` prints its port. It lives until its standard input ends, so it
+never outlives whoever started it. It knows conditional puts, keeps everything in memory, and
+checks no signature.
 """
 
 import logging
@@ -8,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 
 ACCESS_KEY_ID = "wings-test"
 SECRET_ACCESS_KEY = "wings-test-secret"
@@ -26,18 +27,24 @@ def environment(endpoint: str) -> dict[str, str]:
 
 @contextmanager
 def running_s3() -> Generator[str]:
-    """Run an S3 server and yield its address, `http://127.0.0.1:PORT`."""
+    """Run an S3 server and yield its address, `http://127.0.0.1:PORT`.
+
+    Raises:
+        RuntimeError: It did not start, as where moto is not installed.
+    """
     with subprocess.Popen(
-        [sys.executable, str(Path(__file__))],
+        [sys.executable, "-m", "wings_server.testing_s3"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        start_new_session=True,  # Ctrl-C is for those who write to it, and need it to the end.
     ) as process:
         try:
             assert process.stdout is not None
             port = process.stdout.readline().strip()
-            assert port.isdigit(), "the S3 server did not start"
+            if not port.isdigit():
+                raise RuntimeError("the S3 server did not start: is moto[s3,server] installed?")
             yield f"http://127.0.0.1:{port}"
         finally:
             process.kill()
