@@ -68,6 +68,7 @@ class Log:
         shares: Share groups.
         limits: The bounds in force.
         maintainer: Moves what is old, and drops what is kept no longer.
+        reclaimer: Gives back the room of what nothing refers to any more.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Log:
         )
         self.fetcher = Fetcher(store, self.registry, limits)
         self._metadata = metadata
-        self._reclaimer = Reclaimer(
+        self.reclaimer = Reclaimer(
             self.registry, self.stages, storage.stores, limits.stage_seconds_max
         )
         tiering = Tiering(
@@ -104,7 +105,7 @@ class Log:
             TIER_AFTER_MS if "remote" in storage.objects else None,
         )
         self.maintainer = Maintainer(
-            metadata, limits.maintenance_seconds, self._reclaimer.wake, tiering
+            metadata, limits.maintenance_seconds, self.reclaimer.wake, tiering
         )
         try:
             self.shares = _open_shares(metadata.groups, self, open_coordinator)
@@ -215,7 +216,7 @@ class Log:
         """
         groups = self.shares.of_topic(name)
         topic = self.admin.delete_topic(name)
-        self._reclaimer.wake()
+        self.reclaimer.wake()
         self.shares.forget_topic(groups)
         return topic
 
@@ -235,7 +236,7 @@ class Log:
         """
         aborted = self.stages.abort(writer, stages, batch, prefix)
         if aborted.stages:
-            self._reclaimer.wake()
+            self.reclaimer.wake()
         return aborted
 
     def close(self) -> None:
@@ -246,7 +247,7 @@ class Log:
     def _close_parts(self) -> None:
         self.group_commit.close()
         self.maintainer.close()
-        self._reclaimer.close()
+        self.reclaimer.close()
         self.store.close()
         self._metadata.close()
 

@@ -50,16 +50,29 @@ class Reclaimer:
         self._stages = stages
         self._stores = stores
         self._stage_seconds_max = stage_seconds_max
+        self.folios_deleted = 0
+        """Since the start."""
         self._pause = min(RECLAIM_SECONDS, stage_seconds_max / SWEEPS_PER_LIFE)
         self._wake = threading.Event()
         self._wake.set()
         self._closing = False
+        self._running = threading.Lock()
+        """Nothing else is locked before it."""
         self._thread = threading.Thread(target=self._run, name="wings-reclaimer", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
         """Look for something to give back, soon, in the background."""
         self._wake.set()
+
+    def run(self) -> None:
+        """Give back now what can be; blocks until that is done.
+
+        Raises:
+            WingsError: Metadata or storage cannot be used; what is left is done later.
+        """
+        with self._running:
+            self._reclaim()
 
     def close(self) -> None:
         """Stop after the step under way; what is left is done at the next start."""
@@ -74,7 +87,7 @@ class Reclaimer:
             if self._closing:
                 return
             try:
-                self._reclaim()
+                self.run()
             except (WingsError, OSError) as error:
                 _logger.warning("could not give back disk space: %s", error)
 
@@ -110,6 +123,7 @@ class Reclaimer:
             try:
                 for folio in retired:
                     store.delete(folio)
+                    self.folios_deleted += 1
             except (WingsError, OSError) as error:
                 _logger.warning("could not delete what nothing refers to: %s", error)
                 return  # The next look finds the rest of them again.

@@ -35,7 +35,7 @@ from wings_core.share.model import ShareGroup, SharePartitionState
 from wings_core.storage.place import Storage
 
 SERIES_MAX = 10_000
-"""Series of partitions, as many of consumers, and of share groups, in one answer."""
+"""Series of partitions, as many of consumers, of tiers, and of share groups, in one answer."""
 
 CONSUMERS_MAX = 1_000
 """Named consumers looked at for one answer."""
@@ -189,6 +189,10 @@ class _Standing:
     lags: list[tuple[str, TopicName, Partition, int]] = field(
         default_factory=list[tuple[str, TopicName, Partition, int]]
     )
+    tiers: dict[tuple[TopicName, bool], tuple[int, int, int]] = field(
+        default_factory=dict[tuple[TopicName, bool], tuple[int, int, int]]
+    )
+    """Pages, rows and bytes by topic, and by whether they are merged ones."""
     groups: list[tuple[ShareGroup, SharePartitionState]] = field(
         default_factory=list[tuple[ShareGroup, SharePartitionState]]
     )
@@ -196,6 +200,10 @@ class _Standing:
 
 
 _MAINTENANCE = {
+    "passes": "Looks at all partitions, or at those of a topic.",
+    "seconds": "Time that these took.",
+    "partitions": "Partitions that something was due in.",
+    "partitions_busy": "Partitions of them that were left to another node.",
     "pages_expired": "Pages that retention dropped.",
     "rows_expired": "Messages that retention dropped.",
     "bytes_expired": "Bytes of pages that retention dropped.",
@@ -233,6 +241,11 @@ class _LogCollector:
         maintained = self._log.maintainer.total
         for name, about in _MAINTENANCE.items():
             yield CounterMetricFamily(f"wings_maintenance_{name}", about, getattr(maintained, name))
+        yield CounterMetricFamily(
+            "wings_folios_deleted",
+            "Objects and segment files deleted that nothing referred to any more.",
+            self._log.reclaimer.folios_deleted,
+        )
         standing = self._look()
         ends = GaugeMetricFamily(
             "wings_topic_end_offset",
@@ -249,10 +262,11 @@ class _LogCollector:
         for consumer, topic, partition, lag in standing.lags:
             lags.add_metric([consumer, str(topic), partition], lag)
         yield ends
+        yield from _of_tiers(standing)
         yield lags
         yield from _of_groups(standing.groups)
         yield GaugeMetricFamily(
-            "wings_series_left_out", "Partitions without series.", standing.left_out
+            "wings_series_left_out", "Partitions and topics without series.", standing.left_out
         )
 
     def _look(self) -> _Standing:
@@ -263,6 +277,14 @@ class _LogCollector:
                 for topic in admin.list_topics(namespace.name):
                     for state in registry.partition_states(topic.uuid):
                         standing.ends[topic.name, state.partition] = state.next_offset
+                    for tier in self._log.maintenance.tier_states(topic.uuid):
+                        place = (topic.name, tier.remote)
+                        pages, rows, size = standing.tiers.get(place, (0, 0, 0))
+                        standing.tiers[place] = (
+                            pages + tier.pages,
+                            rows + tier.rows,
+                            size + tier.bytes,
+                        )
                     standing.groups += self._groups(topic)
             except NotFound:
                 continue  # Deleted meanwhile.
@@ -281,6 +303,21 @@ class _LogCollector:
             except Unavailable:
                 continue  # No majority of the replicas answers; the other groups have series.
             yield from ((group, state) for state in states)
+
+
+def _of_tiers(standing: _Standing) -> Iterator[Metric]:
+    """Yield what topics have in each tier."""
+    for index, (name, about) in enumerate(
+        (
+            ("pages", "Pages of a topic in a tier."),
+            ("rows", "Messages of a topic in a tier."),
+            ("bytes", "Stored bytes of a topic's pages in a tier."),
+        )
+    ):
+        family = GaugeMetricFamily(f"wings_tier_{name}", about, labels=["topic", "tier"])
+        for (topic, remote), numbers in standing.tiers.items():
+            family.add_metric([str(topic), "remote" if remote else "hot"], numbers[index])
+        yield family
 
 
 def _of_groups(groups: list[tuple[ShareGroup, SharePartitionState]]) -> Iterator[Metric]:
@@ -335,9 +372,14 @@ def _storage_metrics(storage: Storage) -> Iterator[Metric]:
 
 def _bounded(standing: _Standing) -> _Standing:
     ends = list(standing.ends.items())
+    tiers = list(standing.tiers.items())
     left_out = sum(
-        max(0, len(series) - SERIES_MAX) for series in (ends, standing.lags, standing.groups)
+        max(0, len(series) - SERIES_MAX) for series in (ends, standing.lags, tiers, standing.groups)
     )
     return _Standing(
-        dict(ends[:SERIES_MAX]), standing.lags[:SERIES_MAX], standing.groups[:SERIES_MAX], left_out
+        dict(ends[:SERIES_MAX]),
+        standing.lags[:SERIES_MAX],
+        dict(tiers[:SERIES_MAX]),
+        standing.groups[:SERIES_MAX],
+        left_out,
     )

@@ -123,6 +123,7 @@ class Maintainer:
     ) -> MaintenanceReport:
         """Give each partition a turn; where patient, as many as it takes."""
         turns = Turns(self._workers, self._take_turn, progress, patient=patient)
+        began = time.monotonic()
         try:
             for topic in topics:
                 for state in self._states(topic):
@@ -130,6 +131,8 @@ class Maintainer:
             turns.finish()
         finally:
             report = turns.settle()
+            report.passes = 1
+            report.seconds = time.monotonic() - began
             with self._changed:
                 self.total.add(report)
             if report.pages_expired or report.pages_merged:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 class MaintenanceReport:
     """Counts of one pass, or of all passes of a process."""
 
+    passes: int = 0
+    seconds: float = 0.0
+    """That they took."""
     partitions: int = 0
     """Those that something was due in."""
     partitions_busy: int = 0

@@ -83,6 +83,7 @@ class PartitionDraft:
     bytes: int = 0
     last_timestamp: int | None = None
     stored_next_offset: int = 0
+    pages: int = 0
 
     @property
     def changed(self) -> bool:
@@ -97,6 +98,7 @@ class PartitionDraft:
         start_offset = self.next_offset
         self.next_offset = start_offset + rows
         self.bytes += size
+        self.pages += 1
         self.last_timestamp = timestamp
         return CommittedRange(self.partition, start_offset, self.next_offset - 1, timestamp)
 
@@ -110,6 +112,7 @@ class PartitionDraft:
             self.bytes,
             self.last_timestamp,
             self.stored_next_offset,
+            self.pages,
         )
 
 

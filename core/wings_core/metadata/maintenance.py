@@ -104,7 +104,7 @@ class Maintenance(Protocol):
     ) -> list[TierState]:
         """Return what a topic's partitions have in each tier, by value, the hot tier first.
 
-        Tiers without a page are left out. Looks at every page of the partitions.
+        Tiers without a page are left out. Looks at the partitions, and at no page.
 
         Args:
             topic_uuid: The topic.

@@ -60,6 +60,11 @@ def open_metadata(
     return metadata
 
 
+def has_metadata(directory: DataDirectory) -> bool:
+    """Tell whether a directory has metadata, its own or in PostgreSQL."""
+    return directory.metadata.exists() or _read(directory) is not None
+
+
 def open_postgres(url: str, *, read_only: bool = False) -> "PostgresMetadata":
     """Open metadata in PostgreSQL.
 

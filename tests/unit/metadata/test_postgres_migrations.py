@@ -129,3 +129,22 @@ def test_a_notice_is_bounded_and_names_no_less_than_what_changed(
 @pytest.mark.parametrize("payload", ["", "nonsense", "[]", "{}", '{"node": 1, "ends": 3}'])
 def test_a_notice_that_cannot_be_read_lets_everybody_look(payload: str) -> None:
     assert decode_notice(payload)[2].everything
+
+
+def test_what_tiers_hold_is_counted_by_the_migration(postgres: PostgresServer) -> None:
+    schema = new_schema()
+    with PostgresMetadata(postgres.url, schema=schema) as metadata:
+        topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("orders"), SCHEMA)
+        for _ in range(3):
+            metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 4})])
+    counts = ("pages", "merged_pages", "merged_rows", "merged_bytes")
+    run(
+        postgres,
+        f"SET search_path = {schema}; DELETE FROM pages WHERE end_offset = 3; "
+        "UPDATE pages SET start_offset = 0, first_timestamp = 1 WHERE end_offset = 7;"
+        + ";".join(f"ALTER TABLE partitions DROP COLUMN {column}" for column in counts),
+    )
+    statements = migrations._TIERS  # pyright: ignore[reportPrivateUsage]
+    run(postgres, f"SET search_path = {schema}; {';'.join(statements)}")
+    found = run(postgres, f"SELECT {', '.join(counts)} FROM {schema}.partitions")
+    assert found == [(2, 1, 8, 100)]

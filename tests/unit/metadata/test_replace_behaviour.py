@@ -189,3 +189,49 @@ def test_tiers_are_told_by_partition(metadata: MetadataUnderTest) -> None:
     found = metadata.opened.maintenance.tier_states(topic.uuid)
     assert [state.partition for state in found] == sorted(values)
     assert {(state.pages, state.rows, state.bytes) for state in found} == {(1, 2, 100)}
+
+
+def counted(metadata: MetadataUnderTest, topic: Topic, start: int = 0) -> list[TierState]:
+    """Count what is in each tier, page by page."""
+    found: list[TierState] = []
+    for remote in (False, True):
+        pages = [
+            page
+            for page in located(metadata, topic, start)
+            if (page.first_timestamp is not None) == remote
+        ]
+        rows = sum(page.rows for page in pages)
+        size = sum(page.address.length for page in pages)
+        found += [TierState(UNPARTITIONED, remote, len(pages), rows, size)] if pages else []
+    return found
+
+
+def test_tiers_are_counted_along_with_all_that_changes_pages(metadata: MetadataUnderTest) -> None:
+    topic, pages = pushed(metadata)
+    maintenance = metadata.opened.maintenance
+
+    def check(start: int = 0) -> None:
+        assert maintenance.tier_states(topic.uuid) == counted(metadata, topic, start)
+
+    assert replace(metadata, topic, pages[:2], [merged(pages[:2])])
+    check()
+    metadata.push(topic, 7)  # After the merge, by whatever the commit remembers.
+    check()
+    metadata.stage(topic, "s", {UNPARTITIONED: 4}, {UNPARTITIONED: 5})
+    check()
+    metadata.stages.publish("w", 0, ["s"])
+    check()
+    again = located(metadata, topic)[:2]
+    new = merged(again, "segments/again.arrow", 99)
+    new = changed(new, first_timestamp=again[0].first_timestamp)
+    assert replace(metadata, topic, again, [new])
+    check()
+    for start in (30, 40):  # A merged page goes, then one as it was pushed.
+        maintenance.expire(topic.uuid, UNPARTITIONED, age_us=-SECOND, bytes_kept=None, pages_max=1)
+        check(start)
+    metadata.reopen()
+    maintenance = metadata.opened.maintenance
+    metadata.push(topic, 2)
+    check(40)
+    maintenance.expire(topic.uuid, UNPARTITIONED, age_us=-SECOND, bytes_kept=None, pages_max=9)
+    assert maintenance.tier_states(topic.uuid) == []

@@ -6,11 +6,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from fix_metadata import NOON, SCHEMA, SECOND, Clock
+from fix_metadata import NOON, SCHEMA, SECOND, Clock, batch_of
 
 from wings_core.errors import Internal
 from wings_core.metadata.sqlite import SqliteMetadata, migrations
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
+from wings_core.partitions import UNPARTITIONED
 
 RELEASED = list(range(1, len(migrations.MIGRATIONS) + 1))
 """The versions that this code brings a database to, one after the other."""
@@ -114,3 +115,28 @@ def test_what_was_there_survives_a_migration(path: Path, monkeypatch: pytest.Mon
     )
     with SqliteMetadata(path) as metadata:
         assert metadata.admin.get_topic(topic.name) == topic
+
+
+COUNTS = ("pages", "merged_pages", "merged_rows", "merged_bytes")
+
+
+def test_what_tiers_hold_is_counted_by_the_migration_and_not_again(path: Path) -> None:
+    counts = f"SELECT {', '.join(COUNTS)} FROM partitions"
+    with SqliteMetadata(path) as metadata:
+        topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("orders"), SCHEMA)
+        for _ in range(3):
+            metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 4})])
+    with raw(path) as connection:
+        # As if the first two pages were one that was merged.
+        connection.execute("DELETE FROM pages WHERE end_offset = 3")
+        connection.execute(
+            "UPDATE pages SET start_offset = 0, first_timestamp = 1 WHERE end_offset = 7"
+        )
+        for column in COUNTS:
+            connection.execute(f"ALTER TABLE partitions DROP COLUMN {column}")
+        for statement in migrations._TIERS:  # pyright: ignore[reportPrivateUsage]
+            connection.execute(statement)
+        assert connection.execute(counts).fetchall() == [(2, 1, 8, 100)]
+        connection.execute("DELETE FROM pages")
+    with SqliteMetadata(path) as metadata:
+        assert [state.pages for state in metadata.maintenance.tier_states(topic.uuid)] == [1, 1]

@@ -177,9 +177,16 @@ class _Stored:
         if new_partitions is not None and partition_rows is not None:
             self.new_partitions = {partition_id for (partition_id,) in new_partitions}
             for row in partition_rows:
-                partition_id, topic_id, value, next_offset, size, last_timestamp = row
+                partition_id, topic_id, value, next_offset, size, last_timestamp, pages = row
                 self._partitions[topic_id, value] = PartitionDraft(
-                    topic_id, value, partition_id, next_offset, size, last_timestamp, next_offset
+                    topic_id,
+                    value,
+                    partition_id,
+                    next_offset,
+                    size,
+                    last_timestamp,
+                    next_offset,
+                    pages,
                 )
 
 
@@ -216,7 +223,7 @@ ON CONFLICT DO NOTHING RETURNING id
 
 _LOCK_PARTITIONS = """
 SELECT partitions.id, partitions.topic_id, partitions.value, partitions.next_offset,
-    partitions.bytes, partitions.last_timestamp
+    partitions.bytes, partitions.last_timestamp, partitions.pages
 FROM unnest(%s::bigint[], %s::text[]) AS wanted (topic_id, value)
 JOIN partitions ON partitions.topic_id = wanted.topic_id AND partitions.value = wanted.value
 ORDER BY partitions.topic_id, partitions.value
@@ -231,15 +238,22 @@ def _write_partitions(
     if changed:
         connection.execute(
             "UPDATE partitions SET next_offset = wanted.next_offset, bytes = wanted.bytes, "
-            "last_timestamp = wanted.last_timestamp "
-            "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]) "
-            "AS wanted (id, next_offset, bytes, last_timestamp) WHERE partitions.id = wanted.id",
+            "last_timestamp = wanted.last_timestamp, pages = wanted.pages "
+            "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]) "
+            "AS wanted (id, next_offset, bytes, last_timestamp, pages) "
+            "WHERE partitions.id = wanted.id",
             _columns(
                 [
-                    (draft.partition_id, draft.next_offset, draft.bytes, draft.last_timestamp)
+                    (
+                        draft.partition_id,
+                        draft.next_offset,
+                        draft.bytes,
+                        draft.last_timestamp,
+                        draft.pages,
+                    )
                     for draft in changed
                 ],
-                4,
+                5,
             ),
         )
     unused = new - {draft.partition_id for draft in changed}

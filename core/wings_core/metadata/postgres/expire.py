@@ -9,6 +9,7 @@ from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.locks import Lock
 from wings_core.metadata.postgres.purge import count_off
 from wings_core.metadata.postgres.topics import find_topic_ids
+from wings_core.metadata.tiers import PageCounts
 from wings_core.model import Expired
 from wings_core.partitions import Partition
 
@@ -27,26 +28,37 @@ def expire(
         return Expired(0, 0, 0, 0)
     partition_id, log_start_offset, size = locked
     pages = connection.execute(
-        "SELECT end_offset, timestamp, length, folio_id FROM pages WHERE partition_id = %s "
+        "SELECT end_offset, timestamp, length, folio_id, end_offset - start_offset + 1, "
+        "first_timestamp IS NOT NULL FROM pages WHERE partition_id = %s "
         "ORDER BY end_offset LIMIT %s::bigint",
         (partition_id, pages_max),
     ).fetchall()
-    ages = ((timestamp, length) for _, timestamp, length, _ in pages)
+    ages = ((timestamp, length) for _, timestamp, length, *_ in pages)
     gone = pages[: expired_pages(ages, size, before, bytes_kept)]
     if not gone:
         return Expired(log_start_offset, 0, 0, 0)
     last_offset = int(gone[-1][0])
-    dropped = sum(length for _, _, length, _ in gone)
+    dropped = PageCounts.of((rows, length, merged) for _, _, length, _, rows, merged in gone)
     connection.execute(
-        "UPDATE partitions SET log_start_offset = %s, bytes = bytes - %s WHERE id = %s",
-        (last_offset + 1, dropped, partition_id),
+        "UPDATE partitions SET log_start_offset = %s, bytes = bytes - %s, pages = pages - %s, "
+        "merged_pages = merged_pages - %s, merged_rows = merged_rows - %s, "
+        "merged_bytes = merged_bytes - %s WHERE id = %s",
+        (
+            last_offset + 1,
+            dropped.bytes,
+            dropped.pages,
+            dropped.merged_pages,
+            dropped.merged_rows,
+            dropped.merged_bytes,
+            partition_id,
+        ),
     )
     connection.execute(
         "DELETE FROM pages WHERE partition_id = %s AND end_offset <= %s",
         (partition_id, last_offset),
     )
-    count_off(connection, Counter(folio_id for _, _, _, folio_id in gone))
-    return Expired(last_offset + 1, len(gone), last_offset + 1 - log_start_offset, dropped)
+    count_off(connection, Counter(page[3] for page in gone))
+    return Expired(last_offset + 1, len(gone), last_offset + 1 - log_start_offset, dropped.bytes)
 
 
 def lock_partition(

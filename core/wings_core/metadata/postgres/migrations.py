@@ -329,6 +329,30 @@ _RECOGNISED: Sequence[LiteralString] = (
     """,
 )
 
+_TIERS = (
+    """
+    -- How many pages a partition has, and how much in merged ones: counted along, since counting
+    -- them takes a look at every page.
+    ALTER TABLE partitions
+        ADD COLUMN pages BIGINT NOT NULL DEFAULT 0,
+        ADD COLUMN merged_pages BIGINT NOT NULL DEFAULT 0,
+        ADD COLUMN merged_rows BIGINT NOT NULL DEFAULT 0,
+        ADD COLUMN merged_bytes BIGINT NOT NULL DEFAULT 0
+    """,
+    """
+    UPDATE partitions SET pages = counted.pages, merged_pages = counted.merged_pages,
+        merged_rows = counted.merged_rows, merged_bytes = counted.merged_bytes
+    FROM (
+        SELECT partition_id, count(*) AS pages, count(first_timestamp) AS merged_pages,
+            coalesce(sum(end_offset - start_offset + 1)
+                FILTER (WHERE first_timestamp IS NOT NULL), 0) AS merged_rows,
+            coalesce(sum(length) FILTER (WHERE first_timestamp IS NOT NULL), 0) AS merged_bytes
+        FROM pages GROUP BY partition_id
+    ) AS counted
+    WHERE partitions.id = counted.partition_id
+    """,
+)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _INITIAL,
     _FLUSHES,
@@ -339,6 +363,7 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _LEASES,
     _MERGED_PAGES,
     _RECOGNISED,
+    _TIERS,
 )
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 

@@ -77,12 +77,12 @@ WITH moved AS (
     SELECT id, through - 1, through - rows, timestamp, folio_id, position, length FROM moved
 ), total AS (
     SELECT id, min(place) AS place, max(through) AS next_offset, sum(rows) AS rows,
-        sum(length) AS bytes, max(timestamp) AS last_timestamp
+        sum(length) AS bytes, count(*) AS pages, max(timestamp) AS last_timestamp
     FROM moved GROUP BY id
 )
 UPDATE partitions
 SET next_offset = total.next_offset, bytes = partitions.bytes + total.bytes,
-    last_timestamp = total.last_timestamp
+    pages = partitions.pages + total.pages, last_timestamp = total.last_timestamp
 FROM total WHERE partitions.id = total.id
 RETURNING total.place, partitions.topic_id, partitions.value,
     (total.next_offset - total.rows)::bigint, (total.next_offset - 1)::bigint

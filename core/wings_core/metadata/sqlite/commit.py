@@ -123,16 +123,16 @@ def find_partition(
     connection: sqlite3.Connection, topic_id: int, partition: Partition
 ) -> PartitionDraft:
     """Return a partition as it is stored, also one never written to."""
-    row: tuple[int, int, int, int] | None = connection.execute(
-        "SELECT id, next_offset, bytes, last_timestamp FROM partitions "
+    row: tuple[int, int, int, int, int] | None = connection.execute(
+        "SELECT id, next_offset, bytes, last_timestamp, pages FROM partitions "
         "WHERE topic_id = ? AND value = ?",
         (topic_id, partition),
     ).fetchone()
     if row is None:
         return PartitionDraft(topic_id, partition)
-    partition_id, next_offset, size, last_timestamp = row
+    partition_id, next_offset, size, last_timestamp, pages = row
     return PartitionDraft(
-        topic_id, partition, partition_id, next_offset, size, last_timestamp, next_offset
+        topic_id, partition, partition_id, next_offset, size, last_timestamp, next_offset, pages
     )
 
 
@@ -141,9 +141,10 @@ def write_partitions(connection: sqlite3.Connection, changed: Iterable[Partition
     known = [draft for draft in changed if draft.partition_id is not None]
     new = [draft for draft in changed if draft.partition_id is None]
     connection.executemany(
-        "UPDATE partitions SET next_offset = ?, bytes = ?, last_timestamp = ? WHERE id = ?",
+        "UPDATE partitions SET next_offset = ?, bytes = ?, last_timestamp = ?, pages = ? "
+        "WHERE id = ?",
         [
-            (draft.next_offset, draft.bytes, draft.last_timestamp, draft.partition_id)
+            (draft.next_offset, draft.bytes, draft.last_timestamp, draft.pages, draft.partition_id)
             for draft in known
         ],
     )
@@ -153,7 +154,9 @@ def write_partitions(connection: sqlite3.Connection, changed: Iterable[Partition
     for partition_id, draft in enumerate(new, last_id + 1):
         draft.partition_id = partition_id
     connection.executemany(
-        "INSERT INTO partitions VALUES (?, ?, ?, 0, ?, ?, ?)",
+        "INSERT INTO partitions "
+        "(id, topic_id, value, log_start_offset, next_offset, bytes, last_timestamp, pages) "
+        "VALUES (?, ?, ?, 0, ?, ?, ?, ?)",
         [
             (
                 draft.partition_id,
@@ -162,6 +165,7 @@ def write_partitions(connection: sqlite3.Connection, changed: Iterable[Partition
                 draft.next_offset,
                 draft.bytes,
                 draft.last_timestamp,
+                draft.pages,
             )
             for draft in new
         ],

@@ -314,6 +314,27 @@ _RECOGNISED = (
     """,
 )
 
+_TIERS = (
+    """
+    -- How many pages a partition has, and how much in merged ones: counted along, since counting
+    -- them takes a look at every page.
+    ALTER TABLE partitions ADD COLUMN pages INTEGER NOT NULL DEFAULT 0
+    """,
+    "ALTER TABLE partitions ADD COLUMN merged_pages INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE partitions ADD COLUMN merged_rows INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE partitions ADD COLUMN merged_bytes INTEGER NOT NULL DEFAULT 0",
+    """
+    UPDATE partitions SET (pages, merged_pages, merged_rows, merged_bytes) = (
+        SELECT count(*), count(first_timestamp),
+            coalesce(
+                sum(end_offset - start_offset + 1) FILTER (WHERE first_timestamp IS NOT NULL), 0
+            ),
+            coalesce(sum(length) FILTER (WHERE first_timestamp IS NOT NULL), 0)
+        FROM pages WHERE partition_id = partitions.id
+    )
+    """,
+)
+
 MIGRATIONS: Sequence[Sequence[str]] = (
     _INITIAL,
     _STAGES,
@@ -326,6 +347,7 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     _LEASES,
     _MERGED_PAGES,
     _RECOGNISED,
+    _TIERS,
 )
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 

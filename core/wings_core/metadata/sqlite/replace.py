@@ -8,8 +8,9 @@ from wings_core.errors import TopicNotFound
 from wings_core.metadata.sqlite.connections import limit_of
 from wings_core.metadata.sqlite.stages import count_off
 from wings_core.metadata.sqlite.topics import require_topic_id
+from wings_core.metadata.tiers import PageCounts, states_of
 from wings_core.model import Location, PageAddress, TierState
-from wings_core.partitions import Partition, partition_sort_key
+from wings_core.partitions import Partition
 
 
 def replace(
@@ -63,26 +64,32 @@ def replace(
             for page in new
         ],
     )
-    grown = sum(page.address.length for page in new) - sum(page.address.length for page in old)
+    came, went = PageCounts.of_locations(new), PageCounts.of_locations(old)
     connection.execute(
-        "UPDATE partitions SET bytes = bytes + ? WHERE id = ?", (grown, partition_id)
+        "UPDATE partitions SET bytes = bytes + ?, pages = pages + ?, "
+        "merged_pages = merged_pages + ?, merged_rows = merged_rows + ?, "
+        "merged_bytes = merged_bytes + ? WHERE id = ?",
+        (
+            came.bytes - went.bytes,
+            came.pages - went.pages,
+            came.merged_pages - went.merged_pages,
+            came.merged_rows - went.merged_rows,
+            came.merged_bytes - went.merged_bytes,
+            partition_id,
+        ),
     )
     return True
 
 
 _TIER_STATES = """
-WITH topic AS (SELECT id FROM topics WHERE uuid = ? AND deleted_at IS NULL), wanted AS (
-    SELECT partitions.id, partitions.value FROM partitions
-    WHERE partitions.topic_id = (SELECT id FROM topic) AND partitions.value > ?
-    AND EXISTS (SELECT 1 FROM pages WHERE pages.partition_id = partitions.id)
-    ORDER BY partitions.value LIMIT ?
-)
-SELECT wanted.value, pages.first_timestamp IS NOT NULL, count(pages.length),
-    sum(end_offset - start_offset + 1), sum(pages.length)
-FROM topic
-LEFT JOIN wanted ON true
-LEFT JOIN pages ON pages.partition_id = wanted.id
-GROUP BY 1, 2
+WITH topic AS (SELECT id FROM topics WHERE uuid = ? AND deleted_at IS NULL)
+SELECT wanted.* FROM topic LEFT JOIN (
+    SELECT value, pages, next_offset - log_start_offset, bytes,
+        merged_pages, merged_rows, merged_bytes
+    FROM partitions
+    WHERE topic_id = (SELECT id FROM topic) AND value > ? AND pages > 0
+    ORDER BY value LIMIT ?
+) AS wanted ON true
 """
 
 
@@ -98,8 +105,7 @@ def tier_states(
     ).fetchall()
     if not rows:
         raise TopicNotFound("the topic was deleted")
-    states = [TierState(row[0], bool(row[1]), *row[2:]) for row in rows if row[2]]
-    return sorted(states, key=lambda state: (partition_sort_key(state.partition), state.remote))
+    return states_of((row[0], PageCounts(*row[1:])) for row in rows if row[0] is not None)
 
 
 def _location(row: tuple[int, int, int, str, int, int, int | None, int]) -> Location:

@@ -1,0 +1,58 @@
+"""What a partition has in each tier, counted along with its pages, so that nobody counts them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from wings_core.model import Location, TierState
+from wings_core.partitions import Partition, partition_sort_key
+
+
+@dataclass(frozen=True, slots=True)
+class PageCounts:
+    """Pages, all of them or some, and the merged ones among them."""
+
+    pages: int = 0
+    rows: int = 0
+    bytes: int = 0
+    merged_pages: int = 0
+    merged_rows: int = 0
+    merged_bytes: int = 0
+
+    @classmethod
+    def of(cls, pages: Iterable[tuple[int, int, bool]]) -> "PageCounts":
+        """Count pages, of each of which `(rows, bytes, merged)` is given."""
+        every = list(pages)
+        merged = [page for page in every if page[2]]
+        return cls(
+            len(every),
+            sum(rows for rows, _, _ in every),
+            sum(size for _, size, _ in every),
+            len(merged),
+            sum(rows for rows, _, _ in merged),
+            sum(size for _, size, _ in merged),
+        )
+
+    @classmethod
+    def of_locations(cls, locations: Sequence[Location]) -> "PageCounts":
+        """Count pages."""
+        return cls.of(
+            (page.rows, page.address.length, page.first_timestamp is not None) for page in locations
+        )
+
+    def tiers(self, partition: Partition) -> list[TierState]:
+        """Return what there is in each tier that has pages, the hot one first."""
+        hot = TierState(
+            partition,
+            False,
+            self.pages - self.merged_pages,
+            self.rows - self.merged_rows,
+            self.bytes - self.merged_bytes,
+        )
+        remote = TierState(partition, True, self.merged_pages, self.merged_rows, self.merged_bytes)
+        return [state for state in (hot, remote) if state.pages]
+
+
+def states_of(counts: Iterable[tuple[Partition, PageCounts]]) -> list[TierState]:
+    """Return what partitions have in each tier; see `Maintenance.tier_states`."""
+    ordered = sorted(counts, key=lambda each: partition_sort_key(each[0]))
+    return [state for partition, counted in ordered for state in counted.tiers(partition)]
