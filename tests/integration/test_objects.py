@@ -277,6 +277,37 @@ def test_pushes_are_refused_where_the_store_stays_down_and_taken_again_after_tha
             assert get(client, kind="scan", topic="events").column("n") == [1, 3]
 
 
+def test_while_the_remote_store_is_down_pushes_go_on_and_what_moves_waits(
+    s3_url: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with faulty_store(s3_endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        with running_server(limits=IMPATIENT, remote=s3_url) as server:
+            client = server.client()
+            for topic in ("cached", "moving"):
+                create_topic(client, topic, ["n: int64"])
+                push(client, topic, numbers(1, 2))
+            act(client, "alter-topic", topic="cached", config={"tier_after_ms": 0})
+            assert act(client, "maintain")["pages_merged"] == 1
+            assert get(client, kind="scan", topic="cached").column("n") == [1, 2]
+            act(client, "alter-topic", topic="moving", config={"tier_after_ms": 0})
+            proxy.down = True
+            failed = act(client, "maintain")
+            assert (failed["failures"], failed["pages_merged"]) == (1, 0)
+            assert get(client, kind="scan", topic="cached").column("n") == [1, 2]
+            push(client, "cached", numbers(3))
+            assert get(client, kind="scan", topic="moving").column("n") == [1, 2]
+            _forget_pages(server)
+            with pytest.raises(flight.FlightUnavailableError) as caught:
+                get(client, kind="scan", topic="cached")
+            assert "could not read segments/" in str(caught.value)
+            assert get(client, topic="cached", offset=2).column("n") == [3]
+            proxy.down = False
+            assert act(client, "maintain", topic="moving")["pages_merged"] == 1
+            assert get(client, kind="scan", topic="cached").column("n") == [1, 2, 3]
+            assert get(client, kind="scan", topic="moving").column("n") == [1, 2]
+
+
 def _wait_until(condition: Callable[[], bool]) -> None:
     tick = threading.Event()
     for _ in range(2_000):
@@ -400,20 +431,25 @@ def test_check_reads_the_pages_in_the_bucket(s3_url: str, tmp_path: Path) -> Non
     assert "1 problem found" in wrong.stdout
 
 
+@pytest.mark.parametrize("store", ["hot", "remote"])
 def test_wrong_credentials_are_said_at_the_start(
-    s3_url: str, s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3_url: str, s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
 ) -> None:
     with faulty_store(s3_endpoint) as proxy:
         proxy.denied = True
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         with (
             pytest.raises(PermissionDenied, match="InvalidAccessKeyId") as caught,
-            running_server(tmp_path, hot=s3_url),
+            running_server(
+                tmp_path,
+                hot=s3_url if store == "hot" else None,
+                remote=s3_url if store == "remote" else None,
+            ),
         ):
             pass
         assert proxy.requests == 1  # There is no use in trying it again.
     assert "wings-test-secret" not in caught.value.message
-    assert not (tmp_path / "HOT").exists()
+    assert not (tmp_path / store.upper()).exists()
 
 
 def test_missing_credentials_are_said_at_the_start(

@@ -1,7 +1,9 @@
 """Old messages in the remote store: the same before, during and after, whatever ends halfway."""
 
+import itertools
 import os
 import random
+import re
 import sqlite3
 import subprocess
 import sys
@@ -30,20 +32,28 @@ from flight_calls import (
 )
 
 from wings_core.data_directory import DataDirectory
-from wings_core.fetch.fetcher import Cancel
+from wings_core.errors import OffsetOutOfRange
+from wings_core.fetch import fetcher
+from wings_core.fetch.fetcher import Cancel, Cursor
+from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.ingest.group_commit import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log
-from wings_core.maintain import Maintainer, leases, maintainer, tiering
+from wings_core.maintain import Maintainer, MaintenanceReport, leases, maintainer, tiering
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
 from wings_core.storage.place import open_storage
 from wings_core.times import Deadline, format_timestamp
-from wings_server.testing import RunningServer, running_server, server_process
+from wings_server.testing import (
+    RunningServer,
+    metadata_process,
+    running_server,
+    server_process,
+)
 
 FIELDS = ["n: int64", "text: string"]
 SEGMENT_BYTES = 64 * 1024
@@ -477,6 +487,63 @@ def test_two_nodes_that_maintain_a_partition_do_it_once(tmp_path: Path) -> None:
         assert scan(client, "t").column("n") == list(range(4_000))
 
 
+def test_a_partition_that_a_node_works_on_is_left_to_it(tmp_path: Path) -> None:
+    with (
+        running_server(tmp_path, limits=SMALL) as server,
+        flight.FlightClient(server.flight) as client,
+    ):
+        create_topic(client, "t", FIELDS)
+        push_small(client, "t", 40)
+        act(client, "alter-topic", topic="t", config={"tier_after_ms": 0})
+        log = server.server.log
+        other = Log(log._metadata, log.storage, SMALL)  # pyright: ignore[reportPrivateUsage]
+        put, reports = log.storage.remote.objects.put, list[MaintenanceReport]()
+
+        def put_while_the_other_looks(name: str, parts: Any) -> None:
+            reports.append(other.maintainer.run())
+            put(name, parts)
+
+        log.storage.remote.objects.put = put_while_the_other_looks
+        assert act(client, "maintain")["pages_merged"] == 40
+        (report,) = reports
+        assert (report.partitions_busy, report.segments) == (1, 0)
+        log.storage.remote.objects.put = put
+        other.maintainer.close()
+        assert scan(client, "t").column("n") == list(range(400))
+
+
+def test_a_scan_that_retention_passes_is_told_where_the_log_starts_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher, "AHEAD_SECONDS", 0.0)
+    limits = SMALL.model_copy(update={"wire_rows_max": 20, "page_cache_bytes_max": 1})
+    with (
+        running_server(tmp_path, limits=limits, remote=str(tmp_path / "remote")) as server,
+        flight.FlightClient(server.flight) as client,
+    ):
+        create_topic(client, "t", FIELDS)
+        push_small(client, "t", 60)
+        tier(client, "t", segment_bytes=1)
+        push_small(client, "t", 300, first=600)
+        log = server.server.log
+        topic = log.admin.get_topic(TopicName.parse("t"))
+        cursor = Cursor(topic, UNPARTITIONED, 0, Selection.of(topic))
+        chunks = log.fetcher.scan(cursor, 3_600, Cancel())
+        read = [chunk for some in itertools.islice(chunks, 3) for chunk in some]
+        act(client, "alter-topic", topic="t", config={"retention_bytes": 1})
+        act(client, "maintain")
+        _delete_unused(log)
+        for path in (tmp_path / "remote" / "segments").rglob("*.arrow"):
+            path.unlink()  # As when its grace is over.
+        with pytest.raises(OffsetOutOfRange) as caught:
+            read.extend(itertools.chain.from_iterable(chunks))
+        assert caught.value.facts["log_start_offset"] == 3_590
+        # What came before it is a whole piece of the log.
+        rows = [n for chunk in read for n in chunk.batch.column("n").to_pylist()]
+        assert rows == list(range(len(rows)))
+        assert len(rows) < 3_590
+
+
 def test_pages_that_another_node_drops_meanwhile_are_no_failure(tmp_path: Path) -> None:
     with (
         running_server(tmp_path, limits=SMALL) as server,
@@ -679,6 +746,15 @@ def test_the_command_line_maintains_and_shows_tiers(
     assert "remote tier: 200 messages in 1 pages" in shown
     metrics = urllib.request.urlopen(f"{server.http}/metrics").read().decode()
     assert "wings_maintenance_pages_merged_total 20.0" in metrics
+    assert "wings_maintenance_passes_total 1.0" in metrics
+    seconds = metrics.partition("\nwings_maintenance_seconds_total ")[2].partition("\n")[0]
+    assert float(seconds) > 0
+    full = f"tenants/default/namespaces/default/topics/{topic}"
+    for tier, pages, messages in (("hot", 3, 30), ("remote", 1, 200)):
+        labels = f'{{tier="{tier}",topic="{full}"}}'
+        assert f"wings_tier_pages{labels} {pages}.0" in metrics
+        assert f"wings_tier_rows{labels} {messages}.0" in metrics
+        assert f"wings_tier_bytes{labels} " in metrics
 
 
 def test_merged_pages_are_located_in_order(
@@ -694,3 +770,61 @@ def test_merged_pages_are_located_in_order(
     for page, after in pairwise(located):
         assert page.end_offset + 1 == after.start_offset
         assert page.timestamp <= (after.first_timestamp or after.timestamp)
+
+
+def maintain_stopped(data_dir: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "wings_client.cli", "maintain", "--data-dir", str(data_dir)]
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_the_command_line_maintains_a_directory_without_a_server(tmp_path: Path) -> None:
+    data, remote = tmp_path / "data", str(tmp_path / "remote")
+    with (
+        running_server(data, limits=SMALL, remote=remote) as server,
+        flight.FlightClient(server.flight) as client,
+    ):
+        for topic in ("moved", "dropped"):
+            create_topic(client, topic, FIELDS)
+            push_small(client, topic, 300)
+        act(client, "alter-topic", topic="moved", config={"tier_after_ms": 0})
+        act(client, "alter-topic", topic="dropped", config={"retention_bytes": 1})
+        # A server that holds the directory is named, and nothing is done.
+        held = maintain_stopped(data)
+        assert (held.returncode, held.stdout) == (1, "")
+        assert f"is in use by another server, process {os.getpid()}" in held.stderr
+        before = scan(client, "moved")
+    # As a server leaves it that was killed while it worked on the partition.
+    with closing(SqliteMetadata(data / "metadata.sqlite")) as metadata:
+        uuid = metadata.admin.get_topic(TopicName.parse("moved")).uuid
+        token = metadata.maintenance.acquire_lease(f"{uuid} {UNPARTITIONED}", "killed", 2.0)
+        assert token is not None
+    files = len(list((data / "segments").iterdir()))
+    done = maintain_stopped(data)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "dropped: 299 pages dropped, 1 merged into 1 segments" in done.stdout
+    assert "moved: 0 pages dropped, 300 merged into 1 segments" in done.stdout
+    assert len(list((data / "segments").iterdir())) < files
+    assert re.search(r"[1-9]\d* files not in use deleted", done.stdout)
+    again = maintain_stopped(data, "moved")
+    assert "moved: 0 pages dropped, 0 merged into 0 segments" in again.stdout
+    with running_server(data) as server, flight.FlightClient(server.flight) as client:
+        assert scan(client, "moved").table.equals(before.table)
+        assert scan(client, "dropped").column("n") == list(range(2_990, 3_000))
+
+
+def test_a_directory_that_cannot_be_maintained_by_itself_is_told_so(tmp_path: Path) -> None:
+    nothing = maintain_stopped(tmp_path / "none")
+    assert nothing.returncode == 1
+    assert "does not exist" in nothing.stderr
+    assert not (tmp_path / "none").exists()
+    with (
+        metadata_process(tmp_path / "metadata") as metadata,
+        server_process(tmp_path / "pages", flags=("--metadata", metadata.address)) as node,
+        flight.FlightClient(node.flight) as client,
+    ):
+        create_topic(client, "t", FIELDS)
+        push_small(client, "t", 1)
+    pages, alone = (maintain_stopped(tmp_path / name) for name in ("pages", "metadata"))
+    assert (pages.returncode, alone.returncode) == (1, 1)
+    assert "has no metadata: it is of nodes" in pages.stderr
+    assert "lacks 1 files with messages" in alone.stderr

@@ -1,14 +1,25 @@
 """`wings maintain`: do at once what a server's maintenance has due, topic by topic."""
 
-from typing import Annotated
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected_transport, short_name
 from wings_core.contracts.actions import Maintain
+from wings_core.errors import InvalidArgument, Unavailable
+
+if TYPE_CHECKING:
+    from wings_core.maintain import MaintenanceReport
 
 PASS_SECONDS_MAX = 3_600.0
-"""How long one topic may take."""
+"""How long one topic may take on a server."""
 
 
 def maintain(
@@ -17,26 +28,103 @@ def maintain(
     ] = None,
     *,
     endpoint: EndpointOption = DEFAULT,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DATA_DIR",
+            help="The data directory of a server that is stopped: its messages are maintained by "
+            "this command itself.",
+        ),
+    ] = None,
+    metadata_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="postgresql://USER@HOST/DATABASE",
+            help="With --data-dir, PostgreSQL that holds its metadata; a password is better given "
+            "in WINGS_METADATA_URL or PGPASSWORD, which others do not see.",
+        ),
+    ] = None,
 ) -> None:
     """Drop and move at once what is old enough by the topics' configuration.
 
     The server does so by itself from time to time. Tells what was done after each topic.
 
     $ wings maintain flights
+
+    $ wings maintain --data-dir ./wings-data
     """
+    if data_dir is not None:
+        url = metadata_url or os.environ.get("WINGS_METADATA_URL")
+        _maintain_stopped(data_dir, url, topics or ())
+        return
+    if metadata_url is not None:
+        raise typer.BadParameter("needs --data-dir", param_hint="--metadata-url")
     with connected_transport(endpoint) as (client, transport):
         names = topics or [topic.name for topic in client.topics()]
         for name in names:
             body = Maintain(topic=name)
             done = transport.act("maintain", body, repeatable=True, timeout=PASS_SECONDS_MAX)
-            line = (
-                f"{short_name(name)}: {done['pages_expired']:,} pages dropped, "
-                f"{done['pages_merged']:,} merged into {done['segments']:,} segments"
+            _tell(name, done, "see the server's log")
+
+
+def _maintain_stopped(data_dir: Path, metadata_url: str | None, names: Sequence[str]) -> None:
+    """Maintain the topics of a data directory that no server has open."""
+    try:
+        from wings_core.maintain.stopped import open_stopped
+    except ImportError as error:
+        raise InvalidArgument(
+            f"--data-dir needs the server: pip install 'wings-flight[server]' ({error})"
+        ) from None
+    try:
+        with open_stopped(data_dir, metadata_url) as stopped:
+            for topic in stopped.topics(names):
+                name = str(topic.name)
+                with _progress(short_name(name)) as progress:
+                    done = stopped.maintain(topic, progress)
+                _tell(name, asdict(done), "the reasons are above")
+            typer.echo(f"{stopped.reclaim():,} files not in use deleted")
+    except Unavailable as error:
+        if "pid" not in error.facts:
+            raise
+        raise Unavailable(
+            f"{error.message}: let that maintain it, without --data-dir", **error.facts
+        ) from None
+
+
+def _tell(name: str, done: Mapping[str, Any], where: str) -> None:
+    """Say what was done in a topic.
+
+    Raises:
+        typer.Exit: Some of it failed.
+    """
+    line = (
+        f"{short_name(name)}: {done['pages_expired']:,} pages dropped, "
+        f"{done['pages_merged']:,} merged into {done['segments']:,} segments"
+    )
+    if done["partitions_busy"]:
+        line += f", {done['partitions_busy']:,} partitions left to another node"
+    if done["failures"]:
+        line += f", {done['failures']:,} partitions failed: {where}"
+    typer.echo(line)
+    if done["failures"]:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _progress(name: str) -> Generator[Callable[["MaintenanceReport"], None]]:
+    """Show how far a topic is, on standard error, where that is a terminal."""
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task(f"maintaining {name}")
+
+        def show(report: "MaintenanceReport") -> None:
+            progress.update(
+                task,
+                description=f"maintaining {name}: {report.partitions:,} partitions had something "
+                f"due, {report.pages_expired:,} pages dropped, {report.pages_merged:,} merged",
             )
-            if done["partitions_busy"]:
-                line += f", {done['partitions_busy']:,} partitions left to another node"
-            if done["failures"]:
-                line += f", {done['failures']:,} partitions failed: see the server's log"
-            typer.echo(line)
-            if done["failures"]:
-                raise typer.Exit(1)
+
+        yield show

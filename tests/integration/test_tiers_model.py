@@ -1,0 +1,662 @@
+"""A log whose pages are merged, moved, dropped and swept, against a plain model of it.
+
+Real parts but for the clock: SQLite, segment files or an object store for new pages, a directory as
+the remote store. Between any two steps of what maintenance does, something else may happen: a push,
+a read, retention, a sweep, another node's maintenance, or the end of the process.
+"""
+
+import itertools
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from wings_core.data_directory import DataDirectory
+from wings_core.errors import OffsetOutOfRange
+from wings_core.fetch import fetcher
+from wings_core.fetch.chunks import Chunk
+from wings_core.fetch.fetcher import Cancel, Cursor
+from wings_core.fetch.selection import Selection
+from wings_core.ingest.group_commit import PushStream
+from wings_core.ingest.prepare import Preparer, PushOptions
+from wings_core.limits import Limits
+from wings_core.log import Log
+from wings_core.maintain import Maintainer, MaintenanceReport, Tiering, plan, tiering
+from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.model import Location, PartitionState, TierState, Topic, TopicConfig
+from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.partitions import UNPARTITIONED
+from wings_core.storage.place import SEGMENT_GRACE_SECONDS, open_storage
+
+LIMITS = Limits(
+    segment_bytes_max=4 * 1024,
+    wire_rows_max=50,
+    page_cache_bytes_max=1,
+    object_flush_seconds=0,
+    maintenance_seconds=86_400,
+)
+"""So small that few rows fill segment files and batches, and nothing stays in memory."""
+
+LEVEL_ROWS = (2, 8, 32)
+"""Of merged pages: as levels of few rows each."""
+REPLACED_PAGES = 6
+"""In one transaction, so that a segment takes several."""
+SECOND = 1_000_000
+START = 1_700_000_000 * SECOND
+LEASE_SECONDS = 60
+NEVER = None
+WORKERS = "wings-maintainer-worker"
+"""Threads of a maintainer, as which it may work."""
+SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("n", pa.int64()),
+        pa.field("text", pa.string()),
+    ]
+)
+KEYS = ("a", "b")
+COLUMNS: tuple[tuple[str, ...] | None, ...] = (None, ("n",), ("text", "n"), ("n", "key"))
+
+Meanwhile = Literal[
+    "nothing", "push", "read", "expire", "sweep", "another node", "crash", "crash after"
+]
+MEANWHILE: tuple[Meanwhile, ...] = (
+    "nothing", "push", "read", "expire", "sweep", "another node", "crash", "crash after",
+)  # fmt: skip
+"""What happens at one of the steps of an operation."""
+
+STEPS_MAX = 12
+CHUNKS_ALL = 1_000_000
+
+
+class CrashError(BaseException):
+    """The process ended here, as far as the log is concerned."""
+
+
+class Steps:
+    """Counts the calls that change what is stored, and lets something happen at one of them."""
+
+    def __init__(self) -> None:
+        self._main = threading.get_ident()
+        self._left = 0
+        self._before: Callable[[], None] | None = None
+        self._after: Callable[[], None] | None = None
+        self.dead = False
+
+    def plan(
+        self,
+        step: int,
+        before: Callable[[], None] | None = None,
+        after: Callable[[], None] | None = None,
+    ) -> None:
+        """Let something happen at the n-th call from now, once."""
+        self._left, self._before, self._after = step, before, after
+
+    def watch(self, target: Any, *methods: str) -> None:
+        for method in methods:
+            setattr(target, method, self._watched(getattr(target, method)))
+
+    def _watched(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            thread = threading.current_thread()
+            if thread.ident != self._main and not thread.name.startswith(WORKERS):
+                return real(*arguments, **options)  # By itself, from time to time.
+            if self.dead:
+                raise CrashError
+            self._left -= 1
+            before, after = self._before, self._after
+            if self._left != 0:
+                return real(*arguments, **options)
+            self._before = self._after = None
+            if before is not None:
+                before()
+            result = real(*arguments, **options)
+            if after is not None:
+                after()
+            return result
+
+        return call
+
+
+@dataclass
+class PartitionModel:
+    """One entry for each offset that was ever given."""
+
+    numbers: list[int] = field(default_factory=list[int])
+    """What is in the column `n`; it says what is in the others."""
+    timestamps: list[int] = field(default_factory=list[int])
+    log_start: int = 0
+
+
+@dataclass
+class OpenScan:
+    """A scan that has begun, and goes on after whatever comes."""
+
+    key: str
+    columns: tuple[str, ...] | None
+    chunks: Iterator[list[Chunk]]
+    offset: int
+    end_offset: int
+
+
+def text_of(number: int) -> str | None:
+    return None if number % 5 == 0 else f"text {number} " * (number % 4)
+
+
+def batch_of(key: str, numbers: Sequence[int]) -> pa.RecordBatch:
+    columns: list[pa.Array[Any]] = [
+        pa.array([key] * len(numbers), pa.string()),
+        pa.array(numbers, pa.int64()),
+        pa.array([text_of(number) for number in numbers], pa.string()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+class TiersMachine(RuleBasedStateMachine):
+    """Does to a log and to a model the same."""
+
+    def __init__(self, directory: Path, *, hot_objects: bool) -> None:
+        super().__init__()
+        self.directory = directory
+        self.hot = directory / "hot" if hot_objects else None
+        self.remote = directory / "remote"
+        self.now = START
+        self.numbers = itertools.count()
+        self.models = {key: PartitionModel() for key in KEYS}
+        self.scans: list[OpenScan] = []
+        self.maintaining: set[int] = set()
+        """Nodes that are in the midst of it."""
+        self.dropping = False
+        """Whether retention may be moving the log's start right now."""
+        self.stack = ExitStack()
+        self.open()
+        self.uuids = {
+            key: self.log.admin.create_topic(DEFAULT_NAMESPACE.topic(key), SCHEMA).uuid
+            for key in KEYS
+        }
+
+    # The process.
+
+    def open(self) -> None:
+        """Start the process: two nodes' maintenance over one log."""
+        self.steps = Steps()
+        with ExitStack() as stack:
+            directory = stack.enter_context(DataDirectory.open(self.directory / "data"))
+            metadata = SqliteMetadata(directory.metadata, clock=lambda: self.now)
+            storage = open_storage(
+                directory,
+                LIMITS,
+                hot_url=None if self.hot is None else str(self.hot),
+                remote_url=str(self.remote),
+                store_id=lambda: metadata.store_id,
+            )
+            self.log = Log(metadata, storage, LIMITS)
+            stack.callback(self.log.close)
+            self.nodes = [self._maintainer(metadata) for _ in range(2)]
+            for node in self.nodes:
+                stack.callback(node.close)
+            self.stack = stack.pop_all()
+        self.log.reclaimer.run()
+        self.steps.watch(self.log.registry, "commit", "retire")
+        self.steps.watch(
+            self.log.maintenance, "expire", "replace", "acquire_lease", "release_lease"
+        )
+        self.steps.watch(self.log.store, "write", "delete")
+        self.steps.watch(storage.remote.objects, "put")
+
+    def _maintainer(self, metadata: SqliteMetadata) -> Maintainer:
+        log = self.log
+        moves = Tiering(
+            log.registry,
+            log.maintenance,
+            log.store,
+            log.storage.remote,
+            NEVER,
+            clock=lambda: self.now,
+        )
+        seconds = LIMITS.maintenance_seconds
+        return Maintainer(metadata, seconds, lambda: None, moves, clock=lambda: self.now)
+
+    def close(self) -> None:
+        for scan in self.scans:
+            scan.chunks.close()  # pyright: ignore[reportAttributeAccessIssue] - a generator has it
+        self.scans.clear()
+        self.stack.close()
+
+    def teardown(self) -> None:
+        self.close()
+
+    @initialize()
+    def begin(self) -> None:
+        self._push("a", [3, 40, 1])
+
+    @rule()
+    def restart(self) -> None:
+        self.close()
+        self.open()
+
+    @rule(seconds=st.sampled_from([1, 30, LEASE_SECONDS + 1, 7_200]))
+    def time_passes(self, seconds: int) -> None:
+        """Also for the objects, whose age is told by the file system."""
+        self.now += seconds * SECOND
+        for root in (self.hot, self.remote):
+            for path in root.rglob("*") if root is not None else ():
+                if path.is_file():
+                    modified = path.stat().st_mtime - seconds
+                    os.utime(path, (modified, modified))
+
+    def crash(self) -> None:
+        self.steps.dead = True
+        raise CrashError
+
+    def recover(self) -> None:
+        """Start again, as the next process does, and see what the last one came to."""
+        self.close()
+        self.open()
+
+    # Pushes.
+
+    @rule(
+        key=st.sampled_from(KEYS),
+        sizes=st.lists(st.sampled_from([1, 2, 5, 17, 70, 300]), min_size=1, max_size=4),
+        apart=st.integers(0, 3),
+    )
+    def push(self, key: str, sizes: list[int], apart: int) -> None:
+        self.now += apart * SECOND
+        self._push(key, sizes)
+
+    @rule(key=st.sampled_from(KEYS), after=st.booleans(), step=st.integers(1, 2))
+    def push_and_crash(self, key: str, after: bool, step: int) -> None:
+        """What was not acknowledged is there as a whole, or not at all."""
+        model = self.models[key]
+        before = len(model.numbers)
+        self.steps.plan(step, **{"after" if after else "before": self.crash})
+        with pytest.raises(CrashError):
+            self._push(key, [23])
+        self.recover()
+        found = self._read(key, before, None)
+        assert found.num_rows in (0, 23)
+        # Numbers are not given again, so what is not there never comes.
+        model.numbers += cast("list[int]", found["n"].to_pylist())
+        times = found["__timestamp"].cast(pa.int64())
+        model.timestamps += cast("list[int]", times.to_pylist())
+
+    def _push(self, key: str, sizes: Sequence[int]) -> None:
+        model = self.models[key]
+        preparer, stream = Preparer(self._topic(key), LIMITS), PushStream()
+        for size in sizes:
+            numbers = list(itertools.islice(self.numbers, size))
+            prepared = preparer.prepare(batch_of(key, numbers), PushOptions())
+            pending = self.log.group_commit.submit(stream, prepared, awaited=True)
+            (got,) = pending.accepted().committed
+            first = len(model.numbers)
+            assert (got.start_offset, got.end_offset) == (first, first + size - 1)
+            assert not model.timestamps or got.timestamp >= model.timestamps[-1]
+            model.numbers += numbers
+            model.timestamps += [got.timestamp] * size
+
+    # Reads.
+
+    @rule(
+        key=st.sampled_from(KEYS),
+        columns=st.sampled_from(COLUMNS),
+        places=st.tuples(st.floats(-0.1, 1), st.floats(0, 1)),
+    )
+    def read(self, key: str, columns: tuple[str, ...] | None, places: tuple[float, float]) -> None:
+        model = self.models[key]
+        offset = max(0, int(places[0] * len(model.numbers)))
+        end_offset = min(len(model.numbers), offset + int(places[1] * len(model.numbers)))
+        if offset < model.log_start and offset < end_offset:
+            with pytest.raises(OffsetOutOfRange) as caught:
+                self._read(key, offset, end_offset, columns)
+            assert caught.value.facts["log_start_offset"] == model.log_start
+            return
+        self._check(key, columns, offset, self._read(key, offset, end_offset, columns))
+
+    @rule(key=st.sampled_from(KEYS), place=st.floats(0, 1), later=st.integers(-1, 1))
+    def find_a_time(self, key: str, place: float, later: int) -> None:
+        model = self.models[key]
+        if model.log_start == len(model.numbers):
+            return
+        at = model.log_start + int(place * (len(model.numbers) - 1 - model.log_start))
+        time = model.timestamps[at] + later
+        late = (
+            offset
+            for offset in range(model.log_start, len(model.numbers))
+            if model.timestamps[offset] >= time
+        )
+        found = self.log.fetcher.offset_for_timestamp(self._topic(key), UNPARTITIONED, time)
+        assert found == next(late, len(model.numbers))
+
+    @rule(key=st.sampled_from(KEYS), columns=st.sampled_from(COLUMNS))
+    def begin_a_long_scan(self, key: str, columns: tuple[str, ...] | None) -> None:
+        model = self.models[key]
+        if len(self.scans) == 3 or model.log_start == len(model.numbers):
+            return
+        start, end = model.log_start, len(model.numbers)
+        scan = OpenScan(key, columns, self._scan(key, start, end, columns), start, end)
+        self.scans.append(scan)
+        self._go_on(scan, 1)
+
+    @rule(chunks=st.sampled_from([1, 5, CHUNKS_ALL]), number=st.integers(0, 2))
+    def go_on_with_a_long_scan(self, chunks: int, number: int) -> None:
+        if number < len(self.scans):
+            self._go_on(self.scans[number], chunks)
+
+    def _go_on(self, scan: OpenScan, chunks_max: int) -> None:
+        """Read some chunks: they are whole, or the log's start has passed them."""
+        passed: OffsetOutOfRange | None = None
+        try:
+            for chunks in itertools.islice(scan.chunks, chunks_max):
+                for chunk in chunks:
+                    assert chunk.start_offset == scan.offset
+                    table = pa.Table.from_batches([chunk.batch])
+                    self._check(scan.key, scan.columns, scan.offset, table)
+                    scan.offset = chunk.end_offset + 1
+                    assert chunk.batch.num_rows == scan.offset - chunk.start_offset
+        except OffsetOutOfRange as error:
+            passed = error
+        if passed is not None:
+            model = self.models[scan.key]
+            assert scan.offset < model.log_start == passed.facts["log_start_offset"]
+            self.scans.remove(scan)
+        elif scan.offset == scan.end_offset:
+            self.scans.remove(scan)
+        else:
+            assert chunks_max < CHUNKS_ALL, "the scan ended before its end"
+
+    def _scan(
+        self, key: str, offset: int, end_offset: int, columns: Sequence[str] | None
+    ) -> Iterator[list[Chunk]]:
+        topic = self._topic(key)
+        selection = Selection.of(topic, columns, system_columns=True)
+        cursor = Cursor(topic, UNPARTITIONED, offset, selection)
+        return self.log.fetcher.scan(cursor, end_offset, Cancel())
+
+    def _read(
+        self,
+        key: str,
+        offset: int,
+        end_offset: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Read rows with their offsets and timestamps, to the log's end where no other is given."""
+        if end_offset is None:
+            end_offset = self._state(key).next_offset
+        batches = [
+            chunk.batch
+            for chunks in self._scan(key, offset, end_offset, columns)
+            for chunk in chunks
+        ]
+        schema = Selection.of(self._topic(key), columns, system_columns=True).schema
+        return pa.Table.from_batches(batches, schema)
+
+    def _check(self, key: str, columns: Sequence[str] | None, offset: int, found: pa.Table) -> None:
+        """Make sure that rows from an offset on are those that the model has there."""
+        model = self.models[key]
+        end_offset = offset + found.num_rows
+        numbers = model.numbers[offset:end_offset]
+        expected = batch_of(key, numbers).select(list(columns or SCHEMA.names))
+        assert (
+            found.drop(["__offset", "__timestamp"])
+            .combine_chunks()
+            .equals(pa.Table.from_batches([expected]))
+        )
+        assert found["__offset"].to_pylist() == list(range(offset, end_offset))
+        times = pc.cast(found["__timestamp"], pa.int64()).to_pylist()
+        assert times == model.timestamps[offset:end_offset]
+
+    # Maintenance.
+
+    @rule(
+        node=st.integers(0, 1),
+        key=st.sampled_from(KEYS),
+        after_ms=st.sampled_from([0, 0, 1_000]),
+        segment_bytes=st.sampled_from([1, 3_000, 1 << 26]),
+        step=st.integers(1, STEPS_MAX),
+        meanwhile=st.sampled_from(MEANWHILE),
+    )
+    def compact(
+        self,
+        node: int,
+        key: str,
+        after_ms: int,
+        segment_bytes: int,
+        step: int,
+        meanwhile: Meanwhile,
+    ) -> None:
+        self._configure(key, tier_after_ms=after_ms, segment_bytes=segment_bytes)
+        self._do(lambda: self._maintain(node, key), key, step, meanwhile)
+
+    @rule(
+        node=st.integers(0, 1),
+        key=st.sampled_from(KEYS),
+        age_ms=st.sampled_from([None, 1, 2_000, 40_000]),
+        kept=st.sampled_from([None, 1, 2_000, 10_000]),
+        step=st.integers(1, STEPS_MAX),
+        meanwhile=st.sampled_from(MEANWHILE),
+    )
+    def drop_what_is_old(
+        self,
+        node: int,
+        key: str,
+        age_ms: int | None,
+        kept: int | None,
+        step: int,
+        meanwhile: Meanwhile,
+    ) -> None:
+        self._configure(key, retention_ms=age_ms, retention_bytes=kept)
+        start = self._kept_from(key, age_ms, kept)
+        reports: list[MaintenanceReport] = []
+        self.dropping = True
+        self._do(lambda: reports.append(self._maintain(node, key)), key, step, meanwhile)
+        self.dropping = False
+        self._see_log_starts()
+        if meanwhile in {"nothing", "read", "sweep"} and not reports[0].partitions_busy:
+            assert self.models[key].log_start == start
+
+    def _kept_from(self, key: str, age_ms: int | None, kept: int | None) -> int:
+        """Return where the log starts after retention: whole pages go, the oldest first."""
+        pages = self._locations(key)
+        size = sum(page.address.length for page in pages)
+        for page in pages:
+            too_old = age_ms is not None and page.timestamp < self.now - 1_000 * age_ms
+            too_many = kept is not None and size - page.address.length >= kept
+            if not too_old and not too_many:
+                return page.start_offset
+            size -= page.address.length
+        return len(self.models[key].numbers)
+
+    @rule(step=st.integers(1, STEPS_MAX), meanwhile=st.sampled_from(MEANWHILE))
+    def sweep(self, step: int, meanwhile: Meanwhile) -> None:
+        self._do(self.log.reclaimer.run, "a", step, meanwhile)
+
+    @rule()
+    def what_nothing_refers_to_goes_after_its_grace(self) -> None:
+        self.time_passes(int(SEGMENT_GRACE_SECONDS) + 1)
+        self.log.reclaimer.run()
+        live = {name for name in self.log.registry.live_folios() if "/" in name}
+        stored = {each.name for each in self.log.storage.remote.objects.list("segments")}
+        assert stored == {name for name in live if name.startswith("segments/")}
+        if self.hot is not None:
+            # But for the one written last, which may not be committed yet.
+            folios = {each.name for each in self.log.storage.objects["hot"].list("folios")}
+            assert live <= stored | folios
+            assert len(folios - live) <= 1
+
+    def _do(
+        self, operation: Callable[[], object], key: str, step: int, meanwhile: Meanwhile
+    ) -> None:
+        """Do something, and something else at one of its steps."""
+        actions: dict[Meanwhile, Callable[[], None]] = {
+            "push": lambda: self._push(key, [2, 30]),
+            "read": self._look,
+            "expire": self._expire,
+            "sweep": lambda: self.log.reclaimer.run(),
+            "another node": lambda: self._maintain(1, key) and None,
+            "crash": self.crash,
+            "crash after": self.crash,
+        }
+        if meanwhile != "nothing":
+            when = "after" if meanwhile == "crash after" else "before"
+            self.steps.plan(step, **{when: actions[meanwhile]})
+        with suppress(CrashError):
+            operation()
+        self.steps.plan(0)
+        if self.steps.dead:
+            self.recover()
+
+    def _look(self) -> None:
+        if self.dropping:
+            self._see_log_starts()
+        self.the_log_is_what_the_model_says()
+        for scan in list(self.scans):
+            self._go_on(scan, 1)
+
+    def _see_log_starts(self) -> None:
+        """Take over where the logs start: never before where they did."""
+        for key, model in self.models.items():
+            state = self._state(key)
+            assert state.log_start_offset >= model.log_start
+            model.log_start = state.log_start_offset
+
+    def _expire(self) -> None:
+        """Drop the oldest page, as a node does whose lease has just ended without its knowledge."""
+        for key, model in self.models.items():
+            expired = self.log.maintenance.expire(
+                self.uuids[key], UNPARTITIONED, age_us=None, bytes_kept=1, pages_max=1
+            )
+            model.log_start = max(model.log_start, expired.log_start_offset)
+
+    def _maintain(self, node: int, key: str) -> MaintenanceReport:
+        """Do what is due; no pass of a node is within another of its own."""
+        if node in self.maintaining:
+            return MaintenanceReport()
+        self.maintaining.add(node)
+        try:
+            report = self.nodes[node].run(self._topic(key))
+        finally:
+            self.maintaining.remove(node)
+        assert report.failures == 0
+        return report
+
+    def _configure(self, key: str, **config: Any) -> None:
+        self.log.admin.alter_topic(DEFAULT_NAMESPACE.topic(key), TopicConfig(**config))
+
+    def _topic(self, key: str) -> Topic:
+        return self.log.admin.get_topic(DEFAULT_NAMESPACE.topic(key))
+
+    def _state(self, key: str) -> PartitionState:
+        return self.log.registry.partition_state(self.uuids[key], UNPARTITIONED)
+
+    def _locations(self, key: str) -> list[Location]:
+        model = self.models[key]
+        count = len(model.numbers) - model.log_start
+        if not count:
+            return []
+        return list(
+            self.log.registry.locate(
+                self.uuids[key], UNPARTITIONED, model.log_start, count
+            ).locations
+        )
+
+    # What holds at any time.
+
+    @invariant()
+    def the_log_is_what_the_model_says(self) -> None:
+        for key, model in self.models.items():
+            state = self._state(key)
+            assert (state.log_start_offset, state.next_offset) == (
+                model.log_start,
+                len(model.numbers),
+            )
+            found = self._read(key, model.log_start)
+            assert found.num_rows == len(model.numbers) - model.log_start
+            self._check(key, None, model.log_start, found)
+            assert state.bytes == sum(page.address.length for page in self._locations(key))
+
+    @invariant()
+    def tiers_are_counted_right(self) -> None:
+        for key in KEYS:
+            counted: list[TierState] = []
+            for remote in (False, True):
+                pages = [
+                    page
+                    for page in self._locations(key)
+                    if (page.first_timestamp is not None) == remote
+                ]
+                rows = sum(page.rows for page in pages)
+                size = sum(page.address.length for page in pages)
+                state = TierState(UNPARTITIONED, remote, len(pages), rows, size)
+                counted += [state] if pages else []
+            assert self.log.maintenance.tier_states(self.uuids[key]) == counted
+
+
+def run(directory: Path, *, hot_objects: bool, examples: int, steps: int) -> None:
+    numbers = itertools.count()
+
+    def machine() -> TiersMachine:
+        own = directory / str(next(numbers))
+        own.mkdir()
+        return TiersMachine(own, hot_objects=hot_objects)
+
+    run_state_machine_as_test(
+        machine,  # pyright: ignore[reportArgumentType] - a function does
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        ),
+    )
+
+
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory where that can be had: nothing here depends on what a sync does."""
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="wings-tiers-", dir=MEMORY) as temporary:
+        yield Path(temporary)
+
+
+@pytest.fixture(autouse=True)
+def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    """A few rows make several pages and levels and transactions, and a scan hands on each chunk at once."""
+    monkeypatch.setattr(plan, "MERGED_ROWS", LEVEL_ROWS[-1] * 2)
+    monkeypatch.setattr(plan, "LEVEL_ROWS", LEVEL_ROWS)
+    monkeypatch.setattr(tiering, "REPLACED_PAGES", REPLACED_PAGES)
+    monkeypatch.setattr(fetcher, "AHEAD_SECONDS", 0.0)
+
+
+@pytest.mark.timeout(600)  # A failure takes minutes to be made small.
+@pytest.mark.parametrize("hot_objects", [False, True], ids=["segment files", "objects"])
+def test_tiers_do_as_a_plain_model_of_the_log(directory: Path, hot_objects: bool) -> None:
+    run(directory, hot_objects=hot_objects, examples=10, steps=25)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(6 * 3600)
+@pytest.mark.parametrize("hot_objects", [False, True], ids=["segment files", "objects"])
+def test_tiers_do_as_a_plain_model_of_the_log_for_long(directory: Path, hot_objects: bool) -> None:
+    run(directory, hot_objects=hot_objects, examples=500, steps=60)
