@@ -43,6 +43,7 @@ from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import Location, PartitionState, TierState, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
+from wings_core.storage.objects.ages import OFF_SECONDS_MAX
 from wings_core.storage.place import SEGMENT_GRACE_SECONDS, open_storage
 
 LIMITS = Limits(
@@ -61,6 +62,8 @@ REPLACED_PAGES = 6
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND
 LEASE_SECONDS = 60
+SWEPT_SECONDS = int(SEGMENT_GRACE_SECONDS + OFF_SECONDS_MAX) + 1
+"""How old an object is that is swept for sure, where nothing refers to it."""
 NEVER = None
 WORKERS = "wings-maintainer-worker"
 """Threads of a maintainer, as which it may work."""
@@ -252,7 +255,7 @@ class TiersMachine(RuleBasedStateMachine):
         self.close()
         self.open()
 
-    @rule(seconds=st.sampled_from([1, 30, LEASE_SECONDS + 1, 7_200]))
+    @rule(seconds=st.sampled_from([1, 30, LEASE_SECONDS + 1, SWEPT_SECONDS]))
     def time_passes(self, seconds: int) -> None:
         """Also for the objects, whose age is told by the file system."""
         self.now += seconds * SECOND
@@ -490,7 +493,7 @@ class TiersMachine(RuleBasedStateMachine):
 
     @rule()
     def what_nothing_refers_to_goes_after_its_grace(self) -> None:
-        self.time_passes(int(SEGMENT_GRACE_SECONDS) + 1)
+        self.time_passes(SWEPT_SECONDS)
         self.log.reclaimer.run()
         live = {name for name in self.log.registry.live_folios() if "/" in name}
         stored = {each.name for each in self.log.storage.remote.objects.list("segments")}
@@ -642,7 +645,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    """A few rows make several pages and levels and transactions, and a scan hands on each chunk at once."""
+    """A few rows make several pages, levels and transactions; a scan hands on each chunk."""
     monkeypatch.setattr(plan, "MERGED_ROWS", LEVEL_ROWS[-1] * 2)
     monkeypatch.setattr(plan, "LEVEL_ROWS", LEVEL_ROWS)
     monkeypatch.setattr(tiering, "REPLACED_PAGES", REPLACED_PAGES)
@@ -652,7 +655,7 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[re
 @pytest.mark.timeout(600)  # A failure takes minutes to be made small.
 @pytest.mark.parametrize("hot_objects", [False, True], ids=["segment files", "objects"])
 def test_tiers_do_as_a_plain_model_of_the_log(directory: Path, hot_objects: bool) -> None:
-    run(directory, hot_objects=hot_objects, examples=10, steps=25)
+    run(directory, hot_objects=hot_objects, examples=15, steps=25)
 
 
 @pytest.mark.soak
