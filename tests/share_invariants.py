@@ -10,6 +10,7 @@
 7. When all is well, everything is finished within the locks and the back-off.
 8. No message is delivered more often than the limit, but for attempts that a crash forgot.
 9. What is given up has a dead letter, but for what retention removed.
+10. Where an acceptance or a rejection fails, nothing else of its request succeeded.
 """
 
 from collections import Counter, defaultdict
@@ -33,12 +34,11 @@ FINAL: tuple[AcknowledgeType, ...] = ("accept", "reject")
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try to settle a range."""
+    """One entry of a try to settle a range, or a part of it."""
 
     number: int
     leased: LeasedRange
-    kind: AcknowledgeType
-    begun_at: float
+    entry: Acknowledgement
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Observer:
     def delivered(self, core: CoordinatorCore, clock: "NodeClock", leased: LeasedRange) -> None:
         world = self.world
         limit = world.group.config.delivery_limit
-        until = self._until(core, clock, leased)
+        until = self._until(core, clock, leased, leased.start_offset, leased.end_offset)
         for offset in range(leased.start_offset, leased.end_offset + 1):
             assert offset < world.log_end, f"{offset} was delivered and not produced"
             if offset < world.log_start:
@@ -123,13 +123,13 @@ class Observer:
             self.order[offset].append(leased.lease)
             self.active[offset] = Active(leased.lease, until)
 
-    def settling(self, leased: LeasedRange, kind: AcknowledgeType) -> Attempt:
-        attempt = Attempt(next(self._numbers), leased, kind, self.world.time)
-        for offset in range(leased.start_offset, leased.end_offset + 1):
-            if kind in FINAL:
-                self.in_doubt[offset][attempt.number] = kind
+    def settling(self, leased: LeasedRange, entry: Acknowledgement) -> Attempt:
+        attempt = Attempt(next(self._numbers), leased, entry)
+        for offset in range(entry.first, entry.last + 1):
+            if entry.type in FINAL:
+                self.in_doubt[offset][attempt.number] = entry.type
             active = self.active.get(offset)
-            if kind != "renew" and active is not None and active.lease == leased.lease:
+            if entry.type != "renew" and active is not None and active.lease == leased.lease:
                 del self.active[offset]  # From now on it may be over.
         return attempt
 
@@ -137,40 +137,57 @@ class Observer:
         self,
         core: CoordinatorCore,
         clock: "NodeClock",
-        attempt: Attempt,
-        entries: Sequence[Acknowledgement],
+        attempts: Sequence[Attempt],
         errors: Sequence[WingsError | None],
     ) -> None:
-        for entry, error in zip(entries, errors, strict=True):
-            for offset in range(entry.first, entry.last + 1):
+        """See what one request of a partition was answered."""
+        kept = [
+            error
+            for attempt, error in zip(attempts, errors, strict=True)
+            if attempt.entry.last >= self.world.log_start  # What is gone succeeds in any case.
+        ]
+        for attempt, error in zip(attempts, errors, strict=True):
+            if error is not None and attempt.entry.type in FINAL:
+                assert all(kept), f"some of {attempts} was done, and not what ends: {errors}"
+            for offset in range(attempt.entry.first, attempt.entry.last + 1):
                 if isinstance(error, InvalidRecordState):
                     self.in_doubt[offset].pop(attempt.number, None)
                 if error is None and offset >= self.world.log_start:
                     self._succeeded(offset, attempt)
-        if attempt.kind == "renew" and not any(errors):
-            until = self._until(core, clock, attempt.leased)
-            for offset in range(attempt.leased.start_offset, attempt.leased.end_offset + 1):
-                active = self.active.get(offset)
-                if active is not None and active.lease == attempt.leased.lease:
-                    active.until = max(active.until, until)
+            if attempt.entry.type == "renew" and error is None:
+                self._renewed(core, clock, attempt)
+
+    def _renewed(self, core: CoordinatorCore, clock: "NodeClock", attempt: Attempt) -> None:
+        entry = attempt.entry
+        until = self._until(core, clock, attempt.leased, entry.first, entry.last)
+        for offset in range(entry.first, entry.last + 1):
+            active = self.active.get(offset)
+            if active is not None and active.lease == attempt.leased.lease:
+                active.until = max(active.until, until)
 
     def _succeeded(self, offset: int, attempt: Attempt) -> None:
-        if attempt.kind not in FINAL:
+        kind = attempt.entry.type
+        if kind not in FINAL:
             return
         latest = self.order[offset][-1]
         assert latest == attempt.leased.lease, (
             f"{offset} was finished with {attempt.leased.lease}, and its latest lease is {latest}"
         )
-        assert attempt.kind == "accept" or offset in self.dead_letters, (
+        assert kind == "accept" or offset in self.dead_letters, (
             f"{offset} was rejected and has no dead letter"
         )
-        self.succeeded.setdefault(offset, attempt.kind)
+        self.succeeded.setdefault(offset, kind)
 
-    def _until(self, core: CoordinatorCore, clock: "NodeClock", leased: LeasedRange) -> float:
+    def _until(
+        self,
+        core: CoordinatorCore,
+        clock: "NodeClock",
+        leased: LeasedRange,
+        first: int,
+        last: int,
+    ) -> float:
         """Return until when the coordinator relies on a lease, as the world's time."""
-        cells = core.state(self.world.group, UNPARTITIONED).parts(
-            leased.start_offset, leased.end_offset
-        )
+        cells = core.state(self.world.group, UNPARTITIONED).parts(first, last)
         ends = [cell.until for _, _, cell in cells if str(cell.lease) == leased.lease]
         if not ends:
             return 0.0  # It is over already, or another coordinator counts.

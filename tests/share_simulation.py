@@ -65,6 +65,10 @@ class MemoryStore:
     def __init__(self) -> None:
         self.partitions: dict[Any, StoredPartition] = {}
         self.all_marks: dict[str, Mark] = {}
+        self.is_stale = False
+
+    def check(self) -> None:
+        pass
 
     def load(self) -> list[StoredPartition]:
         return list(self.partitions.values())
@@ -526,16 +530,19 @@ class Worker:
         cuts = [(leased.start_offset, middle), (middle + 1, leased.end_offset)]
         if rng.random() < 0.7:
             cuts = [(leased.start_offset, leased.end_offset)]
+        kinds: list[AcknowledgeType] = [kind, kind]
+        if len(plan) == 1 and rng.random() < 0.4:  # Some of it otherwise.
+            kinds[1] = rng.choice(["accept", "release", "reject", "renew"])
         entries = [
-            Acknowledgement(leased.partition, first, last, leased.lease, kind, delay_ms)
-            for first, last in cuts
+            Acknowledgement(leased.partition, first, last, leased.lease, each, delay_ms)
+            for (first, last), each in zip(cuts, kinds, strict=False)
             if first <= last
         ]
-        attempt = world.observer.settling(leased, kind)
+        attempts = [world.observer.settling(leased, entry) for entry in entries]
 
         def done(value: Any, error: WingsError | None) -> None:
             errors: list[WingsError | None] = [error] * len(entries) if error is not None else value
-            world.observer.settled(core, clock, attempt, entries, errors)
+            world.observer.settled(core, clock, attempts, errors)
             if plan[1:] and not any(errors):
                 world.after(rng.uniform(0.1, 4), lambda: self.settle(node, leased, plan[1:]))
 

@@ -9,6 +9,7 @@ from wings_core.fetch.fetcher import Fetcher
 from wings_core.ingest.group_commit import FlushReport, GroupCommit
 from wings_core.limits import Limits
 from wings_core.maintain import Maintainer, Tiering
+from wings_core.metadata.grouping import current_group
 from wings_core.metadata.interfaces import (
     Admin,
     Groups,
@@ -258,7 +259,9 @@ def _open_shares(groups: Groups, log: Log, open_coordinator: OpenCoordinator | N
     coordinator = (
         NoCoordinator()
         if open_coordinator is None
-        else open_coordinator(log.registry, letters, log.fetcher.offset_for_timestamp)
+        else open_coordinator(
+            log.registry, letters, log.fetcher.offset_for_timestamp, partial(current_group, groups)
+        )
     )
     redriver = Redriver(log.admin, log.registry, log.fetcher, log.group_commit, log.limits)
     return Shares(log.admin, groups, coordinator, records, redriver, log.limits)

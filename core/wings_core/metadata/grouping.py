@@ -2,6 +2,7 @@
 
 from wings_core.contracts.messages import shortened
 from wings_core.errors import AlreadyExists, GroupNotFound, InvalidArgument, ResourceExhausted
+from wings_core.metadata.interfaces import Groups
 from wings_core.metadata.judge import check_id
 from wings_core.model import Topic
 from wings_core.share.model import ShareGroup
@@ -52,3 +53,16 @@ def existing_group(group: ShareGroup, uuid: str | None, *, if_not_exists: bool) 
 def no_group(topic: Topic, name: str) -> GroupNotFound:
     """Return the error of a group that is not there."""
     return GroupNotFound(shortened(f"{topic.name} has no group {name!r:.80}"))
+
+
+def current_group(groups: Groups, group: ShareGroup) -> ShareGroup:
+    """Return a group as it is now.
+
+    Raises:
+        GroupNotFound: It is not there any more, though there may be another of its name.
+        TopicNotFound: Its topic was deleted.
+    """
+    found = groups.get(group.topic, group.name)
+    if found.uuid != group.uuid:
+        raise no_group(group.topic, group.name)
+    return found

@@ -8,10 +8,8 @@ import itertools
 import logging
 import random
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Self
 
 from wings_core.contracts.tickets import TimestampOffset
@@ -19,14 +17,13 @@ from wings_core.errors import (
     GroupNotFound,
     InvalidArgument,
     OffsetOutOfRange,
-    ResourceExhausted,
     Unavailable,
     WingsError,
 )
 from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import PartitionState, Position, Topic
-from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.partitions import Partition
 from wings_core.share.clock import Clock, MonotonicClock
 from wings_core.share.core import Bounds, CoordinatorCore
 from wings_core.share.interfaces import DeadLetters, HoldReplica, LeaseEntry
@@ -44,37 +41,24 @@ from wings_core.share.model import (
 from wings_core.share.quorum import HoldQuorum
 from wings_core.share.settle import not_held
 from wings_core.share.throttle import is_throttled
+from wings_core.share.topic_partitions import PARTITIONS_SECONDS, TopicPartitions
 from wings_core.share.votes import Known
+from wings_core.share.watching import FindGroup, Watchers
 from wings_core.times import Deadline
-
-PARTITIONS_SECONDS = 0.5
-"""How often a wait for any partition of a partitioned topic looks for new ones."""
 
 LOAD_PARTITIONS_MAX = 256
 """Partitions whose state is read from the replicas at a time."""
 
-WATCHES_MAX = 16_384
-"""How many may wait at once; further ones are refused."""
-
 MAINTENANCE_SECONDS = 1.0
 """How often what expired at the delivery limit is looked for."""
 
-TOPICS_MAX = 1_000
-"""Partitioned topics whose partitions are remembered for a moment."""
+SWEEP_SECONDS = 60.0
+"""How often groups that nobody waits for are looked at, to forget those that are deleted."""
 
-DELETED_MAX = 10_000
-"""Deleted groups that are remembered, to end those who wait for them."""
+SWEEP_MAX = 1_000
+"""Groups looked at then: the first that are known, which make way for others when they are gone."""
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Known:
-    """The partitions of a topic, as last looked at."""
-
-    states: list[PartitionState]
-    deadline: Deadline
-    """When to look again."""
 
 
 FindOffset = Callable[[Topic, Partition, int], int]
@@ -92,6 +76,7 @@ class Coordinator:
         local: Whether the only replica is in this process.
         clock: What leases are counted by.
         find_offset: None: the registry's, which finds the page, and not the row of a merged one.
+        find_group: Looks at groups for what other nodes did to them; None: there are no others.
     """
 
     def __init__(
@@ -103,19 +88,18 @@ class Coordinator:
         local: bool = False,
         clock: Clock | None = None,
         find_offset: FindOffset | None = None,
+        find_group: FindGroup | None = None,
     ) -> None:
         clock, rng = clock or MonotonicClock(), random.Random()
         quorum = HoldQuorum(len(links), clock, rng, local=local)
-        self._core = CoordinatorCore(quorum, dead_letters, clock, rng, self._wake)
+        self._watchers = Watchers(find_group, self._end)
+        self._core = CoordinatorCore(quorum, dead_letters, clock, rng, self._watchers.wake)
         self._runner = Runner(links)
         self._registry = registry
+        self._partitions = TopicPartitions(registry)
         self._find_offset = find_offset or _in_registry(registry)
         self._lock = threading.Lock()
-        self._watchers: dict[str, dict[object, Callable[[], None]]] = {}
-        self._watches = 0
         self._groups: dict[str, ShareGroup] = {}
-        self._deleted: OrderedDict[str, None] = OrderedDict()
-        self._topics: OrderedDict[str, _Known] = OrderedDict()
         self._turns = itertools.count()
         self._stopped = threading.Event()
         self._maintenance: threading.Thread | None = None
@@ -128,6 +112,7 @@ class Coordinator:
         dead_letters: DeadLetters | None = None,
         clock: Clock | None = None,
         find_offset: FindOffset | None = None,
+        find_group: FindGroup | None = None,
     ) -> Self:
         """Return a coordinator with one replica in this process, closed after it by who opened it.
 
@@ -140,6 +125,7 @@ class Coordinator:
             local=True,
             clock=clock,
             find_offset=find_offset,
+            find_group=find_group,
         )
 
     def create(self, group: ShareGroup) -> None:
@@ -158,12 +144,12 @@ class Coordinator:
 
     def delete(self, group: ShareGroup) -> None:
         """See `ShareCoordinator.delete`."""
-        with self._lock:
-            self._groups.pop(group.uuid, None)
-            self._deleted[group.uuid] = None
-            while len(self._deleted) > DELETED_MAX:
-                self._deleted.popitem(last=False)
+        self._forget(group)
         self._runner.run(self._core.delete(group))
+
+    def altered(self, group: ShareGroup) -> None:
+        """See `ShareCoordinator.altered`."""
+        self._watchers.altered(group)
 
     def acquire(
         self,
@@ -183,7 +169,10 @@ class Coordinator:
                     cancel.wake.clear()
                     cancel.check()
                     acquired = self.acquire_now(group, member, partition, messages_max, rows_max)
-                    if acquired.ranges or len(self._states(group.topic, partition)) != partitions:
+                    if (
+                        acquired.ranges
+                        or len(self._partitions.states(group.topic, partition)) != partitions
+                    ):
                         break  # What is new is to be watched as well.
                     cancel.wake.wait(_shorter(deadline.remaining(), acquired.again_after_seconds))
                     cancel.check()
@@ -202,9 +191,9 @@ class Coordinator:
             raise InvalidArgument(f"a member has 1 to {MEMBER_CHARACTERS_MAX} characters")
         assert messages_max >= 1
         assert rows_max >= 1
-        self._check(group)
+        group = self._check(group)
         ranges = self._acquire_from(group, member, partition, messages_max, rows_max)
-        if not ranges and self._forget_partitions(group.topic, partition):
+        if not ranges and self._partitions.forget(group.topic, partition):
             ranges = self._acquire_from(group, member, partition, messages_max, rows_max)
         return Acquired(tuple(ranges), None if ranges else self._again(group, partition))
 
@@ -214,32 +203,21 @@ class Coordinator:
     ) -> Generator[int]:
         """See `ShareCoordinator.watch`; gives the number of partitions that are watched."""
         self._check(group)
-        states = self._states(group.topic, partition)
+        states = self._partitions.states(group.topic, partition)
         positions = [
             Position(group.topic.uuid, state.partition, state.next_offset) for state in states
         ]
-        token = object()
-        with self._lock:
-            if self._watches >= WATCHES_MAX:
-                raise ResourceExhausted(f"{WATCHES_MAX} wait for messages of groups already")
-            self._watches += 1
-            self._watchers.setdefault(group.uuid, {})[token] = callback
-        try:
-            with self._registry.watch(positions, callback):
-                yield len(positions)
-        finally:
-            with self._lock:
-                self._watches -= 1
-                watchers = self._watchers[group.uuid]
-                del watchers[token]
-                if not watchers:
-                    del self._watchers[group.uuid]
+        with (
+            self._watchers.registered(group, callback),
+            self._registry.watch(positions, callback),
+        ):
+            yield len(positions)
 
     def acknowledge(
         self, group: ShareGroup, member: str, entries: Sequence[Acknowledgement]
     ) -> list[AcknowledgementResult]:
         """See `ShareCoordinator.acknowledge`."""
-        self._check(group)
+        group = self._check(group)
         places: dict[Partition, list[int]] = {}
         for place, entry in enumerate(entries):
             places.setdefault(entry.partition, []).append(place)
@@ -277,32 +255,42 @@ class Coordinator:
     def close(self) -> None:
         """See `ShareCoordinator.close`."""
         self._stopped.set()
+        self._watchers.close()
         with self._lock:
-            groups = list(self._watchers)
             maintenance = self._maintenance
-        for group_uuid in groups:
-            self._wake(group_uuid)
         if maintenance is not None:
             maintenance.join()
         self._runner.close()
 
     # Inside.
 
-    def _check(self, group: ShareGroup) -> None:
-        """Refuse what cannot be served any more, and remember the group as it is now."""
+    def _check(self, group: ShareGroup) -> ShareGroup:
+        """Refuse what cannot be served any more; return and remember the group as it is now."""
         if self._stopped.is_set():
             raise Unavailable("the coordinator of share groups is closed")
+        group = self._watchers.current(group)
         if self._groups.get(group.uuid) == group:
-            return
+            return group
         with self._lock:
-            if group.uuid in self._deleted:
-                raise GroupNotFound(f"group {group.name} was deleted")
+            if self._core.is_deleted(group):
+                raise GroupNotFound(f"group {group.name:.80} was deleted")
             self._groups[group.uuid] = group
             if self._maintenance is None:
                 self._maintenance = threading.Thread(
                     target=self._maintain, name="wings-share", daemon=True
                 )
                 self._maintenance.start()
+        return group
+
+    def _end(self, group: ShareGroup) -> None:
+        """Forget a group that another node has deleted, and wake those who wait for it."""
+        self._forget(group)
+        self._watchers.wake(group.uuid)
+
+    def _forget(self, group: ShareGroup) -> None:
+        with self._lock:
+            self._core.forget(group)
+            self._groups.pop(group.uuid, None)
 
     def _acquire_from(
         self,
@@ -312,7 +300,7 @@ class Coordinator:
         messages_max: int,
         rows_max: int,
     ) -> list[LeasedRange]:
-        states = self._states(group.topic, partition)
+        states = self._partitions.states(group.topic, partition)
         turn = next(self._turns) % len(states) if states else 0  # No partition is always last.
         ranges: list[LeasedRange] = []
         for number, state in enumerate(ordered := states[turn:] + states[:turn]):
@@ -366,35 +354,12 @@ class Coordinator:
         again = None
         if partition is None and group.topic.partition_key is not None:
             again = PARTITIONS_SECONDS
-        for state in self._states(group.topic, partition):
+        for state in self._partitions.states(group.topic, partition):
             if state.next_offset == 0:
                 continue  # A commit is heard of.
             bounds = Bounds(state.log_start_offset, state.next_offset)
             again = _shorter(again, self._core.look(group, state.partition, bounds))
         return again
-
-    def _states(self, topic: Topic, partition: Partition | None) -> list[PartitionState]:
-        """Return where the log stands in what is asked for; all partitions are a little old."""
-        if partition is None and topic.partition_key is None:
-            partition = UNPARTITIONED
-        if partition is not None:
-            return [self._registry.partition_state(topic.uuid, partition)]
-        known = self._topics.get(topic.uuid)
-        if known is None or known.deadline.passed:
-            states = self._registry.partition_states(topic.uuid)
-            known = _Known(states, Deadline.after(PARTITIONS_SECONDS))
-            with self._lock:
-                self._topics[topic.uuid] = known
-                while len(self._topics) > TOPICS_MAX:
-                    self._topics.popitem(last=False)
-        return known.states
-
-    def _forget_partitions(self, topic: Topic, partition: Partition | None) -> bool:
-        """Forget what all partitions were; false where nothing was remembered."""
-        if partition is not None or topic.partition_key is None:
-            return False
-        with self._lock:
-            return self._topics.pop(topic.uuid, None) is not None
 
     def _acknowledge_partition(
         self,
@@ -413,17 +378,15 @@ class Coordinator:
         except WingsError as error:
             return [error] * len(asked)
 
-    def _wake(self, group_uuid: str) -> None:
-        with self._lock:
-            callbacks = list(self._watchers.get(group_uuid, {}).values())
-        for callback in callbacks:
-            callback()
-
     def _maintain(self) -> None:
         """Give up what expired at the delivery limit, also where nobody asks for messages."""
+        sweep = Deadline.after(SWEEP_SECONDS)
         while not self._stopped.wait(MAINTENANCE_SECONDS):
             with self._lock:
                 groups = list(self._groups.values())
+            if sweep.passed:
+                self._watchers.look(groups[:SWEEP_MAX])
+                sweep = Deadline.after(SWEEP_SECONDS)
             for group in groups:
                 for partition in self._core.exhausted_places(group):
                     try:

@@ -36,7 +36,7 @@ from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.interfaces import DeadLetters, PendingDeadLetters
 from wings_core.share.model import DeadLetter, ShareGroup, dead_letter_id
-from wings_core.share.record_fetcher import RecordFetcher, Records
+from wings_core.share.record_fetcher import RecordFetcher, Records, rows_of
 from wings_core.times import now_us
 
 PIECE_MESSAGES = 500
@@ -257,7 +257,7 @@ def _rows_by_offset(piece: _Piece) -> dict[int, pa.RecordBatch]:
     """
     if piece.records is None:
         return {}
-    found = piece.records.result()
+    found = rows_of(piece.records)
     if isinstance(found.error, (Unavailable, ResourceExhausted)):
         raise found.error
     return {offset: row for batch in found.batches for offset, row in _each_row(batch)}

@@ -201,8 +201,11 @@ class ShareCoordinator(Protocol):
     """Hands out the messages of groups and takes their acknowledgements; all from any thread.
 
     Each call takes the group with its configuration as it is now, so a change holds from the next
-    call on. "Blocks for the replicas" means: for RPCs and durable writes of a bounded number, not
-    for messages; in process about as long as a sync of the disk.
+    call on. Whoever waits hears of a change too: at once of one that is told here (`altered`,
+    `delete`), and of another node's within about two seconds.
+
+    "Blocks for the replicas" means: for RPCs and durable writes of a bounded number, not for
+    messages; in process about as long as a sync of the disk.
     """
 
     def create(self, group: ShareGroup) -> None:
@@ -221,6 +224,10 @@ class ShareCoordinator(Protocol):
 
         Replicas out of reach keep a little garbage. Never raises for them.
         """
+        ...
+
+    def altered(self, group: ShareGroup) -> None:
+        """Hear of a group's new configuration at once, for whoever waits on this node."""
         ...
 
     def acquire(
@@ -253,6 +260,7 @@ class ShareCoordinator(Protocol):
         Raises:
             Unavailable: Nothing could be held because no majority of the replicas answered.
             ResourceExhausted: Too many wait already.
+            GroupNotFound: The group was deleted.
             TopicNotFound: The topic was deleted.
             WingsError: What it was cancelled with.
         """

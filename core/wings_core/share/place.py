@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from wings_core.errors import Unavailable
+from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.partitions import Partition
@@ -20,10 +20,15 @@ from wings_core.share.model import (
     SharePartitionState,
 )
 from wings_core.share.replica import Replica
+from wings_core.share.standby import StandbyReplica
 from wings_core.share.store import SqliteHoldStore
+from wings_core.share.watching import FindGroup
 from wings_core.times import Deadline
 
-OpenCoordinator = Callable[[OffsetRegistry, DeadLetters, FindOffset], ShareCoordinator]
+if TYPE_CHECKING:
+    from wings_core.share.postgres_store import PostgresHoldStore
+
+OpenCoordinator = Callable[[OffsetRegistry, DeadLetters, FindOffset, FindGroup], ShareCoordinator]
 """Opens what hands out the messages of groups; closing that closes all that was opened."""
 
 
@@ -39,6 +44,7 @@ class EmbeddedCoordinator(Coordinator):
         registry: OffsetRegistry,
         dead_letters: DeadLetters,
         find_offset: FindOffset,
+        find_group: FindGroup,
     ) -> ShareCoordinator:
         """Open the coordinator and its replica.
 
@@ -47,12 +53,15 @@ class EmbeddedCoordinator(Coordinator):
             registry: The log's index.
             dead_letters: Where what groups give up goes.
             find_offset: Where groups begin that begin at a time.
+            find_group: What became of a group that somebody waits for.
 
         Raises:
             Internal: The file cannot be opened.
         """
         replica = Replica(SqliteHoldStore(path))
-        opened = cls.embedded(replica, registry, dead_letters, find_offset=find_offset)
+        opened = cls.embedded(
+            replica, registry, dead_letters, find_offset=find_offset, find_group=find_group
+        )
         opened._replica = replica
         return opened
 
@@ -67,6 +76,7 @@ def open_remote(
     registry: OffsetRegistry,
     dead_letters: DeadLetters,
     find_offset: FindOffset,
+    find_group: FindGroup,
 ) -> ShareCoordinator:
     """Open a coordinator with replicas in other processes; it connects when it is first needed.
 
@@ -75,11 +85,45 @@ def open_remote(
         registry: The log's index.
         dead_letters: Where what groups give up goes.
         find_offset: Where groups begin that begin at a time.
+        find_group: What became of a group that somebody waits for.
     """
     from wings_core.share.remote.link import RemoteLink
 
     links = [RemoteLink(target) for target in targets]
-    return Coordinator(links, registry, dead_letters, find_offset=find_offset)
+    return Coordinator(
+        links, registry, dead_letters, find_offset=find_offset, find_group=find_group
+    )
+
+
+def open_postgres_store(url: str, schema: str) -> "PostgresHoldStore":
+    """Open what a replica keeps in PostgreSQL; waits for the lease of a process that is gone.
+
+    Raises:
+        InvalidArgument: The URL cannot be read, or this installation cannot use PostgreSQL.
+        Unavailable: It cannot be reached, or another process owns the schema.
+        Internal: What is there is something else, or of a newer version.
+    """
+    return _postgres_store()(url, schema)
+
+
+def open_standby(url: str) -> StandbyReplica:
+    """Open a replica in PostgreSQL that refuses while another process serves it; never waits.
+
+    Raises:
+        InvalidArgument: The URL cannot be read, or this installation cannot use PostgreSQL.
+    """
+    store = _postgres_store()
+    return StandbyReplica(lambda: store(url, claim_seconds=0))
+
+
+def _postgres_store() -> "type[PostgresHoldStore]":
+    try:
+        from wings_core.share.postgres_store import PostgresHoldStore
+    except ImportError as error:
+        raise InvalidArgument(
+            f"holds in PostgreSQL need psycopg: pip install 'wings-flight[postgres]' ({error})"
+        ) from None
+    return PostgresHoldStore
 
 
 class NoCoordinator(ShareCoordinator):
@@ -91,6 +135,9 @@ class NoCoordinator(ShareCoordinator):
 
     def delete(self, group: ShareGroup) -> None:
         """Do nothing: there is nothing of the group here."""
+
+    def altered(self, group: ShareGroup) -> None:
+        """Do nothing: nobody waits here."""
 
     def acquire(
         self,

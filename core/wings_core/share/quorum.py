@@ -8,26 +8,24 @@ All methods but the constructor are procedures; see `steps`.
 """
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Sequence
 from typing import cast
 
 from wings_core.errors import Unavailable, WingsError
 from wings_core.partitions import Partition
+from wings_core.share.asking import ASK_SECONDS, Asker, parts_of, unavailable
 from wings_core.share.clock import Clock
 from wings_core.share.interfaces import (
     CountedRange,
     LeaseEntry,
     Outcome,
-    Part,
     ReleaseEntry,
     ReplicaState,
 )
 from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.results import Held, Refused, Renewed, Verdict
 from wings_core.share.steps import (
     Answer,
-    Answers,
     Ask,
     ForgetRequest,
     HoldRequest,
@@ -35,14 +33,12 @@ from wings_core.share.steps import (
     ReadRequest,
     ReleaseRequest,
     RenewRequest,
-    Request,
     Steps,
     TombstoneRequest,
 )
 from wings_core.share.votes import Known, Vote, count_votes, known_of
 
-ASK_SECONDS = 2.0
-"""How long replicas are waited for."""
+__all__ = ["Held", "HoldQuorum", "Refused", "Renewed", "Verdict"]
 
 TRIES_MAX = 3
 """How often a tombstone is tried on replicas that do not answer."""
@@ -53,45 +49,6 @@ RETRY_SECONDS = (0.02, 0.2)
 MARGIN_SHARE = 0.01
 MARGIN_SECONDS = 0.005
 """A lease is over here earlier than on any replica, for clocks do not run alike."""
-
-
-class Verdict(Enum):
-    """What became of something that leases were to do."""
-
-    DONE = 0
-    REFUSED = 1
-    """The leases do not hold at any majority; nothing was done, nor ever will be."""
-    UNKNOWN = 2
-    """It may have been done on some replicas, and may be done by the others later."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A range that could not be held, and when it is worth asking again, as far as is known."""
-
-    first: int
-    last: int
-    retry_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What became of the ranges that were to be held."""
-
-    granted: list[CountedRange]
-    """Held at a majority, with the deliveries made before; the majority counts one more."""
-    finished: list[OffsetRange]
-    """At a majority."""
-    refused: list[Refused]
-
-
-@dataclass(frozen=True, slots=True)
-class Renewed:
-    """What became of a renewal."""
-
-    verdict: Verdict
-    counts: list[CountedRange]
-    """Where it is done: deliveries of each part, the present one included."""
 
 
 class HoldQuorum:
@@ -107,9 +64,8 @@ class HoldQuorum:
     def __init__(
         self, replicas: int, clock: Clock, rng: random.Random, *, local: bool = False
     ) -> None:
-        assert replicas >= 1
-        self._numbers = range(replicas)
-        self.majority = replicas // 2 + 1
+        self._asker = Asker(replicas)
+        self.majority = self._asker.majority
         self._clock = clock
         self._rng = rng
         self._local = local
@@ -134,11 +90,11 @@ class HoldQuorum:
             Unavailable: No majority answered; what some have granted is given back.
         """
         request = HoldRequest(key, tuple(ranges), lease, ttl_ms, in_flight_max)
-        answers = yield from self._ask_all(request, {Outcome.OK})
-        parts = _parts(answers)
+        answers = yield from self._asker.ask_all(request, {Outcome.OK})
+        parts = parts_of(answers)
         if len(parts) < self.majority:
-            yield from self._give_back(key, ranges, lease)
-            raise _unavailable(answers)
+            yield from self._asker.give_back(key, ranges, lease)
+            raise unavailable(answers)
         votes = count_votes(parts)
         entombed = [vote for vote in votes if vote.replicas(Outcome.TOMB)]
         if entombed:
@@ -150,7 +106,7 @@ class HoldQuorum:
         granted, uncounted = yield from self._agree_on_counts(key, won, lease, ttl_ms)
         failed = [(vote.first, vote.last) for vote in lost] + uncounted
         if failed:
-            yield from self._give_back(key, [OffsetRange(*gone) for gone in failed], lease)
+            yield from self._asker.give_back(key, [OffsetRange(*gone) for gone in failed], lease)
         refused = [
             Refused(vote.first, vote.last, vote.retry_seconds(self.majority)) for vote in lost
         ] + [Refused(first, last, 0.0) for first, last in uncounted]
@@ -158,8 +114,10 @@ class HoldQuorum:
 
     def renew(self, key: ShareKey, entries: Sequence[LeaseEntry], ttl_ms: int) -> Steps[Renewed]:
         """Renew leases, which proves that a majority still honours them."""
-        answers = yield from self._ask_all(RenewRequest(key, tuple(entries), ttl_ms), {Outcome.OK})
-        votes = count_votes(_parts(answers))
+        answers = yield from self._asker.ask_all(
+            RenewRequest(key, tuple(entries), ttl_ms), {Outcome.OK}
+        )
+        votes = count_votes(parts_of(answers))
         verdict = self._verdict(votes)
         counts = [
             CountedRange(
@@ -172,10 +130,18 @@ class HoldQuorum:
         ]
         return Renewed(verdict, counts)
 
-    def release(self, key: ShareKey, entries: Sequence[ReleaseEntry]) -> Steps[Verdict]:
-        """Give back what leases hold."""
-        answers = yield from self._ask_all(ReleaseRequest(key, tuple(entries)), {Outcome.OK})
-        return self._verdict(count_votes(_parts(answers)))
+    def release(self, key: ShareKey, entries: Sequence[ReleaseEntry]) -> Steps[list[Verdict]]:
+        """Give back what leases hold; returns what became of each entry, in their order."""
+        answers = yield from self._asker.ask_all(ReleaseRequest(key, tuple(entries)), {Outcome.OK})
+        votes = count_votes(parts_of(answers))
+        verdicts: list[Verdict] = []
+        at = 0
+        for entry in entries:
+            begun = at
+            while at < len(votes) and votes[at].last <= entry.last:
+                at += 1
+            verdicts.append(self._verdict(votes[begun:at]))
+        return verdicts
 
     def tombstone(
         self,
@@ -196,17 +162,21 @@ class HoldQuorum:
         """
         repair = [OffsetRange(0, finished_before - 1)] if finished_before else []
         request = TombstoneRequest(
-            key, tuple(entries), tuple(repair) if len(self._numbers) > 1 else ()
+            key, tuple(entries), tuple(repair) if len(self._asker.replicas) > 1 else ()
         )
         answers: dict[int, Answer] = {}
         for number in range(TRIES_MAX):
-            missing = [replica for replica in self._numbers if replica not in _parts(answers)]
+            missing = [
+                replica for replica in self._asker.replicas if replica not in parts_of(answers)
+            ]
             if number:
                 yield Pause(self._rng.uniform(*RETRY_SECONDS))
             done = {Outcome.OK, Outcome.TOMB}
-            answers |= yield from self._ask(dict.fromkeys(missing, request), done, _parts(answers))
-            heard = _parts(answers)
-            silent = len(self._numbers) - len(heard)
+            answers |= yield from self._asker.ask(
+                dict.fromkeys(missing, request), done, parts_of(answers)
+            )
+            heard = parts_of(answers)
+            silent = len(self._asker.replicas) - len(heard)
             verdict = self._final_verdict(count_votes(heard), until, silent)
             if verdict is not Verdict.UNKNOWN or not silent or self._clock.now() >= until:
                 return verdict
@@ -218,9 +188,9 @@ class HoldQuorum:
         Raises:
             Unavailable: No majority answered.
         """
-        answers = yield from self._ask_all(TombstoneRequest(key, (), tuple(ranges)), set())
-        if len(_parts(answers)) < self.majority:
-            raise _unavailable(answers)
+        answers = yield from self._asker.ask_all(TombstoneRequest(key, (), tuple(ranges)), set())
+        if len(parts_of(answers)) < self.majority:
+            raise unavailable(answers)
 
     def read(
         self, group_uuid: str, topic_uuid: str, partitions: Sequence[Partition]
@@ -236,14 +206,14 @@ class HoldQuorum:
             Unavailable: No majority answered.
         """
         request = ReadRequest(group_uuid, tuple(partitions))
-        answers = yield from self._ask_all(request, set())
+        answers = yield from self._asker.ask_all(request, set())
         heard = [
             cast("Sequence[ReplicaState]", answer)
             for answer in answers.values()
             if not isinstance(answer, WingsError)
         ]
         if len(heard) < self.majority:
-            raise _unavailable(answers)
+            raise unavailable(answers)
         states: dict[Partition, list[ReplicaState]] = {}
         for answer in heard:
             for state in answer:
@@ -257,39 +227,13 @@ class HoldQuorum:
     def forget(self, group_uuid: str) -> Steps[None]:
         """Let all replicas that can be reached forget a group."""
         yield Ask(
-            dict.fromkeys(self._numbers, ForgetRequest(group_uuid)),
+            dict.fromkeys(self._asker.replicas, ForgetRequest(group_uuid)),
             ASK_SECONDS,
             lambda _: False,
             self.majority,
         )
 
     # Inside.
-
-    def _ask_all(self, request: Request, wanted: set[Outcome]) -> Steps[Answers]:
-        return self._ask(dict.fromkeys(self._numbers, request), wanted, {})
-
-    def _ask(
-        self,
-        requests: Mapping[int, Request],
-        wanted: set[Outcome],
-        before: Mapping[int, Sequence[Part]],
-    ) -> Steps[Answers]:
-        """Ask until a majority has answered, and wholly as wanted where anything is wanted."""
-
-        def agrees(answer: object) -> bool:
-            if isinstance(answer, WingsError):
-                return False
-            if not wanted:
-                return True
-            return all(part.outcome in wanted for part in cast("Sequence[Part]", answer))
-
-        agreed_before = sum(map(agrees, before.values()))
-
-        def enough(answers: Answers) -> bool:
-            agreed = agreed_before + sum(map(agrees, answers.values()))
-            return agreed >= self.majority
-
-        return (yield Ask(requests, ASK_SECONDS, enough, self.majority))
 
     def _verdict(self, votes: Sequence[Vote]) -> Verdict:
         """Judge what is not final: a renewal or a release."""
@@ -328,7 +272,7 @@ class HoldQuorum:
             try:
                 yield from self.repair(key, short)
             except Unavailable:
-                yield from self._give_back(key, ranges, lease)
+                yield from self._asker.give_back(key, ranges, lease)
                 raise
 
     def _agree_on_counts(
@@ -365,7 +309,7 @@ class HoldQuorum:
             lambda _: False,
             self.majority,
         )
-        caught_up = count_votes(_parts(answers))
+        caught_up = count_votes(parts_of(answers))
         for vote, highest in unsure:
             knowing = sum(
                 part.outcome is Outcome.OK and part.count == highest for part in vote.parts.values()
@@ -380,35 +324,9 @@ class HoldQuorum:
         granted.sort(key=lambda counted: counted.first)
         return granted, uncounted
 
-    def _give_back(self, key: ShareKey, ranges: Sequence[OffsetRange], lease: Lease) -> Steps[None]:
-        entries = tuple(ReleaseEntry(gone.first, gone.last, lease, 0) for gone in ranges)
-        # Nobody waits for the answers: what stays held by mistake expires.
-        yield Ask(
-            dict.fromkeys(self._numbers, ReleaseRequest(key, entries)),
-            ASK_SECONDS,
-            lambda _: True,
-            self.majority,
-        )
-
-
-def _parts(answers: Answers) -> dict[int, Sequence[Part]]:
-    return {
-        number: cast("Sequence[Part]", answer)
-        for number, answer in answers.items()
-        if not isinstance(answer, WingsError)
-    }
-
 
 def _append(granted: list[CountedRange], first: int, last: int, count: int) -> None:
     if granted and granted[-1].last == first - 1 and granted[-1].count == count:
         granted[-1] = CountedRange(granted[-1].first, last, count)
     else:
         granted.append(CountedRange(first, last, count))
-
-
-def _unavailable(answers: Answers) -> WingsError:
-    errors = [answer for answer in answers.values() if isinstance(answer, WingsError)]
-    if len(answers) == 1 and errors:
-        return errors[0]
-    said = f": {errors[0].message}" if errors else ""
-    return Unavailable(f"no majority of the replicas of holds answered{said}")

@@ -7,7 +7,7 @@ its own.
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import BoundedSemaphore
 from typing import Any, Protocol, cast
@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wings_core.errors import OffsetOutOfRange, ResourceExhausted, WingsError
+from wings_core.errors import OffsetOutOfRange, ResourceExhausted, Unavailable, WingsError
 from wings_core.fetch.fetcher import Cancel, Cursor, Fetcher
 from wings_core.fetch.selection import OFFSET_FIELD, Selection
 from wings_core.metadata.interfaces import OffsetRegistry
@@ -81,16 +81,19 @@ class RecordFetcher:
     def begin(self, topic: Topic, partition: Partition, first: int, last: int) -> Future[Records]:
         """Begin to collect the rows `[first, last]`; returns at once.
 
+        The future is cancelled where the fetcher is closed before its turn; see `rows_of`.
+
         Raises:
             ResourceExhausted: Too many fetches run and wait already.
+            Unavailable: The fetcher is closed.
         """
         if not self._room.acquire(blocking=False):
             raise ResourceExhausted(f"{FETCHES_MAX} fetches of records run and wait already")
         try:
             future = self._threads.submit(self.collect, topic, partition, first, last)
-        except BaseException:
+        except RuntimeError as error:  # So the threads say that they were told to end.
             self._room.release()
-            raise
+            raise _closed() from error
         future.add_done_callback(lambda _: self._room.release())
         return future
 
@@ -132,6 +135,14 @@ class RecordFetcher:
         self._threads.shutdown(cancel_futures=True)
 
 
+def rows_of(fetch: Future[Records]) -> Records:
+    """Return what a fetch that was begun has found; blocks for it. Nothing is raised."""
+    try:
+        return fetch.result()
+    except CancelledError:
+        return Records((), _closed())
+
+
 class LogSource(RecordSource):
     """Reads a log, whatever tier a page lies in.
 
@@ -154,6 +165,10 @@ class LogSource(RecordSource):
         cursor = Cursor(topic, partition, offset, selection)
         ahead = next(self._fetcher.scan(cursor, stop_offset, Cancel()), [])
         return [chunk.batch for chunk in ahead]
+
+
+def _closed() -> Unavailable:
+    return Unavailable("records are fetched no more: the log is being closed")
 
 
 def _offsets(batch: pa.RecordBatch) -> pa.Int64Array:

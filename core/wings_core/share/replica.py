@@ -10,11 +10,13 @@ memory is changed back. One lock covers it all, the write included.
 """
 
 import heapq
+import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
-from wings_core.errors import Unavailable
+from wings_core.errors import GroupNotFound, Unavailable, WingsError
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock, MonotonicClock
 from wings_core.share.interfaces import (
@@ -39,8 +41,13 @@ SWEEP_MAX = 10_000
 STALE_MAX = 1_024
 """Expiries that were overtaken are forgotten when they are more than this, and than the holds."""
 
+FORGOTTEN_MAX = 10_000
+"""Groups that were forgotten and are remembered as such, for what comes late."""
+
 ROOM_RETRY_SECONDS = 0.1
 """When to ask again for what was refused because too much is in flight."""
+
+_logger = logging.getLogger(__name__)
 
 
 class Replica:
@@ -56,9 +63,12 @@ class Replica:
         self._store = store
         self._clock = clock or MonotonicClock()
         self._closed = False
-        self._partitions = {
-            stored.key: ReplicaPartition(stored.key, stored) for stored in store.load()
-        }
+        self._partitions: dict[ShareKey, ReplicaPartition] = {}
+        self._keys: dict[str, dict[Partition, ShareKey]] = {}
+        """By group and partition."""
+        self._forgotten: OrderedDict[str, None] = OrderedDict()
+        for stored in store.load():
+            self._add(ReplicaPartition(stored.key, stored))
         self._expiries: list[tuple[float, int, ShareKey, int, int]] = []
         self._pushed = 0
         self._holds = 0
@@ -76,7 +86,7 @@ class Replica:
         in_flight_max: int,
     ) -> list[Part]:
         """See `HoldReplica.hold`."""
-        with self._operation() as now:
+        with self._operation(key.group_uuid) as now:
             partition = self._partition(key)
             refused = self._refused_until.get(key.group_uuid, 0.0) - now
             expires_at = now + ttl_ms / 1_000
@@ -100,7 +110,7 @@ class Replica:
 
     def renew(self, key: ShareKey, entries: Sequence[LeaseEntry], ttl_ms: int) -> list[Part]:
         """See `HoldReplica.renew`."""
-        with self._operation() as now:
+        with self._operation(key.group_uuid) as now:
             partition = self._partition(key)
             expires_at = now + ttl_ms / 1_000
             parts: list[Part] = []
@@ -119,7 +129,7 @@ class Replica:
 
     def release(self, key: ShareKey, entries: Sequence[ReleaseEntry]) -> list[Part]:
         """See `HoldReplica.release`."""
-        with self._operation() as now:
+        with self._operation(key.group_uuid) as now:
             partition = self._partition(key)
             parts: list[Part] = []
             for entry in entries:
@@ -135,7 +145,7 @@ class Replica:
         self, key: ShareKey, entries: Sequence[LeaseEntry], repair: Sequence[OffsetRange] = ()
     ) -> list[Part]:
         """See `HoldReplica.tombstone`."""
-        with self._operation() as now:
+        with self._operation(key.group_uuid) as now:
             partition = self._partition(key)
             found = [
                 (piece, self._outcome(piece, entry.lease, now))
@@ -157,7 +167,7 @@ class Replica:
     def read(self, group_uuid: str, partitions: Sequence[Partition]) -> list[ReplicaState]:
         """See `HoldReplica.read`."""
         with self._operation():
-            known = {key.partition: key for key in self._partitions if key.group_uuid == group_uuid}
+            known = self._keys.get(group_uuid, {})
             states: list[ReplicaState] = []
             for name in partitions or known:
                 key = known.get(name)
@@ -173,31 +183,51 @@ class Replica:
         """See `HoldReplica.forget`."""
         with self._operation():
             self._store.forget(group_uuid)
-            for key in [key for key in self._partitions if key.group_uuid == group_uuid]:
+            for key in self._keys.pop(group_uuid, {}).values():
                 del self._partitions[key]
                 self._touched.pop(key, None)  # Those of other groups may just have expired.
             self._marks.pop(group_uuid, None)
             self._refused_until.pop(group_uuid, None)
+            self._forgotten[group_uuid] = None
+            while len(self._forgotten) > FORGOTTEN_MAX:
+                self._forgotten.popitem(last=False)
 
     def close(self) -> None:
-        """Write down what is held still, for the next start, and close the store."""
+        """Write down what is held still, for the next start, and close the store.
+
+        Where that fails, the next start waits for the marks of before, as after a crash.
+        """
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             try:
-                self._leave()
+                self._store.check()
+                if not self._store.is_stale:
+                    self._leave()
+            except WingsError as error:
+                _logger.warning("what is held is not written down: %s", error.message)
             finally:
                 self._store.close()
 
     # Inside; the lock is held.
 
     @contextmanager
-    def _operation(self) -> Generator[float]:
-        """Run the block under the lock, then make what it changed durable, or undo it."""
+    def _operation(self, group_uuid: str = "") -> Generator[float]:
+        """Run the block under the lock, then make what it changed durable, or undo it.
+
+        Raises:
+            GroupNotFound: The group named was forgotten: what comes late must not begin it anew.
+            Unavailable: The replica is closed, or its store does not answer for what it holds.
+        """
         with self._lock:
             if self._closed:
                 raise Unavailable("this replica of holds is closed")
+            if group_uuid in self._forgotten:
+                raise GroupNotFound("the group was deleted")
+            self._store.check()
+            if self._store.is_stale:
+                self._reload()
             now = self._clock.now()
             expired = self._sweep(now)
             try:
@@ -230,9 +260,26 @@ class Replica:
     def _partition(self, key: ShareKey) -> ReplicaPartition:
         partition = self._partitions.get(key)
         if partition is None:
-            partition = self._partitions[key] = ReplicaPartition(key)
+            partition = self._add(ReplicaPartition(key))
         self._touched[key] = partition
         return partition
+
+    def _add(self, partition: ReplicaPartition) -> ReplicaPartition:
+        self._partitions[partition.key] = partition
+        self._keys.setdefault(partition.key.group_uuid, {})[partition.key.partition] = partition.key
+        return partition
+
+    def _reload(self) -> None:
+        """Read again what is stored, as a write failed that may have been done; holds stay."""
+        before = list(self._partitions.values())
+        stored = self._store.load()
+        self._partitions.clear()
+        self._keys.clear()
+        for found in stored:
+            self._add(ReplicaPartition(found.key, found))
+        for old in before:
+            partition = self._partitions.get(old.key) or self._add(ReplicaPartition(old.key))
+            partition.take_holds(old)
 
     def _wait(self, piece: Piece, lease: Lease, now: float) -> float:
         """Return for how long a piece cannot be held by a lease."""

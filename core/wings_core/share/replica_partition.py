@@ -122,6 +122,18 @@ class ReplicaPartition:
             self.start_offset = head[1] + 1
             self._finished_changes.append(self.finished.remove(head[0], head[1]))
 
+    def take_holds(self, other: "ReplicaPartition") -> None:
+        """Take over what another object had in memory, but for what is finished here."""
+        for first, last, hold in list(other.holds):
+            for piece in self.pieces(first, last):
+                if not piece.finished:
+                    self.hold(piece.first, piece.last, hold)
+        for first, last, until in list(other.delays):
+            for piece in self.pieces(first, last):
+                if not piece.finished:
+                    self.delays.put(piece.first, piece.last, until)
+        self.settle()
+
     def take_write(self) -> PartitionWrite | None:
         """Return what is to be made durable, if anything is."""
         moved = self.start_offset != self._start_before

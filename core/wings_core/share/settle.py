@@ -4,9 +4,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from wings_core.errors import InvalidArgument, InvalidRecordState, WingsError
+from wings_core.errors import InvalidArgument, InvalidRecordState, Unavailable, WingsError
 from wings_core.share.interfaces import CountedRange
 from wings_core.share.model import Acknowledgement, Lease, member_tag
+from wings_core.share.results import Verdict
 
 
 @dataclass(slots=True)
@@ -66,6 +67,47 @@ def not_held(asked: Acknowledgement, member: str) -> InvalidRecordState:
         f"by {member:.80} with lease {asked.lease:.80}; nothing of the partition was changed",
         first=asked.first,
         last=asked.last,
+    )
+
+
+def not_released(
+    asked: Acknowledgement, member: str, verdict: Verdict, *, alone: bool
+) -> WingsError:
+    """Return the error for what was not given back.
+
+    Args:
+        asked: What was to be.
+        member: Who asked.
+        verdict: What became of it.
+        alone: Whether nothing else of the request was done.
+    """
+    if verdict is Verdict.UNKNOWN:
+        return unknown(asked)
+    if alone:
+        return not_held(asked, member)
+    return InvalidRecordState(
+        f"messages {asked.first} to {asked.last} of partition {asked.partition:.80} are not held "
+        f"by {member:.80} any more; what else was asked for in the request is answered for by "
+        "itself",
+        first=asked.first,
+        last=asked.last,
+    )
+
+
+def not_tried(asked: Acknowledgement) -> Unavailable:
+    """Return the error for what was left alone as something else of the request had failed."""
+    return Unavailable(
+        f"messages {asked.first} to {asked.last} stay held: too few of the replicas of holds "
+        "answered to settle others of the request"
+    )
+
+
+def unknown(asked: Acknowledgement) -> Unavailable:
+    """Return the error for what may have been done."""
+    return Unavailable(
+        f"it is unknown whether messages {asked.first} to {asked.last} were settled: too few of "
+        "the replicas of holds answered",
+        in_doubt=True,
     )
 
 

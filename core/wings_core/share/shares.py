@@ -120,7 +120,9 @@ class Shares:
         found = self._admin.get_topic(topic)
         self._groups.get(found, group)
         self._check_dead_letters(found, changes)
-        return self._groups.alter(found, group, changes)
+        altered = self._groups.alter(found, group, changes)
+        self._coordinator.altered(altered)
+        return altered
 
     def delete(self, topic: TopicName, group: str) -> ShareGroup:
         """Delete a group with all that is known of its messages, and return what it was.

@@ -1,4 +1,4 @@
-"""What a replica keeps durably, and the file that it keeps it in.
+"""What a replica keeps durably, and the SQLite file that it keeps it in.
 
 Tombstones and counts are kept as ranges. A tombstone that touches the start of its partition is
 folded into `start_offset`, so a partition that is worked off in order is one row.
@@ -19,8 +19,6 @@ from wings_core.share.model import ShareKey
 
 Row = tuple[int, int, int]
 """`(first, last, count)`; the count of a tombstone is 0."""
-
-FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +57,25 @@ class PartitionWrite:
 class HoldStore(Protocol):
     """Durable ranges of one replica; its calls do not overlap."""
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether a write failed that may have been done: then `load` tells what is there."""
+        ...
+
+    def check(self) -> None:
+        """Make sure that this object alone writes what is stored; never waits.
+
+        Raises:
+            Unavailable: It is not certain at the moment, or not so any more.
+        """
+        ...
+
     def load(self) -> list[StoredPartition]:
-        """Return all partitions; called once, before anything is written."""
+        """Return all partitions; called before anything is written, and when `is_stale`.
+
+        Raises:
+            WingsError: They cannot be read.
+        """
         ...
 
     def marks(self) -> dict[str, Mark]:
@@ -71,7 +86,8 @@ class HoldStore(Protocol):
         """Make changes, and marks of groups (None: no more), durable in one transaction.
 
         Raises:
-            WingsError: Nothing was changed, and nothing of it will be there after a restart.
+            WingsError: Nothing was changed, and nothing of it will be there after a restart; or,
+                where `is_stale` says so from now on, that is not known.
         """
         ...
 
@@ -118,6 +134,9 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS marks (group_uuid TEXT PRIMARY KEY, mark TEXT NOT NULL) STRICT",
 )
 
+MIGRATIONS: Sequence[Sequence[str]] = (_TABLES,)
+"""Each brings the file from the version before it (its index) to the next."""
+
 
 class SqliteHoldStore:
     """The store in an SQLite file of its own, synced fully at each write.
@@ -139,17 +158,28 @@ class SqliteHoldStore:
             with self._writer.transaction() as connection:
                 with closing(connection.execute("PRAGMA user_version")) as cursor:
                     (version,) = cursor.fetchone()
-                if version > FORMAT_VERSION:
-                    raise Internal(f"{path} has format {version}; this Wings reads 1")
-                for statement in _TABLES:
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+                if version > len(MIGRATIONS):
+                    raise Internal(
+                        f"{path} has format {version}; this Wings reads up to {len(MIGRATIONS)}"
+                    )
+                for migration in MIGRATIONS[version:]:
+                    for statement in migration:
+                        connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
         except BaseException:
             self._writer.close()
             raise
 
+    @property
+    def is_stale(self) -> bool:
+        """Never: what becomes of a write is always known."""
+        return False
+
+    def check(self) -> None:
+        """Do nothing: the data directory is locked."""
+
     def load(self) -> list[StoredPartition]:
-        """Return all partitions; called once, before anything is written."""
+        """Return all partitions; called before anything is written."""
         with self._writer.transaction() as connection:
             rows = connection.execute(
                 "SELECT id, group_uuid, topic_uuid, partition, start_offset FROM partitions"

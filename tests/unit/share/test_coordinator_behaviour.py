@@ -11,12 +11,15 @@ from fix_share import ShareUnderTest, entry_of, spans
 
 from wings_core.errors import GroupNotFound, InvalidArgument, InvalidRecordState, Unavailable
 from wings_core.fetch.fetcher import Cancel
+from wings_core.share.interfaces import ReleaseEntry
 from wings_core.share.model import (
     Acknowledgement,
     AcknowledgeType,
+    Lease,
     LeasedRange,
     ShareConfig,
     ShareGroup,
+    ShareKey,
     member_tag,
 )
 from wings_core.times import Deadline, format_timestamp
@@ -544,3 +547,108 @@ def test_a_tombstone_that_fails_after_its_dead_letter_leaves_one_dead_letter(
 
 def _refuse(*_: object) -> NoReturn:
     raise Unavailable("out of reach")
+
+
+def test_entries_of_several_types_are_all_refused_where_one_lease_is_lost(
+    share: ShareUnderTest,
+) -> None:
+    share.metadata.push(share.topic, 9)
+    group = share.group(dlq_topic="dead")
+    (lost,) = share.acquire(group, 3)
+    share.wait_for_replicas(group, 3)
+    for replica in share.replicas:  # The coordinator does not know.
+        key = ShareKey(group.uuid, group.topic.uuid, lost.partition)
+        replica.release(key, [ReleaseEntry(0, 2, Lease.parse(lost.lease), 1)])
+    (leased,) = share.acquire(group, 6)
+    assert (leased.start_offset, leased.end_offset) == (3, 8)
+    share.wait_for_replicas(group, 6)
+    before = lag(share, group)
+    for kind in ("accept", "release", "reject", "renew"):
+        entries = [
+            entry_of(leased, "accept", last=4),
+            entry_of(lost, kind),
+            entry_of(leased, "release", first=5, last=6),
+            entry_of(leased, "reject", first=7),
+        ]
+        results = share.coordinator.acknowledge(group, "me", entries)
+        assert all(isinstance(result.error, InvalidRecordState) for result in results)
+        assert lag(share, group) == before
+    share.clock.time += 29  # Nor was any part of it given back or finished.
+    assert share.settle(group, leased, "accept") is None
+
+
+def test_what_was_accepted_is_not_told_to_have_failed_where_a_release_does(
+    share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share.metadata.push(share.topic, 4)
+    group = share.group()
+    (leased,) = share.acquire(group)
+    share.wait_for_replicas(group, 4)
+    entries = [entry_of(leased, "accept", last=1), entry_of(leased, "release", first=2)]
+    with monkeypatch.context() as failing:
+
+        def fail(*_: object) -> NoReturn:
+            raise Unavailable("the replica is stopped")
+
+        for replica in share.replicas:
+            failing.setattr(replica, "release", fail)
+        results = share.coordinator.acknowledge(group, "me", entries)
+    assert [type(result.error) for result in results] == [type(None), Unavailable]
+    (state,) = share.coordinator.describe(group)
+    assert (state.start_offset, state.lag) == (2, 2)
+    share.clock.time += 31
+    assert spans(share.acquire(group))[0][:2] == (2, 3)
+
+
+def test_nothing_is_released_where_it_is_unknown_whether_the_others_were_finished(
+    share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share.metadata.push(share.topic, 4)
+    group = share.group()
+    (leased,) = share.acquire(group)
+    share.wait_for_replicas(group, 4)
+    entries = [entry_of(leased, "accept", last=1), entry_of(leased, "release", first=2)]
+    with monkeypatch.context() as failing:
+
+        def fail(*_: object) -> NoReturn:
+            raise Unavailable("the replica is stopped")
+
+        for replica in share.replicas:
+            failing.setattr(replica, "tombstone", fail)
+        results = share.coordinator.acknowledge(group, "me", entries)
+    assert [type(result.error) for result in results] == [Unavailable, Unavailable]
+    assert "stay held" in str(results[1].error)
+    assert share.acquire(group) == []
+    assert share.settle(group, leased, "accept") is None
+
+
+def test_an_acquire_that_comes_after_the_deletion_begins_nothing_anew(
+    share: ShareUnderTest,
+) -> None:
+    share.metadata.push(share.topic, 4)
+    group = share.group()
+    unaware = share.open_coordinator()
+    share.acquire(group, 1, coordinator=unaware)
+    share.coordinator.delete(group)
+    # Replicas that were not waited for hear of it a moment later.
+    deadline = Deadline.after(10)
+    while any(replica.read(group.uuid, ()) for replica in share.replicas):
+        assert not deadline.passed
+    for coordinator in (share.coordinator, unaware):
+        with pytest.raises(GroupNotFound):
+            share.acquire(group, coordinator=coordinator)
+    for replica in share.replicas:
+        assert replica.read(group.uuid, ()) == []
+
+
+def test_a_group_that_is_altered_here_is_so_for_whoever_waits(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 4)
+    group = share.group(in_flight_max=1)
+    assert len(share.acquire(group)) == 1
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(
+            share.coordinator.acquire, group, "me", None, 9, 9, Deadline.after(LONG), Cancel()
+        )
+        while not waiting.done():  # Told before it waits, the change would be of no wait.
+            share.coordinator.altered(reconfigured(group, in_flight_max=4))
+        assert spans(waiting.result(LONG)) == [(1, 3, 1)]

@@ -18,6 +18,7 @@ from wings_core.share.model import DeadLetter, Lease, OffsetRange, ShareGroup, S
 from wings_core.share.quorum import Held, HoldQuorum, Verdict
 from wings_core.share.replica import Replica
 from wings_core.share.replica_partition import Piece
+from wings_core.share.settlement import Settlement
 from wings_core.share.steps import Steps
 from wings_core.share.store import Mark, PartitionWrite
 from wings_core.share.votes import Vote
@@ -110,11 +111,15 @@ class DeadLetterLater:
         pass
 
 
-class DeadLetterNotAwaited(CoordinatorCore):
+class DeadLetterNotAwaited(Settlement):
     def _begin_letters(
         self, group: ShareGroup, letters: Sequence[DeadLetter]
     ) -> PendingDeadLetters | None:
         return DeadLetterLater()
+
+
+class CoreThatAwaitsNoDeadLetter(CoordinatorCore):
+    settlement_type = DeadLetterNotAwaited
 
 
 class CountOfOneReplica(HoldQuorum):
@@ -148,7 +153,7 @@ BUGS = {
     "attempts that expired are not counted": Parts(replica=ExpiredAttemptsNotCounted),
     "what another holds is granted": Parts(replica=HeldByAnotherGranted),
     "anyone releases": Parts(replica=AnyoneReleases),
-    "a dead letter is not awaited": Parts(core=DeadLetterNotAwaited),
+    "a dead letter is not awaited": Parts(core=CoreThatAwaitsNoDeadLetter),
     "a replica that missed deliveries is believed": Parts(quorum=CountOfOneReplica),
     "a refusal is answered with OK": Parts(replica=TombstoneInPart),
     "a coordinator's leases are those of its last start": Parts(

@@ -9,7 +9,13 @@ import pyarrow as pa
 import pytest
 
 from wings_core.data_directory import DataDirectory
-from wings_core.errors import Internal, OffsetOutOfRange, ResourceExhausted, StorageCorrupt
+from wings_core.errors import (
+    Internal,
+    OffsetOutOfRange,
+    ResourceExhausted,
+    StorageCorrupt,
+    Unavailable,
+)
 from wings_core.ingest.group_commit import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
@@ -18,7 +24,13 @@ from wings_core.model import Topic, TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share import record_fetcher
-from wings_core.share.record_fetcher import LogSource, RecordFetcher, Records, RecordSource
+from wings_core.share.record_fetcher import (
+    LogSource,
+    RecordFetcher,
+    Records,
+    RecordSource,
+    rows_of,
+)
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
 TOPIC = Topic(TopicName.parse("orders"), "uuid", SCHEMA, None, TopicConfig(), 0)
@@ -207,3 +219,42 @@ def test_a_log_is_read_across_its_pages(tmp_path: Path) -> None:
             opened.close()
         finally:
             log.close()
+
+
+def test_a_fetcher_that_is_closed_ends_what_waits_and_takes_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(record_fetcher, "THREADS", 1)
+    slow, begun = threading.Event(), threading.Event()
+
+    def read(offset: int, stop: int) -> list[pa.RecordBatch]:
+        begun.set()
+        assert slow.wait(30)
+        return [rows(offset, stop - 1)]
+
+    with fetcher(read) as (opened, _):
+        running, waiting = (opened.begin(TOPIC, UNPARTITIONED, n, n) for n in range(2))
+        assert begun.wait(30)
+        closing = threading.Thread(target=opened.close)
+        closing.start()
+        assert isinstance(rows_of(waiting).error, Unavailable)
+        with pytest.raises(Unavailable, match="being closed"):
+            opened.begin(TOPIC, UNPARTITIONED, 2, 2)
+        slow.set()
+        assert offsets(rows_of(running)) == [0]
+        closing.join(30)
+
+
+def test_a_log_that_is_closed_is_an_error_of_what_is_read_from_it(tmp_path: Path) -> None:
+    with DataDirectory.open(tmp_path / "data") as directory:
+        log = Log.open(directory)
+        topic = log.admin.create_topic(TopicName.parse("orders"), SCHEMA)
+        batch = pa.record_batch({"n": pa.array(range(3), pa.int64())})
+        prepared = Preparer(topic, log.limits).prepare(batch, PushOptions())
+        log.group_commit.submit(PushStream(), prepared, awaited=True).accepted()
+        opened = RecordFetcher(LogSource(log.fetcher, log.registry))
+        log.close()
+        found = opened.collect(topic, UNPARTITIONED, 0, 2)
+        assert offsets(found) == []
+        assert isinstance(found.error, Unavailable)
+        opened.close()

@@ -19,6 +19,9 @@ from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import Database
 from wings_core.metadata.postgres.locks import Lock
 
+Migrations = Sequence[Sequence[LiteralString]]
+"""Each is the statements that bring a schema to its next version."""
+
 _INITIAL: Sequence[LiteralString] = (
     """
     -- A tenant is there while one of its namespaces is.
@@ -374,7 +377,7 @@ def migrate(database: Database, schema: str, clock: Callable[[], int]) -> None:
     Raises:
         Internal: It is newer than this code, or holds tables of something else.
     """
-    while database.write(lambda connection: _step(connection, schema, clock())):
+    while database.write(lambda connection: step(connection, schema, clock())):
         pass
 
 
@@ -387,7 +390,7 @@ def check_version(database: Database, schema: str) -> None:
     version = database.read(lambda connection: _version(connection, schema))
     if version is None:
         raise Internal(f"the database has no metadata of Wings: there is no schema {schema!r}")
-    _refuse_newer(version)
+    _refuse_newer(version, len(MIGRATIONS))
     if version < len(MIGRATIONS):
         raise Internal(
             f"the metadata is of version {version}, this code reads {len(MIGRATIONS)}: "
@@ -395,8 +398,21 @@ def check_version(database: Database, schema: str) -> None:
         )
 
 
-def _step(connection: Connection, schema: str, now: int) -> bool:
-    """Apply the next migration; return whether there was one."""
+def step(
+    connection: Connection, schema: str, now: int, migrations: Migrations | None = None
+) -> bool:
+    """Apply the next migration, in the transaction of the caller; return whether there are more.
+
+    Args:
+        connection: In a transaction.
+        schema: Created if it is not there.
+        now: Bound in statements that name it.
+        migrations: None: those of metadata.
+
+    Raises:
+        Internal: The schema is newer than this code, or holds tables of something else.
+    """
+    migrations = MIGRATIONS if migrations is None else migrations
     locks.take(connection, Lock.MIGRATIONS)
     version = _version(connection, schema)
     if version is None:
@@ -407,13 +423,13 @@ def _step(connection: Connection, schema: str, now: int) -> bool:
             "CREATE TABLE IF NOT EXISTS migrations "
             "(version INTEGER PRIMARY KEY, applied_at BIGINT NOT NULL)"
         )
-    _refuse_newer(version)
-    if version == len(MIGRATIONS):
+    _refuse_newer(version, len(migrations))
+    if version == len(migrations):
         return False
-    for statement in MIGRATIONS[version]:
+    for statement in migrations[version]:
         connection.execute(statement, {"now": now} if "%(now)s" in statement else None)
     connection.execute("INSERT INTO migrations VALUES (%s, %s)", (version + 1, now))
-    return version + 1 < len(MIGRATIONS)
+    return version + 1 < len(migrations)
 
 
 def _version(connection: Connection, schema: str) -> int | None:
@@ -439,9 +455,9 @@ def _version(connection: Connection, schema: str) -> int | None:
     return int(row[0])
 
 
-def _refuse_newer(version: int) -> None:
-    if version > len(MIGRATIONS):
+def _refuse_newer(version: int, newest: int) -> None:
+    if version > newest:
         raise Internal(
-            f"the metadata is of version {version}, newer than {len(MIGRATIONS)}, which this code "
-            "knows: it was written by a later Wings and needs one to be read"
+            f"the metadata is of version {version}, newer than {newest}, which this code knows: "
+            "it was written by a later Wings and needs one to be read"
         )

@@ -1,0 +1,189 @@
+"""Settlement: proves leases, buries messages, and finishes or releases them, at a majority.
+
+What is decided before a step may have been overtaken after it, by an expiry or by another thread;
+so after each step only what still is as it was left is changed, and the replicas have the last
+word.
+"""
+
+from collections.abc import Sequence
+
+from wings_core.errors import WingsError
+from wings_core.share.clock import Clock
+from wings_core.share.interfaces import (
+    CountedRange,
+    DeadLetters,
+    LeaseEntry,
+    PendingDeadLetters,
+    ReleaseEntry,
+)
+from wings_core.share.model import DeadLetter, ShareGroup
+from wings_core.share.places import Place, Places
+from wings_core.share.quorum import HoldQuorum
+from wings_core.share.results import Verdict
+from wings_core.share.settle import Entry, not_held, unknown
+from wings_core.share.steps import FinishDeadLetters, Steps
+
+
+class Settlement:
+    """What acknowledging and giving up have in common.
+
+    Args:
+        places: The partitions.
+        quorum: Of the replicas.
+        dead_letters: None: no group has any.
+        clock: What leases are counted by.
+    """
+
+    def __init__(
+        self, places: Places, quorum: HoldQuorum, dead_letters: DeadLetters | None, clock: Clock
+    ) -> None:
+        self._places = places
+        self._quorum = quorum
+        self._dead_letters = dead_letters
+        self._clock = clock
+
+    def prove(
+        self, group: ShareGroup, place: Place, entries: Sequence[Entry], member: str
+    ) -> Steps[WingsError | None]:
+        """Renew leases at a majority; returns why they do not hold."""
+        asked_at = self._clock.now()
+        ttl_ms = group.config.lock_duration_ms
+        ordered = sorted(entries, key=lambda entry: entry.first)
+        renewed = yield from self._quorum.renew(
+            place.key,
+            [LeaseEntry(entry.first, entry.last, entry.lease) for entry in ordered],
+            ttl_ms,
+        )
+        if renewed.verdict is Verdict.REFUSED:
+            return not_held(ordered[0].asked, member)
+        if renewed.verdict is Verdict.UNKNOWN:
+            return unknown(ordered[0].asked)
+        until = self._quorum.expiry(asked_at, ttl_ms)
+        with self._places.lock:
+            for entry in ordered:
+                entry.until = until
+                entry.counts = entry.counts or [
+                    CountedRange(
+                        max(part.first, entry.first), min(part.last, entry.last), part.count
+                    )
+                    for part in renewed.counts
+                    if part.first <= entry.last and entry.first <= part.last
+                ]
+                place.state.renew(entry.first, entry.last, entry.lease, until)
+        return None
+
+    def bury(
+        self,
+        group: ShareGroup,
+        place: Place,
+        entries: Sequence[Entry],
+        proved: Sequence[Entry],
+        member: str,
+    ) -> Steps[WingsError | None]:
+        """Write the dead letters of entries, and prove meanwhile that leases still hold.
+
+        Args:
+            group: With its configuration as it is now.
+            place: The partition.
+            entries: What is given up.
+            proved: Whose leases are proved; these among them.
+            member: Who holds them.
+
+        Returns:
+            Why nothing may be finished.
+        """
+        letters = [letter for entry in entries for letter in _letters(group, place, entry)]
+        pending = None
+        try:
+            pending = self._begin_letters(group, letters)
+        except WingsError as refused:
+            return refused
+        error = yield from self.prove(group, place, proved, member)
+        if error is None and pending is not None:
+            error = yield FinishDeadLetters(pending)
+        return error
+
+    def finish(
+        self,
+        place: Place,
+        accepted: Sequence[Entry],
+        given_up: Sequence[Entry],
+        limit: int,
+        member: str,
+    ) -> Steps[WingsError | None]:
+        """Write the tombstones of what was accepted, and of what was given up: of all, or none.
+
+        Returns:
+            Why they are not written; `Unavailable` where it is unknown whether they are.
+        """
+        entries = [*accepted, *given_up]
+        if not entries:
+            return None
+        tombs = sorted(
+            (
+                LeaseEntry(part.first, part.last, entry.lease)
+                for entry in entries
+                for part in _final_parts(entry, limit)
+            ),
+            key=lambda tomb: tomb.first,
+        )
+        until = min(entry.until for entry in entries)
+        verdict = yield from self._quorum.tombstone(
+            place.key, tombs, until, place.state.start_offset
+        )
+        if verdict is Verdict.UNKNOWN:
+            return unknown(entries[0].asked)
+        if verdict is Verdict.REFUSED:
+            return not_held(entries[0].asked, member)
+        with self._places.lock:
+            for entry in entries:
+                for part in _final_parts(entry, limit):
+                    archived = entry.asked.type != "accept"
+                    place.state.finish(part.first, part.last, archived=archived)
+        return None
+
+    def release(self, place: Place, releases: Sequence[ReleaseEntry]) -> Steps[list[Verdict]]:
+        """Give ranges back, which do not overlap; returns what became of each, in their order."""
+        ordered = sorted(releases, key=lambda release: release.first)
+        verdicts = yield from self._quorum.release(place.key, ordered)
+        now = self._clock.now()
+        with self._places.lock:
+            for release in ordered:
+                until = now + release.delay_ms / 1_000 if release.delay_ms else 0.0
+                place.state.release(release.first, release.last, release.lease, until)
+                place.state.learn(release.first, release.last, release.count)
+        by_first = dict(zip((release.first for release in ordered), verdicts, strict=True))
+        return [by_first[release.first] for release in releases]
+
+    def _begin_letters(
+        self, group: ShareGroup, letters: Sequence[DeadLetter]
+    ) -> PendingDeadLetters | None:
+        if group.config.dlq_topic is None or self._dead_letters is None:
+            return None
+        return self._dead_letters.begin(group, letters)
+
+
+def _final_parts(entry: Entry, limit: int) -> list[CountedRange]:
+    """Return the parts of an entry that are finished by it."""
+    if entry.asked.type != "release":
+        return [CountedRange(entry.first, entry.last, 0)]
+    # A hold of what met the limit is no delivery: all of it goes.
+    return [part for part in entry.counts if part.count >= limit]
+
+
+def _letters(group: ShareGroup, place: Place, entry: Entry) -> list[DeadLetter]:
+    rejected = entry.asked.type == "reject"
+    limit = group.config.delivery_limit
+    return [
+        DeadLetter(
+            group.topic.name,
+            place.key.partition,
+            part.first,
+            part.last,
+            part.count,
+            "rejected" if rejected else "delivery_limit",
+            entry.asked.reason,
+        )
+        for part in entry.counts
+        if rejected or part.count >= limit
+    ]
