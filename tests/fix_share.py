@@ -2,14 +2,16 @@
 
 import threading
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
+import psycopg
 import pytest
 from fix_metadata import MetadataUnderTest, open_sqlite
+from fix_postgres import PostgresServer
 
 from wings_core.errors import Internal, WingsError
 from wings_core.fetch.fetcher import Cancel
@@ -27,6 +29,7 @@ from wings_core.share.model import (
     ShareGroup,
     dead_letter_id,
 )
+from wings_core.share.postgres_store import PostgresHoldStore
 from wings_core.share.remote.link import RemoteLink
 from wings_core.share.replica import Replica
 from wings_core.share.store import SqliteHoldStore
@@ -89,6 +92,64 @@ class PendingLetters:
             for offset in range(letter.first, letter.last + 1):
                 id = dead_letter_id(self.group.uuid, letter.partition, offset)  # noqa: A001
                 self.to.letters.setdefault(id, (offset, letter))
+
+
+@dataclass
+class PostgresHolds:
+    """A schema of PostgreSQL that a replica keeps its tombstones in."""
+
+    url: str
+    schema: str = "holds_of_tests"
+
+    def open(
+        self, *, url: str | None = None, claim_seconds: float = 0.0, lease_seconds: float = 600.0
+    ) -> PostgresHoldStore:
+        """Open it; a lease is long unless told otherwise, so that no renewal comes in between."""
+        return PostgresHoldStore(
+            url or self.url,
+            self.schema,
+            claim_seconds=claim_seconds,
+            lease_seconds=lease_seconds,
+        )
+
+    def end_lease(self) -> None:
+        """Let the lease of whoever has it be over, as time would."""
+        self.run("UPDATE owner SET expires_at = '-infinity'")
+
+    def lease_ends(self) -> object:
+        """Return when the lease is over, by the server's clock."""
+        with psycopg.connect(self.url, options=f"-c search_path={self.schema}") as connection:
+            return connection.execute("SELECT expires_at FROM owner").fetchone()
+
+    @contextmanager
+    def commits_failing(self) -> Generator[None]:
+        """Let every commit that changes a range fail, by a trigger that runs as it begins."""
+        self.run(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE EXCEPTION 'disk I/O error' USING ERRCODE = '58030'; END $$"
+        )
+        for table in ("finished", "counts", "partitions"):
+            self.run(
+                f"CREATE CONSTRAINT TRIGGER refuse AFTER INSERT OR UPDATE OR DELETE ON {table} "
+                "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()"
+            )
+        try:
+            yield
+        finally:
+            self.run("DROP FUNCTION refuse CASCADE")
+
+    def run(self, *statements: str) -> None:
+        with psycopg.connect(
+            self.url, autocommit=True, options=f"-c search_path={self.schema}"
+        ) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def empty(self) -> None:
+        """Delete all that tests have left."""
+        self.open().close()
+        for table in ("partitions", "finished", "counts", "marks"):
+            self.run(f"DELETE FROM {table}")
 
 
 @dataclass
@@ -274,4 +335,23 @@ def remote_share(tmp_path: Path) -> Generator[ShareUnderTest]:
         yield opened
 
 
-__all__ = ["UNPARTITIONED", "ShareUnderTest", "entry_of", "remote_share", "share", "spans"]
+@pytest.fixture
+def postgres_holds(postgres: PostgresServer) -> PostgresHolds:
+    """An empty schema for a replica of holds."""
+    holds = PostgresHolds(postgres.url)
+    with suppress(psycopg.Error):
+        holds.end_lease()  # Of a test that failed.
+    holds.empty()
+    return holds
+
+
+__all__ = [
+    "UNPARTITIONED",
+    "PostgresHolds",
+    "ShareUnderTest",
+    "entry_of",
+    "postgres_holds",
+    "remote_share",
+    "share",
+    "spans",
+]

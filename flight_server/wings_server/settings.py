@@ -198,6 +198,15 @@ class HoldSettings(Settings):
     listen: AddressSetting = Field(
         default=Address("127.0.0.1", 7779), description="Where holds are served over gRPC."
     )
+    holds_url: MetadataUrl | None = Field(
+        default=None,
+        description="PostgreSQL that holds the tombstones; none given: a file in the data "
+        "directory.",
+    )
+    holds_schema: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")] = Field(
+        default="wings_holds",
+        description="Schema of the tombstones in PostgreSQL; another one for each replica.",
+    )
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)

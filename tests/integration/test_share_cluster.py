@@ -104,17 +104,3 @@ def test_nodes_share_a_group_while_a_minority_of_the_replicas_is_down(cluster: C
     got: list[tuple[int, int, int]] = []
     while not {(10, 11, 3), (12, 12, 1)} <= set(got):
         got += acquire(theirs)
-
-
-def test_a_node_holds_at_its_metadata_service_unless_told_otherwise(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        metadata = stack.enter_context(metadata_process(tmp_path / "metadata"))
-        flags = ("--metadata", metadata.address)
-        node = stack.enter_context(server_process(tmp_path / "pages", flags=flags)).client()
-        create_topic(node, "jobs", ["n: int64"])
-        push(node, "jobs", numbers(0, 1, 2))
-        create_group(node, "jobs")
-        (leased,) = Member(node, "jobs").acquire(max_messages=2)
-        assert Member(node, "jobs").acknowledge(leased.ack("accept")) == [None]
-    assert (tmp_path / "metadata" / "holds.sqlite").exists()
-    assert not (tmp_path / "pages" / "holds.sqlite").exists()

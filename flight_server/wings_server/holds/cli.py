@@ -25,6 +25,20 @@ def serve(
         Path | None,
         typer.Option(help="Directory of the tombstones; made if missing. Default: ./wings-data."),
     ] = None,
+    holds_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="postgresql://…",
+            help="PostgreSQL that holds the tombstones instead of the data directory, extra "
+            "`postgres`; better given as WINGS_HOLDS_URL, for it may hold a password.",
+        ),
+    ] = None,
+    holds_schema: Annotated[
+        str | None,
+        typer.Option(
+            help="Their schema there, another one for each replica. Default: wings_holds."
+        ),
+    ] = None,
     listen: Annotated[
         str | None,
         typer.Option(
@@ -52,7 +66,8 @@ def serve(
 ) -> None:
     """Serve one replica of holds to nodes (`wings serve --hold-replicas A,B,C`) until SIGTERM.
 
-    A message is handed out when a majority of the replicas holds it: three of them go on while one
+    It keeps tombstones in the data directory, or in PostgreSQL; what is held is in memory alone. A
+    message is handed out when a majority of the replicas holds it: three of them go on while one
     is down. All nodes must name the same replicas. When it serves, it prints one line on standard
     output with the real port; logs go to standard error.
     """
@@ -61,6 +76,8 @@ def serve(
 
     flags = {
         "data_dir": data_dir,
+        "holds_url": holds_url,
+        "holds_schema": holds_schema,
         "listen": listen,
         "drain_seconds": drain_seconds,
         "log_level": log_level,

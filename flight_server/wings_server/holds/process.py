@@ -4,8 +4,9 @@ from contextlib import ExitStack, closing
 from typing import NoReturn
 
 from wings_core.data_directory import DataDirectory
+from wings_core.share.place import open_postgres_store
 from wings_core.share.replica import Replica
-from wings_core.share.store import SqliteHoldStore
+from wings_core.share.store import HoldStore, SqliteHoldStore
 from wings_server import logs
 from wings_server.holds.handlers import hold_service
 from wings_server.metadata.service import GrpcService
@@ -14,7 +15,7 @@ from wings_server.settings import Address, HoldSettings
 
 
 class HoldServer:
-    """A replica of holds over a data directory; `start`, then `stop`, once each.
+    """A replica of holds over a data directory or PostgreSQL; `start`, then `stop`, once each.
 
     Attributes:
         settings: What it was built with.
@@ -33,15 +34,15 @@ class HoldServer:
         """Open the replica and serve it; where a part fails, those before it are stopped again.
 
         Raises:
-            Unavailable: The data directory or the port is in use, or cannot be used.
-            InvalidArgument: The directory is something else.
+            Unavailable: The data directory or the port is in use, or cannot be used; or PostgreSQL
+                cannot be reached, or another process serves what is there.
+            InvalidArgument: The directory is something else, or PostgreSQL cannot be used.
             Internal: The holds cannot be opened.
         """
         settings = self.settings
         with ExitStack() as started:
-            directory = started.enter_context(DataDirectory.open(settings.data_dir, "metadata"))
-            replica = Replica(SqliteHoldStore(directory.holds))
-            self.replica = started.enter_context(closing(replica))
+            store = _open_store(settings, started)
+            self.replica = started.enter_context(closing(Replica(store)))
             service = GrpcService([hold_service(self.replica)], settings.listen)
             service.start()
             started.callback(service.stop, settings.drain_seconds)
@@ -51,6 +52,13 @@ class HoldServer:
     def stop(self) -> None:
         """Drain and stop."""
         self._stop.close()
+
+
+def _open_store(settings: HoldSettings, started: ExitStack) -> HoldStore:
+    if settings.holds_url is not None:
+        return open_postgres_store(settings.holds_url.get_secret_value(), settings.holds_schema)
+    directory = started.enter_context(DataDirectory.open(settings.data_dir, "metadata"))
+    return SqliteHoldStore(directory.holds)
 
 
 def run(settings: HoldSettings) -> NoReturn:

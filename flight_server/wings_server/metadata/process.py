@@ -8,6 +8,7 @@ from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.place import open_postgres
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.share.interfaces import HoldReplica
+from wings_core.share.place import open_standby
 from wings_core.share.replica import Replica
 from wings_core.share.store import SqliteHoldStore
 from wings_server import logs
@@ -72,16 +73,14 @@ def run(settings: MetadataSettings) -> NoReturn:
     )
 
 
-def _open(
-    settings: MetadataSettings, started: ExitStack
-) -> tuple[Metadata, str, HoldReplica | None]:
+def _open(settings: MetadataSettings, started: ExitStack) -> tuple[Metadata, str, HoldReplica]:
     """Open what is served, closed with `started`: metadata, its id, and a replica of holds."""
     if settings.metadata_url is not None:
-        metadata = started.enter_context(
-            closing(open_postgres(settings.metadata_url.get_secret_value()))
-        )
-        # Its holds would need a directory: nodes name replicas of their own.
-        return metadata, metadata.claim_for_service(), None
+        url = settings.metadata_url.get_secret_value()
+        metadata = started.enter_context(closing(open_postgres(url)))
+        store_id = metadata.claim_for_service()
+        # Beside the metadata; where several services share that, one of them has it at a time.
+        return metadata, store_id, started.enter_context(closing(open_standby(url)))
     directory = started.enter_context(DataDirectory.open(settings.data_dir, "metadata"))
     metadata = started.enter_context(SqliteMetadata(directory.metadata))
     # Nodes may be given this directory too, which may have been an embedded server's.

@@ -2,18 +2,20 @@
 
 import sqlite3
 from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from fix_share import HandClock
+from fix_share import HandClock, PostgresHolds
 
-from wings_core.errors import Internal, Unavailable
-from wings_core.partitions import UNPARTITIONED
+from wings_core.errors import GroupNotFound, Internal, Unavailable
+from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.interfaces import CountedRange, LeaseEntry, Outcome, Part, ReleaseEntry
 from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.postgres_store import PostgresHoldStore
 from wings_core.share.replica import Replica
-from wings_core.share.store import SqliteHoldStore
+from wings_core.share.store import HoldStore, SqliteHoldStore
 
 KEY = ShareKey("group", "topic", UNPARTITIONED)
 MINE, THEIRS = Lease("c", 1, "m"), Lease("c", 2, "m")
@@ -24,17 +26,30 @@ PLENTY = 1_000_000
 class Place:
     """A replica that is closed, or crashes, and is opened again."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    store: HoldStore
+    replica: Replica
+
+    def __init__(self) -> None:
         self.clock = HandClock()
         self.open()
 
-    def open(self, connection_type: type[sqlite3.Connection] = sqlite3.Connection) -> None:
-        self.store = SqliteHoldStore(self.path, connection_type)
+    def open_store(self) -> HoldStore:
+        raise NotImplementedError
+
+    def abandon_store(self) -> None:
+        """Let go of the store without telling it anything, and let time pass."""
+        raise NotImplementedError
+
+    def break_disk(self) -> AbstractContextManager[object]:
+        """Let commits fail during the block."""
+        raise NotImplementedError
+
+    def open(self) -> None:
+        self.store = self.open_store()
         self.replica = Replica(self.store, self.clock)
 
     def crash(self) -> None:
-        self.store.close()
+        self.abandon_store()
         self.open()
 
     def hold(self, first: int, last: int, lease: Lease = MINE) -> list[Part]:
@@ -47,9 +62,60 @@ class Place:
         return [(part.first, part.last, part.outcome.name, part.count) for part in parts]
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Generator[Place]:
-    opened = Place(tmp_path / "holds.sqlite")
+class BrokenDisk(sqlite3.Connection):
+    """Fails commits while a test says so."""
+
+    broken = False
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        if BrokenDisk.broken and sql == "COMMIT":
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().execute(sql, parameters)
+
+
+class SqlitePlace(Place):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        super().__init__()
+
+    def open_store(self) -> HoldStore:
+        return SqliteHoldStore(self.path, BrokenDisk)
+
+    def abandon_store(self) -> None:
+        self.store.close()
+
+    @contextmanager
+    def break_disk(self) -> Generator[None]:
+        BrokenDisk.broken = True
+        try:
+            yield
+        finally:
+            BrokenDisk.broken = False
+
+
+class PostgresPlace(Place):
+    def __init__(self, holds: PostgresHolds) -> None:
+        self.holds = holds
+        super().__init__()
+
+    def open_store(self) -> HoldStore:
+        return self.holds.open()
+
+    def abandon_store(self) -> None:
+        cast("PostgresHoldStore", self.store).abandon()
+        self.holds.end_lease()
+
+    def break_disk(self) -> AbstractContextManager[object]:
+        return self.holds.commits_failing()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Place]:
+    """A replica over each of the stores."""
+    if request.param == "sqlite":
+        opened: Place = SqlitePlace(tmp_path / "holds.sqlite")
+    else:
+        opened = PostgresPlace(request.getfixturevalue("postgres_holds"))
     yield opened
     opened.replica.close()
 
@@ -143,28 +209,14 @@ def test_a_tombstone_is_written_for_all_or_for_nothing(place: Place) -> None:
     assert (state.start_offset, state.finished, state.in_flight) == (0, (), 4)
 
 
-class BrokenDisk(sqlite3.Connection):
-    """Fails commits while a test says so."""
-
-    broken = False
-
-    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        if BrokenDisk.broken and sql == "COMMIT":
-            raise sqlite3.OperationalError("disk I/O error")
-        return super().execute(sql, parameters)
-
-
-def test_a_write_that_fails_changes_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.replica.close()
-    place.open(BrokenDisk)
+def test_a_write_that_fails_changes_nothing(place: Place) -> None:
     place.hold(0, 5)
     before = place.replica.read("group", ())
-    monkeypatch.setattr(BrokenDisk, "broken", True)
-    with pytest.raises(Internal):
-        place.finish(0, 3)
-    with pytest.raises(Internal):
-        place.replica.release(KEY, [ReleaseEntry(4, 5, MINE, 2)])
-    monkeypatch.setattr(BrokenDisk, "broken", False)
+    with place.break_disk():
+        with pytest.raises(Internal):
+            place.finish(0, 3)
+        with pytest.raises(Internal):
+            place.replica.release(KEY, [ReleaseEntry(4, 5, MINE, 2)])
     assert place.replica.read("group", ()) == before
     assert place.outcomes(place.hold(0, 5, THEIRS))[0][2] == "NOK"
     assert place.outcomes(place.finish(0, 5)) == [(0, 5, "OK", 0)]
@@ -191,3 +243,38 @@ def test_a_group_that_is_forgotten_takes_no_expiry_of_another_with_it(place: Pla
     place.crash()
     (state,) = place.replica.read("group", ())
     assert state.counts == (CountedRange(0, 1, 1),)
+
+
+def test_nothing_of_a_group_that_was_forgotten_begins_anew(place: Place) -> None:
+    place.hold(0, 1)
+    place.replica.forget("group")
+    late = [
+        lambda: place.hold(0, 1),
+        lambda: place.finish(0, 1),
+        lambda: place.replica.renew(KEY, [LeaseEntry(0, 1, MINE)], TTL_MS),
+        lambda: place.replica.release(KEY, [ReleaseEntry(0, 1, MINE, 1)]),
+    ]
+    for call in late:
+        with pytest.raises(GroupNotFound):
+            call()
+    assert place.replica.read("group", ()) == []
+    place.crash()
+    assert place.replica.read("group", ()) == []
+
+
+def test_of_a_group_just_the_partitions_asked_for_are_read(place: Place) -> None:
+    for group in ("group", "other"):
+        for value in ('"a"', '"b"', '"c"'):
+            key = ShareKey(group, "topic", Partition(value))
+            place.replica.tombstone(key, (), [OffsetRange(0, 4 if group == "group" else 6)])
+    states = place.replica.read("group", [Partition('"c"'), Partition('"d"'), Partition('"a"')])
+    assert [(state.partition, state.start_offset) for state in states] == [
+        ('"c"', 5),
+        ('"d"', 0),
+        ('"a"', 5),
+    ]
+    assert sorted(state.partition for state in place.replica.read("other", ())) == [
+        '"a"',
+        '"b"',
+        '"c"',
+    ]

@@ -1,0 +1,124 @@
+"""Share groups over two nodes of a metadata service, which holds for them unless told otherwise."""
+
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow.flight as flight
+import pytest
+from flight_calls import act, code_of, create_topic, numbers, push
+from http_calls import error, good
+from pydantic import SecretStr
+from share_calls import Member, create_group, offsets_of
+
+from wings_server.metadata.process import MetadataServer
+from wings_server.process import Server
+from wings_server.settings import Address, MetadataSettings, Settings
+from wings_server.testing import RunningServer
+
+ANY_PORT = Address("127.0.0.1", 0)
+LONG_MS = 40_000
+"""How long a wait would last that nothing ends."""
+
+SECONDS = 60.0
+
+
+class Nodes:
+    """A metadata service and two nodes, in this process."""
+
+    def __init__(self, directory: Path, metadata_url: str | None, stack: ExitStack) -> None:
+        url = None if metadata_url is None else SecretStr(metadata_url)
+        metadata = MetadataServer(
+            MetadataSettings(data_dir=directory / "metadata", metadata_url=url, listen=ANY_PORT)
+        )
+        metadata.start()
+        stack.callback(metadata.stop)
+        self.servers: list[RunningServer] = []
+        for _ in range(2):
+            settings = Settings(
+                data_dir=directory / "pages",
+                metadata=metadata.address,
+                flight=ANY_PORT,
+                http=ANY_PORT,
+                drain_seconds=0,
+            )
+            server = Server(settings)
+            server.start()
+            stack.callback(server.stop)
+            running = RunningServer(server)
+            stack.callback(running.close_clients)
+            self.servers.append(running)
+
+    @property
+    def clients(self) -> tuple[flight.FlightClient, flight.FlightClient]:
+        one, other = self.servers
+        return one.client(), other.client()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Nodes]:
+    """Nodes that name no replicas of holds, over each store of metadata."""
+    url = None
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres").new_database()
+    with ExitStack() as stack:
+        yield Nodes(tmp_path, url, stack)
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as opened:
+        yield opened
+
+
+def test_nodes_hold_at_their_metadata_service_wherever_it_keeps_its_metadata(nodes: Nodes) -> None:
+    one, other = nodes.clients
+    create_topic(one, "jobs", ["n: int64"])
+    push(one, "jobs", numbers(*range(6)))
+    create_group(one, "jobs")
+    mine, theirs = Member(one, "jobs"), Member(other, "jobs", name="two")
+    (leased,) = mine.acquire(max_messages=4)
+    (rest,) = theirs.acquire(timeout_ms=LONG_MS)
+    assert (leased.offsets, rest.offsets) == ([0, 1, 2, 3], [4, 5])
+    assert theirs.acknowledge(leased.ack("accept")) == ["INVALID_RECORD_STATE"]
+    assert Member(other, "jobs").acknowledge(leased.ack("accept")) == [None]
+    assert theirs.acknowledge(rest.ack("accept")) == [None]
+    (state,) = mine.describe()["partitions"]
+    assert (state["start_offset"], state["lag"]) == (6, 0)
+
+
+def test_waits_on_one_node_hear_of_what_another_does_to_their_group(
+    nodes: Nodes, threads: ThreadPoolExecutor
+) -> None:
+    one, other = nodes.clients
+    create_topic(one, "jobs", ["n: int64"])
+    push(one, "jobs", numbers(0, 1, 2))
+    create_group(one, "jobs", in_flight_max=1)
+    (held,) = Member(one, "jobs").acquire()
+    assert held.offsets == [0]
+    theirs = Member(other, "jobs", name="two")
+    body = {"group": "billing", "topic": "jobs", "member": "three", "timeout_ms": LONG_MS}
+
+    def acquire_over_http() -> httpx.Response:
+        url = f"{nodes.servers[1].http}/v1/share/acquire"
+        return httpx.post(url, json={**body, "max_messages": 1}, timeout=SECONDS)
+
+    # The window is full: nothing but a change of it ends these waits early.
+    waiting: Future[Any] = threads.submit(theirs.acquire, max_messages=1, timeout_ms=LONG_MS)
+    over_http = threads.submit(acquire_over_http)
+    act(one, "share-alter", group="billing", topic="jobs", config={"in_flight_max": 3})
+    got = offsets_of(waiting.result(SECONDS))
+    deliveries = good(over_http.result(SECONDS))["deliveries"]
+    got += [row["n"] for each in deliveries for row in each["messages"]]
+    assert sorted(got) == [1, 2]
+
+    waiting = threads.submit(theirs.acquire, timeout_ms=LONG_MS)
+    over_http = threads.submit(acquire_over_http)
+    act(one, "share-delete", group="billing", topic="jobs")
+    with pytest.raises(flight.FlightServerError) as ended:
+        waiting.result(SECONDS)
+    assert code_of(ended.value) == "GROUP_NOT_FOUND"
+    assert error(over_http.result(SECONDS)) == (404, "GROUP_NOT_FOUND")

@@ -1,0 +1,185 @@
+"""A replica's tombstones in PostgreSQL: one process at a time, and answers that are lost."""
+
+from collections.abc import Generator
+from contextlib import closing, suppress
+
+import pytest
+from fix_postgres import PASSWORD, PostgresServer
+from fix_share import HandClock, PostgresHolds
+from postgres_proxy import CommitProxy, Cut, through
+
+from wings_core.errors import Internal, Unavailable
+from wings_core.partitions import UNPARTITIONED
+from wings_core.share import postgres_store, standby
+from wings_core.share.interfaces import LeaseEntry, Outcome
+from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.postgres_store import PostgresHoldStore
+from wings_core.share.replica import Replica
+from wings_core.share.standby import StandbyReplica
+from wings_core.times import Deadline
+
+KEY = ShareKey("group", "topic", UNPARTITIONED)
+MINE = Lease("c", 1, "m")
+TTL_MS = 10_000
+
+
+@pytest.fixture
+def proxy(postgres: PostgresServer) -> Generator[CommitProxy]:
+    made = CommitProxy(postgres.port)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def hold(replica: Replica | StandbyReplica, first: int, last: int) -> list[Outcome]:
+    parts = replica.hold(KEY, [OffsetRange(first, last)], MINE, TTL_MS, 1_000)
+    return [part.outcome for part in parts]
+
+
+def finish(replica: Replica | StandbyReplica, first: int, last: int) -> None:
+    parts = replica.tombstone(KEY, [LeaseEntry(first, last, MINE)])
+    assert all(part.outcome is Outcome.OK for part in parts)
+
+
+def start_of(replica: Replica | StandbyReplica) -> int:
+    (state,) = replica.read("group", [UNPARTITIONED])
+    return state.start_offset
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_a_tombstone_whose_answer_is_lost_is_read_again_and_holds_stay(
+    postgres_holds: PostgresHolds, proxy: CommitProxy, cut: Cut
+) -> None:
+    with closing(Replica(postgres_holds.open(url=through(proxy)), HandClock())) as replica:
+        hold(replica, 0, 9)
+        finish(replica, 0, 1)
+        proxy.arm(cut)
+        with pytest.raises(Unavailable) as lost:
+            finish(replica, 2, 3)
+        assert proxy.cuts == 1
+        assert PASSWORD not in str(lost.value)
+        # Whatever became of it, memory and the store agree, and what is held is still held.
+        assert start_of(replica) == (2 if cut == "before" else 4)
+        (part,) = replica.hold(KEY, [OffsetRange(6, 6)], Lease("d", 1, "m"), TTL_MS, 1_000)
+        assert part.outcome is Outcome.NOK
+        finish(replica, 4, 9)
+    with closing(Replica(postgres_holds.open(), HandClock())) as replica:
+        assert start_of(replica) == (2 if cut == "before" else 10)
+
+
+def test_a_write_that_arrives_late_is_over_when_all_is_read_again(
+    postgres_holds: PostgresHolds, proxy: CommitProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_store, "CALL_SECONDS_MAX", 1.0)
+    with closing(Replica(postgres_holds.open(url=through(proxy)), HandClock())) as replica:
+        hold(replica, 0, 9)
+        proxy.arm("delayed")
+        with pytest.raises(Unavailable):
+            finish(replica, 0, 3)
+        with pytest.raises(Unavailable):  # It is not over: nothing is answered.
+            start_of(replica)
+        proxy.release.set()
+        found = None
+        deadline = Deadline.after(30)
+        while found is None and not deadline.passed:
+            with suppress(Unavailable):
+                found = start_of(replica)
+        assert found == 4
+
+
+def test_another_process_waits_for_the_lease_and_is_refused_while_it_lasts(
+    postgres_holds: PostgresHolds,
+) -> None:
+    with closing(postgres_holds.open()), pytest.raises(Unavailable, match="another process"):
+        postgres_holds.open()
+    postgres_holds.open().close()
+
+
+def test_a_lease_is_renewed_and_taken_over_when_its_owner_is_gone(
+    postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_store, "MARGIN_SECONDS", 0.5)
+    owner = postgres_holds.open(lease_seconds=2.0)
+    begun = postgres_holds.lease_ends()
+    deadline = Deadline.after(30)
+    while postgres_holds.lease_ends() == begun:
+        assert not deadline.passed, "the lease is not renewed"
+    owner.check()
+    owner.abandon()
+    with pytest.raises(Unavailable):
+        owner.check()
+    with closing(postgres_holds.open(claim_seconds=30)) as other:
+        other.check()
+
+
+def test_whoever_lost_the_lease_writes_nothing_and_answers_nothing(
+    postgres_holds: PostgresHolds,
+) -> None:
+    clock = HandClock()
+    with closing(Replica(old := postgres_holds.open(), clock)) as replica:
+        hold(replica, 0, 9)
+        postgres_holds.end_lease()
+        with closing(Replica(postgres_holds.open(), clock)) as successor:
+            # Until it writes, or renews, it does not know; its write is refused.
+            with pytest.raises(Unavailable, match="taken over"):
+                finish(replica, 0, 3)
+            assert old.is_lost
+            for call in (lambda: hold(replica, 20, 29), lambda: start_of(replica)):
+                with pytest.raises(Unavailable, match="taken over"):
+                    call()
+            assert start_of(successor) == 0
+            # What the first one may have granted is respected.
+            assert hold(successor, 0, 9) == [Outcome.NOK]
+
+
+def test_a_standby_takes_over_what_another_process_gives_up(
+    postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standby, "TRY_SECONDS", 0.0)
+    clock = HandClock()
+    first = StandbyReplica(postgres_holds.open, clock)
+    other = StandbyReplica(postgres_holds.open, clock)
+    with closing(first), closing(other):
+        hold(first, 0, 9)
+        finish(first, 0, 3)
+        with pytest.raises(Unavailable, match="another process"):
+            start_of(other)
+        first.close()
+        assert start_of(other) == 4
+        with pytest.raises(Unavailable, match="closed"):
+            start_of(first)
+
+
+def test_a_standby_that_was_taken_over_becomes_one_again(
+    postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standby, "TRY_SECONDS", 0.0)
+    clock = HandClock()
+    with closing(StandbyReplica(postgres_holds.open, clock)) as first:
+        hold(first, 0, 9)
+        postgres_holds.end_lease()
+        with closing(StandbyReplica(postgres_holds.open, clock)) as other:
+            assert start_of(other) == 0
+            with pytest.raises(Unavailable, match="taken over"):
+                finish(first, 0, 3)
+            with pytest.raises(Unavailable, match="another process"):
+                start_of(first)
+        assert start_of(first) == 0
+
+
+def test_a_schema_of_a_newer_version_is_refused(postgres_holds: PostgresHolds) -> None:
+    postgres_holds.run("INSERT INTO migrations VALUES (99, 0)")
+    try:
+        with pytest.raises(Internal, match="newer"):
+            postgres_holds.open()
+    finally:
+        postgres_holds.run("DELETE FROM migrations WHERE version = 99")
+
+
+def test_a_server_that_is_not_there_is_told_without_its_password(postgres: PostgresServer) -> None:
+    with pytest.raises(Unavailable) as refused:
+        PostgresHoldStore(f"postgresql://wings:{PASSWORD}@127.0.0.1:1/postgres", claim_seconds=0)
+    assert PASSWORD not in str(refused.value)
+    assert "holds" in refused.value.message
+    assert "metadata" not in refused.value.message
