@@ -15,22 +15,19 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from wings_core.errors import WingsError
+from wings_server.options import (
+    ConfigOption,
+    DrainSecondsOption,
+    LogFormatOption,
+    LogLevelOption,
+    MetadataUrlOption,
+)
 
 if TYPE_CHECKING:
     from wings_core.check import CheckReport
 
 FOLIOS_SHOWN_MAX = 10
 """Files without a reference that the report of a check names."""
-
-
-MetadataUrlOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="postgresql://USER@HOST/DATABASE",
-        help="PostgreSQL that holds the metadata; a password is better given in WINGS_METADATA_URL "
-        "or PGPASSWORD, which others do not see. Default: a file in the data directory.",
-    ),
-]
 
 
 def serve(
@@ -98,23 +95,10 @@ def serve(
             help="Where HTTP is served; port 0 picks a free one. Default: 127.0.0.1:7780.",
         ),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.toml", envvar="WINGS_CONFIG", help="File of settings, by their names."
-        ),
-    ] = None,
-    drain_seconds: Annotated[
-        float | None,
-        typer.Option(help="Longest wait for calls under way when stopping. Default: 10."),
-    ] = None,
-    log_level: Annotated[
-        str | None, typer.Option(help="debug, info, warning or error. Default: info.")
-    ] = None,
-    log_format: Annotated[
-        str | None,
-        typer.Option(help="console or json. Default: console on a terminal, else json."),
-    ] = None,
+    config: ConfigOption = None,
+    drain_seconds: DrainSecondsOption = None,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
 ) -> None:
     """Serve a data directory over Arrow Flight and HTTP until SIGTERM or Ctrl-C.
 

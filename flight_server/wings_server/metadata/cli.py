@@ -5,7 +5,13 @@ from typing import Annotated
 
 import typer
 
-from wings_server.cli import MetadataUrlOption
+from wings_server.options import (
+    ConfigOption,
+    DrainSecondsOption,
+    LogFormatOption,
+    LogLevelOption,
+    MetadataUrlOption,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,23 +44,10 @@ def serve(
             help="Where gRPC is served; port 0 picks a free one. Default: 127.0.0.1:7778.",
         ),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.toml", envvar="WINGS_CONFIG", help="File of settings, by their names."
-        ),
-    ] = None,
-    drain_seconds: Annotated[
-        float | None,
-        typer.Option(help="Longest wait for calls under way when stopping. Default: 10."),
-    ] = None,
-    log_level: Annotated[
-        str | None, typer.Option(help="debug, info, warning or error. Default: info.")
-    ] = None,
-    log_format: Annotated[
-        str | None,
-        typer.Option(help="console or json. Default: console on a terminal, else json."),
-    ] = None,
+    config: ConfigOption = None,
+    drain_seconds: DrainSecondsOption = None,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
 ) -> None:
     """Serve topics and offsets to nodes (`wings serve --metadata HOST:PORT`) until SIGTERM.
 

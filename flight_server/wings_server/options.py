@@ -1,0 +1,36 @@
+"""Options of the command line that several servers have."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.toml", envvar="WINGS_CONFIG", help="File of settings, by their names."
+    ),
+]
+
+DrainSecondsOption = Annotated[
+    float | None,
+    typer.Option(help="Longest wait for calls under way when stopping. Default: 10."),
+]
+
+LogLevelOption = Annotated[
+    str | None, typer.Option(help="debug, info, warning or error. Default: info.")
+]
+
+LogFormatOption = Annotated[
+    str | None,
+    typer.Option(help="console or json. Default: console on a terminal, else json."),
+]
+
+MetadataUrlOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="postgresql://USER@HOST/DATABASE",
+        help="PostgreSQL that holds the metadata; a password is better given in WINGS_METADATA_URL "
+        "or PGPASSWORD, which others do not see. Default: a file in the data directory.",
+    ),
+]
