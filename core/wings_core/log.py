@@ -192,6 +192,7 @@ class Log:
 
         Raises:
             Unavailable: The service or the object store cannot be reached.
+            Internal: What answers is no metadata service.
             PermissionDenied: The object store does not take the credentials.
             InvalidArgument: The directory's pages belong to other metadata; see `open_storage`.
         """

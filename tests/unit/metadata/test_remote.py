@@ -242,6 +242,21 @@ def test_a_topic_created_again_is_another_one_at_the_first_look(
     assert remote.admin.get_topic(TOPIC).uuid == again.uuid
 
 
+def test_a_node_at_a_wrong_address_says_so() -> None:
+    something = grpc.server(ThreadPoolExecutor(1))
+    port = something.add_insecure_port("127.0.0.1:0")
+    something.start()
+    try:
+        for address, reason in (("127.0.0.1:1", Unavailable), (f"127.0.0.1:{port}", Internal)):
+            with (
+                RemoteMetadata(address) as node,
+                pytest.raises(reason, match=f"no metadata service answers at {address}"),
+            ):
+                node.store_id(0.5)
+    finally:
+        something.stop(None)
+
+
 def test_a_tenant_is_there_while_it_has_a_namespace(remote: RemoteOverSqlite) -> None:
     assert remote.admin.get_tenant("default") == "tenants/default"
     with pytest.raises(NamespaceNotFound):

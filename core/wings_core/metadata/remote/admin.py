@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from wings_core.errors import NamespaceNotFound, NotFound, TopicNotFound, Unavailable
+from wings_core.errors import Internal, NamespaceNotFound, NotFound, TopicNotFound, Unavailable
 from wings_core.metadata.creation import chosen_uuid
 from wings_core.metadata.interfaces import Admin
 from wings_core.metadata.remote import codec
@@ -114,9 +114,15 @@ class RemoteAdmin(Admin):
 
     def get_store(self, seconds_max: float) -> str:
         """Return the store's id; see `RemoteMetadata.store_id`."""
-        return self._channel.call(
-            self._stub.GetStore, pb.GetStoreRequest(), seconds_max, wait_for_ready=True
-        ).id
+        try:
+            return self._channel.call(
+                self._stub.GetStore, pb.GetStoreRequest(), seconds_max, wait_for_ready=True
+            ).id
+        except (Unavailable, Internal) as error:
+            raise type(error)(
+                f"no metadata service answers at {self._channel.target} within {seconds_max:g} s; "
+                f"is the address right? ({error.message})"
+            ) from error
 
     def get_tenant(self, tenant: str) -> str:
         """Return the full name of a tenant, which is there while one of its namespaces is.

@@ -46,6 +46,7 @@ class RemoteMetadata(Metadata):
 
         Raises:
             Unavailable: It did not come.
+            Internal: Something else is served there.
         """
         return self._admin.get_store(seconds_max)
 
