@@ -4,7 +4,7 @@ Offsets are per partition, start at 0 and have no gaps. In results `end_offset` 
 `next_offset` and `log_end_offset` are exclusive ends.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import pyarrow as pa
@@ -126,6 +126,9 @@ class Located:
     """In order of offset, without gaps; the first holds the offset asked for. Empty at the end."""
     log_start_offset: int
     log_end_offset: int
+    asked_at: float | None = field(default=None, compare=False)
+    """When the look began, by the monotonic clock, if that may be before the caller asked: it then
+    may have missed what was committed since. None: it began after."""
 
 
 @dataclass(frozen=True, slots=True)

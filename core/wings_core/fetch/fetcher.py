@@ -76,6 +76,8 @@ class Cursor:
     selection: Selection
     log_end_offset: int = 0
     """As of the last look at the log."""
+    at_end: bool = False
+    """Whether, by the last look, all is delivered that was committed when the request came."""
     has_rows: bool = True
     """Whether it counts among the partitions of its state that still have rows."""
     filtered_rows: int = 0
@@ -154,7 +156,9 @@ class Fetcher:
         while not state.full:
             before = cursor.offset
             yield from self.take_slice(cursor, state)
-            if cursor.offset == before or (_filtered(cursor) and state.deadline.passed):
+            if cursor.at_end or cursor.offset == before:
+                return
+            if _filtered(cursor) and state.deadline.passed:
                 return
 
     def take_slice(self, cursor: Cursor, state: FetchState) -> Iterator[Chunk]:
@@ -169,6 +173,7 @@ class Fetcher:
             cursor.topic.uuid, cursor.partition, cursor.offset, min(LOCATE_ROWS_MAX, wanted)
         )
         cursor.log_end_offset = located.log_end_offset
+        cursor.at_end = False
         self._count_rows(cursor, state, bool(located.locations))
         if not located.locations:
             return
@@ -189,6 +194,11 @@ class Fetcher:
                     return
         finally:
             state.settle(reserved, 0)
+        # Nobody need look again to find nothing: many who were woken at one tail would.
+        seen_at = state.arrived_at if located.asked_at is None else located.asked_at
+        if cursor.offset >= located.log_end_offset and seen_at >= state.arrived_at:
+            cursor.at_end = True
+            self._count_rows(cursor, state, False)
 
     def scan(self, cursor: Cursor, end_offset: int, cancel: Cancel) -> Iterator[list[Chunk]]:
         """Yield the rows from the cursor to `end_offset`, exclusive, a few chunks at a time.

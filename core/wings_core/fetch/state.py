@@ -1,6 +1,7 @@
 """FetchState: what all partitions of one fetch share: the deadline, and the budget of messages."""
 
 import threading
+import time
 
 from wings_core.times import Deadline
 
@@ -25,6 +26,8 @@ class FetchState:
     ) -> None:
         assert 1 <= min_messages <= max_messages
         assert partitions >= 1
+        self.arrived_at = time.monotonic()
+        """When the request came: what was committed before is delivered, or waited for no more."""
         self.deadline = deadline
         self.min_messages = min_messages
         self.max_messages = max_messages

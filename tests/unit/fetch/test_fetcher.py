@@ -1,7 +1,9 @@
 """The fetcher over a real log: several partitions of one request, and waits."""
 
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ from wings_core.fetch.state import FetchState
 from wings_core.ingest.group_commit import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.log import Log
-from wings_core.model import Topic
+from wings_core.model import Located, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.times import Deadline
@@ -123,3 +125,38 @@ def test_commits_between_look_and_wait_are_not_missed(log: Log, topic: Topic) ->
         push(log, topic, key, round_number)  # At any moment of the reader's first steps.
         readers.join()
         assert readers.values[key] == [round_number]
+
+
+def test_what_one_look_found_to_be_all_is_not_looked_for_again(
+    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(log, topic, 0, 1, 2)
+    look = log.registry.locate
+    looks: list[int] = []
+
+    def counted(topic_uuid: str, partition: Partition, offset: int, messages_max: int) -> Located:
+        looks.append(offset)
+        return look(topic_uuid, partition, offset, messages_max)
+
+    monkeypatch.setattr(log.registry, "locate", counted)
+    readers = Readers(log, topic, FetchState(Deadline.after(20), 1, 10), 0)
+    readers.join()
+    assert (readers.values, looks) == ({0: [1, 2]}, [0])
+
+
+def test_after_a_look_from_before_the_request_what_came_since_is_delivered_too(
+    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever comes while another looks, over a network, gets the other's answer."""
+    push(log, topic, 0, 1)
+    look = log.registry.locate
+    shared = replace(look(topic.uuid, Partition("0"), 0, 10), asked_at=time.monotonic())
+    push(log, topic, 0, 2)
+
+    def locate(topic_uuid: str, partition: Partition, offset: int, messages_max: int) -> Located:
+        return shared if offset == 0 else look(topic_uuid, partition, offset, messages_max)
+
+    monkeypatch.setattr(log.registry, "locate", locate)
+    readers = Readers(log, topic, FetchState(Deadline.after(0), 1, 10), 0)
+    readers.join()
+    assert readers.values == {0: [1, 2]}

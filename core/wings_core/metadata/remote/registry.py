@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.folios import check_retired
@@ -52,14 +52,6 @@ STATES_KNOWN_MAX = 4_096
 """Partitions whose last known state is remembered for when the service cannot be asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """An answer, and when it was asked for, by the monotonic clock."""
-
-    located: Located
-    asked_at: float
-
-
 _LookKey = tuple[str, Partition, int, int]
 """Topic, partition, offset and how many messages are wanted."""
 
@@ -90,7 +82,7 @@ class RemoteRegistry(OffsetRegistry):
         self._clock = clock
         self._known = KnownLocations()
         self._states: Lru[tuple[str, Partition], PartitionState] = Lru(STATES_KNOWN_MAX)
-        self._looks: Deduplicate[_LookKey, _Look] = Deduplicate(self._begin_look)
+        self._looks: Deduplicate[_LookKey, Located] = Deduplicate(self._begin_look)
         self._locations: Deduplicate[Place, Located] = Deduplicate(self._begin_location)
         self._watches = Watches(self._locations, retries)
         self._committing = threading.Lock()
@@ -145,8 +137,8 @@ class RemoteRegistry(OffsetRegistry):
                     raise Unavailable(f"metadata did not answer in {CALL_SECONDS:g} s")
                 # A look that began earlier may have missed what was committed since. The next one
                 # cannot, and all who wait for it share it.
-                if look.located.locations or look.asked_at >= arrived:
-                    return look.located
+                if look.locations or (look.asked_at or arrived) >= arrived:
+                    return look
         except Unavailable:
             known = self._known.locate(topic_uuid, partition, offset, messages_max, LOCATIONS_MAX)
             if known is None or self._channel.closed:
@@ -321,15 +313,15 @@ class RemoteRegistry(OffsetRegistry):
         return list(self._channel.call(self._stub.RetireFolios, request).folios)
 
     def _begin_look(
-        self, key: _LookKey, deadline: Deadline, done: Callable[[Outcome[_Look]], None]
+        self, key: _LookKey, deadline: Deadline, done: Callable[[Outcome[Located]], None]
     ) -> Callable[[], None]:
         topic_uuid, partition, offset, messages_max = key
         asked_at = time.monotonic()
 
-        def convert(response: pb.OffsetLocationResponse) -> _Look:
+        def convert(response: pb.OffsetLocationResponse) -> Located:
             located = codec.located_of(response)
             self._known.learn(topic_uuid, partition, located)
-            return _Look(located, asked_at)
+            return replace(located, asked_at=asked_at)
 
         request = pb.OffsetLocationRequest(
             topic_uuid=topic_uuid, partition=partition, offset=offset, messages_max=messages_max
