@@ -130,7 +130,9 @@ def is_passing(error: WingsError, *, repeatable: bool) -> bool:
     how = error.facts.get("connection")
     if how == Connection.CLOSED:
         return False
-    # Without the fact, the server itself refused, before it did anything.
+    if error.facts.get("in_doubt"):
+        return repeatable  # The server does not know either whether it was done.
+    # Without these facts, the server itself refused, before it did anything.
     return repeatable or how in {None, Connection.UNREACHABLE}
 
 

@@ -20,6 +20,7 @@ import errno
 import fcntl
 import os
 import re
+import secrets
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -139,7 +140,7 @@ class DataDirectory:
                         f"{self.path} holds messages, and nothing says whose: start nodes on an "
                         "empty directory"
                     )
-                _write_durably(self.path, _STORE, f"{store_id}\n")
+                _create_durably(self.path, _STORE, f"{store_id}\n")
                 bound = self._bound_to()  # Another node may have been quicker.
         if bound != store_id:
             raise InvalidArgument(
@@ -168,9 +169,10 @@ class DataDirectory:
         """Note where new pages go, durably, before the first of them does.
 
         Raises:
+            InvalidArgument: Another node has just noted another place.
             Unavailable: The file system refuses.
         """
-        self._keep_url(_HOT, url)
+        self._keep_url(_HOT, "new", url)
 
     def remote_url(self, wanted: str | None) -> str | None:
         """Return where old pages go; as `hot_url`."""
@@ -178,7 +180,7 @@ class DataDirectory:
 
     def keep_remote_url(self, url: str) -> None:
         """Note where old pages go; as `keep_hot_url`."""
-        self._keep_url(_REMOTE, url)
+        self._keep_url(_REMOTE, "old", url)
 
     @property
     def merged(self) -> Path:
@@ -187,26 +189,20 @@ class DataDirectory:
 
     def _url(self, file: str, what: str, wanted: str | None) -> str | None:
         with _file_system_errors(self.path):
-            try:
-                before = (self.path / file).read_text(encoding="utf-8").strip()
-            except FileNotFoundError:
-                before = None
+            before = _read_line(self.path / file)
         if wanted is not None and before is not None and wanted != before:
             raise InvalidArgument(
                 f"{self.path} has its {what} messages at {before}, and cannot have them at {wanted}"
             )
         return wanted or before
 
-    def _keep_url(self, file: str, url: str) -> None:
+    def _keep_url(self, file: str, what: str, url: str) -> None:
         with _file_system_errors(self.path):
-            if not (self.path / file).exists():
-                _write_durably(self.path, file, f"{url}\n")
+            _create_durably(self.path, file, f"{url}\n")
+        self._url(file, what, url)  # Another node may have been quicker, with another one.
 
     def _bound_to(self) -> str | None:
-        try:
-            return (self.path / _STORE).read_text(encoding="utf-8").strip()
-        except FileNotFoundError:
-            return None
+        return _read_line(self.path / _STORE)
 
     @property
     def locked(self) -> bool:
@@ -286,6 +282,30 @@ def _check_unused(path: Path) -> None:
 def _write_format(path: Path) -> None:
     """Mark the directory as ours, atomically, so that a crash leaves it unmarked or whole."""
     _write_durably(path, _FORMAT, f"wings data directory, format {FORMAT_VERSION}\n")
+
+
+def _read_line(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return None
+
+
+def _create_durably(path: Path, name: str, text: str) -> None:
+    """Write a file whole, unless it is there: of several who do at once, one has its way."""
+    if (path / name).exists():
+        return
+    new = path / f"{name}.{secrets.token_hex(8)}.new"
+    try:
+        with new.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(new, path / name)
+    finally:
+        new.unlink(missing_ok=True)
+    _sync(path)
 
 
 def _write_durably(path: Path, name: str, text: str) -> None:

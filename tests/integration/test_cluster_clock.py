@@ -1,4 +1,4 @@
-"""A node whose wall clock is off by minutes, among others: real processes."""
+"""Nodes whose wall clocks are off by minutes, among others: real processes."""
 
 import os
 import time
@@ -8,9 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from flight_calls import create_topic, get, numbers, push
@@ -20,8 +18,8 @@ from wings_core.metadata.remote import RemoteMetadata
 from wings_server.testing import MetadataProcess, ServerProcess, metadata_process, server_process
 
 SKEWED_CLOCK = Path(__file__).parents[1] / "skewed_clock"
-LEASE_SECONDS = 1.0
-LOCK_MS = 2_000
+LEASE_SECONDS = 1.5
+LOCK_MS = 1_000
 LONG_MS = 30_000
 SECONDS = 30.0
 
@@ -32,70 +30,75 @@ def off_by(seconds: float) -> dict[str, str]:
     return {"PYTHONPATH": path, "TESTS_CLOCK_OFF_SECONDS": str(seconds)}
 
 
+OFF_SECONDS = {"right": 0.0, "behind": -600.0, "ahead": 600.0}
+"""How far the clock of each node is off."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A node whose clock is right, and one whose clock is not."""
+    """A metadata service, and a node of each kind."""
 
     metadata: MetadataProcess
-    right: ServerProcess
-    wrong: ServerProcess
-    off_seconds: float
-
-    @property
-    def clients(self) -> tuple[flight.FlightClient, flight.FlightClient]:
-        return self.right.client(), self.wrong.client()
+    nodes: dict[str, ServerProcess]
 
 
-@pytest.fixture(scope="module", params=[-600.0, 600.0])
-def cluster(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("cluster")
+    lease = {"WINGS_NODE_LEASE_SECONDS": str(LEASE_SECONDS)}
     with ExitStack() as stack:
         metadata = stack.enter_context(metadata_process(directory / "metadata"))
-        nodes = [
-            stack.enter_context(
+        nodes = {
+            name: stack.enter_context(
                 server_process(
                     directory / "pages",
                     flags=("--metadata", metadata.address),
-                    environment={"WINGS_NODE_LEASE_SECONDS": str(LEASE_SECONDS), **environment},
+                    environment={**lease, **off_by(off_seconds)},
                 )
             )
-            for environment in ({}, off_by(request.param))
-        ]
-        yield Cluster(metadata, *nodes, off_seconds=request.param)
+            for name, off_seconds in OFF_SECONDS.items()
+        }
+        yield Cluster(metadata, nodes)
 
 
-def test_its_messages_have_the_time_of_the_metadata_and_are_read_everywhere(
+@pytest.fixture
+def right(cluster: Cluster) -> flight.FlightClient:
+    """A client of the node whose clock is right."""
+    return cluster.nodes["right"].client()
+
+
+@pytest.fixture(params=["behind", "ahead"])
+def wrong(request: pytest.FixtureRequest, cluster: Cluster) -> flight.FlightClient:
+    """A client of one whose clock is not."""
+    return cluster.nodes[request.param].client()
+
+
+def test_messages_have_the_time_of_the_metadata_whichever_node_took_them(
     cluster: Cluster, new_topic_id: str
 ) -> None:
+    clients = [node.client() for node in cluster.nodes.values()]
     begun = datetime.now(UTC)
-    create_topic(cluster.clients[0], new_topic_id, ["n: int64"])
+    create_topic(clients[0], new_topic_id, ["n: int64"])
     for number in range(6):
-        push(cluster.clients[number % 2], new_topic_id, numbers(number))
-    tables: list[pa.Table] = []
-    for client in cluster.clients:
-        answer = get(client, kind="scan", topic=new_topic_id, system_columns=True)
-        assert answer.column("n") == list(range(6))
-        tables.append(answer.table)
-    assert tables[0].equals(tables[1])
-    times: list[Any] = tables[0]["__timestamp"].to_pylist()
+        push(clients[number % 3], new_topic_id, numbers(number))
+    answers = [
+        get(client, kind="scan", topic=new_topic_id, system_columns=True) for client in clients
+    ]
+    assert answers[0].column("n") == list(range(6))
+    assert all(answer.table.equals(answers[0].table) for answer in answers)
+    times = answers[0].column("__timestamp")
     assert times == sorted(times)
     assert begun <= times[0]
     assert times[-1] <= datetime.now(UTC)
-    # It is off, as the names of its segments show.
-    made = sorted(int(path.name[:16], 16) for path in segments(cluster))
-    assert abs(abs(made[-1] - made[0]) / 1e9 - 600) < 60
-
-
-def segments(cluster: Cluster) -> list[Path]:
-    return list((cluster.right.data_dir / "segments").iterdir())
+    # That clocks are off, the names of the segments show: they begin with when they were begun.
+    segments = cluster.nodes["right"].data_dir / "segments"
+    made = sorted(int(path.name[:16], 16) / 1e9 for path in segments.iterdir())
+    assert [round((at - time.time()) / 600) for at in made] == [-1, 0, 1]
 
 
 def test_its_long_polls_wait_as_long_as_any_and_wake_as_any(
-    cluster: Cluster, new_topic_id: str
+    right: flight.FlightClient, wrong: flight.FlightClient, new_topic_id: str
 ) -> None:
-    right, wrong = cluster.clients
     create_topic(right, new_topic_id, ["n: int64"])
     began = time.monotonic()
     answer = get(wrong, topic=new_topic_id, offset=0, timeout_ms=500)
@@ -111,29 +114,30 @@ def test_its_long_polls_wait_as_long_as_any_and_wake_as_any(
 
 
 def test_a_time_that_is_in_the_future_of_the_metadata_alone_is_refused(
-    cluster: Cluster, new_topic_id: str
+    right: flight.FlightClient, wrong: flight.FlightClient, new_topic_id: str
 ) -> None:
     """Who judges a producer's time is the metadata, whichever node was asked."""
-    create_topic(cluster.clients[0], new_topic_id, ["n: int64"])
+    create_topic(right, new_topic_id, ["n: int64"])
     now = datetime.now(UTC)
     allowed, too_late = ((now + timedelta(minutes=minutes)).isoformat() for minutes in (55, 65))
-    for client in cluster.clients:
+    for client in (right, wrong):
         push(client, new_topic_id, numbers(1), timestamp=allowed)
         with pytest.raises(flight.FlightServerError, match="ahead"):
             push(client, new_topic_id, numbers(1), timestamp=too_late)
 
 
-def test_it_stays_listed_among_the_others(cluster: Cluster) -> None:
+def test_all_stay_listed(cluster: Cluster) -> None:
     with RemoteMetadata(cluster.metadata.address) as metadata:
-        nodes = {node.flight.removeprefix("grpc://") for node in (cluster.right, cluster.wrong)}
+        nodes = {node.flight.removeprefix("grpc://") for node in cluster.nodes.values()}
         until = time.monotonic() + 2 * LEASE_SECONDS
         while time.monotonic() < until:
             assert {node.address for node in metadata.nodes.live()} == nodes
             time.sleep(0.1)
 
 
-def test_what_it_holds_is_held_for_as_long_as_by_any(cluster: Cluster, new_topic_id: str) -> None:
-    right, wrong = cluster.clients
+def test_what_it_holds_is_held_for_as_long_as_by_any(
+    right: flight.FlightClient, wrong: flight.FlightClient, new_topic_id: str
+) -> None:
     create_topic(right, new_topic_id, ["n: int64"])
     create_group(right, new_topic_id, lock_duration_ms=LOCK_MS)
     members = Member(wrong, new_topic_id), Member(right, new_topic_id, name="two")

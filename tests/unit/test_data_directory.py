@@ -2,6 +2,8 @@ import os
 import stat
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -167,6 +169,35 @@ def test_pages_belong_to_the_metadata_that_they_were_first_used_with(tmp_path: P
             directory.bind("other")
         with pytest.raises(InvalidArgument):
             directory.bind("other", own=True)
+
+
+@pytest.mark.parametrize("what", ["metadata", "store"])
+def test_of_nodes_that_start_at_once_with_different_places_one_has_its_way(
+    tmp_path: Path, what: str
+) -> None:
+    nodes = [DataDirectory.open(tmp_path, "pages") for _ in range(8)]
+    together = threading.Barrier(len(nodes))
+
+    def start(number: int) -> str | None:
+        together.wait()
+        try:
+            if what == "metadata":
+                nodes[number].bind(f"id-{number}")
+            else:
+                nodes[number].keep_hot_url(f"s3://bucket-{number}")
+        except InvalidArgument as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(len(nodes)) as threads:
+        refusals = list(threads.map(start, range(len(nodes))))
+    assert refusals.count(None) == 1
+    winner = refusals.index(None)
+    named = f"id-{winner}" if what == "metadata" else f"s3://bucket-{winner}"
+    assert all(named in refusal for refusal in refusals if refusal is not None)
+    assert not [path.name for path in tmp_path.iterdir() if path.name.endswith(".new")]
+    for node in nodes:
+        node.close()
 
 
 def test_pages_without_an_owner_are_taken_over_by_the_metadata_beside_them_alone(

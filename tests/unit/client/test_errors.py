@@ -86,6 +86,9 @@ def test_only_what_may_pass_and_may_be_repeated_is_tried_again() -> None:
     for error in (failed(Connection.LOST), failed(Connection.TIMEOUT)):
         assert is_passing(error, repeatable=True)
         assert not is_passing(error, repeatable=False)
+    in_doubt = Unavailable("the server does not know either", in_doubt=True)
+    assert is_passing(in_doubt, repeatable=True)
+    assert not is_passing(in_doubt, repeatable=False)
     for error in (failed(Connection.CLOSED), TopicNotFound("x"), Internal("x")):
         assert not is_passing(error, repeatable=True)
 

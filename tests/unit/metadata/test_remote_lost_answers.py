@@ -211,6 +211,26 @@ def test_a_change_whose_outcome_cannot_be_found_out_says_so(
     assert error.facts["in_doubt"] is True
 
 
+def test_a_call_that_took_long_before_its_answer_was_lost_is_asked_for_again_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where the node was stopped in the middle of it."""
+    monkeypatch.setattr(channel, "DOUBT_SECONDS_MAX", 0.2)
+    doubts: list[bool] = []
+
+    def attempt(in_doubt: bool) -> int:
+        doubts.append(in_doubt)
+        if not in_doubt:
+            threading.Event().wait(0.3)
+            raise Unavailable("no answer", in_doubt=True)
+        return 7
+
+    service = channel.ServiceChannel("127.0.0.1:1")
+    assert service.until_known(attempt) == 7
+    assert doubts == [False, True]
+    service.close()
+
+
 def test_an_old_client_that_names_no_uuids_is_served_as_before(losing: Losing) -> None:
     with grpc.insecure_channel(losing.target) as connected:
         stub = AdminServiceStub(connected)

@@ -104,7 +104,7 @@ class Database:
 
         Raises:
             Unavailable: The server could not be reached in time, and nothing was committed; or (the
-                message says so) it is not known whether it was.
+                fact `in_doubt`) it is not known whether it was.
             ResourceExhausted: The server's disk is full.
             Internal: It failed.
         """
@@ -173,7 +173,9 @@ class Database:
         if len(self._unknown) >= UNKNOWN_MAX:
             del self._unknown[next(iter(self._unknown))]
         self._unknown[transaction.hex] = None
-        raise Unavailable(f"it is not known whether this was committed: {reason}") from reason
+        raise Unavailable(
+            f"it is not known whether this was committed: {reason}", in_doubt=True
+        ) from reason
 
     def _tries(self, seconds: float) -> Iterator[bool]:
         """Yield before each try whether it is the last, with a pause before each but the first."""

@@ -107,16 +107,17 @@ class ServiceChannel:
                 time, and it is not known whether the call was carried out.
             WingsError: What the service answered.
         """
-        until = Deadline.after(DOUBT_SECONDS_MAX)
+        # From the first doubt on: the call may have taken long, or this node have been stopped in it.
+        until: Deadline | None = None
         pause, pause_max = DOUBT_PAUSE_SECONDS
-        in_doubt = False
         while True:
             try:
-                return attempt(in_doubt)
+                return attempt(until is not None)
             except Unavailable as error:
-                in_doubt = in_doubt or bool(error.facts.get("in_doubt"))
-                if not in_doubt:
-                    raise
+                if until is None:
+                    if not error.facts.get("in_doubt"):
+                        raise
+                    until = Deadline.after(DOUBT_SECONDS_MAX)
                 if until.passed or self.closed:
                     raise Unavailable(
                         f"it is not known whether this was done: {error.message}", in_doubt=True
