@@ -151,8 +151,7 @@ class RemoteAdmin(Admin):
 
     def delete_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
         """Delete an empty namespace; see `Admin.delete_namespace`."""
-        found = self._channel.call(self._stub.GetNamespace, pb.GetNamespaceRequest(name=str(name)))
-        namespace = codec.namespace_of(found)
+        namespace = self.get_namespace(name)
         if uuid not in {None, namespace.uuid}:
             raise NamespaceNotFound(f"the namespace {name} was deleted")
         request = pb.DeleteNamespaceRequest(name=str(name), uuid=namespace.uuid)
@@ -282,8 +281,8 @@ class RemoteAdmin(Admin):
 
     def _ask(self, name: TopicName, uuid: str | None) -> Topic:
         """Return a topic as it is now: what is cached may be another one by now."""
-        request = pb.GetTopicRequest(name=str(name))
-        topic = codec.topic_of(self._channel.call(self._stub.GetTopic, request))
+        self._cache.forget(name)
+        topic = self.get_topic(name)
         if uuid not in {None, topic.uuid}:
             raise TopicNotFound(f"the topic {name} was deleted")
         return topic

@@ -107,7 +107,7 @@ class ServiceChannel:
                 time, and it is not known whether the call was carried out.
             WingsError: What the service answered.
         """
-        # From the first doubt on: the call may have taken long, or this node have been stopped in it.
+        # From the first doubt on: the call may have taken long, or this node been stopped in it.
         until: Deadline | None = None
         pause, pause_max = DOUBT_PAUSE_SECONDS
         while True:
