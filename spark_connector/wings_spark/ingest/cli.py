@@ -42,9 +42,10 @@ def run(
 ) -> None:
     """Run the pipeline of a source until it is interrupted."""
     settings = SourceSettings.load(source)
+    from wings_spark.ingest.run import check, session
     from wings_spark.ingest.run import run as run_source
-    from wings_spark.ingest.run import session
 
+    check(settings)  # Before Spark starts, which takes seconds.
     with session(settings, master) as spark:
         run_source(spark, settings, once=once, tell=_tell)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import StreamingQueryException
 
 import wings_client
-from wings_core.errors import Unavailable
+from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.queue.claims import Fate, Outcome
 from wings_core.queue.journal import Journal
 from wings_core.times import format_timestamp
@@ -20,6 +20,11 @@ from wings_spark.ingest.settings import SourceSettings
 from wings_spark.testing import find_java, use_this_python
 
 _RAISED = re.compile(r"(\w+\.)+\w+(Error|Exception)?: |\w+Error: ")
+
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)\])?")
+
+TASK_ATTEMPTS = 4
+"""How often a task is tried on this machine; as often as on a cluster, unless set otherwise."""
 
 TELL_SECONDS = 1
 """How often a run looks for what was published."""
@@ -60,8 +65,14 @@ def start(
 
     Raises:
         WingsError: The queue or the topic is not there, or does not fit what the source asks for.
+        InvalidArgument: The session runs tasks twice on speculation.
     """
     check(settings)
+    if spark.conf.get("spark.speculation", "false") == "true":
+        raise InvalidArgument(
+            "'spark.speculation' must be off: two tries of a task would each take the other for "
+            "one that was killed"
+        )
     spark.dataSource.register(IngestDataSource)
     text = settings.model_dump_json()
     tasks = settings.limits.tasks or spark.sparkContext.defaultParallelism
@@ -138,6 +149,12 @@ def figures(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def with_attempts(master: str) -> str:
+    """Return a master on this machine as one that tries tasks several times; others as they are."""
+    local = _LOCAL.fullmatch(master)
+    return master if local is None else f"local[{local[1] or 1},{TASK_ATTEMPTS}]"
+
+
 @contextmanager
 def session(settings: SourceSettings, master: str | None) -> Generator["SparkSession"]:
     """Run a Spark session for a source.
@@ -145,6 +162,8 @@ def session(settings: SourceSettings, master: str | None) -> Generator["SparkSes
     Args:
         settings: Of the source.
         master: Where Spark runs; None: as Spark is configured, else all cores of this machine.
+            On this machine, a task is tried four times too, as on a cluster: a file that ends the
+            process that reads it is found out by the next try.
 
     Raises:
         RuntimeError: There is no Java.
@@ -155,8 +174,13 @@ def session(settings: SourceSettings, master: str | None) -> Generator["SparkSes
 
     builder = SparkSession.builder.appName(f"wings-ingest-{settings.name}")
     if master is not None:
-        builder = builder.master(master)
+        builder = builder.master(with_attempts(master))
+    builder = builder.config("spark.speculation", "false")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    found = spark.sparkContext.master
+    if with_attempts(found) != found:
+        spark.stop()
+        spark = builder.master(with_attempts(found)).getOrCreate()
     try:
         yield spark
     finally:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -13,7 +14,15 @@ from uuid import uuid4
 import pytest
 
 import wings_client
-from wings_core.errors import GroupNotFound, InvalidArgument, Unavailable
+from wings_core.errors import (
+    GroupNotFound,
+    InvalidArgument,
+    InvalidRecordState,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+    WingsError,
+)
 from wings_core.queue.directory import DirectoryQueue
 from wings_core.queue.interfaces import Queue
 from wings_core.queue.notices import DedupKey, MessageKind, files_of
@@ -339,6 +348,59 @@ def test_there_has_to_be_a_queue_of_sqs(aws: "Aws") -> None:
     with pytest.raises(Unavailable):
         nobody.receive(1, LONG)
     nobody.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error"),
+    [
+        (403, "InvalidClientTokenId", Unauthenticated),
+        (400, "ExpiredToken", Unauthenticated),
+        (403, "AccessDenied", PermissionDenied),
+        (400, "InvalidParameterValue", InvalidArgument),
+        (404, "ReceiptHandleIsInvalid", InvalidRecordState),
+        (400, "SomethingElse", Unavailable),
+    ],
+)
+def test_what_sqs_refuses_with_is_an_error_of_its_kind(
+    aws: "Aws", status: int, code: str, error: type[WingsError]
+) -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.dumps({"__type": code, "message": "no"}).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - As it is called.
+            del format, args
+
+    del aws  # For its credentials.
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        queue = SqsQueue(f"{endpoint}/1/q", endpoint=endpoint)
+        calls: list[Callable[[], object]] = [
+            lambda: queue.receive(1, LONG),
+            lambda: queue.acknowledge(["receipt"]),
+            lambda: queue.send(["body"]),
+            queue.pending,
+        ]
+        try:
+            for call in calls:
+                with pytest.raises(error, match="no") as raised:
+                    call()
+                assert type(raised.value) is error
+            if error in (InvalidArgument, InvalidRecordState):
+                assert queue.extend("receipt", LONG) is None
+            else:
+                with pytest.raises(error):
+                    queue.extend("receipt", LONG)
+        finally:
+            queue.close()
+            server.shutdown()
+            thread.join()
 
 
 def test_a_share_group_has_to_be_there_and_its_topic_to_have_the_column(

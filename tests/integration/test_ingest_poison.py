@@ -1,0 +1,164 @@
+"""Files that end the process that reads them: tried, given up, and no harm to others."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from fix_client import Connect
+from fix_ingest import MakeSource, Pipeline, numbers, write_jsonl
+
+import wings_client
+from wings_client import Client
+from wings_core.queue.claims import Claim, Fate, FileResult
+from wings_core.queue.sqlite import SqliteQueue
+from wings_spark.ingest.plan import Work, planned
+from wings_spark.ingest.work import carry_out
+
+if TYPE_CHECKING:
+    from wings_spark.ingest.settings import SourceSettings
+
+SECONDS_MAX = 55.0
+
+_PROGRAM = """
+import os, signal, sys
+from wings_spark.ingest.plan import Work
+from wings_spark.ingest.read_file import FileReader
+from wings_spark.ingest.settings import SourceSettings
+from wings_spark.ingest.work import carry_out
+
+batches = FileReader.batches
+
+def deadly(self, section, reading):
+    if "poison" in section.file.uri:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return batches(self, section, reading)
+
+FileReader.batches = deadly
+settings, work = sys.argv[1:]
+carry_out(SourceSettings.model_validate_json(settings), [Work.model_validate_json(work)])
+"""
+
+
+@pytest.fixture
+def connect() -> Connect:
+    """The way to a client; one face will do."""
+    return wings_client.connect
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Generator[SqliteQueue]:
+    """The queue of the test's source."""
+    opened = SqliteQueue(tmp_path / "queue.sqlite")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def pipeline(source: MakeSource) -> Generator[Pipeline]:
+    """A pipeline that gives a file up the second time."""
+    opened = Pipeline(source(limits={"max_delivery_attempts": 2}))
+    yield opened
+    opened.close()
+
+
+def die(settings: "SourceSettings", work: Work) -> None:
+    """Carry out a work with a poison file in a process, and see that it is killed."""
+    process = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, settings.model_dump_json(), work.model_dump_json()],
+        env=dict(os.environ),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert process.returncode == -signal.SIGKILL, process.stderr[-2_000:]
+
+
+def work_of(pipeline: Pipeline, claim: Claim) -> Work:
+    (work,) = planned(claim, pipeline.connections.journal.token, 1, pipeline.settings)
+    return work
+
+
+def results_of(pipeline: Pipeline, work: Work) -> list[FileResult]:
+    (done,) = carry_out(pipeline.settings, [work])
+    return list(done.results)
+
+
+def send_files(queue: SqliteQueue, directory: Path) -> None:
+    names = ["a.jsonl", "poison.jsonl", "z.jsonl"]
+    queue.send(str(write_jsonl(directory / name, range(i, i + 1))) for i, name in enumerate(names))
+
+
+def test_a_file_that_kills_its_worker_has_failed_and_its_neighbours_go_on(
+    wings: Client, pipeline: Pipeline, queue: SqliteQueue, new_topic_id: str, tmp_path: Path
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    send_files(queue, tmp_path)
+    for fate in (Fate.FAILED, Fate.DEAD):
+        while (claim := pipeline.claim()) is None:
+            pass  # Until it may be tried again.
+        work = work_of(pipeline, claim)
+        die(pipeline.settings, work)
+        # Spark has another worker do the same.
+        outcome = pipeline.committer.commit(claim, results_of(pipeline, work))
+        fates = {Path(file.shard).name: file.fate for file in outcome.files}
+        assert fates["poison.jsonl"] is fate
+        assert numbers(wings, new_topic_id) == [0, 2]
+        pipeline.coordinator.settle()
+    (dead,) = wings.list_shards(pipeline.settings.name, "dead")
+    assert (Path(dead.shard).name, dead.failures) == ("poison.jsonl", 2)
+    assert dead.error == "the process that read it ended"
+    assert queue.remaining == 0
+
+
+def test_a_file_at_which_the_whole_pipeline_ended_is_read_again_but_not_for_ever(
+    wings: Client, pipeline: Pipeline, queue: SqliteQueue, new_topic_id: str, tmp_path: Path
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    send_files(queue, tmp_path)
+    claim = pipeline.claim()
+    assert claim is not None
+    for _ in range(2):
+        die(pipeline.settings, work_of(pipeline, claim))  # Each is planned anew.
+    results = results_of(pipeline, work_of(pipeline, claim))
+    assert [result.permanent for result in results] == [False, True, False]
+    outcome = pipeline.committer.commit(claim, results)
+    assert [file.fate for file in outcome.files] == [Fate.FINISHED, Fate.DEAD, Fate.FINISHED]
+    assert "ended 2 times" in (outcome.files[1].error or "")
+    assert numbers(wings, new_topic_id) == [0, 2]
+
+
+def test_a_file_is_not_to_blame_for_one_end_of_the_pipeline(
+    wings: Client, pipeline: Pipeline, queue: SqliteQueue, new_topic_id: str, tmp_path: Path
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    send_files(queue, tmp_path)
+    claim = pipeline.claim()
+    assert claim is not None
+    die(pipeline.settings, work_of(pipeline, claim))
+    outcome = pipeline.committer.commit(claim, pipeline.read(claim))
+    assert {file.fate for file in outcome.files} == {Fate.FINISHED}
+    assert numbers(wings, new_topic_id) == [0, 1, 2]
+
+
+def test_what_marks_that_a_file_was_begun_does_not_stay(
+    wings: Client, pipeline: Pipeline, queue: SqliteQueue, new_topic_id: str, tmp_path: Path
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    send_files(queue, tmp_path)
+    claim = pipeline.claim()
+    assert claim is not None
+    work = work_of(pipeline, claim)
+    results = results_of(pipeline, work)
+    marks = work.marks
+    assert len(wings.abort("anybody", (), prefix=marks).deleted) == 3
+    results = results_of(pipeline, work)
+    pipeline.committer.commit(claim, results)
+    assert wings.abort("anybody", (), prefix=marks).deleted == ()
+    assert wings.abort("anybody", (), prefix="ingest.").deleted == ()
