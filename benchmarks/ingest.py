@@ -5,10 +5,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 
 import wings_client
 from benchmarks.harness import Row, compare
+from wings_core.json_rows import encode_lines
 from wings_core.queue.sqlite import SqliteQueue
 from wings_server.testing import server_process
 from wings_spark.ingest.run import start
@@ -22,16 +27,25 @@ if TYPE_CHECKING:
 
 COLUMNS = {"id": "int64", "customer": "string", "amount": "double", "country": "string"}
 SPARK_COLUMNS = "id bigint, customer string, amount double, country string"
+ROWS = 800_000
 FILES = 8
-FILE_ROWS = 100_000
-ROWS = FILES * FILE_ROWS
 CORES = 2
 SECONDS_MAX = 120.0
 """For one run."""
 
+KINDS = {
+    "jsonl": ("JSON lines", FILES),
+    "csv": ("CSV", FILES),
+    "parquet": ("Parquet", FILES),
+    "jsonl-1": ("JSON lines in one file, in sections,", 1),
+}
+"""By directory: what the files are, and how many there are."""
+
+arrow: Any = pa
+
 
 def run() -> Iterator[Row]:
-    """Measure the rows per second of JSON lines, from the queue's message to the visible row."""
+    """Measure rows per second, from the queue's message to the visible row."""
     with (
         server_process() as server,
         wings_client.connect(server.flight) as client,
@@ -39,7 +53,6 @@ def run() -> Iterator[Row]:
         tempfile.TemporaryDirectory(prefix="wings-bench-") as name,
     ):
         directory = Path(name)
-        files = _write(directory)
         client.create_topic("orders", COLUMNS)
         settings = SourceSettings.parse(
             {
@@ -55,30 +68,42 @@ def run() -> Iterator[Row]:
         queue = SqliteQueue(directory / "queue")
         query = start(spark, settings)
         try:
-            yield compare(
-                "Spark, files of JSON lines to a topic, against writing them to Parquet",
-                "M rows/s",
-                0.7,
-                _ingest(client, queue, files),
-                _to_parquet(spark, directory),
-                runs=3,
-            )
+            for kind, (what, count) in KINDS.items():
+                files = _write(directory / kind, kind.partition("-")[0], count)
+                yield compare(
+                    f"Spark, {what} to a topic, against writing them to Parquet",
+                    "M rows/s",
+                    0.7,
+                    _ingest(client, queue, files),
+                    _to_parquet(spark, directory / kind, directory / "parquet-out"),
+                    runs=3,
+                )
         finally:
             query.stop()
             queue.close()
 
 
-def _write(directory: Path) -> list[Path]:
-    (directory / "files").mkdir()
+def _write(directory: Path, kind: str, count: int) -> list[Path]:
+    directory.mkdir()
     paths: list[Path] = []
-    for file in range(FILES):
-        path = directory / "files" / f"{file:02}.jsonl"
-        with path.open("w") as out:
-            for row in range(file * FILE_ROWS, (file + 1) * FILE_ROWS):
-                out.write(
-                    f'{{"id": {row}, "customer": "customer-{row % 9_973}", '
-                    f'"amount": {row % 100_000 / 100}, "country": "DE"}}\n'
-                )
+    for file in range(count):
+        path = directory / f"{file:02}.{kind}"
+        rows = range(file * ROWS // count, (file + 1) * ROWS // count)
+        table = arrow.table(
+            {
+                "id": rows,
+                "customer": [f"customer-{row % 9_973}" for row in rows],
+                "amount": [row % 100_000 / 100 for row in rows],
+                "country": ["DE"] * len(rows),
+            }
+        )
+        if kind == "parquet":
+            pyarrow.parquet.write_table(table, path)
+        elif kind == "csv":
+            options = pyarrow.csv.WriteOptions(quoting_style="none")
+            pyarrow.csv.write_csv(table, path, options)
+        else:
+            path.write_bytes(b"".join(b"".join(encode_lines(b)) for b in table.to_batches()))
         paths.append(path)
     return paths
 
@@ -104,11 +129,18 @@ def _ingest(client: "Client", queue: SqliteQueue, files: list[Path]) -> Callable
     return measure
 
 
-def _to_parquet(spark: "SparkSession", directory: Path) -> Callable[[], float]:
+def _to_parquet(spark: "SparkSession", files: Path, target: Path) -> Callable[[], float]:
+    reader = spark.read.schema(SPARK_COLUMNS)
+    read: dict[str, Callable[[str], Any]] = {
+        "jsonl": reader.json,
+        "csv": reader.option("header", "true").csv,
+        "parquet": reader.parquet,
+    }
+
     def measure() -> float:
         started = time.perf_counter()
-        frame = spark.read.schema(SPARK_COLUMNS).json(str(directory / "files"))
-        frame.write.mode("overwrite").parquet(str(directory / "parquet"))
+        frame = read[files.name.partition("-")[0]](str(files))
+        frame.write.mode("overwrite").parquet(str(target))
         return ROWS / (time.perf_counter() - started) / 1e6
 
     return measure

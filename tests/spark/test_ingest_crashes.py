@@ -27,7 +27,8 @@ pytestmark = pytest.mark.spark
 SECONDS_MAX = 150.0
 """For one run, on a busy machine."""
 
-POINTS = ("claimed", "staged", "published")
+POINTS = ("receive", "claim", "stage", "publish", "acknowledge")
+"""After the first four, and before the messages are acknowledged."""
 
 FILES = 5
 ROWS = 40
@@ -113,40 +114,57 @@ def start(tmp_path: Path) -> Generator[Callable[..., Run]]:
 def trapped(
     server: RunningServer, point: str, run: Run, sprung: threading.Event
 ) -> Generator[None]:
-    """Kill a run from within the server, so that it is exactly at a point of its second batch."""
+    """Kill a run from within the server, so that it is exactly at a point of its second batch.
+
+    What the pipeline asks of the server tells where it is: it opens what it received, asks whether
+    a claim of its journal was published, publishes what it staged, and looks at the shards before
+    it acknowledges.
+    """
     log = server.server.log
-    opening, publish = log.shards.open, log.stages.publish
+    shards, stages = log.shards, log.stages
+    opening, getting, publish, abort = shards.open, shards.get, stages.publish, stages.abort
     batches: list[int] = []
 
-    def spring() -> None:
-        run.kill()
-        sprung.set()
+    def reach(reached: str, *, in_batch: int = 2) -> None:
+        """Spring the trap if the run is there; what a dead run still asks for is refused."""
+        if not sprung.is_set() and reached == point and len(batches) == in_batch:
+            run.kill()
+            sprung.set()
+        if sprung.is_set():
+            raise Unavailable("the pipeline is dead")
 
-    def trapped_open(source: str, token: str, shards: Sequence[str]) -> Any:
-        found = opening(source, token, shards)
-        if point == "claimed" and batches and not sprung.is_set():
-            spring()
-        return found
+    def trapped_open(source: str, token: str, found: Sequence[str]) -> Any:
+        reach("receive", in_batch=1)
+        return opening(source, token, found)
+
+    def trapped_abort(
+        writer: str, found: Sequence[str], batch: int | None = None, prefix: str | None = None
+    ) -> Any:
+        if batch is not None:
+            reach("claim", in_batch=1)
+        return abort(writer, found, batch, prefix)
 
     def trapped_publish(
-        writer: str, batch: int, stages: Sequence[str], shards: Sequence[ShardProgress] = ()
+        writer: str, batch: int, found: Sequence[str], moved: Sequence[ShardProgress] = ()
     ) -> Published:
         batches.append(batch)
-        if sprung.is_set() or (point == "staged" and len(batches) > 1):
-            if not sprung.is_set():
-                spring()
-            raise Unavailable("the pipeline is dead")
-        published = publish(writer, batch, stages, shards)
-        if point == "published" and len(batches) > 1:
-            spring()
+        reach("stage")
+        published = publish(writer, batch, found, moved)
+        reach("publish")
         return published
 
+    def trapped_get(source: str, found: Sequence[str]) -> Any:
+        reach("acknowledge")
+        return getting(source, found)
+
     patched = cast("Any", log)
-    patched.shards.open, patched.stages.publish = trapped_open, trapped_publish
+    patched.shards.open, patched.shards.get = trapped_open, trapped_get
+    patched.stages.publish, patched.stages.abort = trapped_publish, trapped_abort
     try:
         yield
     finally:
-        patched.shards.open, patched.stages.publish = opening, publish
+        patched.shards.open, patched.shards.get = opening, getting
+        patched.stages.publish, patched.stages.abort = publish, abort
 
 
 def crash(start: Callable[..., Run], directory: Path, points: Sequence[str]) -> None:
@@ -186,17 +204,64 @@ def crash(start: Callable[..., Run], directory: Path, points: Sequence[str]) -> 
     queue.close()
 
 
-@pytest.mark.soak  # `tests/integration/test_ingest_crash.py` kills the same parts without Spark.
+# `tests/integration/test_ingest_crash.py` kills the same parts without Spark, in seconds.
+@pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_a_pipeline_killed_after_its_publish_writes_each_row_once(
-    start: Callable[..., Run], tmp_path: Path
-) -> None:
-    crash(start, tmp_path, ["published"])
-
-
-@pytest.mark.soak  # Every point takes a start of Spark.
-@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("point", POINTS)
 def test_a_pipeline_killed_at_any_step_writes_each_row_once(
+    start: Callable[..., Run], tmp_path: Path, point: str
+) -> None:
+    crash(start, tmp_path, [point])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_pipeline_killed_at_one_step_after_another_writes_each_row_once(
     start: Callable[..., Run], tmp_path: Path
 ) -> None:
     crash(start, tmp_path, POINTS)
+
+
+_DEADLY = """
+import os, signal
+from wings_spark.ingest.read_file import FileReader
+
+batches = FileReader.batches
+
+def deadly(self, section, reading):
+    if "poison" in section.file.uri:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return batches(self, section, reading)
+
+FileReader.batches = deadly
+"""
+"""Makes some files poison to every Python process of a run."""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_file_that_kills_sparks_workers_is_given_up_and_its_neighbours_go_on(
+    start: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(_DEADLY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    queue = SqliteQueue(tmp_path / "queue.sqlite")
+    with running_server() as server, wings_client.connect(server.flight) as client:
+        client.create_topic("numbers", {"n": "int64"})
+        text = SOURCE.format(endpoint=server.flight) + "max_delivery_attempts = 2\n"
+        (tmp_path / "numbers.toml").write_text(text)
+        for index, name in enumerate(("a", "poison", "z")):
+            rows = range(index * ROWS, (index + 1) * ROWS)
+            queue.send([str(write_jsonl(tmp_path / f"{name}.jsonl", rows))])
+        run = start()
+        while client.count_shards("numbers").dead == 0 or queue.remaining:
+            with pytest.raises(subprocess.TimeoutExpired):
+                run.process.wait(0.2)  # It goes on.
+        run.process.send_signal(signal.SIGINT)
+        run.process.wait(SECONDS_MAX)
+        assert numbers(client, "numbers") == [*range(ROWS), *range(2 * ROWS, 3 * ROWS)]
+        (dead,) = client.list_shards("numbers", "dead")
+        assert (Path(dead.shard).name, dead.failures) == ("poison.jsonl", 2)
+        assert dead.error == "the process that read it ended"
+    queue.close()
