@@ -177,7 +177,7 @@ def session(settings: SourceSettings, master: str | None) -> Generator["SparkSes
         builder = builder.master(with_attempts(master))
     builder = builder.config("spark.speculation", "false")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    found = spark.sparkContext.master
+    found = spark.sparkContext.master or ""
     if with_attempts(found) != found:
         spark.stop()
         spark = builder.master(with_attempts(found)).getOrCreate()
