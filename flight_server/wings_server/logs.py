@@ -20,6 +20,9 @@ _SHARED: tuple[Processor, ...] = (
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 )
 
+_TELLS_SECRETS = ("boto3", "botocore", "urllib3")
+"""At `debug` they write requests and answers, the keys of a role among them."""
+
 
 def route_to_logging() -> None:
     """Hand the entries of structlog's loggers to the standard library's, as its records.
@@ -64,6 +67,8 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    for library in _TELLS_SECRETS:
+        logging.getLogger(library).setLevel(max(root.level, logging.INFO))
 
 
 def _renderers(form: Literal["console", "json"] | None, stream: TextIO) -> list[Processor]:
