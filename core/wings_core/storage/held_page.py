@@ -40,6 +40,11 @@ class HeldPage(Protocol):
         """What it takes beside the bytes that were read."""
         ...
 
+    @property
+    def is_compressed(self) -> bool:
+        """Whether its rows are decoded anew each time that they are read."""
+        ...
+
 
 class WholePage:
     """All bytes of a page.
@@ -67,7 +72,8 @@ class WholePage:
             head = read_head(memoryview(page), page.size, topic_uuid, schema)
         self._rows: pa.RecordBatch | None = None
         """None where the buffers are compressed: each reader pays for what it wants of them."""
-        if not is_compressed(head.metadata):
+        self.is_compressed = is_compressed(head.metadata)
+        if not self.is_compressed:
             self._rows = read_page(page, topic_uuid, schema)
         self.extra_bytes = buffers_of(topic_uuid, schema) * DECODED_BUFFER_BYTES
 
@@ -106,6 +112,7 @@ class WrittenPage:
         self._page = page
         self._whole: WholePage | None = None
         self.extra_bytes = 0
+        self.is_compressed = False
 
     def read(
         self, topic_uuid: str, schema: pa.Schema, columns: Sequence[int] | None
@@ -138,7 +145,8 @@ class PrunedPage:
         shape = shape_of_topic(topic_uuid, schema)
         metadata = prune_metadata(head.metadata, shape, head.layout, kept)
         self._message = _joined([pa.py_buffer(metadata), *(columns[column] for column in kept)])
-        self._rows = None if is_compressed(head.metadata) else self._decode()
+        self.is_compressed = is_compressed(head.metadata)
+        self._rows = None if self.is_compressed else self._decode()
         buffers = sum(
             shape.first_buffers[column + 1] - shape.first_buffers[column] for column in kept
         )

@@ -53,11 +53,11 @@ class Lru(Generic[K, V]):
             if self._on_forget is not None:
                 self._on_forget(oldest)
 
-    def discard(self, key: K) -> None:
-        """Forget a key, if it is there."""
+    def discard(self, key: K) -> bool:
+        """Forget a key; tell whether it was there."""
         with self._lock:
             discarded = self._pop(key)
-        del discarded
+        return discarded is not None
 
     def discard_where(self, condition: Callable[[K], bool]) -> None:
         """Forget the keys of which a condition holds; looks at all of them."""

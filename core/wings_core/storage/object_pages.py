@@ -2,14 +2,15 @@
 
 Of a large page of which some columns are wanted, two requests read what is needed: the header and
 the message's metadata, whose length the schema bounds, and then the columns' bytes. Small pages are
-read whole, neighbours of one folio together.
+read whole, neighbours of one folio together. A compressed page is decoded while the reader is busy
+with the one before it.
 """
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -18,15 +19,9 @@ from wings_core.model import PageAddress
 from wings_core.storage.held_page import HeldPage, PrunedPage, WholePage, WrittenPage
 from wings_core.storage.lru import Lru
 from wings_core.storage.objects import ObjectStore
-from wings_core.storage.objects.ranges import MERGE_GAP_BYTES
 from wings_core.storage.page import PageHead, head_length, head_length_max, parts_of, read_head
 from wings_core.storage.page_cache import WHOLE, PageCache, PageKey
-
-WHOLE_PAGE_BYTES = 256 * 1024
-"""A page no larger is read whole, whatever columns are wanted: one request instead of two."""
-
-GROUP_BYTES = 8 * 1024 * 1024
-"""Neighbouring pages are read together up to so many bytes, and at least one."""
+from wings_core.storage.page_groups import Loaded, Step, Wanted, groups_of
 
 AHEAD_BYTES = 32 * 1024 * 1024
 """A scan reads so far ahead of its reader, about."""
@@ -40,27 +35,11 @@ AHEAD_BYTES_ALL = 128 * 1024 * 1024
 READERS = 8
 """Threads that read ahead, for all scans of a store together."""
 
+DECODED_AHEAD = 2
+"""Compressed pages that are decoded while the reader is busy with the one before, for each scan."""
+
 HEADS_BYTES_MAX = 16 * 1024 * 1024
 """Headers and metadata kept of pages of which only some columns were read."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What a reader wants of each page."""
-
-    topic_uuid: str
-    schema: pa.Schema
-    columns: tuple[int, ...] | None
-    parts: int
-
-    def key(self, address: PageAddress) -> PageKey:
-        """Say what is read of a page: all, where that costs little more."""
-        few = self.columns is not None and 2 * len(set(self.columns)) < len(self.schema)
-        pruned = few and address.length > WHOLE_PAGE_BYTES
-        return PageKey.of(address, self.parts if pruned else WHOLE)
-
-
-_Loaded = Mapping[PageKey, "HeldPage | StorageCorrupt"]
 
 
 class ObjectPages:
@@ -75,7 +54,7 @@ class ObjectPages:
         self._objects = objects
         self._cache = cache
         self._heads: Lru[tuple[str, int], PageHead] = Lru(HEADS_BYTES_MAX)
-        self._loading: dict[PageKey, Future[_Loaded]] = {}
+        self._loading: dict[PageKey, Future[Loaded]] = {}
         """What is being read: who wants it too waits for it instead of reading it again."""
         self._ahead_bytes = 0
         """Of all scans."""
@@ -102,23 +81,23 @@ class ObjectPages:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of pages in their order, and read ahead; see `FolioStore.read_all`."""
         parts = parts_of(schema, columns)
-        wanted = _Wanted(topic_uuid, schema, None if columns is None else tuple(columns), parts)
-        groups = deque(_groups(addresses, wanted))
+        wanted = Wanted(topic_uuid, schema, None if columns is None else tuple(columns), parts)
+        groups = deque(groups_of(addresses, wanted))
         if len(groups) == 1:
-            yield from self._begin(groups.popleft(), wanted, _run_now).rows()
+            yield from self._read_step(self._begin(groups.popleft(), wanted, _run_now))
             return
-        ahead: deque[_Step] = deque()
+        ahead: deque[Step] = deque()
         try:
             while groups or ahead:
                 while groups and (not ahead or self._may_read_ahead(ahead)):
                     ahead.append(self._begin(groups.popleft(), wanted, self._run_later))
                     self._count_ahead(ahead[-1].size)
-                yield from ahead[0].rows()
+                yield from self._read_step(ahead[0])
                 self._count_ahead(-ahead.popleft().size)
         finally:
             self._count_ahead(-sum(step.size for step in ahead))
 
-    def _may_read_ahead(self, ahead: "Sequence[_Step]") -> bool:
+    def _may_read_ahead(self, ahead: "Sequence[Step]") -> bool:
         return (
             len(ahead) < AHEAD_GROUPS
             and sum(step.size for step in ahead) < AHEAD_BYTES
@@ -149,15 +128,19 @@ class ObjectPages:
     def _begin(
         self,
         group: Sequence[PageAddress],
-        wanted: _Wanted,
-        run: "Callable[[Future[_Loaded], Callable[[], _Loaded]], None]",
-    ) -> "_Step":
+        wanted: Wanted,
+        run: "Callable[[Future[Loaded], Callable[[], Loaded]], None]",
+    ) -> "Step":
         """Begin to read what is not there of a group of pages, and not being read already."""
-        step = _Step(group, wanted, self._read_again)
+        step = Step(group, wanted)
         missing: list[PageAddress] = []
-        future: Future[_Loaded] = Future()
+        future: Future[Loaded] = Future()
         for address in group:
             key = wanted.key(address)
+            rows = self._cache.rows(wanted.rows_key(address))
+            if rows is not None:
+                step.rows[key] = rows
+                continue
             held = self._cache.get(address, key.parts)
             if held is not None:
                 step.held[key] = held
@@ -171,7 +154,7 @@ class ObjectPages:
             run(future, lambda: self._load(missing, wanted))
         return step
 
-    def _run_later(self, future: "Future[_Loaded]", load: Callable[[], _Loaded]) -> None:
+    def _run_later(self, future: "Future[Loaded]", load: Callable[[], Loaded]) -> None:
         def give_up(run: "Future[None]") -> None:
             if run.cancelled():
                 future.set_exception(Unavailable("the server is stopping"))
@@ -181,7 +164,7 @@ class ObjectPages:
         except RuntimeError:
             future.set_exception(Unavailable("the server is stopping"))
 
-    def _load(self, addresses: Sequence[PageAddress], wanted: _Wanted) -> _Loaded:
+    def _load(self, addresses: Sequence[PageAddress], wanted: Wanted) -> Loaded:
         """Read pages of one folio."""
         try:
             if wanted.key(addresses[0]).parts == WHOLE:
@@ -193,7 +176,7 @@ class ObjectPages:
                 for address in addresses:
                     self._loading.pop(wanted.key(address), None)
 
-    def _load_whole(self, addresses: Sequence[PageAddress], wanted: _Wanted) -> _Loaded:
+    def _load_whole(self, addresses: Sequence[PageAddress], wanted: Wanted) -> Loaded:
         folio = addresses[0].folio
         ranges = [(each.position, each.position + each.length) for each in addresses]
         try:
@@ -219,7 +202,7 @@ class ObjectPages:
             self._cache.put(held, size + sum(page.extra_bytes for page in held.values()))
         return {**held, **damaged}
 
-    def _load_columns(self, address: PageAddress, wanted: _Wanted) -> _Loaded:
+    def _load_columns(self, address: PageAddress, wanted: Wanted) -> Loaded:
         key = wanted.key(address)
         try:
             head = self._head(address, wanted)
@@ -243,14 +226,69 @@ class ObjectPages:
         self._cache.put({key: page}, size + page.extra_bytes)
         return {key: page}
 
-    def _read_again(self, address: PageAddress, wanted: _Wanted) -> "HeldPage | StorageCorrupt":
+    def _read_step(self, step: "Step") -> Iterator[pa.RecordBatch]:
+        """Yield the rows of each page of a step; blocks until it is read."""
+        reads: deque[Callable[[], pa.RecordBatch]] = deque()
+        for number, address in enumerate(step.group):
+            if not reads:
+                reads.append(self._begin_read(address, step))
+            try:
+                rows = reads.popleft()()
+            except StorageCorrupt as error:
+                raise StorageCorrupt(
+                    f"page at byte {address.position} of {address.folio}: {error.message}",
+                    **{**error.facts, "folio": address.folio, "position": address.position},
+                ) from error
+            begun = number + 1 + len(reads)
+            for following in step.group[begun : number + 1 + DECODED_AHEAD]:
+                reads.append(self._begin_read(following, step))
+            yield rows
+
+    def _begin_read(self, address: PageAddress, step: "Step") -> "Callable[[], pa.RecordBatch]":
+        """Begin to decode a page, where its bytes are there and that takes long.
+
+        Returns:
+            What waits for its rows and returns them, or raises why there are none.
+        """
+        key = step.wanted.key(address)
+        rows = step.rows.get(key)
+        if rows is not None:
+            return lambda: rows
+        read = partial(self._read_held, address, step)
+        held = step.held_by_now(key)
+        if held is None or not held.is_compressed or len(step.group) == 1:
+            return read
+        try:
+            return self._readers.submit(read).result
+        except RuntimeError:
+            return read  # The server is stopping.
+
+    def _read_held(self, address: PageAddress, step: "Step") -> pa.RecordBatch:
+        """Wait for the bytes of a page, and decode them."""
+        wanted = step.wanted
+        key = wanted.key(address)
+        held = step.held.get(key) or step.loading[key].result()[key]
+        try:
+            rows = _rows_of(held, wanted)
+        except StorageCorrupt:
+            if isinstance(held, StorageCorrupt):
+                raise
+            # A part that nobody looked at until now; what is stored may be right.
+            held = self._read_again(address, wanted)
+            rows = _rows_of(held, wanted)
+        assert not isinstance(held, StorageCorrupt), "it has no rows"
+        if held.is_compressed:
+            self._cache.keep_rows(wanted.rows_key(address), rows)
+        return rows
+
+    def _read_again(self, address: PageAddress, wanted: Wanted) -> "HeldPage | StorageCorrupt":
         """Read a page that was damaged in memory, or before its bytes came here."""
         key = wanted.key(address)
         self._cache.discard_page(address, key.parts)
         self._heads.discard((address.folio, address.position))
         return self._load([address], wanted)[key]
 
-    def _head(self, address: PageAddress, wanted: _Wanted) -> PageHead:
+    def _head(self, address: PageAddress, wanted: Wanted) -> PageHead:
         """Return a page's header and metadata, from memory or read."""
         name, uuid = (address.folio, address.position), wanted.topic_uuid
         known = self._heads.get(name)
@@ -267,86 +305,14 @@ class ObjectPages:
         return head
 
 
-class _Step:
-    """Some pages of a scan: those that were there, and those that are being read.
-
-    Args:
-        group: The pages.
-        wanted: Of each.
-        read_again: Asks the store, once, for a page that is not right any more.
-    """
-
-    def __init__(
-        self,
-        group: Sequence[PageAddress],
-        wanted: _Wanted,
-        read_again: "Callable[[PageAddress, _Wanted], HeldPage | StorageCorrupt]",
-    ) -> None:
-        self.size = sum(address.length for address in group)
-        self.held: dict[PageKey, HeldPage] = {}
-        self.loading: dict[PageKey, Future[_Loaded]] = {}
-        self._group = group
-        self._wanted = wanted
-        self._read_again = read_again
-
-    def rows(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of each page; blocks until it is read."""
-        wanted = self._wanted
-        for address in self._group:
-            key = wanted.key(address)
-            try:
-                held = self.held.get(key) or self.loading[key].result()[key]
-                try:
-                    rows = _rows_of(held, wanted)
-                except StorageCorrupt:
-                    if isinstance(held, StorageCorrupt):
-                        raise
-                    # A part that nobody looked at until now; what is stored may be right.
-                    rows = _rows_of(self._read_again(address, wanted), wanted)
-                yield rows
-            except StorageCorrupt as error:
-                raise StorageCorrupt(
-                    f"page at byte {address.position} of {address.folio}: {error.message}",
-                    **{**error.facts, "folio": address.folio, "position": address.position},
-                ) from error
-
-
-def _rows_of(held: "HeldPage | StorageCorrupt", wanted: _Wanted) -> pa.RecordBatch:
+def _rows_of(held: "HeldPage | StorageCorrupt", wanted: Wanted) -> pa.RecordBatch:
     if isinstance(held, StorageCorrupt):
         raise held
     return held.read(wanted.topic_uuid, wanted.schema, wanted.columns)
 
 
-def _run_now(future: "Future[_Loaded]", load: Callable[[], _Loaded]) -> None:
+def _run_now(future: "Future[Loaded]", load: Callable[[], Loaded]) -> None:
     try:
         future.set_result(load())
     except BaseException as error:  # noqa: BLE001 - it is raised where the pages are waited for
         future.set_exception(error)
-
-
-def _groups(addresses: Sequence[PageAddress], wanted: _Wanted) -> Iterator[list[PageAddress]]:
-    """Yield neighbouring pages that are read whole together; others alone."""
-    group: list[PageAddress] = []
-    size = 0
-    for address in addresses:
-        if address.position < 0 or address.length <= 0:
-            raise StorageCorrupt(
-                f"page at byte {address.position} of {address.folio}: no page can have "
-                f"{address.length} bytes there",
-                folio=address.folio,
-                position=address.position,
-            )
-        if group and not (_joins(group[-1], address, wanted) and size < GROUP_BYTES):
-            yield group
-            group, size = [], 0
-        group.append(address)
-        size += address.length
-    if group:
-        yield group
-
-
-def _joins(last: PageAddress, address: PageAddress, wanted: _Wanted) -> bool:
-    """Tell whether a page is read together with the one before it."""
-    gap = address.position - last.position - last.length
-    whole = wanted.key(last).parts == WHOLE == wanted.key(address).parts
-    return whole and last.folio == address.folio and 0 <= gap <= MERGE_GAP_BYTES

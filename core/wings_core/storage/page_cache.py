@@ -6,12 +6,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from wings_core.model import PageAddress
 from wings_core.storage.held_page import HeldPage
 from wings_core.storage.lru import Lru
 
 WHOLE = -1
 """In a key: the whole page is held, not some of its columns."""
+
+
+DECODED_SHARE = 4
+"""Rows of compressed pages that are read again and again take up to this part of the cache."""
+
+READ_ONCE_MAX = 1_024
+"""Compressed pages of which it is remembered that they were read lately."""
+
+
+class RowsKey(NamedTuple):
+    """Rows of a compressed page: all columns, or some of them in an order."""
+
+    folio: str
+    position: int
+    columns: tuple[int, ...] | None
 
 
 class PageKey(NamedTuple):
@@ -44,13 +61,22 @@ class PageCache:
     are kept together and forgotten together, and the bound is on memory really held. Rows handed
     out keep theirs beyond it, for as long as their readers have them.
 
+    Compressed pages are kept as they are stored. Rows of one that is read a second time soon are
+    kept as well: many small fetches out of a large page would decode it each time. One long scan
+    keeps none.
+
     Args:
         bytes_max: What all pages together take, about. What was put last is kept whatever its size.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self._groups: Lru[int, Mapping[PageKey, HeldPage]] = Lru(bytes_max, self._forget)
+        decoded_bytes_max = bytes_max // DECODED_SHARE
+        self._rows: Lru[RowsKey, pa.RecordBatch] = Lru(decoded_bytes_max)
+        self._read_once: Lru[RowsKey, None] = Lru(READ_ONCE_MAX)
+        self._groups: Lru[int, Mapping[PageKey, HeldPage]] = Lru(
+            bytes_max - decoded_bytes_max, self._forget
+        )
         self._group_of: dict[PageKey, int] = {}
         self._keys_of: dict[int, tuple[PageKey, ...]] = {}
         self._numbers_of: dict[str, set[int]] = {}
@@ -63,7 +89,7 @@ class PageCache:
     @property
     def bytes(self) -> int:
         """What is held, about."""
-        return self._groups.weight
+        return self._groups.weight + self._rows.weight
 
     @property
     def counts(self) -> CacheCounts:
@@ -80,6 +106,23 @@ class PageCache:
                 return group[key]
         self._counts.misses += 1
         return None
+
+    def rows(self, key: RowsKey) -> pa.RecordBatch | None:
+        """Return the rows of a compressed page, and count them as used; or None."""
+        rows = self._rows.get(key)
+        if rows is not None:
+            self._counts.hits += 1
+        return rows
+
+    def keep_rows(self, key: RowsKey, rows: pa.RecordBatch) -> None:
+        """Keep the rows of a compressed page, where it is not the first time."""
+        size = rows.get_total_buffer_size()
+        if size > self.bytes_max // DECODED_SHARE:
+            return
+        if not self._read_once.discard(key):
+            self._read_once.put(key, None)
+            return
+        self._rows.put(key, rows, size)
 
     def put(self, pages: Mapping[PageKey, HeldPage], size: int) -> None:
         """Keep pages that were read together.
@@ -108,6 +151,7 @@ class PageCache:
         """Forget the pages of a folio."""
         with self._lock:
             numbers = set(self._numbers_of.get(folio, ()))
+        self._rows.discard_where(lambda key: key.folio == folio)
         for number in numbers:
             self._groups.discard(number)
             self._forget(number)
@@ -119,6 +163,8 @@ class PageCache:
             self._keys_of.clear()
             self._numbers_of.clear()
         self._groups.clear()
+        self._rows.clear()
+        self._read_once.clear()
 
     def _forget(self, number: int) -> None:
         with self._lock:

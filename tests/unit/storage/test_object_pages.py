@@ -11,12 +11,14 @@ import pytest
 
 from wings_core.errors import StorageCorrupt, Unavailable
 from wings_core.model import PageAddress
-from wings_core.storage.object_pages import GROUP_BYTES, WHOLE_PAGE_BYTES, ObjectPages
+from wings_core.storage import held_page
+from wings_core.storage.object_pages import ObjectPages
 from wings_core.storage.objects import RetryBounds
 from wings_core.storage.objects.directory import DirectoryObjects
 from wings_core.storage.objects.retries import retry
-from wings_core.storage.page import encode_page, read_head
+from wings_core.storage.page import encode_page, read_head, read_page
 from wings_core.storage.page_cache import PageCache
+from wings_core.storage.page_groups import GROUP_BYTES, WHOLE_PAGE_BYTES
 
 TOPIC = "0123456789abcdef0123456789abcdef"
 COLUMNS = 20
@@ -268,6 +270,56 @@ def test_the_cache_keeps_no_more_than_its_bound_and_forgets_what_was_unused_for_
     assert len(objects.reads) == reads + 2
     cache.clear()
     assert cache.bytes == 0
+
+
+def test_many_small_reads_of_a_compressed_page_do_not_decode_it_each_time(
+    objects: Recorded, compress: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compress()
+    batches = [_batch(number, 10_000) for number in range(3)]
+    addresses = _store(objects, "o", *batches)
+    cache = PageCache(8 * batches[0].nbytes)
+    pages = ObjectPages(objects, cache)
+    decoded: list[int] = []
+
+    def read_and_count(page: pa.Buffer, topic_uuid: str, schema: pa.Schema) -> pa.RecordBatch:
+        rows = read_page(page, topic_uuid, schema)
+        decoded.append(rows.num_columns)
+        return rows
+
+    monkeypatch.setattr(held_page, "read_page", read_and_count)
+    for _ in range(5):
+        assert pages.read(addresses[0], TOPIC, SCHEMA).equals(batches[0])
+        assert pages.read(addresses[0], TOPIC, SCHEMA, [0]).equals(batches[0].select([0]))
+    assert sorted(decoded) == [1, 1, len(SCHEMA), len(SCHEMA)]
+    reads = len(objects.reads)
+    for _ in range(6):  # Nor are the rows of more pages kept than there is room for.
+        for address, batch in zip(addresses, batches, strict=True):
+            assert pages.read(address, TOPIC, SCHEMA).equals(batch)
+            assert cache.bytes <= cache.bytes_max
+    assert len(decoded) > 10
+    assert len(objects.reads) == reads + 2
+    pages.forget("o")
+    assert cache.bytes == 0
+
+
+@pytest.mark.parametrize("damaged", [0, 2])
+def test_compressed_pages_come_in_order_up_to_one_that_is_damaged(
+    objects: Recorded, tmp_path: Path, compress: Callable[[], None], damaged: int
+) -> None:
+    compress()
+    batches = [_batch(number, 10_000) for number in range(4)]
+    addresses = _store(objects, "o", *batches)
+    data = bytearray((tmp_path / "o").read_bytes())
+    data[addresses[damaged].position + addresses[damaged].length // 2] ^= 1
+    (tmp_path / "o").write_bytes(data)
+    pages = ObjectPages(objects, PageCache(1 << 30))
+    scan = pages.read_all(addresses, TOPIC, SCHEMA)
+    for batch in batches[:damaged]:
+        assert next(scan).equals(batch)
+    with pytest.raises(StorageCorrupt, match=f"page at byte {addresses[damaged].position} of o"):
+        next(scan)
+    pages.close()
 
 
 def test_a_scan_whose_store_is_closed_ends(objects: Recorded) -> None:
