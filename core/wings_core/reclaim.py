@@ -90,6 +90,8 @@ class Reclaimer:
                 self.run()
             except (WingsError, OSError) as error:
                 _logger.warning("could not give back disk space: %s", error)
+            except Exception:  # Of a fault of ours too, only the step is lost.
+                _logger.exception("could not give back disk space")
 
     def _reclaim(self) -> None:
         while self._stages.sweep(self._stage_seconds_max, SWEEP_STAGES) == SWEEP_STAGES:

@@ -21,13 +21,14 @@ class Segments(SegmentObjects):
     def __init__(self, directory: Path) -> None:
         super().__init__(DirectoryObjects(directory), PageCache(1), SEGMENT_SUFFIX, -60)
         self.failing: str | None = None
+        self.error: Exception = Unavailable("the store is down")
         self.asked = threading.Event()
         self.deleted = threading.Event()
 
     def folios(self) -> set[str]:
         self.asked.set()
         if self.failing == "folios":
-            raise Unavailable("the store is down")
+            raise self.error
         return super().folios()
 
     def delete(self, folio: str) -> None:
@@ -68,3 +69,19 @@ def test_a_store_that_is_down_keeps_none_of_the_others_from_being_swept(
     assert not any(store.folios() for store in stores)
     # Nor is a directory left.
     assert [list((tmp_path / name).iterdir()) for name in ("one", "two")] == [[], []]
+
+
+def test_a_fault_that_nobody_foresaw_does_not_end_the_giving_back(
+    stores: list[Segments], tmp_path: Path
+) -> None:
+    (faulty, _) = stores
+    faulty.failing, faulty.error = "folios", RuntimeError("a fault of a library")
+    metadata = SqliteMetadata(tmp_path / "metadata.db")
+    with (
+        closing(metadata),
+        closing(Reclaimer(metadata.registry, metadata.stages, stores, 60)) as reclaimer,
+    ):
+        assert faulty.asked.wait(30)
+        faulty.failing = None
+        reclaimer.wake()
+        assert faulty.deleted.wait(30)

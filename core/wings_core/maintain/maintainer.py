@@ -105,6 +105,8 @@ class Maintainer:
                 self._pass(self._topics(), None, patient=False)
             except WingsError as error:
                 _logger.warning("could not look for what to maintain: %s", error)
+            except Exception:  # Of a fault of ours too, only the round is lost.
+                _logger.exception("could not look for what to maintain")
 
     def _topics(self) -> Iterator[Topic]:
         for namespace in self._admin.list_namespaces():

@@ -1,10 +1,12 @@
 """PostgreSQL killed, cut off and hanging: what was acknowledged is there, once."""
 
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -14,6 +16,7 @@ from postgres_proxy import CommitProxy, Cut, through
 
 from wings_core.errors import Internal, InvalidArgument, TopicNotFound, Unavailable
 from wings_core.metadata.postgres import PostgresMetadata, connections
+from wings_core.metadata.postgres.listener import Listener
 from wings_core.model import Position, Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
@@ -198,6 +201,29 @@ def test_what_other_nodes_commit_while_this_one_cannot_hear_wakes_it_once_it_can
             cut_listeners(postgres, schema)
             there.registry.commit([batch_of(topic, {UNPARTITIONED: 1})])
             assert wake.wait(LONG)
+    assert "not heard for now" in caplog.text
+
+
+def test_a_fault_that_nobody_foresaw_leaves_no_listener_deaf(
+    postgres: PostgresServer, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+    missed = threading.Event()
+
+    def hear(payload: str) -> None:
+        heard.put(payload)
+        if payload == "fault":
+            raise RuntimeError("a fault")
+
+    with (
+        closing(connections.Connections(postgres.url, schema)) as own,
+        closing(Listener(own, hear, missed.set)),
+        psycopg.connect(postgres.url, autocommit=True) as other,
+    ):
+        for payload in ("fault", "fine"):
+            other.execute("SELECT pg_notify(%s, %s)", (schema, payload))
+            assert heard.get(timeout=LONG) == payload
+            assert missed.wait(LONG), "it listens again, and what it may have missed is looked for"
     assert "not heard for now" in caplog.text
 
 

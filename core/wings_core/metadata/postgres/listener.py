@@ -78,12 +78,15 @@ class Listener:
                     self._missed()
                 pause = PAUSE_SECONDS_MIN
                 self._hear(connection)
+                continue
             except (psycopg.Error, OSError) as error:
                 _logger.warning("other nodes are not heard for now: %s", translated(error))
-                discard(connection)
-                connection = None
-                self._closing.wait(pause)
-                pause = min(2 * pause, PAUSE_SECONDS_MAX)
+            except Exception:  # Whoever is deaf from now on would not know.
+                _logger.exception("other nodes are not heard for now")
+            discard(connection)
+            connection = None
+            self._closing.wait(pause)
+            pause = min(2 * pause, PAUSE_SECONDS_MAX)
         discard(connection)
 
     def _listen(self) -> Connection:
