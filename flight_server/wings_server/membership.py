@@ -47,6 +47,7 @@ class Membership:
         """
         self._node = Node(uuid.uuid4().hex, str(address))
         self._live = (self._node.address,)
+        self._look_for_namesakes(self._node.address)
         self._renew(self._node)
         self._thread.start()
 
@@ -66,6 +67,16 @@ class Membership:
         self._thread.join()
         with suppress(Exception):  # Its lease runs out, and the rest of the stop goes on.
             self._nodes.leave(self._node.id)
+
+    def _look_for_namesakes(self, address: str) -> None:
+        """Warn of another node at the same address: one before this, or one too many."""
+        with suppress(Exception):  # The renewal will tell.
+            if any(each.address == address for each in self._nodes.live()):
+                _logger.warning(
+                    "another node was listed at this node's address; if it still runs, clients "
+                    "find only one of the two",
+                    address=address,
+                )
 
     def _run(self) -> None:
         assert self._node is not None

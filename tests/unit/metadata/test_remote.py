@@ -242,6 +242,20 @@ def test_a_topic_created_again_is_another_one_at_the_first_look(
     assert remote.admin.get_topic(TOPIC).uuid == again.uuid
 
 
+def test_a_connection_that_takes_a_while_is_waited_for(remote: RemoteOverSqlite) -> None:
+    with (
+        breakable(f"grpc://{remote.service.address}") as proxy,
+        RemoteMetadata(proxy.endpoint.removeprefix("grpc://")) as node,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        proxy.stall_answers()
+        future = threads.submit(node.admin.list_namespaces)
+        with pytest.raises(TimeoutError):
+            future.result(0.5)
+        proxy.go_on()
+        assert future.result(LONG)
+
+
 def test_a_node_at_a_wrong_address_says_so() -> None:
     something = grpc.server(ThreadPoolExecutor(1))
     port = something.add_insecure_port("127.0.0.1:0")

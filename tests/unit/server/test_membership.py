@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.interfaces import Nodes
@@ -61,6 +62,21 @@ def test_nodes_hear_of_each_other_and_outlast_a_store_that_is_gone(tmp_path: Pat
         other.leave()
         assert [node.address for node in metadata.nodes.live()] == ["b:1"]
         one.leave()
+
+
+def test_two_nodes_at_one_address_are_warned_of_and_listed_once(tmp_path: Path) -> None:
+    with SqliteMetadata(tmp_path / "metadata.db") as metadata:
+        one, other = Membership(metadata.nodes, 60.0), Membership(metadata.nodes, 60.0)
+        with capture_logs() as logged:
+            one.join(Address("a", 1))
+        assert logged == []
+        with capture_logs() as logged:
+            other.join(Address("a", 1))
+        assert ["address" in each and each["log_level"] for each in logged] == ["warning"]
+        assert [node.address for node in metadata.nodes.live()] == ["a:1"]
+        one.leave()
+        assert [node.address for node in metadata.nodes.live()] == ["a:1"]
+        other.leave()
 
 
 def test_a_fault_that_nobody_foresaw_ends_no_heartbeat_and_a_lapsed_lease_is_taken_again(

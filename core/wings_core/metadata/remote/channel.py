@@ -26,6 +26,9 @@ MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 RECONNECT_MS = (100, 1_000)
 """A lost connection is tried again after at least, and at most, so many milliseconds."""
 
+CONNECT_MS = 3_000
+"""How long one attempt may take: over a long way, or at a service that has much to do."""
+
 KEEPALIVE_MS = 10_000
 """A silent connection is asked whether it is still there so often, ..."""
 
@@ -53,7 +56,8 @@ class ServiceChannel:
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS[0]),
-                ("grpc.min_reconnect_backoff_ms", RECONNECT_MS[0]),
+                # In spite of its name, this is what bounds an attempt.
+                ("grpc.min_reconnect_backoff_ms", CONNECT_MS),
                 ("grpc.max_reconnect_backoff_ms", RECONNECT_MS[1]),
                 ("grpc.keepalive_time_ms", KEEPALIVE_MS),
                 ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_MS),
