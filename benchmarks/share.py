@@ -43,6 +43,7 @@ def run() -> Iterator[Row]:
     with _bench(replicas=0) as bench:
         yield _rate("embedded, batches of 500, one worker", bench, BATCH, 1, RATE_MIN)
         yield _rate("embedded, batches of 500, four workers", bench, BATCH, 4, RATE_MIN)
+        yield _rate("embedded, one by one, one worker", bench, 1, 1, 100)
         yield _rate("embedded, one by one, four workers", bench, 1, 4, 100)
         yield compare(
             "acquire and accept one, embedded: against a synced SQLite commit",
@@ -79,6 +80,7 @@ def run() -> Iterator[Row]:
         yield _rate("three replicas, batches of 500, one worker", bench, BATCH, 1, 10_000)
         yield _rate("three replicas, batches of 500, four workers", bench, BATCH, 4, 10_000)
         yield _rate("three replicas, one by one, one worker", bench, 1, 1, 50)
+        yield _rate("three replicas, one by one, four workers", bench, 1, 4, 50)
 
 
 class _Bench:

@@ -1,0 +1,144 @@
+"""Nodes and replicas of holds as real processes that start at once, for tests that kill them.
+
+Starting one is mostly importing, seconds of it on a busy machine. So one process imports everything
+once, and forks a server, the real one, whenever it is asked to. Unlike those of `forked_servers`,
+many run at once.
+"""
+
+import importlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+Kind = Literal["node", "holds"]
+
+SECONDS_MAX = 90.0
+"""How long the forking process may take to begin, and a server to start or to be gone."""
+
+
+class ForkedProcess:
+    """A server in a process of its own.
+
+    Attributes:
+        addresses: Where it serves, by protocol: `flight` and `http`, or `grpc`.
+    """
+
+    def __init__(self, pid: int, addresses: dict[str, str]) -> None:
+        self.addresses = addresses
+        self.running = True
+        self._pid = pid
+
+    def kill(self) -> None:
+        """End it by SIGKILL, as a crash would, and wait until it is gone."""
+        if not self.running:
+            return
+        self.running = False
+        os.kill(self._pid, signal.SIGKILL)
+        deadline = time.monotonic() + SECONDS_MAX
+        while Path(f"/proc/{self._pid}").exists():  # The forking process does not wait for it.
+            assert time.monotonic() < deadline, "a killed process is still there"
+            time.sleep(0.005)
+
+
+class ForkedCluster:
+    """Forks servers; see `forked_cluster`."""
+
+    def __init__(self, process: "subprocess.Popen[str]", directory: Path) -> None:
+        self._process = process
+        self._directory = directory
+        self._numbers = itertools.count()
+        self._started: list[ForkedProcess] = []
+
+    def start(self, kind: Kind, **settings: Any) -> ForkedProcess:
+        """Start a server with settings by their names; returns when it serves."""
+        (started,) = self.start_all(kind, [settings])
+        return started
+
+    def start_all(self, kind: Kind, settings: list[dict[str, Any]]) -> list[ForkedProcess]:
+        """Start several servers at once; returns when all serve."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        begun: list[tuple[int, Path]] = []
+        for each in settings:
+            output = self._directory / f"ready-{next(self._numbers)}"
+            self._process.stdin.write(json.dumps([kind, str(output), each]) + "\n")
+            self._process.stdin.flush()
+            begun.append((int(self._process.stdout.readline()), output))
+        for pid, output in begun:
+            self._started.append(ForkedProcess(pid, _addresses(output)))
+        return self._started[-len(begun) :]
+
+    def kill_all(self) -> None:
+        """Kill all that run."""
+        for each in self._started:
+            each.kill()
+
+
+def _addresses(output: Path) -> dict[str, str]:
+    """Wait for the line that says where a server serves."""
+    deadline = time.monotonic() + SECONDS_MAX
+    while time.monotonic() < deadline:
+        with suppress(FileNotFoundError):
+            text = output.read_text()
+            if " ready " in text and text.endswith("\n"):
+                words = [word.partition("=") for word in text.split()]
+                return {name: value.rpartition("/")[2] for name, found, value in words if found}
+        time.sleep(0.005)
+    raise AssertionError("a server was not ready in time")
+
+
+@contextmanager
+def forked_cluster(directory: Path) -> Generator[ForkedCluster]:
+    """Run a process that forks servers; all of them are killed at the end.
+
+    Args:
+        directory: Where it may put files.
+    """
+    directory.mkdir(exist_ok=True)
+    process = subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    cluster = ForkedCluster(process, directory)
+    try:
+        yield cluster
+    finally:
+        cluster.kill_all()
+        process.communicate(timeout=SECONDS_MAX)
+
+
+def main() -> None:
+    """Fork a server for each line on standard input, and say its process id."""
+    # Imported before the first fork, and only here.
+    for module in ("wings_core.metadata.remote", "wings_core.share.remote.link"):
+        importlib.import_module(module)
+    from wings_server.holds import process as holds
+    from wings_server.process import run
+    from wings_server.settings import HoldSettings, Settings
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for those that end.
+    for line in sys.stdin:
+        kind, output, settings = json.loads(line)
+        pid = os.fork()
+        if pid:
+            sys.stdout.write(f"{pid}\n")
+            sys.stdout.flush()
+            continue
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.dup2(os.open(output, os.O_CREAT | os.O_WRONLY), 1)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if kind == "node":
+            run(Settings(**settings, flight="127.0.0.1:0", http="127.0.0.1:0"))  # pyright: ignore[reportArgumentType]
+        else:
+            holds.run(HoldSettings(**settings))
+
+
+if __name__ == "__main__":
+    main()
