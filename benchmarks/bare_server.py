@@ -2,6 +2,8 @@
 
 import json
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -17,8 +19,11 @@ class BareServer(flight.FlightServerBase):
     def do_get(
         self, context: flight.ServerCallContext, ticket: flight.Ticket
     ) -> flight.FlightDataStream:
-        """Stream a table's batches as they are."""
-        return flight.RecordBatchStream(self._tables[ticket.ticket.decode()])
+        """Stream a table's batches as they are, or those of the Arrow IPC files in a directory."""
+        name = ticket.ticket.decode()
+        if name not in self._tables:
+            return _files_stream(sorted(Path(name).iterdir()))
+        return flight.RecordBatchStream(self._tables[name])
 
     def do_put(
         self,
@@ -40,6 +45,19 @@ class BareServer(flight.FlightServerBase):
                 copies = [_copy(batch) for _ in range(command["times"])]
                 self._tables[command["keep"]] = pa.Table.from_batches(copies)
             writer.write(pa.py_buffer(b"{}"))
+
+
+def _files_stream(paths: list[Path]) -> flight.FlightDataStream:
+    def batches() -> Iterator[pa.RecordBatch]:
+        for path in paths:
+            with pa.OSFile(str(path), "rb") as source:
+                file = pa.ipc.open_file(source)
+                for number in range(file.num_record_batches):
+                    yield file.get_batch(number)
+
+    with pa.OSFile(str(paths[0]), "rb") as source:
+        schema = pa.ipc.open_file(source).schema
+    return flight.GeneratorStream(schema, batches())
 
 
 def _copy(batch: pa.RecordBatch) -> pa.RecordBatch:
