@@ -35,6 +35,7 @@ from wings_core.protocol.v1 import admin_pb2, offset_registry_pb2
 from wings_core.protocol.v1.admin_pb2_grpc import AdminServiceStub
 from wings_core.protocol.v1.offset_registry_pb2_grpc import OffsetRegistryServiceStub
 from wings_core.times import Deadline, now_us
+from wings_server.metadata import service
 from wings_server.metadata.service import services, snake_case
 
 LONG = 20.0
@@ -240,6 +241,22 @@ def test_a_topic_created_again_is_another_one_at_the_first_look(
     with pytest.raises(TopicNotFound):
         remote.registry.locate(topic.uuid, UNPARTITIONED, 0, 1)
     assert remote.admin.get_topic(TOPIC).uuid == again.uuid
+
+
+def test_a_service_with_too_many_calls_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "CALLS_RUNNING_MAX", 1)
+    busy = RemoteOverSqlite(tmp_path / "metadata.db", Clock(now_us()))
+    topic = busy.admin.create_topic(TOPIC, SCHEMA)
+    with busy.registry.watch([place(topic)], lambda: None):
+        limit = Deadline.after(LONG)
+        while busy.service.waiting == 0 and not limit.passed:
+            threading.Event().wait(0.01)
+        with pytest.raises(Unavailable, match="too many calls") as caught:
+            busy.admin.list_namespaces()
+    assert "in_doubt" not in caught.value.facts, "nothing was done"
+    busy.close()
 
 
 def test_a_connection_that_takes_a_while_is_waited_for(remote: RemoteOverSqlite) -> None:

@@ -91,6 +91,9 @@ def error_of(error: grpc.RpcError, target: str) -> WingsError:
     code, details = error.code(), str(error.details())
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return Internal(f"the metadata service at {target} does not know this call: {details:.200}")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "RPC limit" in details:
+        # So gRPC says before it hands a call on; of a message that is too large it says otherwise.
+        return Unavailable(f"the metadata service at {target} has too many calls under way")
     if code is grpc.StatusCode.UNAVAILABLE and details.startswith("failed to connect"):
         # gRPC says so only of a call that no connection was found for.
         return Unavailable(f"the metadata service at {target} cannot be reached")
