@@ -24,7 +24,7 @@ from wings_server.testing import RunningServer, running_server
 
 pytestmark = pytest.mark.spark
 
-SECONDS_MAX = 150.0
+SECONDS_MAX = 300.0
 """For one run, on a busy machine."""
 
 POINTS = ("receive", "claim", "stage", "publish", "acknowledge")

@@ -7,6 +7,7 @@ its first result, and a message that comes again finds its files finished.
 """
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,6 +23,7 @@ from wings_core.queue.claims import (
     Outcome,
     results_by_shard,
 )
+from wings_core.queue.extend import extend_all
 from wings_core.queue.interfaces import Queue
 from wings_core.queue.journal import Journal
 from wings_core.queue.shared_state import STALE_COMMIT_TIMEOUTS, QueueSharedState, Standing
@@ -29,6 +31,8 @@ from wings_core.times import now_us
 
 ERROR_CHARACTERS_MAX = 500
 """Of a file's error that is remembered."""
+
+_logger = logging.getLogger(__name__)
 
 
 class Replayable(Protocol):
@@ -158,10 +162,12 @@ class Committer:
     def _extend(self, claim: Claim) -> None:
         """Extend the messages for the last time: nobody will while they await their commit."""
         seconds = STALE_COMMIT_TIMEOUTS * self._shared.commit_timeout_seconds
-        for message in claim.messages:
+        _, problem = extend_all(
+            self._queue, {message.id: message.receipt for message in claim.messages}, seconds
+        )
+        if problem is not None:
             # One that is lost comes again, and finds its files finished.
-            with contextlib.suppress(WingsError):
-                self._queue.extend(message.receipt, seconds)
+            _logger.warning("messages could not be extended for their commit: %s", problem)
 
     def _publish(self, claim: Claim, results: Mapping[str, FileResult]) -> Outcome:
         fenced: set[str] = set()

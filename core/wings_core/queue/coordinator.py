@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from wings_core.queue.claims import Claim, ClaimedMessage, Fate, Outcome
+from wings_core.queue.extend import extend_all
 from wings_core.queue.interfaces import Queue, QueueMessage
 from wings_core.queue.journal import Journal
 from wings_core.queue.local_state import LocalFile, Phase, QueueLocalState
@@ -181,15 +182,12 @@ class QueueCoordinator:
         with self._lock:
             before = self._clock() + EXTEND_AT * seconds
             due = [each.message for each in self._local.to_extend(before)]
-        problem: Exception | None = None
+        receipts = {message.id: message.receipt for message in due}
+        extended, problem = extend_all(self._queue, receipts, seconds)
+        now = self._clock()
         for message in due:
-            deadline: float | None = message.deadline
-            if problem is None:
-                try:
-                    deadline = self._queue.extend(message.receipt, seconds)
-                except Exception as error:  # noqa: BLE001 - Raised below.
-                    problem = error  # The next ones would have to wait for the same.
-            if problem is not None and 0 < message.deadline <= self._clock():
+            deadline = extended.get(message.id, message.deadline)
+            if message.id not in extended and 0 < message.deadline <= now:
                 deadline = None
             with self._lock:
                 self._local.extended(message.id, deadline)

@@ -16,8 +16,26 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=MARKUP,
-    help="Turn files that a queue tells of into messages, each exactly once, on Spark.\n\n"
-    "A source is a TOML file: `docs/ingest.md` has its keys.",
+    help="""Turn files that a queue tells of into messages, each exactly once, on Spark.
+
+A source is a TOML file; `docs/ingest.md` has all its keys. This one reads what is moved into a
+directory:
+
+    name = "orders"
+    checkpoint = "state/orders"
+    [queue]
+    kind = "directory"
+    path = "incoming"
+    [target]
+    endpoint = "grpc://127.0.0.1:7777"
+    topic = "orders"
+
+Then:
+
+    $ wings topic create orders --like sample.jsonl
+    $ wings ingest run --source orders.toml
+    $ wings ingest status --source orders.toml
+""",
 )
 
 SourceOption = Annotated[
@@ -40,13 +58,21 @@ def run(
         str | None, typer.Option(help="Where Spark runs, like `local[4]` or `spark://HOST:PORT`.")
     ] = None,
 ) -> None:
-    """Run the pipeline of a source until it is interrupted."""
+    """Run the pipeline of a source until it is interrupted.
+
+    The queue and the topic are looked at first. Each batch writes a line of JSON on standard error:
+    files by what became of them, rows and bytes. Ctrl-C ends it at any time; started again, it goes
+    on from its checkpoint, and writes no row twice.
+    """
     settings = SourceSettings.load(source)
     from wings_spark.ingest.run import check, session
     from wings_spark.ingest.run import run as run_source
 
-    check(settings)  # Before Spark starts, which takes seconds.
+    check(settings)
+    sys.stderr.write("wings: starting Spark\n")
     with session(settings, master) as spark:
+        until = "until the queue has nothing more" if once else "until it is interrupted"
+        sys.stderr.write(f"wings: reading files into {settings.target.topic}, {until}\n")
         run_source(spark, settings, once=once, tell=_tell)
 
 

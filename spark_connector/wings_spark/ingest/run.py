@@ -124,6 +124,10 @@ def run(
         except StreamingQueryException as error:
             raise Unavailable(f"the query ended: {_reason(error)}") from None
         finally:
+            if query.isActive:
+                spark.sparkContext.setLogLevel(
+                    "OFF"
+                )  # Of tasks that are cut off, pages are logged.
             query.stop()
     finally:
         journal.unlock()
@@ -181,6 +185,9 @@ def session(settings: SourceSettings, master: str | None) -> Generator["SparkSes
     if with_attempts(found) != found:
         spark.stop()
         spark = builder.master(with_attempts(found)).getOrCreate()
+    if spark.conf.get("spark.log.level", None) is None:
+        # Else a line is logged whenever a wait for files is longer than a trigger.
+        spark.sparkContext.setLogLevel("ERROR")
     try:
         yield spark
     finally:
