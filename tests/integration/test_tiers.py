@@ -631,6 +631,39 @@ def test_a_put_that_takes_longer_than_the_lease_is_committed_all_the_same(
             assert read_log(log, "t") == list(range(10))
 
 
+@pytest.mark.parametrize(("bytes_max", "at_once"), [(1, 1), (1 << 30, 3)])
+def test_no_more_is_merged_at_once_than_there_is_room_for(
+    server: RunningServer,
+    client: flight.FlightClient,
+    new_topic_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+    bytes_max: int,
+    at_once: int,
+) -> None:
+    monkeypatch.setattr(tiering, "MERGING_BYTES_MAX", bytes_max)
+    for number in range(3):
+        create_topic(client, f"{new_topic_id}-{number}", FIELDS)
+        push_small(client, f"{new_topic_id}-{number}", 5)
+        config = {"tier_after_ms": 0}
+        act(client, "alter-topic", topic=f"{new_topic_id}-{number}", config=config)
+    objects = server.server.log.storage.remote.objects
+    put, together = objects.put, threading.Barrier(at_once)
+    running: list[str] = []
+    most = 0
+
+    def put_together(name: str, parts: Any) -> None:
+        nonlocal most
+        running.append(name)
+        most = max(most, len(running))
+        together.wait(60)
+        put(name, parts)
+        running.remove(name)
+
+    objects.put = put_together
+    assert act(client, "maintain")["pages_merged"] == 15
+    assert most == at_once
+
+
 def test_a_partition_whose_segment_is_put_slowly_holds_up_no_other(
     server: RunningServer, client: flight.FlightClient, new_topic_id: str
 ) -> None:

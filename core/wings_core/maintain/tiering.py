@@ -11,14 +11,15 @@ each message is in one place, and the pages that are left are due again.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 
 from wings_core.fetch.pages import PageReader, timestamp_column
 from wings_core.maintain.leases import HeldLease
-from wings_core.maintain.plan import Group, find_due, parts_of_rows
+from wings_core.maintain.plan import SEGMENT_BYTES_MAX, Group, find_due, parts_of_rows
 from wings_core.maintain.report import MaintenanceReport
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.metadata.maintenance import Maintenance
@@ -38,6 +39,10 @@ COMMIT_SECONDS_MAX = 600.0
 
 REPLACED_PAGES = 1_000
 """Pages replaced in one metadata transaction, about, so that pushes never wait long for it."""
+
+MERGING_BYTES_MAX = SEGMENT_BYTES_MAX
+"""Stored bytes of the pages that become segments at the same time, about: those are made in memory.
+One segment is always made."""
 
 _Replacement = tuple[list[Location], list[Location]]
 """Pages, and those that take their place."""
@@ -74,6 +79,9 @@ class Tiering:
         self._clock = clock
         self._settled: Lru[tuple[str, Partition], int] = Lru(SETTLED_MAX)
         self._compressing = threading.Lock()
+        """Nothing else is locked under it."""
+        self._merging_bytes = 0
+        self._merging_changed = threading.Condition()
         """Nothing else is locked under it."""
 
     def after_ms(self, topic: Topic) -> int | None:
@@ -119,11 +127,36 @@ class Tiering:
             Whether more may be due.
         """
         while pages := self.due(topic, state):
-            if not self._move(topic, state.partition, pages, held, report):
-                return False
+            with self._room(sum(page.address.length for page in pages)) as has_room:
+                if not has_room:
+                    return True
+                if not self._move(topic, state.partition, pages, held, report):
+                    return False
             if time.monotonic() >= until:
                 return True
         return False
+
+    @contextmanager
+    def _room(self, size: int) -> Generator[bool]:
+        """Take part in what all segments under way may hold; False where there is no room for long.
+
+        Args:
+            size: Of the pages, in stored bytes.
+        """
+
+        def has_room() -> bool:
+            return not self._merging_bytes or self._merging_bytes + size <= MERGING_BYTES_MAX
+
+        with self._merging_changed:
+            if not self._merging_changed.wait_for(has_room, COMMIT_SECONDS_MAX):
+                size = 0
+            self._merging_bytes += size
+        try:
+            yield size > 0
+        finally:
+            with self._merging_changed:
+                self._merging_bytes -= size
+                self._merging_changed.notify_all()
 
     def _move(
         self,

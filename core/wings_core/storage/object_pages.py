@@ -35,6 +35,10 @@ AHEAD_BYTES_ALL = 128 * 1024 * 1024
 READERS = 8
 """Threads that read ahead, for all scans of a store together."""
 
+DECODERS = 2
+"""Threads that decode ahead, for all scans of a store together: they never wait for the store, as
+all readers may. pyarrow decodes the columns of each page in threads of its own."""
+
 DECODED_AHEAD = 2
 """Compressed pages that are decoded while the reader is busy with the one before, for each scan."""
 
@@ -61,6 +65,7 @@ class ObjectPages:
         self._lock = threading.Lock()
         """Of the two; nothing else is locked under it."""
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="wings-page-reader")
+        self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="wings-page-decoder")
 
     def read(
         self,
@@ -124,6 +129,7 @@ class ObjectPages:
     def close(self) -> None:
         """Stop reading ahead; scans under way end with Unavailable."""
         self._readers.shutdown(wait=True, cancel_futures=True)
+        self._decoders.shutdown(wait=True)
 
     def _begin(
         self,
@@ -259,7 +265,7 @@ class ObjectPages:
         if held is None or not held.is_compressed or len(step.group) == 1:
             return read
         try:
-            return self._readers.submit(read).result
+            return self._decoders.submit(read).result
         except RuntimeError:
             return read  # The server is stopping.
 
