@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """A local session of two cores; starting it takes seconds, so all tests share it."""
-    from wings_spark.testing import QUICK_JAVA, local_session
+    from wings_spark.testing import QUICK, local_session
 
     on_ctrl_c = signal.getsignal(signal.SIGINT)
-    with local_session(settings=QUICK_JAVA, attempts=2) as session:
+    with local_session(settings=QUICK, attempts=2) as session:
         # PySpark's own handler asks Java first, in tests of other things than Spark too.
         signal.signal(signal.SIGINT, on_ctrl_c)
         yield session

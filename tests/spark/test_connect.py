@@ -18,7 +18,7 @@ PROGRAM = """
 import json, sys, tempfile
 
 import wings_spark
-from wings_spark.testing import QUICK_JAVA, SETTINGS, find_java, use_this_python
+from wings_spark.testing import QUICK, SETTINGS, find_java, use_this_python
 
 find_java()
 use_this_python()
@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 
 endpoint, topic, copy = sys.argv[1:]
 builder = SparkSession.builder.remote("local[2]")
-for name, value in (SETTINGS | QUICK_JAVA).items():
+for name, value in (SETTINGS | QUICK).items():
     builder = builder.config(name, value)
 spark = builder.getOrCreate()
 wings_spark.register(spark)

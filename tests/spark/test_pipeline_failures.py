@@ -1,11 +1,10 @@
-"""`examples/spark_pipeline.py` in one session: alone, and failing at every step of a batch.
+"""`examples/spark_pipeline.py` in one session, failing at every step of a batch.
 
 What is killed, not failed, is in `test_pipeline_crashes`; that takes a start of Spark each time.
 """
 
 import contextlib
 import importlib
-import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,22 +147,3 @@ def test_a_pipeline_that_fails_at_every_step_writes_what_an_undisturbed_one_does
                 assert not (faults.commits / str(batch)).exists()
         example.run(spark, server.flight, "failed", checkpoint, BATCH_ROWS)
         assert rows_of(client, "failed") == expected
-
-
-def test_the_example_runs_on_a_server_of_its_own(
-    spark: "SparkSession",
-    example: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    # All sessions of a process are one, and others go on with it.
-    monkeypatch.setattr(example, "local_session", lambda: contextlib.nullcontext(spark))
-    arguments = ["--rows", "3000", "--batch-rows", "2000"]
-    monkeypatch.setattr(sys, "argv", ["spark_pipeline.py", *arguments])
-    example.main()
-    said = capsys.readouterr().out
-    assert "started a server" in said
-    assert "pushed 3,000 flights" in said
-    assert "batch 1: read 1,000 flights" in said
-    assert "the topic delays holds" in said
-    assert "stopped the server" in said
