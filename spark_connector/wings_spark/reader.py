@@ -18,6 +18,7 @@ from wings_spark.positions import batch_ranges
 from wings_spark.ranges import Range, RangePartition, split
 from wings_spark.read_range import RangeReader, both
 from wings_spark.subscription import Subscription
+from wings_spark.worker import leave_out_what_is_loaded
 
 
 class WingsReader(DataSourceReader):
@@ -32,6 +33,7 @@ class WingsReader(DataSourceReader):
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        leave_out_what_is_loaded()
         self.options = options
         self.schema = schema
         with wings_client.connect(options.endpoint) as client:

@@ -1,4 +1,4 @@
-"""The examples of Spark in the session of all tests; `test_pipeline_crashes` runs one as a process."""
+"""The examples of Spark in the tests' session; `test_pipeline_crashes` runs one as a process."""
 
 import contextlib
 import importlib
@@ -41,7 +41,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def test_an_example_teaches_itself(
     run: Run, example: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         run(example, "--help")
     text = capsys.readouterr().out
     assert "--endpoint" in text

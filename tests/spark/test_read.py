@@ -1,7 +1,9 @@
 import contextlib
+import gc
 import io
 import json
 import math
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -15,6 +17,7 @@ from pyspark.errors import PySparkException
 import wings_spark
 from wings_client import Client
 from wings_server.testing import RunningServer
+from wings_spark.worker import leave_out_what_is_loaded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -315,3 +318,18 @@ def test_register_sets_what_the_user_has_not_set_and_warns_of_lz4(spark: "SparkS
     session.conf.set("spark.sql.execution.arrow.compression.codec", "lz4")
     with pytest.warns(UserWarning, match="lz4"):
         wings_spark.register(session)
+
+
+def test_workers_leave_what_they_have_loaded_out_of_garbage_collections_and_users_do_not(
+    spark: "SparkSession",
+) -> None:
+    def left_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            leave_out_what_is_loaded()
+            yield pa.record_batch({"objects": [gc.get_freeze_count()]})
+
+    before = gc.get_freeze_count()
+    leave_out_what_is_loaded()
+    assert gc.get_freeze_count() == before
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(left_out, "objects long").collect()
+    assert row["objects"] > 10_000
