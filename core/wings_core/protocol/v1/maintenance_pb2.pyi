@@ -276,7 +276,7 @@ class ListTierStatesResponse(_message.Message):
     next_page_token: _builtins.str
     @_builtins.property
     def tier_states(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierState]:
-        """By partition, and within one the hot tier first."""
+        """Within a page by partition, and of one the hot tier first; pages as of partition states."""
 
     def __init__(
         self,

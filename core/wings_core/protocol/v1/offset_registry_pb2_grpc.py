@@ -116,7 +116,7 @@ class OffsetRegistryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPartitionStates(self, request, context):
-        """By value.
+        """Within a page by value; pages follow each other in the order of the values' JSON texts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,7 +138,7 @@ class OffsetRegistryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListConsumerOffsets(self, request, context):
-        """By topic and partition.
+        """Within a page by topic and partition; pages as of partition states.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

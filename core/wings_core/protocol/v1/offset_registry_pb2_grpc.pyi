@@ -44,7 +44,7 @@ class OffsetRegistryServiceStub:
     """
     GetPartitionState: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.GetPartitionStateRequest, _offset_registry_pb2.PartitionState]
     ListPartitionStates: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.ListPartitionStatesRequest, _offset_registry_pb2.ListPartitionStatesResponse]
-    """By value."""
+    """Within a page by value; pages follow each other in the order of the values' JSON texts."""
     OffsetForTimestamp: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.OffsetForTimestampRequest, _offset_registry_pb2.OffsetForTimestampResponse]
     """The first message at or after a time, else the next offset. Where it is in a merged page, the
     first offset of that page: the times of its messages are in the page.
@@ -52,7 +52,7 @@ class OffsetRegistryServiceStub:
     CommitOffsets: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.CommitOffsetsRequest, _offset_registry_pb2.CommitOffsetsResponse]
     """Remembers where a named consumer reads on, all entries or none."""
     ListConsumerOffsets: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.ListConsumerOffsetsRequest, _offset_registry_pb2.ListConsumerOffsetsResponse]
-    """By topic and partition."""
+    """Within a page by topic and partition; pages as of partition states."""
     ListConsumers: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.ListConsumersRequest, _offset_registry_pb2.ListConsumersResponse]
     """By name."""
     Purge: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.PurgeRequest, _offset_registry_pb2.PurgeResponse]
@@ -75,7 +75,7 @@ class OffsetRegistryServiceAsyncStub(OffsetRegistryServiceStub):
     """
     GetPartitionState: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.GetPartitionStateRequest, _offset_registry_pb2.PartitionState]  # type: ignore[assignment]
     ListPartitionStates: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.ListPartitionStatesRequest, _offset_registry_pb2.ListPartitionStatesResponse]  # type: ignore[assignment]
-    """By value."""
+    """Within a page by value; pages follow each other in the order of the values' JSON texts."""
     OffsetForTimestamp: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.OffsetForTimestampRequest, _offset_registry_pb2.OffsetForTimestampResponse]  # type: ignore[assignment]
     """The first message at or after a time, else the next offset. Where it is in a merged page, the
     first offset of that page: the times of its messages are in the page.
@@ -83,7 +83,7 @@ class OffsetRegistryServiceAsyncStub(OffsetRegistryServiceStub):
     CommitOffsets: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.CommitOffsetsRequest, _offset_registry_pb2.CommitOffsetsResponse]  # type: ignore[assignment]
     """Remembers where a named consumer reads on, all entries or none."""
     ListConsumerOffsets: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.ListConsumerOffsetsRequest, _offset_registry_pb2.ListConsumerOffsetsResponse]  # type: ignore[assignment]
-    """By topic and partition."""
+    """Within a page by topic and partition; pages as of partition states."""
     ListConsumers: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.ListConsumersRequest, _offset_registry_pb2.ListConsumersResponse]  # type: ignore[assignment]
     """By name."""
     Purge: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.PurgeRequest, _offset_registry_pb2.PurgeResponse]  # type: ignore[assignment]
@@ -127,7 +127,7 @@ class OffsetRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_registry_pb2.ListPartitionStatesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_registry_pb2.ListPartitionStatesResponse, _abc.Awaitable[_offset_registry_pb2.ListPartitionStatesResponse]]:
-        """By value."""
+        """Within a page by value; pages follow each other in the order of the values' JSON texts."""
 
     @_abc_1.abstractmethod
     def OffsetForTimestamp(
@@ -153,7 +153,7 @@ class OffsetRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_registry_pb2.ListConsumerOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_registry_pb2.ListConsumerOffsetsResponse, _abc.Awaitable[_offset_registry_pb2.ListConsumerOffsetsResponse]]:
-        """By topic and partition."""
+        """Within a page by topic and partition; pages as of partition states."""
 
     @_abc_1.abstractmethod
     def ListConsumers(
