@@ -12,6 +12,9 @@ LONG = 30.0
 SYNC = b"S\x00\x00\x00\x04"
 """A message of PostgreSQL's protocol."""
 
+OUTCOME = b"INSERT INTO outcomes"
+"""The statement before a COMMIT."""
+
 Cut = Literal["before", "after", "delayed"]
 
 
@@ -47,6 +50,11 @@ class CommitProxy:
                 server = socket.create_connection(("127.0.0.1", self._target))
                 _Pair(self, client, server).start()
 
+    @property
+    def delays(self) -> bool:
+        """Whether the next COMMIT is to come late."""
+        return self._armed == "delayed"
+
     def take(self) -> Cut | None:
         """Return how the connection whose COMMIT was seen is to be cut, if it is."""
         armed, self._armed = self._armed, None
@@ -71,6 +79,13 @@ class _Pair:
     def _requests(self) -> None:
         with contextlib.suppress(OSError):
             while data := self._client.recv(1 << 16):
+                while self._proxy.delays and OUTCOME in data and b"COMMIT" not in data:
+                    # It came in two pieces: what goes before a COMMIT that comes late would already
+                    # hold up whoever asks for the outcome.
+                    rest = self._client.recv(1 << 16)
+                    if not rest:
+                        break
+                    data += rest
                 cut = self._proxy.take() if b"COMMIT" in data else None
                 if cut == "before":
                     break

@@ -15,7 +15,7 @@ from fix_postgres import PASSWORD, PostgresServer, empty_schema
 from postgres_proxy import CommitProxy, Cut, through
 
 from wings_core.errors import Internal, InvalidArgument, TopicNotFound, Unavailable
-from wings_core.metadata.postgres import PostgresMetadata, connections
+from wings_core.metadata.postgres import PostgresMetadata, connections, database
 from wings_core.metadata.postgres.listener import Listener
 from wings_core.model import Position, Topic
 from wings_core.names import DEFAULT_NAMESPACE
@@ -78,6 +78,19 @@ def test_a_commit_that_comes_after_its_outcome_was_asked_for_has_no_effect(
         (result,) = commit.result(LONG)
         assert [got.start_offset for got in accepted(result)] == [0]
         assert offsets_of(metadata.registry, topic, A) == [(0, 1)]
+
+
+def test_an_outcome_that_cannot_be_found_out_is_told_as_such(
+    schema: str, proxy: CommitProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "OUTCOME_SECONDS_MAX", 0.0)
+    with PostgresMetadata(through(proxy), schema=schema) as metadata:
+        topic = metadata.admin.create_topic(NAME, SCHEMA)
+        proxy.close()  # To connections that come; those that are there go on.
+        proxy.arm("after")
+        with pytest.raises(Unavailable, match="not known whether") as caught:
+            metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 1})])
+    assert caught.value.facts["in_doubt"] is True
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])
