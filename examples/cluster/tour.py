@@ -67,7 +67,7 @@ def look_into_the_bucket(hot: str) -> None:
     else:
         raise AssertionError("an object was overwritten")
     kilobytes = sum(folio.size for folio in folios) / 1e3
-    say(f"they are in {len(folios)} objects, {kilobytes:,.0f} kB, at {hot}; {refused}")
+    say(f"at {hot} there are now {kilobytes:,.0f} kB, in objects: {len(folios)}; {refused}")
 
 
 def wake_a_long_poll(cluster: Cluster) -> None:
