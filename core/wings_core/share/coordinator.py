@@ -4,7 +4,6 @@ A call that waits for messages hears of commits by the registry's watch, of rele
 of its own, and looks again by itself when a lock expires or a delay ends.
 """
 
-import itertools
 import logging
 import random
 import threading
@@ -16,7 +15,6 @@ from wings_core.contracts.tickets import TimestampOffset
 from wings_core.errors import (
     GroupNotFound,
     InvalidArgument,
-    OffsetOutOfRange,
     Unavailable,
     WingsError,
 )
@@ -24,6 +22,7 @@ from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import PartitionState, Position, Topic
 from wings_core.partitions import Partition
+from wings_core.share.acquisition import LOAD_PARTITIONS_MAX, Acquisition, shorter
 from wings_core.share.clock import Clock, MonotonicClock
 from wings_core.share.core import Bounds, CoordinatorCore
 from wings_core.share.interfaces import DeadLetters, HoldReplica, LeaseEntry
@@ -40,14 +39,10 @@ from wings_core.share.model import (
 )
 from wings_core.share.quorum import HoldQuorum
 from wings_core.share.settle import not_held
-from wings_core.share.throttle import is_throttled
-from wings_core.share.topic_partitions import PARTITIONS_SECONDS, TopicPartitions
+from wings_core.share.topic_partitions import TopicPartitions
 from wings_core.share.votes import Known
 from wings_core.share.watching import FindGroup, Watchers
 from wings_core.times import Deadline
-
-LOAD_PARTITIONS_MAX = 256
-"""Partitions whose state is read from the replicas at a time."""
 
 MAINTENANCE_SECONDS = 1.0
 """How often what expired at the delivery limit is looked for."""
@@ -97,10 +92,10 @@ class Coordinator:
         self._runner = Runner(links)
         self._registry = registry
         self._partitions = TopicPartitions(registry)
+        self._acquisition = Acquisition(self._core, self._runner, registry, self._partitions)
         self._find_offset = find_offset or _in_registry(registry)
         self._lock = threading.Lock()
         self._groups: dict[str, ShareGroup] = {}
-        self._turns = itertools.count()
         self._stopped = threading.Event()
         self._maintenance: threading.Thread | None = None
 
@@ -174,7 +169,7 @@ class Coordinator:
                         or len(self._partitions.states(group.topic, partition)) != partitions
                     ):
                         break  # What is new is to be watched as well.
-                    cancel.wake.wait(_shorter(deadline.remaining(), acquired.again_after_seconds))
+                    cancel.wake.wait(shorter(deadline.remaining(), acquired.again_after_seconds))
                     cancel.check()
         return list(acquired.ranges)
 
@@ -192,10 +187,7 @@ class Coordinator:
         assert messages_max >= 1
         assert rows_max >= 1
         group = self._check(group)
-        ranges = self._acquire_from(group, member, partition, messages_max, rows_max)
-        if not ranges and self._partitions.forget(group.topic, partition):
-            ranges = self._acquire_from(group, member, partition, messages_max, rows_max)
-        return Acquired(tuple(ranges), None if ranges else self._again(group, partition))
+        return self._acquisition.now(group, member, partition, messages_max, rows_max)
 
     @contextmanager
     def watch(
@@ -292,75 +284,6 @@ class Coordinator:
             self._core.forget(group)
             self._groups.pop(group.uuid, None)
 
-    def _acquire_from(
-        self,
-        group: ShareGroup,
-        member: str,
-        partition: Partition | None,
-        messages_max: int,
-        rows_max: int,
-    ) -> list[LeasedRange]:
-        states = self._partitions.states(group.topic, partition)
-        turn = next(self._turns) % len(states) if states else 0  # No partition is always last.
-        ranges: list[LeasedRange] = []
-        for number, state in enumerate(ordered := states[turn:] + states[:turn]):
-            if state.next_offset == 0:
-                continue  # Any value can be asked for: nothing is kept of what was never written.
-            bounds = Bounds(state.log_start_offset, state.next_offset)
-            taken = sum(leased.messages for leased in ranges)
-            if taken >= min(messages_max, rows_max):
-                break
-            try:
-                if not self._core.is_loaded(group, state.partition):
-                    some = ordered[number : number + LOAD_PARTITIONS_MAX]
-                    self._runner.run(self._core.load(group, [each.partition for each in some]))
-                if self._core.look(group, state.partition, bounds) != 0:
-                    continue
-                ranges += self._runner.run(
-                    self._core.acquire(
-                        group,
-                        state.partition,
-                        bounds,
-                        member,
-                        messages_max - taken,
-                        rows_max - taken,
-                        self._batch_end(group, state.partition),
-                        alone=not ranges,
-                    )
-                )
-            except WingsError:
-                if not ranges:
-                    raise
-                break  # What was handed out must reach its worker.
-            limit = group.config.delivery_limit
-            if ranges and is_throttled(ranges[-1].delivery_count - 1, limit):
-                break
-        return ranges
-
-    def _batch_end(self, group: ShareGroup, partition: Partition) -> Callable[[int], int] | None:
-        if group.config.acquire_mode != "batch_optimized":
-            return None
-
-        def batch_end(offset: int) -> int:
-            try:
-                located = self._registry.locate(group.topic.uuid, partition, offset, 1)
-            except OffsetOutOfRange:
-                return offset  # Retention has just passed it.
-            return located.locations[0].end_offset if located.locations else offset
-
-        return batch_end
-
-    def _again(self, group: ShareGroup, partition: Partition | None) -> float | None:
-        again = None
-        if partition is None and group.topic.partition_key is not None:
-            again = PARTITIONS_SECONDS
-        for state in self._partitions.states(group.topic, partition):
-            if state.next_offset == 0:
-                continue  # A commit is heard of.
-            bounds = Bounds(state.log_start_offset, state.next_offset)
-            again = _shorter(again, self._core.look(group, state.partition, bounds))
-        return again
-
     def _acknowledge_partition(
         self,
         group: ShareGroup,
@@ -397,12 +320,6 @@ class Coordinator:
                         _logger.info("nothing was given up of %s: %s", group.name, error.message)
                     except Exception:
                         _logger.exception("giving up messages of %s failed", group.name)
-
-
-def _shorter(one: float | None, other: float | None) -> float | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
 
 
 def _describe(log: PartitionState, known: Known) -> SharePartitionState:

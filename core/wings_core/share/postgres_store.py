@@ -10,44 +10,23 @@ until all is loaded again, in a transaction that waits for the row of the lease,
 writes has locked: so what was on its way is over by then, whatever became of it.
 """
 
-import logging
-import threading
-import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, LiteralString
-from uuid import uuid4
 
 import psycopg
 from psycopg import sql
 
-from wings_core.errors import Unavailable, WingsError
 from wings_core.metadata.postgres.connections import Connection, Connections
-from wings_core.metadata.postgres.faults import discard, translated
 from wings_core.metadata.postgres.migrations import Migrations, step
 from wings_core.partitions import Partition
-from wings_core.share.asking import ASK_SECONDS
 from wings_core.share.model import ShareKey
+from wings_core.share.postgres_lease import LEASE_SECONDS, PostgresLease, Session, told_of_holds
 from wings_core.share.store import Mark, PartitionWrite, Row, StoredPartition
 from wings_core.times import now_us
 
 SCHEMA = "wings_holds"
 """The schema of a replica that is given no other: each replica has one of its own."""
-
-LEASE_SECONDS = 10.0
-"""How long a process that is gone keeps others from taking over."""
-
-MARGIN_SECONDS = ASK_SECONDS + 1.0
-"""A lease is over here so much earlier than at the server: an answer on its way arrives before."""
-
-RENEWALS = 5
-"""How often a lease is renewed while it is valid."""
-
-CALL_SECONDS_MAX = 5.0
-"""How long the server may take for one transaction before its connection is broken off."""
-
-CLAIM_PAUSE_SECONDS = 0.2
-"""How often it is asked whether the lease of another process is over."""
 
 _INITIAL: Sequence[LiteralString] = (
     """
@@ -99,40 +78,6 @@ _INITIAL: Sequence[LiteralString] = (
 MIGRATIONS: Migrations = (_INITIAL,)
 """Each brings the schema from the version before it (its index) to the next."""
 
-_logger = logging.getLogger(__name__)
-
-
-class _Session:
-    """One connection, opened when it is first needed and again after it broke."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-        self._connection: Connection | None = None
-
-    @contextmanager
-    def transaction(self) -> Generator[Connection]:
-        """Run the block in one durable transaction, which is undone if anything raises.
-
-        Raises:
-            psycopg.Error: The server failed, or cannot be reached.
-        """
-        if self._connection is None:
-            self._connection = self._connections.open()
-        try:
-            with (
-                self._connections.watchdog.guarding(self._connection, CALL_SECONDS_MAX),
-                self._connection.transaction(),
-            ):
-                yield self._connection
-        except psycopg.Error:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Close the connection, which ends its transaction."""
-        connection, self._connection = self._connection, None
-        discard(connection)
-
 
 class PostgresHoldStore:
     """A `HoldStore` in a schema of PostgreSQL, which this process owns until it is closed.
@@ -157,32 +102,25 @@ class PostgresHoldStore:
         claim_seconds: float = 2 * LEASE_SECONDS,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
-        assert lease_seconds > MARGIN_SECONDS
         self._schema = schema
-        self._token = uuid4()
-        self._lease_seconds = lease_seconds
         self._connections = Connections(url, schema)
-        self._session = _Session(self._connections)
-        self._renewals = _Session(self._connections)
+        self._session = Session(self._connections)
+        self._lease = PostgresLease(self._connections, lease_seconds)
         self._ids: dict[ShareKey, int] = {}
-        self._valid_until = 0.0
-        self._lost = False
         self._stale = False
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="wings-holds-lease", daemon=True)
+        self._closed = False
         try:
-            with _told_of_holds():
+            with told_of_holds():
                 self._migrate()
-                self._claim(claim_seconds)
+                self._lease.claim(claim_seconds)
         except BaseException:
-            self._disconnect()
+            self.abandon()
             raise
-        self._thread.start()
 
     @property
     def is_lost(self) -> bool:
         """Whether another process has taken over; this object is of no use any more."""
-        return self._lost
+        return self._lease.is_lost
 
     @property
     def is_stale(self) -> bool:
@@ -195,14 +133,11 @@ class PostgresHoldStore:
         Raises:
             Unavailable: It is over, or cannot be renewed at the moment.
         """
-        if self._lost:
-            raise self._taken_over()
-        if time.monotonic() >= self._valid_until:
-            raise Unavailable("this replica cannot reach PostgreSQL, where its tombstones are")
+        self._lease.check()
 
     def load(self) -> list[StoredPartition]:
         """Return all partitions; called before anything is written, and when `is_stale`."""
-        with _told_of_holds(), self._owned() as connection:
+        with told_of_holds(), self._owned() as connection:
             finished = _ranges(connection, "finished")
             counts = _ranges(connection, "counts")
             rows = connection.execute(
@@ -221,7 +156,7 @@ class PostgresHoldStore:
 
     def marks(self) -> dict[str, Mark]:
         """Return the marks of all groups, by UUID."""
-        with _told_of_holds(), self._owned() as connection:
+        with told_of_holds(), self._owned() as connection:
             rows = connection.execute(
                 "SELECT group_uuid, boot_id, expires_at, ttl_seconds FROM marks"
             ).fetchall()
@@ -266,22 +201,13 @@ class PostgresHoldStore:
 
     def close(self) -> None:
         """Give the lease back, and close the connections; does nothing the second time."""
-        if self._stopped.is_set():
-            return
-        self._stop_renewing()
-        try:
-            with self._session.transaction() as connection:
-                connection.execute(
-                    "UPDATE owner SET token = NULL, expires_at = '-infinity' WHERE token = %s",
-                    (self._token,),
-                )
-        except psycopg.Error as error:
-            _logger.warning("its lease ends by itself: %s", _of_holds(translated(error)).message)
-        self._disconnect()
+        if not self._closed:
+            self._lease.release()
+            self._disconnect()
 
     def abandon(self) -> None:
         """Close the connections and leave the lease as it is, as a crash does."""
-        self._stop_renewing()
+        self._lease.abandon()
         self._disconnect()
 
     # Inside.
@@ -290,17 +216,12 @@ class PostgresHoldStore:
     def _owned(self) -> Generator[Connection]:
         """Run the block in a transaction that keeps others from the lease, and its late writes."""
         with self._session.transaction() as connection:
-            row = connection.execute(
-                "SELECT 1 FROM owner WHERE token = %s FOR UPDATE", (self._token,)
-            ).fetchone()
-            if row is None:
-                self._lost = True
-                raise self._taken_over()
+            self._lease.lock(connection)
             yield connection
 
     @contextmanager
     def _writing(self) -> Generator[Connection]:
-        with _told_of_holds():
+        with told_of_holds():
             try:
                 with self._owned() as connection:
                     yield connection
@@ -314,74 +235,10 @@ class PostgresHoldStore:
             with self._session.transaction() as connection:
                 more = step(connection, self._schema, now_us(), MIGRATIONS)
 
-    def _claim(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while not self._try_lease("expires_at <= clock_timestamp()", self._session):
-            if time.monotonic() + CLAIM_PAUSE_SECONDS > until:
-                raise Unavailable(
-                    f"the holds in the schema {self._schema!r} are those of another process that "
-                    "serves them: each replica needs a schema of its own"
-                )
-            self._stopped.wait(CLAIM_PAUSE_SECONDS)
-
-    def _try_lease(self, condition: LiteralString, session: _Session) -> bool:
-        """Begin the lease anew if a condition holds; return whether it does."""
-        sent = time.monotonic()
-        with session.transaction() as connection:
-            row = connection.execute(
-                sql.SQL(
-                    "UPDATE owner SET token = %(token)s, "
-                    "expires_at = clock_timestamp() + make_interval(secs => %(seconds)s) "
-                    "WHERE id = 1 AND {} RETURNING 1"
-                ).format(sql.SQL(condition)),
-                {"token": self._token, "seconds": self._lease_seconds},
-            ).fetchone()
-        if row is not None:
-            self._valid_until = sent + self._lease_seconds - MARGIN_SECONDS
-        return row is not None
-
-    def _renew(self) -> None:
-        seconds = (self._lease_seconds - MARGIN_SECONDS) / RENEWALS
-        while not self._lost and not self._stopped.wait(seconds):
-            try:
-                self._lost = not self._try_lease("token = %(token)s", self._renewals)
-            except psycopg.Error as error:
-                _logger.warning(
-                    "its lease is not renewed: %s", _of_holds(translated(error)).message
-                )
-        if self._lost:
-            _logger.error("%s", self._taken_over().message)
-
-    def _taken_over(self) -> Unavailable:
-        return Unavailable(
-            f"another process has taken over the holds in the schema {self._schema!r}"
-        )
-
-    def _stop_renewing(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-        self._valid_until = 0.0
-
     def _disconnect(self) -> None:
+        self._closed = True
         self._session.close()
-        self._renewals.close()
         self._connections.close()
-
-
-@contextmanager
-def _told_of_holds() -> Generator[None]:
-    """Raise the server's errors as ours; what they share with metadata's says whose they are."""
-    try:
-        yield
-    except psycopg.Error as error:
-        raise _of_holds(translated(error)) from error
-    except WingsError as error:
-        raise _of_holds(error) from error
-
-
-def _of_holds(error: WingsError) -> WingsError:
-    message = error.message.replace("the metadata", "metadata")
-    return type(error)(message.replace("metadata", "the store of holds"), **error.facts)
 
 
 def _ranges(connection: Connection, table: LiteralString) -> Mapping[int, list[Row]]:

@@ -9,6 +9,7 @@ All methods but the constructor are procedures; see `steps`.
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import cast
 
 from wings_core.errors import Unavailable, WingsError
@@ -134,6 +135,7 @@ class HoldQuorum:
         """Give back what leases hold; returns what became of each entry, in their order."""
         answers = yield from self._asker.ask_all(ReleaseRequest(key, tuple(entries)), {Outcome.OK})
         votes = count_votes(parts_of(answers))
+        yield from self._repair_in_passing(key, votes)
         verdicts: list[Verdict] = []
         at = 0
         for entry in entries:
@@ -256,6 +258,21 @@ class HoldQuorum:
             return Verdict.UNKNOWN
         return Verdict.REFUSED
 
+    def _short(self, votes: Sequence[Vote]) -> list[OffsetRange]:
+        """Return what some replica has a tombstone of, and no majority."""
+        return [
+            OffsetRange(vote.first, vote.last)
+            for vote in votes
+            if 0 < len(vote.replicas(Outcome.TOMB)) < self.majority
+        ]
+
+    def _repair_in_passing(self, key: ShareKey, votes: Sequence[Vote]) -> Steps[None]:
+        """Bring tombstones that were seen to a majority; whoever sees them next tries again."""
+        short = self._short(votes)
+        if short:
+            with suppress(Unavailable):
+                yield from self.repair(key, short)
+
     def _repair_seen(
         self,
         key: ShareKey,
@@ -263,11 +280,7 @@ class HoldQuorum:
         ranges: Sequence[OffsetRange],
         lease: Lease,
     ) -> Steps[None]:
-        short = [
-            OffsetRange(vote.first, vote.last)
-            for vote in entombed
-            if len(vote.replicas(Outcome.TOMB)) < self.majority
-        ]
+        short = self._short(entombed)
         if short:
             try:
                 yield from self.repair(key, short)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wings_core.share import partition as module
+from wings_core.share import cells as module
 from wings_core.share.model import Lease
 from wings_core.share.partition import SharePartition
 

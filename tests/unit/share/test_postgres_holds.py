@@ -2,21 +2,25 @@
 
 from collections.abc import Generator
 from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 from fix_postgres import PASSWORD, PostgresServer
 from fix_share import HandClock, PostgresHolds
 from postgres_proxy import CommitProxy, Cut, through
+from pydantic import SecretStr
 
-from wings_core.errors import Internal, Unavailable
+from wings_core.errors import Internal, InvalidArgument, Unavailable
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share import postgres_store, standby
+from wings_core.share import postgres_lease, standby
 from wings_core.share.interfaces import LeaseEntry, Outcome
 from wings_core.share.model import Lease, OffsetRange, ShareKey
 from wings_core.share.postgres_store import PostgresHoldStore
 from wings_core.share.replica import Replica
 from wings_core.share.standby import StandbyReplica
 from wings_core.times import Deadline
+from wings_server.holds.process import HoldServer
+from wings_server.settings import Address, HoldSettings, load
 
 KEY = ShareKey("group", "topic", UNPARTITIONED)
 MINE = Lease("c", 1, "m")
@@ -71,7 +75,7 @@ def test_a_tombstone_whose_answer_is_lost_is_read_again_and_holds_stay(
 def test_a_write_that_arrives_late_is_over_when_all_is_read_again(
     postgres_holds: PostgresHolds, proxy: CommitProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_store, "CALL_SECONDS_MAX", 1.0)
+    monkeypatch.setattr(postgres_lease, "CALL_SECONDS_MAX", 1.0)
     with closing(Replica(postgres_holds.open(url=through(proxy)), HandClock())) as replica:
         hold(replica, 0, 9)
         proxy.arm("delayed")
@@ -99,7 +103,7 @@ def test_another_process_waits_for_the_lease_and_is_refused_while_it_lasts(
 def test_a_lease_is_renewed_and_taken_over_when_its_owner_is_gone(
     postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_store, "MARGIN_SECONDS", 0.5)
+    monkeypatch.setattr(postgres_lease, "MARGIN_SECONDS", 0.5)
     owner = postgres_holds.open(lease_seconds=2.0)
     begun = postgres_holds.lease_ends()
     deadline = Deadline.after(30)
@@ -166,6 +170,32 @@ def test_a_standby_that_was_taken_over_becomes_one_again(
             with pytest.raises(Unavailable, match="another process"):
                 start_of(first)
         assert start_of(first) == 0
+
+
+def test_a_replica_is_served_from_postgresql_alone_and_outlives_a_restart(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    settings = HoldSettings(
+        data_dir=tmp_path / "data",
+        holds_url=SecretStr(postgres.new_database()),
+        listen=Address("127.0.0.1", 0),
+    )
+    for first in (0, 4):
+        server = HoldServer(settings)
+        server.start()
+        try:
+            assert start_of(server.replica) == first
+            hold(server.replica, first, first + 3)
+            finish(server.replica, first, first + 3)
+        finally:
+            server.stop()
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("schema", ["", "Wings", "a-b", "x" * 64])
+def test_a_schema_that_cannot_be_is_refused_by_its_flag(schema: str) -> None:
+    with pytest.raises(InvalidArgument, match="--holds-schema"):
+        load(None, {"holds_schema": schema}, HoldSettings)
 
 
 def test_a_schema_of_a_newer_version_is_refused(postgres_holds: PostgresHolds) -> None:
