@@ -22,7 +22,7 @@ import os
 import re
 import secrets
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, Self
 
@@ -35,7 +35,7 @@ NAMES_SHOWN_MAX = 3
 """How many entries of a foreign directory an error names."""
 
 _FORMAT = "FORMAT"
-_FORMAT_NEW = "FORMAT.new"
+_FORMAT_NEW = re.compile(r"FORMAT\.(?:[0-9a-f]+\.)?new", re.ASCII)
 _LOCK = "LOCK"
 _METADATA_LOCK = "METADATA.LOCK"
 _STORE = "STORE"
@@ -44,6 +44,9 @@ _HOT = "HOT"
 _REMOTE = "REMOTE"
 """Where old pages go, if that is not the directory itself."""
 _FORMAT_TEXT = re.compile(r"wings data directory, format (\d{1,9})\n", re.ASCII)
+
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
+"""How a file system says that it has no hard links."""
 
 _NOT_OURS_BUT_HARMLESS = {"lost+found"}
 """A volume mounted as the data directory begins with this entry."""
@@ -249,11 +252,20 @@ def _read_format(path: Path) -> int | None:
     Raises:
         InvalidArgument: It is something else, or too new.
     """
-    try:
-        text = (path / _FORMAT).read_bytes().decode("utf-8", "replace")
-    except FileNotFoundError:
-        _check_unused(path)
-        return None
+    text = _read_format_text(path)
+    if text is None:
+        found = _foreign(path)
+        if not found:
+            return None
+        # Another node may have made it since: the format comes before all else that is ours.
+        text = _read_format_text(path)
+        if text is None:
+            shown = ", ".join(found[:NAMES_SHOWN_MAX])
+            left = len(found) - NAMES_SHOWN_MAX
+            more = f" and {left} more" if left > 0 else ""
+            raise InvalidArgument(
+                f"{path} is not a data directory of Wings, and not empty: it holds {shown}{more}"
+            )
     match = _FORMAT_TEXT.fullmatch(text)
     if match is None:
         raise InvalidArgument(
@@ -268,20 +280,26 @@ def _read_format(path: Path) -> int | None:
     return found
 
 
-def _check_unused(path: Path) -> None:
-    ours = {_FORMAT_NEW, _LOCK, _METADATA_LOCK} | _NOT_OURS_BUT_HARMLESS
-    found = sorted({entry.name for entry in path.iterdir()} - ours)
-    if found:
-        shown = ", ".join(found[:NAMES_SHOWN_MAX])
-        more = f" and {len(found) - NAMES_SHOWN_MAX} more" if len(found) > NAMES_SHOWN_MAX else ""
-        raise InvalidArgument(
-            f"{path} is not a data directory of Wings, and not empty: it holds {shown}{more}"
-        )
+def _read_format_text(path: Path) -> str | None:
+    try:
+        return (path / _FORMAT).read_bytes().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+
+
+def _foreign(path: Path) -> list[str]:
+    """Return the names of what nobody who is making a data directory puts there first."""
+    ours = {_LOCK, _METADATA_LOCK} | _NOT_OURS_BUT_HARMLESS
+    return sorted(
+        name
+        for name in {entry.name for entry in path.iterdir()} - ours
+        if not _FORMAT_NEW.fullmatch(name)
+    )
 
 
 def _write_format(path: Path) -> None:
     """Mark the directory as ours, atomically, so that a crash leaves it unmarked or whole."""
-    _write_durably(path, _FORMAT, f"wings data directory, format {FORMAT_VERSION}\n")
+    _create_durably(path, _FORMAT, f"wings data directory, format {FORMAT_VERSION}\n")
 
 
 def _read_line(file: Path) -> str | None:
@@ -301,21 +319,16 @@ def _create_durably(path: Path, name: str, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        with suppress(FileExistsError):
+        try:
             os.link(new, path / name)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            new.replace(path / name)  # Of several at once, the last has its way there.
     finally:
         new.unlink(missing_ok=True)
-    _sync(path)
-
-
-def _write_durably(path: Path, name: str, text: str) -> None:
-    new = path / f"{name}.new"
-    with new.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    with suppress(FileNotFoundError):  # Another node has just put it there.
-        new.replace(path / name)
     _sync(path)
 
 

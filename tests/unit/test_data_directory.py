@@ -1,8 +1,10 @@
+import errno
 import os
 import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -95,7 +97,9 @@ def test_a_fresh_volume_is_taken_for_empty(tmp_path: Path) -> None:
         assert directory.segments.is_dir()
 
 
-@pytest.mark.parametrize("left", [["LOCK"], ["LOCK", "FORMAT.new"]])
+@pytest.mark.parametrize(
+    "left", [["LOCK"], ["LOCK", "FORMAT.new"], ["FORMAT.0123456789abcdef.new"]]
+)
 def test_a_making_that_was_cut_short_is_finished(tmp_path: Path, left: list[str]) -> None:
     for name in left:
         (tmp_path / name).touch()
@@ -198,6 +202,39 @@ def test_of_nodes_that_start_at_once_with_different_places_one_has_its_way(
     assert not [path.name for path in tmp_path.iterdir() if path.name.endswith(".new")]
     for node in nodes:
         node.close()
+
+
+def test_a_directory_that_another_node_makes_while_it_is_looked_at_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others: list[DataDirectory] = []
+    iterate = Path.iterdir
+
+    def looked_at(path: Path) -> Iterator[Path]:
+        if not others:
+            monkeypatch.setattr(Path, "iterdir", iterate)
+            others.append(DataDirectory.open(tmp_path, "pages"))
+            others[0].bind("one")
+        return iterate(path)
+
+    monkeypatch.setattr(Path, "iterdir", looked_at)
+    with DataDirectory.open(tmp_path, "pages") as directory, others[0]:
+        directory.bind("one")
+
+
+def test_a_file_system_without_hard_links_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    for store_id in ("one", "one"):
+        with DataDirectory.open(tmp_path) as directory:
+            directory.bind(store_id)
+            assert not list(tmp_path.glob("*.new"))
+            with pytest.raises(InvalidArgument, match="one, not to other"):
+                directory.bind("other")
 
 
 def test_pages_without_an_owner_are_taken_over_by_the_metadata_beside_them_alone(
