@@ -28,9 +28,12 @@ OnEnd = Callable[[GatherEnd], None]
 class Gather:
     """The replies to one request to many, as they come; made by `Client.gather`.
 
-    The requests are sent by the call. Iterate it, with `for` or `async for`, or have the replies
-    delivered to a function: one of these, once. Leaving the loop, `cancel`, and letting go of the
-    gather all end its streams on the servers.
+    Threads send the requests from the call on, whether or not it is iterated. Only where the server
+    is near is the first left for 2 ms to whoever asks for a reply meanwhile.
+
+    Iterate it, with `for` or `async for`, or have the replies delivered to a function: one of
+    these, once. Leaving the loop, `cancel`, and letting go of the gather all end its streams on the
+    servers.
     """
 
     def __init__(self, engine: Engine, sentinel: Sentinel | None) -> None:
