@@ -160,7 +160,7 @@ class Maintainer:
         tiering = self._tiering
         return None if tiering is None or tiering.after_ms(topic) is None else tiering
 
-    def _take_turn(self, turn: "Turn") -> MaintenanceReport:
+    def _take_turn(self, turn: Turn) -> MaintenanceReport:
         """Do what is due in a partition, for a turn; on a worker's thread."""
         name = f"{turn.topic.uuid} {turn.state.partition}"
         report = turn.report
@@ -198,7 +198,7 @@ class Maintainer:
         tiering = self._tiering_of(topic)
         return tiering is not None and bool(tiering.due(topic, state))
 
-    def _work(self, turn: "Turn", held: HeldLease) -> None:
+    def _work(self, turn: Turn, held: HeldLease) -> None:
         until = time.monotonic() + TURN_SECONDS
         topic, partition = turn.topic, turn.state.partition
         # Looked at again: whoever had the lease before may have done it.
