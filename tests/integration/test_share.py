@@ -379,7 +379,7 @@ def test_what_retention_has_removed_is_acknowledged_all_the_same(
 
 def test_what_was_accepted_stays_accepted_after_a_crash(tmp_path: Any) -> None:
     with server_process(tmp_path / "data") as server:
-        member = setting(server.client(), "orders", lock_duration_ms=SHORT)
+        member = setting(server.client(), "orders", lock_duration_ms=3_000)
         (leased,) = member.acquire(max_messages=6)
         assert member.acknowledge(leased.ack("accept", 0, 3)) == [None]
         server.kill()
