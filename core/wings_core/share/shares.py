@@ -85,7 +85,8 @@ class Shares:
             SchemaMismatch: The DLQ topic is none of dead letters.
             InvalidArgument: The topic is to be its own DLQ, or the name cannot be stored.
             ResourceExhausted: The topic has as many groups as it may have.
-            Unavailable: No majority of the replicas answered.
+            Unavailable: No majority of the replicas answered; or (the fact `in_doubt`) it is not
+                known whether there is the group now.
         """
         check_name(group)
         found = self._admin.get_topic(topic)
@@ -101,8 +102,10 @@ class Shares:
         self._coordinator.create(wanted)
         try:
             created = self._groups.create(wanted, if_not_exists=if_not_exists)
-        except WingsError:
-            self._coordinator.delete(wanted)
+        except WingsError as error:
+            # Where it may be known, it must not be forgotten: it would be refused for good.
+            if not error.facts.get("in_doubt"):
+                self._coordinator.delete(wanted)
             raise
         if created.uuid != wanted.uuid:
             self._coordinator.delete(wanted)
