@@ -789,6 +789,8 @@ def test_notifications_of_a_bucket_are_read_and_what_is_there_already_is_backfil
     pipeline.drain()
     assert numbers(wings, topic) == [0, 1, 2, 3, 4, 5]
     assert pipeline.queue.pending() == 0
+    with pytest.raises(InvalidArgument, match=f"s3://{bucket}-not/"):
+        status.backfill(settings, f"s3://{bucket}-not/")
 
 
 def in_bucket(

@@ -9,6 +9,7 @@ import pytest
 from fix_ingest import MakeSource, numbers
 
 from wings_client import Client
+from wings_core.errors import InvalidArgument
 from wings_core.queue.sqlite import SqliteQueue
 from wings_spark.ingest.run import start
 from wings_spark.ingest.settings import SourceSettings
@@ -38,6 +39,20 @@ def run_once(spark: "SparkSession", settings: SourceSettings) -> None:
         assert query.awaitTermination(SECONDS_MAX), "the query does not end"
     finally:
         query.stop()
+
+
+def test_a_session_that_runs_tasks_twice_is_refused(
+    spark: "SparkSession", wings: Client, source: MakeSource, new_topic_id: str
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    spark.conf.set("spark.sql.legacy.setCommandRejectsSparkCoreConfs", "false")
+    spark.conf.set("spark.speculation", "true")
+    try:
+        with pytest.raises(InvalidArgument, match="speculation"):
+            start(spark, source())
+    finally:
+        spark.conf.unset("spark.speculation")
+        spark.conf.unset("spark.sql.legacy.setCommandRejectsSparkCoreConfs")
 
 
 def test_ten_files_and_two_duplicates_give_exactly_their_rows(

@@ -40,6 +40,9 @@ _PARQUET_END_BYTES = 8
 _UNREACHABLE_KEY = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\x7f]")
 """Keys that obstore refuses, or takes for others."""
 
+_REFUSED = re.compile(r"status code: 4\d\d")
+"""As obstore tells of it."""
+
 _REGIONS = {"AWS_REGION", "AWS_DEFAULT_REGION"}
 
 _UNKNOWN_CALLER = (
@@ -68,7 +71,7 @@ def fetched_object(section: FileSection, path: Path, settings: SourceSettings) -
         path.touch()
         return Fetched(path)  # What consoles make to show a folder.
     versioned = settings.dedup_key is DedupKey.URI_AND_VERSION
-    with _explained(file.uri, file.version):
+    with explained(file.uri, file.version):
         found = _Object(file.uri, file.version if versioned else None, settings.files)
         with path.open("wb") as spooled:
             spooled.truncate(found.size)
@@ -127,7 +130,10 @@ class _Object:
         elif version is not None:
             self._options["version"] = version
         self._place = 0
-        about = self._get({"head": True}).meta
+        try:
+            about = self._get({"head": True}).meta
+        except Exception:  # noqa: BLE001 - Asked so, S3 does not say why it refuses.
+            about = self._get({}).meta
         self.size: int = about["size"]
         tag: str | None = about.get("e_tag")
         self.seen: str = about.get("version") or tag or str(about["last_modified"])
@@ -199,7 +205,13 @@ def _fetch_groups(found: _Object, path: Path, section: Section) -> None:
 
 
 @contextmanager
-def _explained(uri: str, version: str | None) -> Generator[None]:
+def explained(uri: str, version: str | None) -> Generator[None]:
+    """Say in our words what S3 refuses.
+
+    Args:
+        uri: What was asked for.
+        version: Which one of it; None: whichever is there.
+    """
     from obstore import exceptions
 
     try:
@@ -210,15 +222,12 @@ def _explained(uri: str, version: str | None) -> Generator[None]:
         raise SupersededError(f"{uri} was overwritten: {version} is gone") from None
     except FileNotFoundError:
         raise FileError(f"{uri} is not there") from None
-    except (exceptions.UnauthenticatedError, exceptions.PermissionDeniedError) as error:
-        if any(code in str(error) for code in _UNKNOWN_CALLER):
-            raise Unauthenticated(f"{uri}: {_first_line(error)}") from None
-        raise FileError(f"{uri}: {_first_line(error)}") from None
-    except exceptions.GenericError as error:
-        raise Unavailable(f"{uri}: {_first_line(error)}") from None
     except (exceptions.BaseError, OSError) as error:
-        raise FileError(f"{uri}: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return f"{str(error).splitlines()[0]:.300}"
+        text = str(error)
+        message = f"{uri}: {text.splitlines()[0]:.300}"
+        if any(code in text for code in _UNKNOWN_CALLER):
+            raise Unauthenticated(message) from None
+        # What S3 has looked at and refused would be refused again: that is no reason to wait.
+        if isinstance(error, exceptions.GenericError) and _REFUSED.search(text) is None:
+            raise Unavailable(message) from None
+        raise FileError(message) from None

@@ -155,7 +155,8 @@ def backfill(settings: SourceSettings, place: str) -> int:
 
     Raises:
         InvalidArgument: There is no such place, or the source's messages tell of no files.
-        Unavailable: The queue cannot be reached; some files may have been told of.
+        Unauthenticated: S3 does not know who asks.
+        Unavailable: S3 or the queue cannot be reached; some files may have been told of.
     """
     kind = settings.queue.message_kind
     queue = open_queue(settings)
@@ -191,6 +192,19 @@ def _listed(settings: SourceSettings, place: str) -> Iterator[tuple[str, str | N
 
 
 def _listed_in_s3(
+    files: FileSettings, place: str, *, versioned: bool
+) -> Iterator[tuple[str, str | None, int]]:
+    from wings_spark.ingest.fetch_file import FileError
+    from wings_spark.ingest.fetch_object import explained
+
+    try:
+        with explained(place, None):
+            yield from _objects(files, place, versioned=versioned)
+    except FileError as error:
+        raise InvalidArgument(str(error)) from None
+
+
+def _objects(
     files: FileSettings, place: str, *, versioned: bool
 ) -> Iterator[tuple[str, str | None, int]]:
     import obstore

@@ -7,6 +7,7 @@ import pytest
 
 from wings_core.errors import InvalidArgument
 from wings_core.queue.notices import DedupKey, MessageKind
+from wings_spark.ingest.run import with_attempts
 from wings_spark.ingest.settings import SourceSettings
 
 WHOLE = """
@@ -105,3 +106,17 @@ def test_a_file_that_is_none_is_told_of(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("name = ")
     with pytest.raises(InvalidArgument, match="is not TOML"):
         SourceSettings.load(tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize(
+    ("master", "found"),
+    [
+        ("local", "local[1,4]"),
+        ("local[2]", "local[2,4]"),
+        ("local[*]", "local[*,4]"),
+        ("local[2,1]", "local[2,1]"),
+        ("spark://host:7077", "spark://host:7077"),
+    ],
+)
+def test_on_this_machine_tasks_are_tried_again_as_on_a_cluster(master: str, found: str) -> None:
+    assert with_attempts(master) == found

@@ -1,0 +1,76 @@
+"""What S3 refuses with: whether a file is to blame, who asks, or the store."""
+
+import threading
+from collections.abc import Generator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from wings_core.errors import Unauthenticated, Unavailable
+from wings_core.queue.claims import ClaimedFile
+from wings_spark.ingest.fetch_file import FileError, fetched
+from wings_spark.ingest.plan import FileSection
+from wings_spark.ingest.settings import SourceSettings
+
+
+@pytest.fixture
+def endpoint(request: pytest.FixtureRequest) -> Generator[str]:
+    """The address of a store that refuses all with one status and code."""
+    status, code = request.param
+    body = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>m</Message></Error>'.encode()
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_HEAD(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - As it is called.
+            del format, args
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "error"),
+    [
+        ((403, "InvalidAccessKeyId"), Unauthenticated),
+        ((403, "SignatureDoesNotMatch"), Unauthenticated),
+        ((400, "ExpiredToken"), Unauthenticated),
+        ((403, "AccessDenied"), FileError),
+        ((400, "InvalidRequest"), FileError),
+        ((404, "NoSuchBucket"), FileError),
+        ((503, "SlowDown"), Unavailable),
+    ],
+    indirect=["endpoint"],
+)
+def test_what_a_store_refuses_with_tells_who_is_to_blame(
+    endpoint: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wings_spark.ingest.fetch_object.RETRY", {"max_retries": 0})
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    settings = SourceSettings.parse(
+        {
+            "name": "a",
+            "checkpoint": "checkpoint",
+            "queue": {"kind": "sqlite", "path": "queue"},
+            "target": {"endpoint": "grpc://127.0.0.1:1", "topic": "a"},
+            "files": {"endpoint": endpoint},
+        },
+        "test",
+    )
+    file = ClaimedFile(shard="a", uri="s3://bucket/a.jsonl")
+    with pytest.raises(error, match=r"s3://bucket/a\.jsonl"):
+        fetched(FileSection(file=file, number=0), tmp_path, settings)
