@@ -170,7 +170,11 @@ class Fetcher:
         # as many as are still wanted would be called for each small page.
         wanted = max(1, state.max_messages - state.delivered) + cursor.filtered_rows
         located = self._registry.locate(
-            cursor.topic.uuid, cursor.partition, cursor.offset, min(LOCATE_ROWS_MAX, wanted)
+            cursor.topic.uuid,
+            cursor.partition,
+            cursor.offset,
+            min(LOCATE_ROWS_MAX, wanted),
+            state.arrived_at,
         )
         cursor.log_end_offset = located.log_end_offset
         cursor.at_end = False

@@ -134,7 +134,10 @@ def test_what_one_look_found_to_be_all_is_not_looked_for_again(
     look = log.registry.locate
     looks: list[int] = []
 
-    def counted(topic_uuid: str, partition: Partition, offset: int, messages_max: int) -> Located:
+    def counted(
+        topic_uuid: str, partition: Partition, offset: int, messages_max: int, since: float
+    ) -> Located:
+        del since
         looks.append(offset)
         return look(topic_uuid, partition, offset, messages_max)
 
@@ -153,7 +156,10 @@ def test_after_a_look_from_before_the_request_what_came_since_is_delivered_too(
     shared = replace(look(topic.uuid, Partition("0"), 0, 10), asked_at=time.monotonic())
     push(log, topic, 0, 2)
 
-    def locate(topic_uuid: str, partition: Partition, offset: int, messages_max: int) -> Located:
+    def locate(
+        topic_uuid: str, partition: Partition, offset: int, messages_max: int, since: float
+    ) -> Located:
+        del since
         return shared if offset == 0 else look(topic_uuid, partition, offset, messages_max)
 
     monkeypatch.setattr(log.registry, "locate", locate)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -116,6 +117,24 @@ def test_a_thousand_waits_at_places_of_their_own_wait_at_once(
     assert remote.service.waiting == 1_000
     remote.registry.commit([batch_of(topic, {UNPARTITIONED: 1_000})])
     assert all(future.result(LONG).locations for future in futures)
+
+
+def test_a_look_serves_those_who_were_waiting_before_it_and_nobody_who_comes_later(
+    remote: RemoteOverSqlite, topic: Topic
+) -> None:
+    def look(since: float | None) -> int:
+        located = remote.registry.locate(topic.uuid, UNPARTITIONED, 0, 10, since)
+        return located.log_end_offset
+
+    waiting_since = time.monotonic()
+    assert look(waiting_since) == 0
+    push(remote, topic)
+    assert look(waiting_since) == 1, "what found nothing serves nobody"
+    push(remote, topic)
+    assert look(waiting_since) == 1, "as it was when the last look began"
+    assert look(None) == 2
+    push(remote, topic)
+    assert look(time.monotonic()) == 3
 
 
 def test_a_location_is_answered_when_it_is_there_and_none_at_the_deadline(

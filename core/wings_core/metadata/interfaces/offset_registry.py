@@ -67,7 +67,12 @@ class OffsetRegistry(Protocol):
         ...
 
     def locate(
-        self, topic_uuid: str, partition: Partition, offset: int, messages_max: int
+        self,
+        topic_uuid: str,
+        partition: Partition,
+        offset: int,
+        messages_max: int,
+        since: float | None = None,
     ) -> Located:
         """Find the pages that hold the messages from `offset` on; never waits.
 
@@ -77,6 +82,8 @@ class OffsetRegistry(Protocol):
             offset: First message wanted.
             messages_max: Stop once the pages hold this many messages from `offset` on; at least
                 one. At most `LOCATIONS_MAX` pages are returned in any case.
+            since: On the monotonic clock: what was found by a look that began no earlier will do,
+                if it found any. None: only one from now on, but for one under way.
 
         Raises:
             TopicNotFound: The topic was deleted.
