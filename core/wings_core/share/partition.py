@@ -140,6 +140,8 @@ class SharePartition(Cells):
             if following is None or following[2] != Cell(State.AVAILABLE, pick.count):
                 return pick
             last = min(last, following[1])
+        elif pick.count:
+            return pick  # What was never looked at was never delivered.
         else:
             self._touch(last)
         self._pick(end + 1, last, pick.count)

@@ -224,9 +224,10 @@ class PartitionMachine(RuleBasedStateMachine):
             throttled = count >= max(2, (self.limit + 1) // 2)
             if room - len(got) <= 0 or (throttled and got):
                 break
-            got += offsets[: min(room - len(got), pieces(self.limit, count, len(offsets)))]
-            if throttled:
-                break
+            taken = offsets[: min(room - len(got), pieces(self.limit, count, len(offsets)))]
+            got += taken
+            if throttled or len(taken) < len(offsets):
+                break  # There is no room for the rest of it, which is older than what follows.
         return got, exhausted
 
     def _make_pending(self, picks: list[Pick]) -> None:
