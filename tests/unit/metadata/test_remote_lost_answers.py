@@ -212,6 +212,24 @@ def test_a_change_whose_outcome_cannot_be_found_out_says_so(
     assert error.facts["in_doubt"] is True
 
 
+@pytest.mark.parametrize("method", ["get_topic", "list_topics"])
+def test_where_the_answer_to_a_look_is_lost_nothing_is_in_doubt(
+    losing: Losing, method: str
+) -> None:
+    """Else a client would not make a call again that was not begun."""
+    losing.served.admin.create_topic(TOPIC, SCHEMA)
+    losing.lose(losing.served.admin, method)
+
+    def look() -> object:
+        if method == "get_topic":
+            return losing.node.admin.get_topic(TOPIC)
+        return losing.node.admin.list_topics(DEFAULT_NAMESPACE)
+
+    error = losing.run(look).exception()
+    assert isinstance(error, Unavailable)
+    assert "in_doubt" not in error.facts
+
+
 def test_a_call_that_took_long_before_its_answer_was_lost_is_asked_for_again_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

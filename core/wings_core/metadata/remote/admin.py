@@ -172,7 +172,7 @@ class RemoteAdmin(Admin):
     ) -> list[Namespace]:
         """Return namespaces, by name; see `Admin.list_namespaces`."""
         found = listed(
-            lambda size, token: self._channel.call(
+            lambda size, token: self._channel.look(
                 self._stub.ListNamespaces,
                 pb.ListNamespacesRequest(page_size=size, page_token=token),
             ),
@@ -237,7 +237,7 @@ class RemoteAdmin(Admin):
     ) -> list[Topic]:
         """Return the topics of a namespace, by name; see `Admin.list_topics`."""
         found = listed(
-            lambda size, token: self._channel.call(
+            lambda size, token: self._channel.look(
                 self._stub.ListTopics,
                 pb.ListTopicsRequest(parent=str(namespace), page_size=size, page_token=token),
             ),

@@ -81,10 +81,12 @@ class ServiceChannel:
         seconds: float = CALL_SECONDS,
         *,
         wait_for_ready: bool = False,
+        changes: bool = True,
     ) -> Response:
         """Make a call; blocks until it is answered, at most for so many seconds.
 
-        With `wait_for_ready`, also while there is no connection yet.
+        With `wait_for_ready`, also while there is no connection yet. Without `changes`, it only
+        looks: where its answer is lost, nothing is in doubt.
 
         Raises:
             Unavailable: There is no connection, or no answer; see `error_of`.
@@ -93,9 +95,15 @@ class ServiceChannel:
         try:
             return method(request, timeout=seconds, wait_for_ready=wait_for_ready)
         except grpc.RpcError as error:
-            raise error_of(error, self.target) from None
+            raise error_of(error, self.target, changes=changes) from None
         except ValueError:
             raise _closed() from None  # So gRPC says that the channel is closed.
+
+    def look(
+        self, method: "grpc.UnaryUnaryMultiCallable[Request, Response]", request: Request
+    ) -> Response:
+        """Make a call that changes nothing, as `call`."""
+        return self.call(method, request, changes=False)
 
     def until_known(self, attempt: Callable[[bool], Value]) -> Value:
         """Make a call that may be made again, until it is known what became of it.
@@ -139,6 +147,8 @@ class ServiceChannel:
     ) -> Callable[[], None]:
         """Begin a call for `Deduplicate`: `done` gets what `convert` makes of the answer.
 
+        It only looks: where its answer is lost, nothing is in doubt.
+
         Raises:
             Unavailable: The channel is closed.
         """
@@ -152,7 +162,7 @@ class ServiceChannel:
             try:
                 done(Outcome(convert(call.result())))
             except grpc.RpcError as error:
-                done(Outcome(error=error_of(error, self.target)))
+                done(Outcome(error=error_of(error, self.target, changes=False)))
             except grpc.FutureCancelledError:
                 done(Outcome(error=_closed()))
             except WingsError as error:

@@ -74,7 +74,7 @@ def _dump(body: dict[str, Any]) -> bytes:
     return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def error_of(error: grpc.RpcError, target: str) -> WingsError:
+def error_of(error: grpc.RpcError, target: str, *, changes: bool = True) -> WingsError:
     """Return the error that a call ended with: the service's own, or `Unavailable`.
 
     Where nobody knows whether the service did what was asked, the fact `in_doubt` is true.
@@ -82,6 +82,7 @@ def error_of(error: grpc.RpcError, target: str) -> WingsError:
     Args:
         error: Of a call that ended.
         target: The service's address, for the message.
+        changes: Whether the call may change anything; else there is nothing to be in doubt of.
     """
     assert isinstance(error, grpc.Call)
     trailing = cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())
@@ -97,7 +98,5 @@ def error_of(error: grpc.RpcError, target: str) -> WingsError:
     if code is grpc.StatusCode.UNAVAILABLE and details.startswith("failed to connect"):
         # gRPC says so only of a call that no connection was found for.
         return Unavailable(f"the metadata service at {target} cannot be reached")
-    return Unavailable(
-        f"the metadata service at {target} did not answer: {code.name}: {details:.200}",
-        in_doubt=True,
-    )
+    message = f"the metadata service at {target} did not answer: {code.name}: {details:.200}"
+    return Unavailable(message, in_doubt=True) if changes else Unavailable(message)

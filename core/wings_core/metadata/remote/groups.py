@@ -79,7 +79,7 @@ class RemoteGroups(Groups):
         """Return a topic's groups, by name; see `Groups.of_topic`."""
         name = str(topic.name)
         found = listed(
-            lambda size, token: self._channel.call(
+            lambda size, token: self._channel.look(
                 self._stub.ListGroups,
                 pb.ListGroupsRequest(
                     topic=name, topic_uuid=topic.uuid, page_size=size, page_token=token
@@ -130,7 +130,7 @@ class RemoteGroups(Groups):
             topic_uuid=topic.uuid,
             name=codec.text("the group's name", name),
         )
-        return codec.group_of(topic, self._channel.call(self._stub.GetGroup, request))
+        return codec.group_of(topic, self._channel.look(self._stub.GetGroup, request))
 
     def _changed(self, topic: Topic, message: pb.Group) -> ShareGroup:
         self._forget((topic.uuid, message.name))

@@ -87,7 +87,7 @@ class RemoteMaintenance(Maintenance):
     ) -> list[TierState]:
         """Return what the partitions have in each tier; see `Maintenance.tier_states`."""
         found = listed(
-            lambda size, token: self._channel.call(
+            lambda size, token: self._channel.look(
                 self._stub.ListTierStates,
                 pb.ListTierStatesRequest(topic_uuid=topic_uuid, page_size=size, page_token=token),
             ),

@@ -38,7 +38,7 @@ class RemoteNodes(Nodes):
 
     def live(self) -> list[Node]:
         """Return the nodes that are there; see `Nodes.live`."""
-        return _nodes(self._channel.call(self._stub.ListNodes, pb.ListNodesRequest()).nodes)
+        return _nodes(self._channel.look(self._stub.ListNodes, pb.ListNodesRequest()).nodes)
 
 
 def _nodes(messages: Iterable[pb.Node]) -> list[Node]:

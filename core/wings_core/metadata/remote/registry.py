@@ -217,7 +217,7 @@ class RemoteRegistry(OffsetRegistry):
     ) -> list[PartitionState]:
         """Return where a topic's partitions stand; see `OffsetRegistry.partition_states`."""
         found = listed(
-            lambda size, token: self._channel.call(
+            lambda size, token: self._channel.look(
                 self._stub.ListPartitionStates,
                 pb.ListPartitionStatesRequest(
                     topic_uuid=topic_uuid, page_size=size, page_token=token
@@ -235,7 +235,7 @@ class RemoteRegistry(OffsetRegistry):
         key = (topic_uuid, partition)
         request = pb.GetPartitionStateRequest(topic_uuid=topic_uuid, partition=partition)
         try:
-            state = codec.state_of(self._channel.call(self._stub.GetPartitionState, request))
+            state = codec.state_of(self._channel.look(self._stub.GetPartitionState, request))
         except Unavailable:
             known = self._states.get(key)
             if known is None or self._channel.closed:
@@ -252,7 +252,7 @@ class RemoteRegistry(OffsetRegistry):
         request = pb.OffsetForTimestampRequest(
             topic_uuid=topic_uuid, partition=partition, timestamp_us=codec.int64(timestamp)
         )
-        return self._channel.call(self._stub.OffsetForTimestamp, request).offset
+        return self._channel.look(self._stub.OffsetForTimestamp, request).offset
 
     def commit_offsets(
         self, consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
@@ -285,7 +285,7 @@ class RemoteRegistry(OffsetRegistry):
         """Return where a consumer reads on; see `OffsetRegistry.get_offsets`."""
         codec.text("the consumer's name", consumer)
         found = listed(
-            lambda size, token: self._channel.call(
+            lambda size, token: self._channel.look(
                 self._stub.ListConsumerOffsets,
                 pb.ListConsumerOffsetsRequest(
                     consumer=consumer, topic_uuid=topic_uuid, page_size=size, page_token=token
@@ -301,7 +301,7 @@ class RemoteRegistry(OffsetRegistry):
     def list_consumers(self, consumers_max: int, *, after: str | None = None) -> list[str]:
         """Return the named consumers; see `OffsetRegistry.list_consumers`."""
         return listed(
-            lambda size, token: self._channel.call(
+            lambda size, token: self._channel.look(
                 self._stub.ListConsumers, pb.ListConsumersRequest(page_size=size, page_token=token)
             ),
             lambda page: page.consumers,
@@ -316,7 +316,7 @@ class RemoteRegistry(OffsetRegistry):
     def live_folios(self, *, after: str | None = None, items_max: int | None = None) -> set[str]:
         """Return the folios that a page refers to; see `OffsetRegistry.live_folios`."""
         found = listed(
-            lambda size, token: self._channel.call(
+            lambda size, token: self._channel.look(
                 self._stub.ListLiveFolios,
                 pb.ListLiveFoliosRequest(page_size=size, page_token=token),
             ),

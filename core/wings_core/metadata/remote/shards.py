@@ -72,7 +72,7 @@ class RemoteShards(Shards):
         """Return shards by their ids; see `Shards.get`."""
         check_shards(source, None, shards)
         request = pb.GetShardsRequest(source=source.encode(), shards=_bytes(shards))
-        return shards_of(self._channel.call(self._stub.GetShards, request))
+        return shards_of(self._channel.look(self._stub.GetShards, request))
 
     def of_source(
         self, source: str, state: ShardState | None, after: str, shards_max: int
@@ -85,13 +85,13 @@ class RemoteShards(Shards):
             after=after.encode("utf-8", "replace"),
             shards_max=max(0, min(shards_max, SHARDS_MAX)),
         )
-        return shards_of(self._channel.call(self._stub.ListShards, request))
+        return shards_of(self._channel.look(self._stub.ListShards, request))
 
     def count(self, source: str) -> ShardCounts:
         """Count the shards of a source; see `Shards.count`."""
         check_shards(source, None, ())
         request = pb.CountShardsRequest(source=source.encode())
-        counts = self._channel.call(self._stub.CountShards, request)
+        counts = self._channel.look(self._stub.CountShards, request)
         return ShardCounts(counts.open, counts.finished, counts.dead, counts.position)
 
     def prune(

@@ -81,7 +81,7 @@ class RemoteStages(Stages):
     ) -> list[Stage]:
         """Return a topic's stages; see `Stages.of_topic`."""
         found = listed(
-            lambda size, token: self._channel.call(
+            lambda size, token: self._channel.look(
                 self._stub.ListStages,
                 pb.ListStagesRequest(topic_uuid=topic_uuid, page_size=size, page_token=token),
             ),
@@ -101,7 +101,7 @@ class RemoteStages(Stages):
                 page_size=pages_max - len(found),
                 page_token=token,
             )
-            page = self._channel.call(self._stub.ListStagePages, request)
+            page = self._channel.look(self._stub.ListStagePages, request)
             found += [codec.page_of(message) for message in page.pages]
             token = page.next_page_token
         return found
