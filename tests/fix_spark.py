@@ -18,10 +18,7 @@ def spark() -> "Iterator[SparkSession]":
     from wings_spark.testing import QUICK, local_session
 
     on_ctrl_c = signal.getsignal(signal.SIGINT)
-    # Any port, for the test that serves Spark Connect from this session's Java.
-    settings = QUICK | {"spark.connect.grpc.binding.port": "0"}
-    settings["spark.connect.grpc.binding.address"] = "127.0.0.1"
-    with local_session(settings=settings, attempts=2) as session:
+    with local_session(settings=QUICK, attempts=2) as session:
         # PySpark's own handler asks Java first, in tests of other things than Spark too.
         signal.signal(signal.SIGINT, on_ctrl_c)
         yield session
