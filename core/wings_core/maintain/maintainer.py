@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from wings_core.errors import NotFound, OffsetOutOfRange, WingsError
+from wings_core.errors import NotFound, OffsetOutOfRange, Unavailable, WingsError
 from wings_core.maintain import leases
 from wings_core.maintain.leases import HeldLease, LeaseKeeper
 from wings_core.maintain.report import MaintenanceReport
@@ -97,14 +97,17 @@ class Maintainer:
             self._changed.notify_all()
         self._leases.close()
         self._thread.join()
-        self._workers.shutdown(wait=True, cancel_futures=True)
+        # What waits for a worker is not cancelled, as nobody is told of that who waits for it: it
+        # ends by itself, at once.
+        self._workers.shutdown(wait=True)
 
     def _loop(self) -> None:
         while not self._closing.wait(self._seconds):
             try:
                 self._pass(self._topics(), None, patient=False)
             except WingsError as error:
-                _logger.warning("could not look for what to maintain: %s", error)
+                if not self._closing.is_set():
+                    _logger.warning("could not look for what to maintain: %s", error)
             except Exception:  # Of a fault of ours too, only the round is lost.
                 _logger.exception("could not look for what to maintain")
 
@@ -161,7 +164,13 @@ class Maintainer:
         return None if tiering is None or tiering.after_ms(topic) is None else tiering
 
     def _take_turn(self, turn: Turn) -> MaintenanceReport:
-        """Do what is due in a partition, for a turn; on a worker's thread."""
+        """Do what is due in a partition, for a turn; on a worker's thread.
+
+        Raises:
+            Unavailable: The server is stopping.
+        """
+        if self._closing.is_set():
+            raise Unavailable("the server is stopping")
         name = f"{turn.topic.uuid} {turn.state.partition}"
         report = turn.report
         try:

@@ -1,7 +1,7 @@
 """Turns: a few partitions are maintained at the same time, each for a bounded time."""
 
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from wings_core.errors import Unavailable
@@ -77,7 +77,7 @@ class Turns:
     def settle(self) -> MaintenanceReport:
         """Wait for what is still under way, also where one turn has failed; say what was done."""
         for future in wait(self._running).done:
-            if not future.cancelled() and future.exception() is None:
+            if future.exception() is None:
                 self._report.add(future.result())
         return self._report
 
@@ -85,10 +85,7 @@ class Turns:
         while len(self._running) > running_max:
             for future in wait(self._running, return_when=FIRST_COMPLETED).done:
                 turn = self._running.pop(future)
-                try:
-                    self._report.add(future.result())
-                except CancelledError as error:
-                    raise Unavailable("the server is stopping") from error
+                self._report.add(future.result())
                 if self._progress is not None:
                     self._progress(self._report)
                 if turn.unfinished and self._patient:
