@@ -17,6 +17,8 @@ from wings_client import Client
 from wings_core.errors import StageNotFound
 from wings_core.queue.claims import Claim, Fate, FileResult
 from wings_core.queue.sqlite import SqliteQueue
+from wings_spark.ingest import fetch_object
+from wings_spark.ingest.fetch_file import name_of
 from wings_spark.ingest.plan import planned, section_count
 from wings_spark.ingest.settings import SourceSettings
 
@@ -226,6 +228,56 @@ def test_objects_are_fetched_by_the_bytes_that_a_section_needs(
     pipeline.committer.commit(claim, results)
     assert in_order(wings, new_topic_id) == list(range(ROWS))
     queue.close()
+
+
+def test_an_object_that_one_section_has_is_fetched_once(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    new_topic_id: str,
+    tmp_path: Path,
+    aws: "Aws",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in ("wings_client.cli.files.sections", "wings_spark.ingest.fetch_object"):
+        monkeypatch.setattr(f"{module}.SAMPLE_BYTES", 100)
+    wings.create_topic(new_topic_id, {"n": "int64", "s": "string"})
+    data = ("n,s\n" + "".join(f'{n},"x"\n' for n in range(ROWS))).encode()
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket=new_topic_id)
+    key = "orders.123e4567-e89b-12d3-a456-426614174000.csv"
+    s3.put_object(Bucket=new_topic_id, Key=key, Body=data)
+    queue = SqliteQueue(tmp_path / "queue.sqlite")
+    queue.send([json.dumps({"uri": f"s3://{new_topic_id}/{key}", "size": len(data)})])
+    sizes: list[int] = []
+    fetch = fetch_object._Object.fetch  # pyright: ignore[reportPrivateUsage]
+
+    def counted(self: Any, path: Path, first: int, end: int) -> None:
+        sizes.append(end - first)
+        fetch(self, path, first, end)
+
+    monkeypatch.setattr(fetch_object._Object, "fetch", counted)  # pyright: ignore[reportPrivateUsage]
+    pipeline = start(
+        source(files={"endpoint": aws.endpoint}, limits={"split_bytes": len(data) // 8})
+    )
+    pipeline.drain()
+    assert in_order(wings, new_topic_id) == list(range(ROWS))
+    assert len(data) <= sum(sizes) < 2 * len(data)
+    queue.close()
+
+
+@pytest.mark.parametrize(
+    ("uri", "name"),
+    [
+        ("s3://b/orders.123e4567-e89b-12d3-a456-426614174000.jsonl", "file.jsonl"),
+        ("s3://b/2026.11.22.csv.gz", "file.csv.gz"),
+        ("s3://b/a.gz.123e4567-e89b-12d3-a456-426614174000", "file"),
+        ("s3://b/é.ü.csv", "file.csv"),
+        ("s3://b/a.csv/", "file.csv"),
+    ],
+)
+def test_what_tells_the_format_of_a_file_is_kept(uri: str, name: str) -> None:
+    assert name_of(uri) == name
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.settings import SourceSettings
 
 SUFFIX_CHARACTERS_MAX = 32
-"""Of a file's name that is kept where it is fetched to: what tells its format."""
+"""Of each of the last two endings of a file's name, which tell its format."""
 
 
 class FileError(Exception):
@@ -87,9 +87,13 @@ def name_of(uri: str) -> str:
 
     A key may be longer than names are, end with a slash, or be `..`.
     """
-    suffixes = "".join(PurePath(uri).suffixes[-2:])
-    is_plain = len(suffixes) <= SUFFIX_CHARACTERS_MAX and suffixes.isascii()
-    return f"file{suffixes if is_plain and suffixes.isprintable() else ''}"
+    kept = ""
+    for suffix in reversed(PurePath(uri).suffixes[-2:]):
+        is_plain = len(suffix) <= SUFFIX_CHARACTERS_MAX and suffix.isascii()
+        if not is_plain or not suffix.isprintable():
+            break
+        kept = suffix + kept
+    return f"file{kept}"
 
 
 def _seen(path: Path) -> str:

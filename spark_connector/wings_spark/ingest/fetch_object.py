@@ -177,6 +177,8 @@ def _fetch_lines(found: _Object, path: Path, section: FileSection, *, is_csv: bo
     names_end = names[0][1] if names else 0
     if is_csv:
         found.fetch(path, 0, min(found.size, names_end + SAMPLE_BYTES))
+    if first == found.size:
+        return  # There is none: what is fetched, or not there, says the same.
     # From the byte at which the section is cut, so that the line's end before it is there.
     cut = names_end + wanted.of(found.size - names_end)[0]
     found.fetch(path, max(0, min(first, cut) - 1), end)

@@ -104,6 +104,47 @@ def test_a_quote_that_comes_late_makes_a_section_doubtful(
     assert found == [False, False, False, True]
 
 
+NUMBERS = [f"{n},x" for n in range(ROWS)]
+
+
+@pytest.mark.parametrize(
+    ("text", "read_by"),
+    [
+        ("n,s\r" + "\r".join(NUMBERS), "the first"),
+        ("n,s\r" + "\n".join(NUMBERS), "all"),
+        ("n,s\r\n" + "\r\n".join(NUMBERS), "all"),
+        ("\ufeff\n\r\nn,s\r\n" + "\r\n".join(NUMBERS), "all"),
+        ('n,"s"\n' + "\n".join(NUMBERS) + "\n4\r5,x\n", "nobody"),
+        ('n,5" disk\n' + "\n".join(NUMBERS), "nobody"),
+        ("n," + "s" * 2_000 + "\n" + "\n".join(NUMBERS), "nobody"),
+    ],
+    ids=["returns", "names", "windows", "marked", "late return", "quote", "long names"],
+)
+def test_rows_of_csv_are_read_once_whatever_ends_its_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, read_by: str
+) -> None:
+    monkeypatch.setattr("wings_client.cli.files.sections.SAMPLE_BYTES", 100)
+    monkeypatch.setattr("wings_client.cli.files.sections.NAMES_BYTES_MAX", 1_000)
+    path = tmp_path / "a.csv"
+    path.write_bytes(text.encode())
+    read_in: list[int] = []
+    numbers: list[Any] = []
+    for index in range(4):
+        with open_file(path, section=Section(index, 4)) as opened:
+            if opened.is_doubtful:
+                continue
+            rows = [row for part in opened.rows.parts(SCHEMA) for row in part.batch.to_pylist()]
+            assert not rows or opened.rows_before() == len(numbers)
+            numbers += [row["n"] for row in rows]
+            read_in += [index] if rows else []
+    if read_by == "nobody":
+        assert len(read_in) < 4, "it is read again as a whole"
+        assert len(numbers) < ROWS
+    else:
+        assert numbers == list(range(ROWS))
+        assert read_in == ([0] if read_by == "the first" else [0, 1, 2, 3])
+
+
 def test_an_error_in_a_section_names_the_line_of_the_file(tmp_path: Path) -> None:
     for name, names, row, bad in (
         ("a.jsonl", "", '{"n": 1, "s": "x"}\n', '{"n": "bad"}\n'),

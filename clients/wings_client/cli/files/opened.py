@@ -21,7 +21,8 @@ from wings_client.cli.files.sections import (
     Range,
     Section,
     csv_ranges,
-    has_quote,
+    has_doubtful_lines,
+    has_doubtful_names,
     line_ranges,
     rows_in,
 )
@@ -76,9 +77,10 @@ class OpenFile:
         """Whether the section may begin or end within a value, so that all must be read as one."""
         if self.format is not FileFormat.CSV or not self.source.ranges or self.path is None:
             return False
-        (_, begin), lines = self.source.ranges
-        is_all = lines == (begin, self.path.stat().st_size)
-        return not is_all and has_quote(self.path, lines)
+        names, lines = self.source.ranges
+        if lines == (names[1], self.path.stat().st_size):
+            return False  # It is all of them.
+        return has_doubtful_names(self.path, names) or has_doubtful_lines(self.path, lines)
 
     def schema(self, fields: "Mapping[str, ArrowField]") -> pa.Schema:
         """Return the columns for a topic.

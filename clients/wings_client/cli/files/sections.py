@@ -2,10 +2,13 @@
 
 Lines are cut at bytes, and belong to the section in which they begin. Which bytes those are is told
 from the file alone, so that readers who never meet agree. A value of CSV may hold line ends between
-quotes: where a quote comes early, the first section is the whole file. One that comes later is told
-of by its reader, as the others cannot know by then what is a row (`has_quote`).
+quotes, and lines of CSV may end with a carriage return alone: where one of these comes early, the
+first section is the whole file. One that comes later is told of by its reader, as the others cannot
+know by then what is a row, or count them (`has_doubtful_lines`).
 """
 
+import codecs
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -16,7 +19,7 @@ Range = tuple[int, int]
 """Of bytes: the first, and the end, which is exclusive."""
 
 SAMPLE_BYTES = 1024 * 1024
-"""Of CSV after the names: with a quote in them, a file is read by one reader."""
+"""Of CSV after the names: with a quote or a lone carriage return in them, one reads a file."""
 
 NAMES_BYTES_MAX = 1024 * 1024
 """The names of CSV must end before."""
@@ -26,6 +29,8 @@ _LINE_BYTES = 64 * 1024
 """How much is looked at for the end of a line at a time."""
 
 _QUOTE = b'"'
+_LINE_END = re.compile(rb"\r\n?|\n")
+_LONE_RETURN = re.compile(rb"\r[^\n]")
 _MAY_BE_BLANK = (b"\n\n", b"\n\r", b"\n ", b"\n\t", b"\n\x0b", b"\n\x0c")
 """How a line begins that may hold nothing."""
 
@@ -79,21 +84,39 @@ def line_ranges(file: Readable, size: int, section: Section) -> tuple[Range, ...
 def csv_ranges(file: Readable, size: int, section: Section) -> tuple[Range, ...]:
     """Return the bytes of a section of CSV: the names, and its lines; see `line_ranges`.
 
-    Where a quote comes early, the first section has all lines and the others have none.
+    Where a quote or a lone carriage return comes early, the first section has all lines and the
+    others have none.
     """
     file.seek(0)
     names_end = _names_end(file.read(NAMES_BYTES_MAX))
     file.seek(names_end)
-    if _QUOTE in file.read(SAMPLE_BYTES):
+    sample = file.read(SAMPLE_BYTES)
+    if _QUOTE in sample or _LONE_RETURN.search(sample) is not None:
         lines = (names_end if section.index == 0 else size, size)
     else:
         lines = _cut(file, section, names_end, size)
     return ((0, names_end), lines)
 
 
-def has_quote(path: Path, of: Range) -> bool:
-    """Tell whether there is a quote among some bytes."""
-    return any(_QUOTE in block for block in _blocks(path, of))
+def has_doubtful_names(path: Path, of: Range) -> bool:
+    """Tell whether the names of CSV may go on after these bytes.
+
+    A quote may be open at the end of their line, or their line does not end.
+    """
+    names = b"".join(_blocks(path, of))
+    return names.count(_QUOTE) % 2 == 1 or not names.endswith((b"\n", b"\r"))
+
+
+def has_doubtful_lines(path: Path, of: Range) -> bool:
+    """Tell whether there is a quote among some bytes, or a carriage return that ends a line."""
+    last = b""
+    for block in _blocks(path, of):
+        text = last + block
+        last = b"\r" if block.endswith(b"\r") else b""
+        returns = text.count(b"\r") - len(last)
+        if _QUOTE in block or returns != text.count(b"\r\n"):
+            return True
+    return bool(last)
 
 
 def lines_in(path: Path, of: Range) -> int:
@@ -111,7 +134,10 @@ def rows_in(path: Path, of: Range, blank: Blank) -> int:
     """
     rows = 0
     rest = b"\n"  # The first byte ends a line that was counted.
-    for block in _blocks(path, of):
+    first, end = of
+    if first == 0:
+        first = len(_mark_of(b"".join(_blocks(path, (0, len(codecs.BOM_UTF8))))))
+    for block in _blocks(path, (first, end)):
         text = rest + block
         cut = text.rfind(b"\n")
         rest = text[cut:]
@@ -127,16 +153,18 @@ def _is_blank(line: bytes, blank: Blank) -> bool:
     return not (line.strip() if blank is Blank.SPACES else line.rstrip(b"\r"))
 
 
+def _mark_of(head: bytes) -> bytes:
+    """Return the mark that tells of UTF-8, if a file begins with it."""
+    return codecs.BOM_UTF8 if head.startswith(codecs.BOM_UTF8) else b""
+
+
 def _names_end(head: bytes) -> int:
-    """Return where the first line that is not empty ends; line ends in quotes are none."""
-    place, is_empty, in_quotes = 0, True, False
-    while (end := head.find(b"\n", place)) >= 0:
-        line = head[place:end]
-        in_quotes ^= line.count(_QUOTE) % 2 == 1
-        is_empty = is_empty and not line.strip()
-        place = end + 1
-        if not is_empty and not in_quotes:
-            return place
+    """Return where the first line that is not empty ends, whatever quotes are in it."""
+    place = len(_mark_of(head))
+    for line_end in _LINE_END.finditer(head, place):
+        if head[place : line_end.start()].strip():
+            return line_end.end()
+        place = line_end.end()
     return len(head)
 
 
