@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from fix_client import Connect
@@ -14,9 +14,11 @@ from fix_ingest import MakeSource, Pipeline, numbers, write_jsonl
 
 import wings_client
 from wings_client import Client
+from wings_core.errors import Unavailable
 from wings_core.queue.claims import Claim, Fate, FileResult
 from wings_core.queue.sqlite import SqliteQueue
-from wings_spark.ingest.plan import Work, planned
+from wings_spark.ingest.plan import FileSection, Work, planned
+from wings_spark.ingest.read_file import FileReader, Reading
 from wings_spark.ingest.work import carry_out
 
 if TYPE_CHECKING:
@@ -147,6 +149,58 @@ def test_a_file_is_not_to_blame_for_one_end_of_the_pipeline(
     assert numbers(wings, new_topic_id) == [0, 1, 2]
 
 
+def test_each_of_several_files_that_kill_their_workers_is_found_out(
+    wings: Client, pipeline: Pipeline, queue: SqliteQueue, new_topic_id: str, tmp_path: Path
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    names = ["a.jsonl", "poison-1.jsonl", "m.jsonl", "poison-2.jsonl", "z.jsonl"]
+    queue.send(str(write_jsonl(tmp_path / name, range(i, i + 1))) for i, name in enumerate(names))
+    claim = pipeline.claim()
+    assert claim is not None
+    work = work_of(pipeline, claim)
+    for _ in range(2):
+        die(pipeline.settings, work)
+    results = results_of(pipeline, work)
+    assert [result.error is not None for result in results] == [False, True, False, True, False]
+    # A run that ends before it comes to the second one forgets neither.
+    again = [work_of(pipeline, claim) for _ in range(2)]
+    die(pipeline.settings, again[0])
+    results = results_of(pipeline, again[1])
+    assert [result.permanent for result in results] == [False, True, False, False, False]
+    pipeline.committer.commit(claim, results)
+    assert numbers(wings, new_topic_id) == [0, 2, 3, 4]
+
+
+def test_no_file_is_to_blame_for_a_server_that_fails_while_it_is_read(
+    wings: Client,
+    pipeline: Pipeline,
+    queue: SqliteQueue,
+    new_topic_id: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    queue.send([str(write_jsonl(tmp_path / f"{n}.jsonl", range(n, n + 1))) for n in range(2)])
+    claim = pipeline.claim()
+    assert claim is not None
+    batches = FileReader.batches
+
+    def unreachable(self: FileReader, section: FileSection, reading: Reading) -> Any:
+        if section.file.uri.endswith("1.jsonl"):
+            raise Unavailable("the store is down")
+        return batches(self, section, reading)
+
+    work = work_of(pipeline, claim)
+    for _ in range(3):
+        with monkeypatch.context() as patched:
+            patched.setattr(FileReader, "batches", unreachable)
+            with pytest.raises(Unavailable, match="is down"):
+                carry_out(pipeline.settings, [work])
+    outcome = pipeline.committer.commit(claim, results_of(pipeline, work))
+    assert [file.fate for file in outcome.files] == [Fate.FINISHED, Fate.FINISHED]
+    assert numbers(wings, new_topic_id) == [0, 1]
+
+
 def test_what_marks_that_a_file_was_begun_does_not_stay(
     wings: Client, pipeline: Pipeline, queue: SqliteQueue, new_topic_id: str, tmp_path: Path
 ) -> None:
@@ -156,9 +210,8 @@ def test_what_marks_that_a_file_was_begun_does_not_stay(
     assert claim is not None
     work = work_of(pipeline, claim)
     results = results_of(pipeline, work)
-    marks = work.marks
-    assert len(wings.abort("anybody", (), prefix=marks).deleted) == 3
-    results = results_of(pipeline, work)
+    assert wings.abort("anybody", (), prefix=work.marks).deleted == ()
+    die(pipeline.settings, work)
     pipeline.committer.commit(claim, results)
-    assert wings.abort("anybody", (), prefix=marks).deleted == ()
+    assert wings.abort("anybody", (), prefix=work.marks).deleted == ()
     assert wings.abort("anybody", (), prefix="ingest.").deleted == ()

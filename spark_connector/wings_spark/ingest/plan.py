@@ -4,6 +4,7 @@ It comes from the claim and the settings alone, so a pipeline that is started ag
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 from uuid import uuid4
 
@@ -55,8 +56,13 @@ class Work(_Planned):
 
     @property
     def marks(self) -> str:
-        """What the ids of the stages begin with that tell which sections were begun."""
+        """What the ids of the stages begin with that tell how earlier tries went."""
         return f"{mark_prefix(self.token, self.claim)}{self.number}-{self.works}."
+
+    @property
+    def begun_marks(self) -> str:
+        """What the ids of those of them begin with whose sections some try went on to read."""
+        return f"{self.marks}begun."
 
     def mark(self, section: FileSection, ends: int) -> str:
         """Return an id for the stage that tells that a section is begun.
@@ -65,28 +71,46 @@ class Work(_Planned):
             section: Which.
             ends: How many runs of the pipeline ended while it was read.
         """
-        about = f"{section.number}.{section.index}.{ends}.{self.plan}"
-        return f"{self.marks}{about}.{uuid4().hex[:8]}"
+        return self._mark("begun", section, ends, self.plan)
 
-    def last_begun(self, marks: Sequence[str]) -> tuple[FileSection, int, bool] | None:
-        """Tell at what an earlier try of this work ended, as works go through sections in order.
+    def mark_of_end(self, section: FileSection, end: "End") -> str:
+        """Return an id for the stage that tells later tries of the end of an earlier one."""
+        return self._mark("ended", section, end.ends, end.plan)
+
+    def _mark(self, kind: str, section: FileSection, ends: int, plan: str) -> str:
+        about = f"{section.number}.{section.index}.{ends}.{plan}"
+        return f"{self.marks}{kind}.{about}.{uuid4().hex[:8]}"
+
+    def ends(self, marks: Sequence[str]) -> "dict[FileSection, End]":
+        """Tell at which sections earlier tries of this work ended.
+
+        That is the last one that a try began, as works go through sections in order, and what that
+        try knew of those before it.
 
         Args:
-            marks: What earlier tries left behind.
-
-        Returns:
-            The section, how many runs had ended while it was read when the try began, and whether
-            the try was of this plan; None where there was no try, or one of other sections.
+            marks: What the last try left behind.
         """
-        found: dict[tuple[int, int], tuple[int, bool]] = {}
+        begun: dict[tuple[int, int], End] = {}
+        ended: dict[tuple[int, int], End] = {}
         for mark in marks:
-            number, index, ends, plan, _ = mark.removeprefix(self.marks).split(".")
-            found[int(number), int(index)] = (int(ends), plan == self.plan)
-        for section in reversed(self.sections):
-            about = found.get((section.number, section.index))
-            if about is not None:
-                return section, *about
-        return None
+            kind, number, index, ends, plan, _ = mark.removeprefix(self.marks).split(".")
+            found = begun if kind == "begun" else ended
+            found[int(number), int(index)] = End(int(ends), plan)
+        places = {(section.number, section.index): section for section in self.sections}
+        last = max(begun.keys() & places.keys(), default=None)
+        if last is not None:
+            ended[last] = begun[last]
+        return {places[place]: end for place, end in ended.items() if place in places}
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a try ended while it read a section."""
+
+    ends: int
+    """How many runs of the pipeline had ended before while it was read."""
+    plan: str
+    """The try's."""
 
 
 def planned(claim: Claim, token: str, tasks_max: int, settings: SourceSettings) -> list[Work]:

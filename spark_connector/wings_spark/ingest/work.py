@@ -3,9 +3,11 @@
 A section that is begun is marked by an empty stage, so that a later try of the same work finds out
 at what an earlier one ended. Where its process alone ended, the file is to blame: that counts as a
 try of the file, and its neighbours go on. Where the pipeline ended as a whole, the file is tried
-again, but not for ever.
+again, but not for ever. A try that ends by an error of a server, or that has read everything,
+deletes its marks: nobody is to blame for what happens after it.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -15,7 +17,7 @@ import pyarrow as pa
 
 import wings_client
 from wings_client import Client, Topic
-from wings_core.errors import BatchTooLarge, InvalidArgument
+from wings_core.errors import BatchTooLarge, InvalidArgument, WingsError
 from wings_core.queue.claims import FileResult
 from wings_core.queue.commit import stage_prefix, writer_of
 from wings_spark.ingest.plan import FileSection, Work
@@ -24,6 +26,11 @@ from wings_spark.ingest.settings import SourceSettings
 
 STAGE_SECONDS_MAX = 24 * 3600.0
 """How long one file may take; a server sweeps what was left for as long, unless set otherwise."""
+
+UNMARK_SECONDS_MAX = 60.0
+"""How long it is tried to delete marks of a server that failed; then the file counts as failed."""
+
+UNMARK_PAUSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +61,27 @@ def carry_out(settings: SourceSettings, works: Sequence[Work]) -> list[Done]:
             topic = client.topic(settings.target.topic)
             reader = FileReader(settings, topic.schema, topic.partition_key)
             task = _Task(client, topic, reader, work, settings.limits.max_delivery_attempts)
-            done.append(Done(work.claim, tuple(task.results(aborted.deleted))))
+            try:
+                results = tuple(task.results(aborted.deleted))
+            except WingsError:
+                _forget_begun(client, writer, work)
+                raise
+            _forget_begun(client, writer, work)
+            done.append(Done(work.claim, results))
         return done
+
+
+def _forget_begun(client: Client, writer: str, work: Work) -> None:
+    """Delete the marks of a try that no file is to blame for; blocks until the server answers."""
+    until = time.monotonic() + UNMARK_SECONDS_MAX
+    while True:
+        try:
+            client.abort(writer, (), prefix=work.begun_marks)
+            return
+        except WingsError:
+            if time.monotonic() > until:
+                return  # What ended the try is what is to be told.
+            time.sleep(UNMARK_PAUSE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +93,22 @@ class _Task:
     attempts_max: int
 
     def results(self, marks: Sequence[str]) -> Iterator[FileResult]:
-        """Read all sections, but one that ended an earlier try.
+        """Read all sections, but those that ended earlier tries.
 
         Args:
-            marks: What earlier tries of this work left behind.
+            marks: What the last try of this work left behind.
         """
-        begun = self.work.last_begun(marks)
+        found = self.work.ends(marks)
+        for section, end in found.items():
+            # Where this try ends at another section, the next one must know of this one too.
+            self._leave(self.work.mark_of_end(section, end))
         for section in self.work.sections:
             ends = 0
-            if begun is not None and begun[0] == section:
-                _, ends, is_of_this_plan = begun
-                if is_of_this_plan:
+            if section in found:
+                if found[section].plan == self.work.plan:
                     yield self._failed(section, "the process that read it ended")
                     continue
-                ends += 1
+                ends = found[section].ends + 1
                 if ends >= self.attempts_max:
                     error = f"the pipeline ended {ends} times while it was read"
                     yield self._failed(section, error, permanent=True)
@@ -97,13 +125,16 @@ class _Task:
             sections=section.count,
         )
 
+    def _leave(self, mark: str) -> None:
+        with self.client.stage(self.topic, mark):
+            pass  # It is durable once it is closed.
+
     def _result(self, section: FileSection, ends: int) -> FileResult:
         """Read and stage one section; what is wrong with it is in the result."""
         file = section.file
         if file.problem is not None:
             return FileResult(file.shard, error=file.problem, permanent=True)
-        with self.client.stage(self.topic, self.work.mark(section, ends)):
-            pass  # It is durable once it is closed.
+        self._leave(self.work.mark(section, ends))
         try:
             return self._staged(section)
         except SupersededError as error:
