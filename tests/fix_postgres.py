@@ -45,7 +45,8 @@ def empty_schema(server: PostgresServer, created_at: int) -> Generator[str]:
         for table in {name for (name,) in tables} - kept:
             empty.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
         empty.execute(
-            "INSERT INTO namespaces (tenant, name, created_at) VALUES ('default', 'default', %s)",
+            "INSERT INTO namespaces (tenant, name, created_at, uuid) "
+            "VALUES ('default', 'default', %s, gen_random_uuid()::text)",
             (created_at,),
         )
     empty_ones.append(schema)
