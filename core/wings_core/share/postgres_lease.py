@@ -181,6 +181,9 @@ class PostgresLease:
                 self.is_lost = not self._try("token = %(token)s")
             except psycopg.Error as error:
                 _logger.warning("its lease is not renewed: %s", of_holds(translated(error)).message)
+            except Exception:
+                # Whatever it is, too many open files for one: the lease would end for good.
+                _logger.exception("its lease is not renewed")
         if self.is_lost:
             _logger.error("%s", self._taken_over().message)
 

@@ -1,7 +1,9 @@
 """A replica's tombstones in PostgreSQL: one process at a time, and answers that are lost."""
 
+import errno
+import threading
 from collections.abc import Generator
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from postgres_proxy import CommitProxy, Cut, through
 from pydantic import SecretStr
 
 from wings_core.errors import Internal, InvalidArgument, Unavailable
+from wings_core.metadata.postgres.connections import Connection
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share import postgres_lease, standby
 from wings_core.share.interfaces import LeaseEntry, Outcome
@@ -115,6 +118,28 @@ def test_a_lease_is_renewed_and_taken_over_when_its_owner_is_gone(
         owner.check()
     with closing(postgres_holds.open(claim_seconds=30)) as other:
         other.check()
+
+
+def test_a_renewal_that_fails_in_any_way_is_tried_again(
+    postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_lease, "MARGIN_SECONDS", 0.5)
+    failed = threading.Event()
+    transaction = postgres_lease.Session.transaction
+
+    def fail_once(session: postgres_lease.Session) -> AbstractContextManager[Connection]:
+        if not failed.is_set():
+            failed.set()
+            raise OSError(errno.EMFILE, "Too many open files")
+        return transaction(session)
+
+    with closing(postgres_holds.open(lease_seconds=2.0)):
+        monkeypatch.setattr(postgres_lease.Session, "transaction", fail_once)
+        assert failed.wait(30)
+        begun = postgres_holds.lease_ends()
+        deadline = Deadline.after(30)
+        while postgres_holds.lease_ends() == begun:
+            assert not deadline.passed, "the lease is not renewed any more"
 
 
 def test_whoever_lost_the_lease_writes_nothing_and_answers_nothing(
