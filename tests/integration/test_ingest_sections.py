@@ -307,6 +307,25 @@ def test_files_are_split_where_their_format_lets_them_be(
     assert section_count(file, settings, 400) == 1
 
 
+def test_a_value_that_is_longer_than_a_section_has_the_file_read_by_one_task(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    new_topic_id: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("wings_client.cli.files.sections.SAMPLE_BYTES", 100)
+    wings.create_topic(new_topic_id, {"n": "int64", "s": "string"})
+    path = tmp_path / "a.csv"
+    lines = "\n".join(["no number,x"] * 400)
+    path.write_text("n,s\n" + "".join(f"{n},x\n" for n in range(ROWS)) + f'{ROWS},"{lines}"\n')
+    tell(tmp_path, path)
+    pipeline = start(source(limits={"split_bytes": len(lines) // 4, "max_delivery_attempts": 1}))
+    pipeline.drain()
+    assert in_order(wings, new_topic_id) == list(range(ROWS + 1))
+
+
 def test_results_without_a_section_are_a_failure(source: MakeSource) -> None:
     from wings_core.queue.claims import results_by_shard
 

@@ -136,6 +136,8 @@ def _joined(sections: list[FileResult]) -> FileResult:
     for special in (
         next((each for each in sections if each.superseded), None),
         next((each for each in sections if each.permanent), None),
+        # Before errors: where rows cannot be told from sections, those may come of that alone.
+        next((FileResult(first.shard, is_whole=True) for each in sections if each.is_whole), None),
         next((each for each in sections if each.error is not None), None),
     ):
         if special is not None:
@@ -144,8 +146,6 @@ def _joined(sections: list[FileResult]) -> FileResult:
         return FileResult(first.shard, error="not all sections of it were read")
     if any(each.seen != first.seen for each in sections):
         return FileResult(first.shard, error="it changed while it was read")
-    if any(each.is_whole for each in sections):
-        return FileResult(first.shard, is_whole=True)
     return FileResult(
         first.shard,
         tuple(stage for each in sections for stage in each.stages),
