@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 import time
+from http.client import HTTPResponse
 from typing import Any
 
 import httpx
@@ -134,9 +135,9 @@ def test_a_push_ends_the_wait_of_many_without_a_thread_each(
     wait_for(lambda: waits.waiting == before + 1)
     push(http, {"topic": topic, "data": [{"n": 5}]})
     connections[0].settimeout(LONG / 1000)
-    answer = connections[0].recv(65_536)
-    assert b'"n":5' in answer.replace(b" ", b"")
-    connections[0].close()
+    with connections[0] as last, HTTPResponse(last) as answer:
+        answer.begin()
+        assert b'"n":5' in answer.read().replace(b" ", b"")
 
 
 def wait_for(condition: Any) -> None:
