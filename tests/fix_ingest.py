@@ -1,7 +1,7 @@
 """Pipelines without Spark: the same parts, called in the order in which Spark calls them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +76,23 @@ class Pipeline:
 
 
 MakeSource = Callable[..., SourceSettings]
+
+
+Start = Callable[[SourceSettings], Pipeline]
+
+
+@pytest.fixture
+def start() -> Generator[Start]:
+    """Start pipelines; all are closed at the end."""
+    started: list[Pipeline] = []
+
+    def run(settings: SourceSettings) -> Pipeline:
+        started.append(Pipeline(settings))
+        return started[-1]
+
+    yield run
+    for pipeline in started:
+        pipeline.close()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from fix_client import Connect
-from fix_ingest import MakeSource, Pipeline, numbers, write_jsonl
+from fix_ingest import MakeSource, Pipeline, Start, numbers, write_jsonl
 
 import wings_client
 from wings_client import Client, ShardState
@@ -32,27 +32,11 @@ if TYPE_CHECKING:
 arrow: Any = pa
 LONG = 60.0
 
-Start = Callable[[SourceSettings], Pipeline]
-
 
 @pytest.fixture
 def connect() -> Connect:
     """The way to a client; one face will do."""
     return wings_client.connect
-
-
-@pytest.fixture
-def start() -> Generator[Start]:
-    """Start pipelines; all are closed at the end."""
-    started: list[Pipeline] = []
-
-    def run(settings: SourceSettings) -> Pipeline:
-        started.append(Pipeline(settings))
-        return started[-1]
-
-    yield run
-    for pipeline in started:
-        pipeline.close()
 
 
 @pytest.fixture

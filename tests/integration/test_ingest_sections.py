@@ -1,7 +1,6 @@
 """Large files are read in sections by several tasks, and are messages once, in order."""
 
 import json
-from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from fix_client import Connect
-from fix_ingest import MakeSource, Pipeline, write_jsonl
+from fix_ingest import MakeSource, Start, write_jsonl
 
 import wings_client
 from wings_client import Client
@@ -20,7 +19,6 @@ from wings_core.queue.sqlite import SqliteQueue
 from wings_spark.ingest import fetch_object
 from wings_spark.ingest.fetch_file import name_of
 from wings_spark.ingest.plan import planned, section_count
-from wings_spark.ingest.settings import SourceSettings
 
 if TYPE_CHECKING:
     from fix_aws import Aws
@@ -28,27 +26,11 @@ if TYPE_CHECKING:
 arrow: Any = pa
 ROWS = 2_000
 
-Start = Callable[[SourceSettings], Pipeline]
-
 
 @pytest.fixture
 def connect() -> Connect:
     """The way to a client; one face will do."""
     return wings_client.connect
-
-
-@pytest.fixture
-def start() -> Generator[Start]:
-    """Start pipelines; all are closed at the end."""
-    started: list[Pipeline] = []
-
-    def run(settings: SourceSettings) -> Pipeline:
-        started.append(Pipeline(settings))
-        return started[-1]
-
-    yield run
-    for pipeline in started:
-        pipeline.close()
 
 
 def tell(directory: Path, *files: Path, size: int | None = None) -> None:
