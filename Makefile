@@ -31,8 +31,8 @@ cluster: $(VENV)/.dev ## S3, PostgreSQL, a metadata service and three nodes, unt
 test: $(VENV)/.dev ## all tests but the soak tests
 	$(BIN)/python -m pytest -m "not soak" --numprocesses $(PROCESSES) --dist loadscope --no-loadscope-reorder
 
-soak: $(VENV)/.dev ## the tests that run for minutes: many crashes under load
-	$(BIN)/python -m pytest -m soak
+soak: $(VENV)/.dev ## the tests that run for minutes, and those of properties over many examples
+	$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile thorough
 
 check: $(VENV)/.dev ## lint, formatting and types
 	$(BIN)/ruff check

@@ -1,17 +1,24 @@
 """The fixture plugins, one for each concern; they lie beside this file."""
 
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
+from property_examples import QUICK, THOROUGH
 from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
 from xdist.scheduler import LoadScopeScheduling  # pyright: ignore[reportMissingTypeStubs]
 
-# A busy machine is no failure: tests have pytest's time-out, examples none of their own.
-settings.register_profile("wings", deadline=None)
-settings.load_profile("wings")
+settings.register_profile("quick", QUICK)
+settings.register_profile("thorough", THOROUGH)  # By --hypothesis-profile.
+settings.load_profile("quick")
 
 pytest_plugins = (
     "fix_aws",
     "fix_client",
+    "fix_commands",
     "fix_ingest",
     "fix_postgres",  # Before the one that imports it.
     "fix_metadata",
@@ -24,6 +31,36 @@ pytest_plugins = (
 
 FIRST = ("spark", "integration", "unit")
 """The folders in the order in which they begin: what takes longest must not come last."""
+
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES_MIN = 4 << 30
+"""Many times what the files of a run take."""
+
+_directory = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have temporary files in memory, where there is enough: a sync then costs nothing.
+
+    That a crash of the machine loses what was not synced is tested by faults in the calls, not by
+    the disk; what a killed process has written is there in either.
+    """
+    if hasattr(config, "workerinput") or "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
+        return
+    if shutil.disk_usage(MEMORY).free < MEMORY_BYTES_MIN:
+        return
+    directory = Path(tempfile.mkdtemp(prefix="wings-tests-", dir=MEMORY))
+    directory.chmod(0o711)  # PostgreSQL runs as another user.
+    config.stash[_directory] = directory
+    os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove what a run had in memory."""
+    if (directory := config.stash.get(_directory, None)) is not None:
+        shutil.rmtree(directory, ignore_errors=True)
+        os.environ.pop("TMPDIR", None)
+        tempfile.tempdir = None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

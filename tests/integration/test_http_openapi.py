@@ -12,6 +12,7 @@ from http_calls import create_topic, push
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from hypothesis.strategies import SearchStrategy
+from property_examples import examples
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -56,7 +57,7 @@ def _try(cases: SearchStrategy[Any]) -> bool:
     tried = False
 
     @given(cases)
-    @settings(max_examples=15, suppress_health_check=SLOW, database=None)
+    @settings(max_examples=examples(4, 15), suppress_health_check=SLOW, database=None)
     def make(case: Any) -> None:
         nonlocal tried
         tried = True

@@ -12,6 +12,7 @@ from arrow_strategies import batches
 from flight_calls import get
 from http_calls import NAMESPACE, entry, fetch_body, full, good, push_text
 from hypothesis import HealthCheck, given, settings
+from property_examples import examples
 
 from wings_core.schemas import schema_to_ipc
 
@@ -36,7 +37,7 @@ def fetch_text(http: httpx.Client, topic: str) -> bytes:
 
 @given(batches(rows_min=1))
 @settings(
-    max_examples=40,
+    max_examples=examples(12, 100),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_what_a_fetch_gives_a_push_accepts_and_the_rows_are_the_same(

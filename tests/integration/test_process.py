@@ -25,6 +25,7 @@ from wings_server.process import Server
 from wings_server.settings import Address, Settings
 from wings_server.testing import RunningServer, running_server, server_process
 
+pytestmark = pytest.mark.usefixtures("started_anew")
 READY = re.compile(r"wings ready flight=grpc://127\.0\.0\.1:(\d+) http=http://127\.0\.0\.1:(\d+)\n")
 ANY_PORT = Address("127.0.0.1", 0)
 WAIT_SECONDS = 30

@@ -694,7 +694,7 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[re
 @pytest.mark.timeout(600)  # A failure takes minutes to be made small.
 @pytest.mark.parametrize("hot_objects", [False, True], ids=["segment files", "objects"])
 def test_tiers_do_as_a_plain_model_of_the_log(directory: Path, hot_objects: bool) -> None:
-    run(directory, hot_objects=hot_objects, examples=10, steps=25)
+    run(directory, hot_objects=hot_objects, examples=5, steps=25)
 
 
 @pytest.mark.soak

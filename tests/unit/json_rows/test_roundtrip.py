@@ -3,13 +3,14 @@ import json
 import pyarrow as pa
 from arrow_strategies import batches
 from hypothesis import given, settings
+from property_examples import examples
 
 from wings_core.json_rows import decode_rows, encode_rows
 from wings_core.schemas import check_topic_schema
 
 
 @given(batches())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(40, 300))
 def test_what_is_written_is_read_back_equal(batch: pa.RecordBatch) -> None:
     check_topic_schema(batch.schema, None)
     data = encode_rows(batch)

@@ -15,6 +15,7 @@ from fix_metadata import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from wings_core.model import (
     Accepted,
@@ -158,7 +159,7 @@ def outcome_of(result: CommitResult) -> Outcome:
 
 
 def test_commits_agree_with_the_model(metadata: MetadataUnderTest) -> None:
-    @settings(max_examples=20 if metadata.is_slow else 80)
+    @settings(max_examples=examples(8, 20) if metadata.is_slow else examples(25, 80))
     @given(steps=STEPS)
     def agree(steps: list[Step]) -> None:
         check_steps(metadata, steps)

@@ -16,6 +16,7 @@ from fix_metadata import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.metadata.interfaces import LOCATIONS_MAX, OffsetRegistry
@@ -237,7 +238,9 @@ def test_the_offset_for_a_time_in_an_empty_partition_is_0(metadata: MetadataUnde
     assert metadata.registry.offset_for_timestamp(topic.uuid, A, NOON) == 0
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(10, 30), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     pages=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), max_size=40),
     asked=st.lists(st.integers(-2, 60), min_size=1, max_size=10),

@@ -13,6 +13,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,  # pyright: ignore[reportUnknownVariableType]
 )
+from property_examples import examples
 
 from wings_core.errors import PublishFenced
 from wings_core.model import Shard, ShardClaim, ShardCounts, ShardProgress, ShardState
@@ -174,7 +175,7 @@ def test_shards_agree_with_the_model(metadata: MetadataUnderTest) -> None:
         return Shards(metadata)
 
     # Over a network only the way there is another, and each step takes longer.
-    examples = 8 if metadata.is_slow else 25
+    number = examples(4, 8) if metadata.is_slow else examples(10, 25)
     run_state_machine_as_test(
-        cast("Any", machine), settings=settings(max_examples=examples, stateful_step_count=30)
+        cast("Any", machine), settings=settings(max_examples=number, stateful_step_count=30)
     )

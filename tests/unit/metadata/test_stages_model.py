@@ -15,6 +15,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from property_examples import examples
 
 from wings_core.errors import WingsError
 from wings_core.model import Rejected, Staged, StageEntry, Topic
@@ -328,7 +329,7 @@ def test_stages_agree_with_the_model(metadata: MetadataUnderTest) -> None:
         return Stages(metadata)
 
     # Over a network only the way there is another, and each step takes longer.
-    examples = 10 if metadata.is_slow else 40
+    number = examples(4, 10) if metadata.is_slow else examples(12, 40)
     run_state_machine_as_test(
-        cast("Any", machine), settings=settings(max_examples=examples, stateful_step_count=50)
+        cast("Any", machine), settings=settings(max_examples=number, stateful_step_count=50)
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from property_examples import examples
 
 from wings_core.share.model import Lease
 from wings_core.share.partition import Pick, SharePartition, State
@@ -266,5 +267,5 @@ def _offsets(pick: Pick) -> range:
 
 TestPartitionAgainstAModel = PartitionMachine.TestCase
 TestPartitionAgainstAModel.settings = settings(
-    max_examples=100, stateful_step_count=40, phases=[Phase.generate, Phase.shrink]
+    max_examples=examples(40, 300), stateful_step_count=40, phases=[Phase.generate, Phase.shrink]
 )

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 from pyspark.sql import datasource as spark
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
@@ -132,7 +133,7 @@ def cases(draw: st.DrawFn) -> tuple[pa.DataType, list[Any], list[spark.Filter]]:
     return data_type, rows, filters
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(75, 300))
 @given(cases())
 def test_the_server_and_spark_agree(
     case: tuple[pa.DataType, list[Any], list[spark.Filter]],

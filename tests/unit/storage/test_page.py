@@ -95,7 +95,7 @@ def _small_batch() -> pa.RecordBatch:
     )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(_batches(), st.data())
 def test_rows_of_any_schema_come_back(batch: pa.RecordBatch, data: st.DataObject) -> None:
     page = encode_page(batch, TOPIC)
@@ -113,7 +113,7 @@ def test_rows_of_any_schema_come_back(batch: pa.RecordBatch, data: st.DataObject
         assert some.column(index).equals(batch.column(column))
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(_batches(), st.data())
 def test_a_slice_is_stored_without_the_rows_around_it(
     batch: pa.RecordBatch, data: st.DataObject

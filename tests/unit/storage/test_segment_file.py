@@ -9,6 +9,7 @@ import pyarrow.dataset as dataset
 import pytest
 from arrow_strategies import batches
 from hypothesis import HealthCheck, given, settings
+from property_examples import examples
 
 from wings_core.errors import StorageCorrupt
 from wings_core.storage.page import decode_page
@@ -106,7 +107,9 @@ def test_a_segment_without_pages_is_a_file_too() -> None:
     assert pa.ipc.open_file(pa.py_buffer(b"".join(writer.finish()))).read_all().num_rows == 0
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(
+    max_examples=examples(20, 100), suppress_health_check=[HealthCheck.too_slow], deadline=None
+)
 @given(batch=batches())
 def test_rows_of_any_type_come_back_either_way(batch: pa.RecordBatch) -> None:
     rows = timed(batch)
