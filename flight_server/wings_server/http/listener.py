@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import threading
+from contextlib import suppress
 
 import uvicorn
 from fastapi import FastAPI
@@ -11,6 +12,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_server.settings import Address
+
+TICK_SECONDS = 1.0
+"""How often the headers' date is renewed."""
 
 BACKLOG = 2048
 """Connections that the kernel holds until they are accepted."""
@@ -100,7 +104,7 @@ class HttpListener:
 
     def stop(self) -> None:
         """Stop listening and end the requests under way; blocks up to `STOP_SECONDS_MAX`."""
-        self._server.should_exit = True
+        self._server.leave()
         self._thread.join(STOP_SECONDS_MAX)
         self._socket.close()
 
@@ -129,12 +133,30 @@ class _Protocol(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that tells when its start has come to an end, good or bad."""
+    """A uvicorn server that tells when its start has come to an end, and ends when it is told to.
+
+    uvicorn's own wakes ten times a second to look whether it is to end.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.settled = threading.Event()
+        self._leaving = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def leave(self) -> None:
+        """End it, from another thread."""
+        self.should_exit = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # The loop has ended already.
+                self._loop.call_soon_threadsafe(self._leaving.set)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         self.settled.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):  # Which also renews the date in the headers.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), TICK_SECONDS)
