@@ -149,5 +149,6 @@ def _fits(batch: pa.RecordBatch, cut: Cut) -> bool:
 
 
 def _is_pandas(data: object) -> bool:
-    pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(data, pandas.DataFrame)
+    # Another thread may be importing it just now: then nothing can be a frame yet.
+    frame = getattr(sys.modules.get("pandas"), "DataFrame", None)
+    return frame is not None and isinstance(data, frame)

@@ -1,5 +1,7 @@
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -74,6 +76,13 @@ def test_missing_values_of_pandas_are_nulls() -> None:
     frame = pandas.DataFrame({"key": ["a", None], "n": [1, float("nan")]})
     assert frame.dtypes["n"] == "float64"
     assert rows_of(frame) == [{"key": "a", "n": 1}, {"key": None, "n": None}]
+
+
+def test_rows_are_taken_while_another_thread_is_importing_pandas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", ModuleType("pandas"))  # As it is at its beginning.
+    assert rows_of({"key": ["a"], "n": [1]}) == [{"key": "a", "n": 1}]
 
 
 @pytest.mark.parametrize(
