@@ -11,7 +11,7 @@ import pytest
 from flight_calls import Json, act, create_topic, get, numbers, put_stream
 from forked_servers import ForkedServers
 
-ROUNDS = 20
+ROUNDS = 10
 """How often a server is killed while it publishes."""
 
 STAGES = ("a", "b")
