@@ -434,15 +434,18 @@ def test_a_client_that_leaves_in_mid_put_loses_nothing_that_was_acknowledged(
 
 
 def test_answers_left_unread_do_not_hold_up_the_commits(
-    client: flight.FlightClient, topic: str
+    client: flight.FlightClient, new_topic_id: str
 ) -> None:
-    batches = 30_000  # More answers than gRPC takes before the writer blocks.
-    stream = Stream(client, numbers(0).schema, topic)
-    one = numbers(1)
+    create_topic(client, new_topic_id, ["key: string"], "key")
+    batches = 3_500  # More bytes of answers than gRPC takes before the writer blocks:
+    one = pa.record_batch({"key": ["k" * 1_000]})  # each names the partition.
+    stream = Stream(client, one.schema, new_topic_id)
     for _ in range(batches):
         stream.send(one)
     stream.writer.done_writing()
-    while act(client, "partition-states", topic=topic)[0]["next_offset"] < batches:
+    while not (states := act(client, "partition-states", topic=new_topic_id)) or (
+        states[0]["next_offset"] < batches
+    ):
         time.sleep(0.02)
     assert stream.answer() is not None
     stream.close()
