@@ -3,7 +3,10 @@
 Its programs are those of the package `pgserver`, or of the system.
 """
 
+import base64
 import contextlib
+import hashlib
+import hmac
 import importlib.util
 import os
 import shutil
@@ -57,6 +60,19 @@ def _copy(programs: Path, target: Path) -> Path:
     return target / "pgserver" / "pginstall" / "bin"
 
 
+def _verifier(password: str) -> str:
+    """Return what PostgreSQL keeps of a password (RFC 5803), of one iteration.
+
+    With its own 4,096, both sides take ten milliseconds of a core for each connection.
+    """
+    salt = os.urandom(16)
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations=1)
+    stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+    server = hmac.digest(salted, b"Server Key", "sha256")
+    written = [base64.b64encode(each).decode() for each in (salt, stored, server)]
+    return "SCRAM-SHA-256$1:{}${}:{}".format(*written)
+
+
 class PostgresServer:
     """A server on a directory of its own, which can be killed and started again.
 
@@ -84,7 +100,7 @@ class PostgresServer:
         if self._user is not None:
             os.chown(self._data, self._user, self._user)
         password = directory / "password"
-        password.write_text(PASSWORD)
+        password.write_text(_verifier(PASSWORD))
         if self._user is not None:
             os.chown(password, self._user, self._user)
         self._run(
