@@ -25,7 +25,9 @@ from wings_server.process import Server
 from wings_server.settings import Address, Settings
 from wings_server.testing import RunningServer, running_server, server_process
 
-pytestmark = pytest.mark.usefixtures("started_anew")
+as_a_shell_does = pytest.mark.usefixtures("started_anew")
+"""The others fork what they start, as all tests do."""
+
 READY = re.compile(r"wings ready flight=grpc://127\.0\.0\.1:(\d+) http=http://127\.0\.0\.1:(\d+)\n")
 ANY_PORT = Address("127.0.0.1", 0)
 WAIT_SECONDS = 30
@@ -58,6 +60,7 @@ def stopping(server: RunningServer) -> Generator[None]:
         stopper.join()
 
 
+@as_a_shell_does
 def test_the_ready_line_is_all_that_is_printed_and_has_the_real_ports(tmp_path: Path) -> None:
     with subprocess.Popen(
         serve_command(tmp_path),
@@ -201,6 +204,7 @@ def test_new_calls_are_refused_while_it_drains_and_readiness_is_withdrawn() -> N
                     list(other.list_flights())
 
 
+@as_a_shell_does
 def test_a_second_signal_ends_it_at_once() -> None:
     with server_process() as server:
         os.kill(server.pid, signal.SIGTERM)
