@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 import wings_client
-from benchmarks.harness import Row, act, compare, compare_in_turn, ticket
+from benchmarks.harness import Row, act, compare_in_turn, ticket
 from wings_client import Client
 from wings_client.gather import Request
 from wings_server.testing import server_process
@@ -37,12 +37,9 @@ def run() -> Iterator[Row]:
         server.client() as plain,
         wings_client.connect(server.flight) as client,
     ):
-        for name, rows, gathers, shown in (
-            ("large", ROWS_MAX, 5, "1 MiB each"),
-            ("small", 10, 20, "10 rows each"),
-        ):
+        for name, rows, shown in (("large", ROWS_MAX, "1 MiB each"), ("small", 10, "10 rows each")):
             _fill(plain, client, name, rows)
-            yield from _figures(plain, client, name, gathers, shown)
+            yield from _figures(plain, client, name, shown)
 
 
 def _fill(plain: flight.FlightClient, client: Client, topic: str, rows: int) -> None:
@@ -55,9 +52,7 @@ def _fill(plain: flight.FlightClient, client: Client, topic: str, rows: int) -> 
             producer.send(pa.record_batch({"key": keys, "n": column}))
 
 
-def _figures(
-    plain: flight.FlightClient, client: Client, topic: str, gathers: int, shown: str
-) -> Iterator[Row]:
+def _figures(plain: flight.FlightClient, client: Client, topic: str, shown: str) -> Iterator[Row]:
     tickets = [
         ticket(topic=topic, partition=key, offset=0, max_messages=ROWS_MAX)
         for key in range(PARTITIONS)
@@ -70,12 +65,12 @@ def _figures(
     def one_by_one() -> int:
         return sum(_read(plain, each) for each in tickets)
 
-    yield compare(
+    yield compare_in_turn(
         f"gather of {PARTITIONS} partitions, {shown}, against DoGets one by one (no bound)",
         "M rows/s",
         0.0,
-        _rate(gathered, gathers),
-        _rate(one_by_one, gathers),
+        _rate(gathered),
+        _rate(one_by_one),
     )
     for threads in POOL_THREADS:
         with ThreadPoolExecutor(threads) as pool:
@@ -83,13 +78,12 @@ def _figures(
             def pooled(pool: ThreadPoolExecutor = pool) -> int:
                 return sum(pool.map(partial(_read, plain), tickets))
 
-            yield compare(
+            yield compare_in_turn(
                 f"gather of {PARTITIONS} partitions, {shown}, against a pool of {threads}",
                 "M rows/s",
                 1.0,
-                _rate(gathered, gathers),
-                _rate(pooled, gathers),
-                runs=9,
+                _rate(gathered),
+                _rate(pooled),
             )
     yield compare_in_turn(
         f"gather's first reply, {shown}, against the first batch of a single DoGet",
@@ -126,10 +120,10 @@ def _read(plain: flight.FlightClient, wanted: flight.Ticket) -> int:
     return plain.do_get(wanted).read_all().num_rows
 
 
-def _rate(read: Callable[[], int], times: int) -> Callable[[], float]:
+def _rate(read: Callable[[], int]) -> Callable[[], float]:
     def measure() -> float:
         started = time.perf_counter()
-        rows = sum(read() for _ in range(times))
+        rows = read()
         return rows / (time.perf_counter() - started) / 1e6
 
     return measure

@@ -214,7 +214,7 @@ def acquire(
     try:
         _read(stream.reader, found, wait, transport.endpoint)
     except CALL_ERRORS as error:
-        if reading.cancelled.is_set():
+        if reading.is_cancelled:
             raise StreamCancelled from None
         if not found:
             raise typed_error(error, transport.endpoint) from error

@@ -44,17 +44,21 @@ class Reading:
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        self.cancelled = threading.Event()
+        self.is_cancelled = False
         self._lock = threading.Lock()
         self._reader: flight.FlightStreamReader | None = None
+        self._pause_ends: threading.Event | None = None
+        """Of the present pause, if there is one; most streams never need it."""
         transport.add_stream(self)
 
     def cancel(self) -> None:
         """End the stream, here and on the server, and open no other."""
-        self.cancelled.set()
         with self._lock:
+            self.is_cancelled = True
             if self._reader is not None:
                 self._reader.cancel()
+            if self._pause_ends is not None:
+                self._pause_ends.set()
 
     def open(self, ticket: bytes, seconds: float, endpoint: str | None = None) -> "OpenStream":
         """Open a stream; blocks until its schema is there. Tries once.
@@ -68,12 +72,12 @@ class Reading:
             StreamCancelled: `cancel` was called.
             WingsError: The server's refusal, or `Unavailable`.
         """
-        if self.cancelled.is_set():
+        if self.is_cancelled:
             raise StreamCancelled
         reader, called = self.transport.get(ticket, seconds, endpoint)
         with self._lock:
             self._reader = reader
-            if self.cancelled.is_set():
+            if self.is_cancelled:
                 reader.cancel()
                 raise StreamCancelled
         return OpenStream(reader, self, called)
@@ -87,7 +91,11 @@ class Reading:
 
     def pause(self, seconds: float) -> None:
         """Wait, or less if the stream is cancelled meanwhile."""
-        if self.cancelled.wait(seconds):
+        with self._lock:
+            if self.is_cancelled:
+                raise StreamCancelled
+            ends = self._pause_ends = threading.Event()
+        if ends.wait(seconds):
             raise StreamCancelled
 
 
@@ -129,7 +137,7 @@ class OpenStream:
                         ) from None
                     return
                 except CALL_ERRORS as error:
-                    if self.reading.cancelled.is_set():
+                    if self.reading.is_cancelled:
                         raise StreamCancelled from None
                     raise self.failed(typed_error(error, self.endpoint)) from error
                 found = parse_chunk_metadata(metadata)

@@ -61,6 +61,7 @@ class Gather:
                 yield reply
                 if last:
                     return
+                del reply  # Held while the next is waited for, its memory would not be used again.
         finally:
             self._engine.finish(GatherReason.STOPPED)
 
@@ -74,6 +75,7 @@ class Gather:
                 yield reply
                 if last:
                     return
+                del reply
         finally:
             self._engine.listen(None)
             self._engine.finish(GatherReason.STOPPED)

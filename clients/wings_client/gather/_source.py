@@ -1,9 +1,10 @@
 """One source of a gather: how it stands, and its streams, of which one is read at a time."""
 
-import json
 import time
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic_core import from_json
 
 from wings_client._errors import CALL_ERRORS, typed_error
 from wings_client._stream import OpenStream, Reading
@@ -134,7 +135,7 @@ class Turn:
 def _told(metadata: Any) -> dict[str, Any]:
     """Return the JSON object that comes with a chunk; another server may send anything."""
     try:
-        found = json.loads(to_bytes(metadata) or b"{}")
+        found = from_json(to_bytes(metadata) or b"{}")
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -34,7 +34,11 @@ THREADS_MAX = 64
 """Streams read at once, each by a thread."""
 
 PACE_SECONDS = 0.002
-"""Between two looks at whether there are too few threads."""
+"""Between two looks at whether there are too few threads, at first."""
+
+PACE_SECONDS_MAX = 0.008
+"""Each look that finds enough of them makes the pause before the next twice as long, up to this:
+a look takes time from the threads that read."""
 
 BUSY_READS = 4
 """How many threads read streams that are younger than the next, while there are sources to send."""
@@ -232,15 +236,18 @@ class Sources:
 
     def _pace(self) -> None:
         """Start threads while there are sources to send and too few threads to send them soon."""
-        while (count := self._threads_wanted()) is not None:
+        pause = PACE_SECONDS
+        while (count := self._threads_wanted(pause)) is not None:
             self._start_readers(count)
+            enough = self._is_threaded and count == 0
+            pause = min(2 * pause, PACE_SECONDS_MAX) if enough else PACE_SECONDS
         # There is none to be started any more, and this one has nothing else to do.
         self._run(THREADS_MAX)
 
-    def _threads_wanted(self) -> int | None:
+    def _threads_wanted(self, pause: float) -> int | None:
         """Wait a while; return how many more threads there should be, None where no more ever."""
         with self._lock:
-            self._ended.wait_for(lambda: not (self._waiting or self._is_with_caller), PACE_SECONDS)
+            self._ended.wait_for(lambda: not (self._waiting or self._is_with_caller), pause)
             if self._is_with_caller and time.monotonic() < self._caller_until:
                 return 0  # Beside others' replies, that which it is about to get would come later.
             self._is_left_to_caller = False
@@ -336,6 +343,7 @@ class Sources:
                     self._moves += 1
                 if not self._put(source, reply, True):
                     return False
+                del reply  # Else it would be held for as long as the next is waited for.
         except BaseException as error:  # noqa: BLE001 - it would end the thread in silence.
             return self._failed(source, turn, error)
         finally:
@@ -359,7 +367,7 @@ class Sources:
             self._end(source, None)
             return False
         endpoint = self._transports[source.request.endpoint].endpoint
-        if turn is not None and turn.reading.cancelled.is_set():
+        if turn is not None and turn.reading.is_cancelled:
             self._end(source, client_closed(endpoint))
         elif isinstance(error, WingsError):
             if self._has_another_node(source, error):

@@ -11,10 +11,12 @@ from operator import attrgetter
 from types import NoneType
 from typing import Any
 
+from pydantic_core import to_json
+
 from wings_client._messages import wire_partition
 from wings_client._stream import milliseconds
 from wings_client.gather._request import FETCH_MESSAGES, Request
-from wings_core.contracts.messages import INT64_MAX, dump
+from wings_core.contracts.messages import INT64_MAX
 from wings_core.errors import InvalidTicket
 
 TEMPLATES_MAX = 256
@@ -110,7 +112,7 @@ class Tickets:
         if rows > 0 and request.kind == "fetch":
             ticket["min_messages"] = max(1, (request.min_messages or 1) - rows)
             ticket["max_messages"] = (request.max_messages or FETCH_MESSAGES) - rows
-        return dump(ticket)
+        return to_json(ticket)
 
 
 def _like(request: Request) -> Hashable:
