@@ -8,6 +8,7 @@ import pytest
 from breakable_proxy import breakable
 from scripted_responders import (
     CASES,
+    EMPTY_AT_MS,
     TRIES,
     WAYS_OUT,
     Responder,
@@ -88,8 +89,8 @@ def test_a_gather_ends_as_it_is_told(
     server: Responder, client: Client, face: str, case: str
 ) -> None:
     options, then, replies, reason = CASES[case]
-    then, _, late = then.partition(" ")
-    requests = five(server, then=then, empty=3_000 if late else 100)
+    then, _, when = then.partition(" ")
+    requests = five(server, then=then, empty=EMPTY_AT_MS[when])
     gather = client.gather(requests, **options)
     found = READS[face](gather)
     end = gather.end

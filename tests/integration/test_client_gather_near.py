@@ -9,6 +9,7 @@ import pytest
 from breakable_proxy import breakable
 from scripted_responders import (
     CASES,
+    EMPTY_AT_MS,
     TRIES,
     WAYS_OUT,
     Responder,
@@ -55,9 +56,9 @@ def of_caller(server: Responder, ticket: int = 0) -> bool:
 @pytest.mark.parametrize("case", CASES)
 def test_a_gather_ends_as_it_is_told(server: Responder, client: Client, case: str) -> None:
     options, then, replies, reason = CASES[case]
-    then, _, late = then.partition(" ")
+    then, _, when = then.partition(" ")
     requests = [near_script((10, 3), then=then) for _ in range(5)]
-    requests.append(near_script((3_000 if late else 100, 0), then=then))
+    requests.append(near_script((EMPTY_AT_MS[when], 0), then=then))
     gather = client.gather(requests, **options)
     found = list(gather)
     end = gather.end
