@@ -39,9 +39,12 @@ def read(
     """
     import json
 
+    import wings_client
     from wings_spark.options import ReadOptions
-    from wings_spark.reader import WingsReader
-    from wings_spark.source import WingsDataSource
+    from wings_spark.read_range import RangeReader
+    from wings_spark.reader import task_ranges
+    from wings_spark.subscription import Subscription
+    from wings_spark.types import spark_schema
 
     given = {name: str(value) for name, value in options.items() if value is not None}
     given |= {"endpoint": endpoint, "topic": topic}
@@ -49,9 +52,13 @@ def read(
         given["columns"] = json.dumps(list(columns))
     if filter is not None:
         given["filter"] = filter
-    schema = WingsDataSource(given).schema()
-    reader = WingsReader(ReadOptions.parse(given).for_batch(), schema)
-    parts, ranges = reader.ranges(), reader.range_reader
+    wanted = ReadOptions.parse(given).for_batch()
+    with wings_client.connect(wanted.endpoint) as client:
+        subscription = Subscription.checked(client, wanted)
+        schema = spark_schema(subscription.schema(wanted))
+        nodes = client.locations(subscription.topics[0])
+        parts = task_ranges(client, subscription, wanted)
+    ranges = RangeReader.of(wanted, schema, subscription, nodes=nodes)
 
     def read_parts(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         for batch in batches:

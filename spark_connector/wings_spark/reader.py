@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 import wings_client
+from wings_client import Client
 from wings_core.errors import InvalidFilter
 from wings_spark.filters import pushable
 from wings_spark.options import ReadOptions
@@ -18,7 +19,20 @@ from wings_spark.positions import batch_ranges
 from wings_spark.ranges import Range, RangePartition, split
 from wings_spark.read_range import RangeReader, both
 from wings_spark.subscription import Subscription
-from wings_spark.worker import leave_out_what_is_loaded
+from wings_spark.worker import prepare_worker
+
+
+def task_ranges(client: Client, subscription: Subscription, options: ReadOptions) -> list[Range]:
+    """Return what a batch read reads, as of this call, cut to tasks.
+
+    Raises:
+        InvalidArgument: A position is past a log's end, or of no partition.
+        OffsetOutOfRange: A start is below a log's start, and `failOnDataLoss` holds.
+    """
+    ranges = [
+        each for topic in subscription.topics for each in batch_ranges(client, topic, options)
+    ]
+    return split(ranges, options.min_partitions)
 
 
 class WingsReader(DataSourceReader):
@@ -33,7 +47,7 @@ class WingsReader(DataSourceReader):
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        leave_out_what_is_loaded()
+        prepare_worker()
         self.options = options
         self.schema = schema
         with wings_client.connect(options.endpoint) as client:
@@ -43,18 +57,10 @@ class WingsReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the ranges of the query's tasks: their ends are fixed here, for all of them."""
-        # Spark takes nothing but a list.
-        return [RangePartition(each) for each in self.ranges()]
-
-    def ranges(self) -> list[Range]:
-        """Return what there is to read now, cut to tasks."""
         with wings_client.connect(self.options.endpoint) as client:
-            ranges = [
-                each
-                for topic in self._subscription.topics
-                for each in batch_ranges(client, topic, self.options)
-            ]
-        return split(ranges, self.options.min_partitions)
+            ranges = task_ranges(client, self._subscription, self.options)
+        # Spark takes nothing but a list.
+        return [RangePartition(each) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one range; of none, where the query has none."""
