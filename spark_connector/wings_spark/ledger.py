@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import wings_client
 from wings_client import Client
 from wings_core.errors import WingsError
-from wings_spark.worker import leave_out_what_is_loaded
+from wings_spark.worker import prepare_worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Entry:
             StageNotFound: A stage is gone: it was aborted, or swept as it was left for too long.
             WingsError: The server refused or could not be reached; the same again is safe.
         """
-        leave_out_what_is_loaded()
+        prepare_worker()
         with wings_client.connect(endpoint) as client:
             client.publish(self.writer, self.batch, stages)
             # Those that this publish took, or the first one, are out of reach; the others, of other

@@ -16,7 +16,7 @@ from wings_spark.options import ReadOptions
 from wings_spark.positions import data_loss
 from wings_spark.ranges import Range
 from wings_spark.subscription import TOPIC_COLUMN, Subscription
-from wings_spark.worker import leave_out_what_is_loaded
+from wings_spark.worker import prepare_worker
 
 
 def both(filter: str | None, pushed: str | None) -> str | None:  # noqa: A002 - the contract's word.
@@ -83,7 +83,7 @@ class RangeReader:
             OffsetOutOfRange: They are no longer kept, and `failOnDataLoss` holds.
             SchemaMismatch: A value does not fit the type that the user asked for.
         """
-        leave_out_what_is_loaded()
+        prepare_worker()
         target = arrow_schema(self.schema)
         conformer: Conformer | None = None
         with wings_client.connect([*self.nodes, self.endpoint]) as client:

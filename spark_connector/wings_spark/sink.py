@@ -15,7 +15,7 @@ from wings_client import Client, Topic
 from wings_spark.conform import arrow_schema
 from wings_spark.fit import check_fit
 from wings_spark.ledger import Entry
-from wings_spark.worker import leave_out_what_is_loaded
+from wings_spark.worker import prepare_worker
 from wings_spark.write_options import WriteOptions
 
 STAGE_SECONDS_MAX = 24 * 3600.0
@@ -48,7 +48,7 @@ class Sink:
             SchemaMismatch: Columns are missing, not the topic's, or of a type that cannot become
                 the topic's.
         """
-        leave_out_what_is_loaded()
+        prepare_worker()
         with wings_client.connect(options.endpoint) as client:
             topic = client.topic(options.topic)
         check_fit(arrow_schema(schema), topic)
@@ -77,7 +77,7 @@ class Sink:
             SchemaMismatch: A value does not fit the topic, such as a null in a column without.
             WingsError: What the server refused, or that it could not be reached.
         """
-        leave_out_what_is_loaded()
+        prepare_worker()
         with wings_client.connect(self.endpoint) as client:
             if repeated and entry.is_published(client):
                 # All rows are there; but Spark's operators, which keep state, must see the end.

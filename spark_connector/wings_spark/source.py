@@ -41,9 +41,9 @@ class WingsDataSource(DataSource):
         from wings_spark.options import ReadOptions
         from wings_spark.subscription import Subscription
         from wings_spark.types import spark_schema
-        from wings_spark.worker import leave_out_what_is_loaded
+        from wings_spark.worker import prepare_worker
 
-        leave_out_what_is_loaded()
+        prepare_worker()
         options = ReadOptions.parse(self.options)
         with wings_client.connect(options.endpoint) as client:
             return spark_schema(Subscription.checked(client, options).schema(options))

@@ -3,6 +3,7 @@ import gc
 import io
 import json
 import math
+import resource
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -17,7 +18,7 @@ from pyspark.errors import PySparkException
 import wings_spark
 from wings_client import Client
 from wings_server.testing import RunningServer
-from wings_spark.worker import leave_out_what_is_loaded
+from wings_spark.worker import prepare_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -320,16 +321,27 @@ def test_register_sets_what_the_user_has_not_set_and_warns_of_lz4(spark: "SparkS
         wings_spark.register(session)
 
 
-def test_workers_leave_what_they_have_loaded_out_of_garbage_collections_and_users_do_not(
+def test_workers_leave_what_is_loaded_out_of_collections_and_keep_freed_memory_and_users_do_not(
     spark: "SparkSession",
 ) -> None:
-    def left_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def faults_of_20_mib() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        pieces = [bytearray(b"x") * (1 << 20) for _ in range(20)]
+        del pieces
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            leave_out_what_is_loaded()
-            yield pa.record_batch({"objects": [gc.get_freeze_count()]})
+            prepare_worker()
+            faults_of_20_mib()
+            yield pa.record_batch(
+                {"left_out": [gc.get_freeze_count()], "faults": [faults_of_20_mib()]}
+            )
 
     before = gc.get_freeze_count()
-    leave_out_what_is_loaded()
+    prepare_worker()
     assert gc.get_freeze_count() == before
-    (row,) = spark.range(0, 1, 1, 1).mapInArrow(left_out, "objects long").collect()
-    assert row["objects"] > 10_000
+    frame = spark.range(0, 1, 1, 1).mapInArrow(look, "left_out long, faults long")
+    (row,) = frame.collect()
+    assert row["left_out"] > 10_000
+    assert row["faults"] < 2_560  # Half of their pages.
