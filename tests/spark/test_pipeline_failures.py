@@ -121,12 +121,18 @@ def rows_of(client: Client, topic: str) -> list[tuple[Any, ...]]:
     )
 
 
+# Failures in the steps between are in the soak tests, and in `test_write_stream` one by one.
+@pytest.mark.parametrize(
+    "points",
+    [("in a task", "before the checkpoint's commit"), pytest.param(POINTS, marks=pytest.mark.soak)],
+    ids=["first and last", "all"],
+)
 def test_a_pipeline_that_fails_at_every_step_writes_what_an_undisturbed_one_does(
-    spark: "SparkSession", example: Any, tmp_path: Path
+    spark: "SparkSession", example: Any, tmp_path: Path, points: Sequence[str]
 ) -> None:
     with running_server() as server, wings_client.connect(server.flight) as client:
         topic = client.create_topic(example.FLIGHTS, example.flights.SCHEMA)
-        rows = BATCH_ROWS * (len(POINTS) + 2)
+        rows = BATCH_ROWS * (len(points) + 2)
         client.push(topic, example.flights.generate(rows, batch_rows=400))
         for target in ("undisturbed", "failed"):
             client.create_topic(target, example.COLUMNS, "origin")
@@ -136,7 +142,7 @@ def test_a_pipeline_that_fails_at_every_step_writes_what_an_undisturbed_one_does
         assert len({week for _, week, *_ in expected}) > 45
 
         checkpoint = tmp_path / "failed"
-        for point in POINTS:
+        for point in points:
             faults = Faults(point, checkpoint / "commits")
             with failing(server, faults), pytest.raises(PySparkException):
                 example.run(spark, server.flight, "failed", checkpoint, BATCH_ROWS)
