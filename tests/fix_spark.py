@@ -11,6 +11,17 @@ if TYPE_CHECKING:
 
     from wings_server.testing import RunningServer
 
+SETTINGS = {
+    # Any port, for the test that serves Spark Connect from this session's Java.
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
+    # Spark's own choice runs `readlink`, a process, for each file of a checkpoint that it looks at.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing."
+        "FileSystemBasedCheckpointFileManager"
+    ),
+}
+
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
@@ -18,7 +29,7 @@ def spark() -> "Iterator[SparkSession]":
     from wings_spark.testing import QUICK, local_session
 
     on_ctrl_c = signal.getsignal(signal.SIGINT)
-    with local_session(settings=QUICK, attempts=2) as session:
+    with local_session(settings=QUICK | SETTINGS, attempts=2) as session:
         # PySpark's own handler asks Java first, in tests of other things than Spark too.
         signal.signal(signal.SIGINT, on_ctrl_c)
         yield session

@@ -1,9 +1,11 @@
-"""The same over Spark Connect, in a process of its own: one process has one kind of session."""
+"""The same over Spark Connect, by a client without Java: one process has one kind of session."""
 
 import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
@@ -12,23 +14,19 @@ from fix_client import NewTopic
 from wings_client import Client
 from wings_server.testing import RunningServer
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 PROGRAM = """
 import json, sys, tempfile
 
 import wings_spark
-from wings_spark.testing import QUICK, SETTINGS, find_java, use_this_python
-
-find_java()
-use_this_python()
 from pyspark.sql import SparkSession
 
-endpoint, topic, copy = sys.argv[1:]
-builder = SparkSession.builder.remote("local[2]")
-for name, value in (SETTINGS | QUICK).items():
-    builder = builder.config(name, value)
-spark = builder.getOrCreate()
+remote, endpoint, topic, copy = sys.argv[1:]
+spark = SparkSession.builder.remote(remote).getOrCreate()
 wings_spark.register(spark)
 found = {"session": type(spark).__module__}
 
@@ -61,15 +59,26 @@ spark.stop()
 """
 
 
-def test_reads_writes_and_streams_work_over_spark_connect(
-    wings: Client, new_topic: NewTopic, server: RunningServer
-) -> None:
+@pytest.fixture
+def remote(spark: "SparkSession") -> Iterator[str]:
+    """Serve Spark Connect from the Java of the tests' session; return its address."""
     pytest.importorskip("grpc_status")
+    java = cast("Any", spark)._jvm
+    package = java.org.apache.spark.sql.connect.service
+    service = getattr(getattr(package, "SparkConnectService$"), "MODULE$")  # Scala's one object.
+    service.start(cast("Any", spark.sparkContext)._jsc.sc())
+    yield f"sc://127.0.0.1:{service.localPort()}"
+    service.stop(java.scala.Option.empty(), java.scala.Option.empty())
+
+
+def test_reads_writes_and_streams_work_over_spark_connect(
+    remote: str, wings: Client, new_topic: NewTopic, server: RunningServer
+) -> None:
     topic = new_topic()
     wings.push(topic, pa.table({"n": pa.array(range(1_000))}))
     copy = wings.create_topic(f"{topic.id}-copy", {"n": "int64"})
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, server.flight, topic.id, copy.id],
+        [sys.executable, "-c", PROGRAM, remote, server.flight, topic.id, copy.id],
         capture_output=True,
         text=True,
         timeout=270,
