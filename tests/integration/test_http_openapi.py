@@ -39,6 +39,7 @@ SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.hypothesis
 def test_requests_made_from_the_document_meet_only_what_it_says(server: RunningServer) -> None:
     with httpx.Client(base_url=server.http) as http:
         create_topic(http, "t", ["n: int64", "k: string not null"], "k")

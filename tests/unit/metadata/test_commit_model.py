@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 from fix_metadata import (
     DAY,
     HOUR,
@@ -158,6 +159,7 @@ def outcome_of(result: CommitResult) -> Outcome:
     return result.error.code, result.error.facts
 
 
+@pytest.mark.hypothesis
 def test_commits_agree_with_the_model(metadata: MetadataUnderTest) -> None:
     @settings(max_examples=examples(8, 20) if metadata.is_slow else examples(25, 80))
     @given(steps=STEPS)

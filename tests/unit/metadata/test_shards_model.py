@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any, cast
 from uuid import uuid4
 
+import pytest
 from fix_metadata import NOON, SECOND, MetadataUnderTest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -170,6 +171,7 @@ class Shards(RuleBasedStateMachine):
         )
 
 
+@pytest.mark.hypothesis
 def test_shards_agree_with_the_model(metadata: MetadataUnderTest) -> None:
     def machine() -> Shards:
         return Shards(metadata)

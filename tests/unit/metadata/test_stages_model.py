@@ -5,6 +5,7 @@ from itertools import count
 from typing import Any, cast
 from uuid import uuid4
 
+import pytest
 from fix_metadata import DAY, HOUR, NOON, SECOND, A, B, MetadataUnderTest, batch_of
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -324,6 +325,7 @@ class Stages(RuleBasedStateMachine):
         return {folio for folio in live if folio.startswith(self.own)}
 
 
+@pytest.mark.hypothesis
 def test_stages_agree_with_the_model(metadata: MetadataUnderTest) -> None:
     def machine() -> Stages:
         return Stages(metadata)
