@@ -118,7 +118,7 @@ class ForkingPopen(subprocess.Popen[Any]):
 def _can_be_forked(named: dict[str, Any], environment: dict[str, str]) -> bool:
     """Whether it is a command of Wings, and nothing is asked for that only a new program has."""
     args = named["args"]
-    if not isinstance(args, list) or args[: len(COMMAND)] != COMMAND:
+    if sys.platform != "linux" or not isinstance(args, list) or args[: len(COMMAND)] != COMMAND:
         return False
     if any(named[name] for name in ("executable", "preexec_fn", "pass_fds", "shell", "cwd")):
         return False
