@@ -114,6 +114,11 @@ def _reads(spark: "SparkSession", client: flight.FlightClient, endpoint: str) ->
 def _against_parquet(
     spark: "SparkSession", endpoint: str, directory: Path, batch: pa.RecordBatch
 ) -> Row:
+    small = directory / "small.parquet"
+    parquet.write_table(pa.Table.from_batches([narrow(1_000)]), small)
+    for _ in range(SMALL_QUERIES):
+        _aggregate(spark.read.parquet(str(small)), *COLUMNS, rows=1_000)
+    small.unlink()
     for part in range(CORES):
         table = pa.Table.from_batches([batch] * (BATCHES // CORES + part * (BATCHES % CORES)))
         parquet.write_table(table, directory / f"{part}.parquet")

@@ -112,6 +112,7 @@ class ForkingPopen(subprocess.Popen[Any]):
             return 0, 0
         status = os.read(self._ended, STATUS_BYTES)
         os.close(self._ended)
+        assert len(status) == STATUS_BYTES, "the process that forks commands is gone"
         return self.pid, int.from_bytes(status, sys.byteorder)
 
 

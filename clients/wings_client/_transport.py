@@ -191,8 +191,8 @@ class Transport:
         """
         # Not `_calling`: its two generators would cost a tenth of a small read.
         called = endpoint or self.endpoint
-        client = self._connected(called)
         try:
+            client = self._connected(called)
             return client.do_get(flight.Ticket(ticket), options_of(seconds)), called
         except CALL_ERRORS as error:
             failure = typed_error(error, called)

@@ -121,6 +121,7 @@ def test_what_was_not_handed_on_is_not_counted(server: Responder, client: Client
 
 
 def test_bad_options_are_refused_by_the_call(server: Responder, client: Client) -> None:
+    server.wait_until_idle()  # After the tests before.
     bad: list[dict[str, Any]] = [
         {"timeout": 0},
         {"timeout": -1},

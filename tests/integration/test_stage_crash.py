@@ -11,9 +11,6 @@ import pytest
 from flight_calls import Json, act, create_topic, get, numbers, put_stream
 from forked_servers import ForkedServers
 
-ROUNDS = 10
-"""How often a server is killed while it publishes."""
-
 STAGES = ("a", "b")
 """One for each topic, both published at once."""
 
@@ -95,13 +92,14 @@ def test_a_stream_that_a_crash_cut_off_leaves_a_stage_that_can_be_aborted(
             assert values(client, "a") == []
 
 
+@pytest.mark.parametrize("rounds", [10, pytest.param(200, marks=pytest.mark.soak)])
 def test_a_publish_that_a_crash_interrupts_is_done_once_and_as_a_whole(
-    servers: ForkedServers, tmp_path: Path
+    servers: ForkedServers, tmp_path: Path, rounds: int
 ) -> None:
     chance = random.Random(11)
     committed: list[list[Json]] = []
     replays = 0
-    for batch in range(ROUNDS + 1):
+    for batch in range(rounds + 1):
         with servers.start(tmp_path) as server:
             server.wait_until_ready()
             with flight.FlightClient(server.flight) as client:
@@ -131,7 +129,7 @@ def test_a_publish_that_a_crash_interrupts_is_done_once_and_as_a_whole(
                 publishing.join(60)
                 assert not publishing.is_alive()
     # The first crash came before its publish, the second after.
-    assert 0 < replays < ROUNDS
+    assert 0 < replays < rounds
 
 
 def publish_until_killed(client: flight.FlightClient, batch: int, stages: list[str]) -> None:

@@ -121,13 +121,16 @@ def rows_of(client: Client, topic: str) -> list[tuple[Any, ...]]:
     )
 
 
-# Failures in the steps between are in the soak tests, and in `test_write_stream` one by one.
+# A task that fails is in `test_write_stream` too; the other steps are in the soak tests.
 @pytest.mark.parametrize(
     "points",
-    [("in a task", "before the checkpoint's commit"), pytest.param(POINTS, marks=pytest.mark.soak)],
-    ids=["first and last", "all"],
+    [
+        ("after stage", "before the checkpoint's commit"),
+        pytest.param(POINTS, marks=pytest.mark.soak),
+    ],
+    ids=["two steps", "all steps"],
 )
-def test_a_pipeline_that_fails_at_every_step_writes_what_an_undisturbed_one_does(
+def test_a_pipeline_that_fails_at_steps_of_a_batch_writes_what_an_undisturbed_one_does(
     spark: "SparkSession", example: Any, tmp_path: Path, points: Sequence[str]
 ) -> None:
     with running_server() as server, wings_client.connect(server.flight) as client:

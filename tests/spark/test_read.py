@@ -3,6 +3,7 @@ import gc
 import io
 import json
 import math
+import platform
 import resource
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -321,7 +322,7 @@ def test_register_sets_what_the_user_has_not_set_and_warns_of_lz4(spark: "SparkS
         wings_spark.register(session)
 
 
-def test_workers_leave_what_is_loaded_out_of_collections_and_keep_freed_memory_and_users_do_not(
+def test_workers_leave_what_is_loaded_out_of_collections_as_users_do_not_and_keep_freed_memory(
     spark: "SparkSession",
 ) -> None:
     def faults_of_20_mib() -> int:
@@ -344,4 +345,5 @@ def test_workers_leave_what_is_loaded_out_of_collections_and_keep_freed_memory_a
     frame = spark.range(0, 1, 1, 1).mapInArrow(look, "left_out long, faults long")
     (row,) = frame.collect()
     assert row["left_out"] > 10_000
-    assert row["faults"] < 2_560  # Half of their pages.
+    if platform.libc_ver()[0] == "glibc":  # No other keeps it.
+        assert row["faults"] < (20 << 20) / resource.getpagesize() / 2

@@ -127,6 +127,7 @@ class Gather:
                 self._is_last(reply)
                 if on_reply(reply) is False:
                     self._engine.finish(GatherReason.STOPPED)
+                del reply
         except BaseException as error:  # noqa: BLE001 - the caller's function may raise anything.
             self._engine.finish(GatherReason.STOPPED, error)
         on_end(self._engine.finish(GatherReason.STOPPED))

@@ -239,7 +239,7 @@ class Sources:
         pause = PACE_SECONDS
         while (count := self._threads_wanted(pause)) is not None:
             self._start_readers(count)
-            enough = self._is_threaded and count == 0
+            enough = self._is_threaded and count == 0 and not self._is_with_caller
             pause = min(2 * pause, PACE_SECONDS_MAX) if enough else PACE_SECONDS
         # There is none to be started any more, and this one has nothing else to do.
         self._run(THREADS_MAX)
