@@ -1,7 +1,6 @@
 """Ctrl-C: waits of the main thread end at once, on the server too."""
 
 import asyncio
-import os
 import signal
 import threading
 import time
@@ -38,7 +37,11 @@ def _interrupt_once_it_waits(server: RunningServer, readers: tuple[str, ...] = (
         if waits.waiting == 1 and any(name.startswith(readers) for name in names):
             break
         time.sleep(0.002)
-    os.kill(os.getpid(), signal.SIGINT)
+    # To this thread: of a process's signals the kernel now and then gives one to another, and
+    # Python hears of that only once the wait is over.
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGINT)
 
 
 @contextmanager
