@@ -7,7 +7,6 @@ a read, retention, a sweep, another node's maintenance, or the end of the proces
 
 import itertools
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -669,19 +668,6 @@ def run(directory: Path, *, hot_objects: bool, examples: int, steps: int) -> Non
     )
 
 
-MEMORY = Path("/dev/shm")
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory where that can be had: nothing here depends on what a sync does."""
-    if not os.access(MEMORY, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(prefix="wings-tiers-", dir=MEMORY) as temporary:
-        yield Path(temporary)
-
-
 @pytest.fixture(autouse=True)
 def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
     """A few rows make several pages, levels and transactions; a scan hands on each chunk."""
@@ -693,12 +679,12 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[re
 
 @pytest.mark.timeout(600)  # A failure takes minutes to be made small.
 @pytest.mark.parametrize("hot_objects", [False, True], ids=["segment files", "objects"])
-def test_tiers_do_as_a_plain_model_of_the_log(directory: Path, hot_objects: bool) -> None:
-    run(directory, hot_objects=hot_objects, examples=5, steps=25)
+def test_tiers_do_as_a_plain_model_of_the_log(tmp_path: Path, hot_objects: bool) -> None:
+    run(tmp_path, hot_objects=hot_objects, examples=5, steps=25)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(6 * 3600)
 @pytest.mark.parametrize("hot_objects", [False, True], ids=["segment files", "objects"])
-def test_tiers_do_as_a_plain_model_of_the_log_for_long(directory: Path, hot_objects: bool) -> None:
-    run(directory, hot_objects=hot_objects, examples=500, steps=60)
+def test_tiers_do_as_a_plain_model_of_the_log_for_long(tmp_path: Path, hot_objects: bool) -> None:
+    run(tmp_path, hot_objects=hot_objects, examples=500, steps=60)
