@@ -32,8 +32,9 @@ def release(connection: Connection, name: str, holder: str, now: int) -> None:
 def purge_leases(connection: Connection, rows_max: int, now: int) -> int:
     """Delete up to so many leases that ended long ago; return how many."""
     rows = connection.execute(
-        "DELETE FROM leases WHERE name IN (SELECT name FROM leases "
-        "WHERE expires_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED) RETURNING token",
+        "WITH old AS MATERIALIZED (SELECT name FROM leases "
+        "WHERE expires_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED) "
+        "DELETE FROM leases WHERE name IN (SELECT name FROM old) RETURNING token",
         (now - LEASES_KEPT_US, max(0, rows_max)),
     ).fetchall()
     return len(rows)

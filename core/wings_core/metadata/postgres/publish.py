@@ -180,8 +180,9 @@ def was_published(connection: Connection, writer: str, batch: int) -> bool | Non
 def purge_results(connection: Connection, rows_max: int, now: int) -> int:
     """Delete up to so many results that are out of date; return how many."""
     rows = connection.execute(
-        "DELETE FROM publishes WHERE (writer, batch) IN (SELECT writer, batch FROM publishes "
+        "WITH old AS MATERIALIZED (SELECT writer, batch FROM publishes "
         "WHERE succeeded_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED) "
+        "DELETE FROM publishes WHERE (writer, batch) IN (SELECT writer, batch FROM old) "
         "RETURNING batch",
         (now - PUBLISH_RESULTS_KEPT_US, max(0, rows_max)),
     ).fetchall()

@@ -70,18 +70,18 @@ def purge(connection: Connection, rows_max: int, now: int) -> bool:
     left -= purge_leases(connection, left, now)
     left -= len(
         connection.execute(
-            "DELETE FROM producer_results WHERE (topic_id, producer_id, slot) IN "
-            "(SELECT topic_id, producer_id, slot FROM producer_results "
+            "WITH old AS MATERIALIZED (SELECT topic_id, producer_id, slot FROM producer_results "
             "WHERE committed_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED) "
-            "RETURNING slot",
+            "DELETE FROM producer_results WHERE (topic_id, producer_id, slot) IN "
+            "(SELECT topic_id, producer_id, slot FROM old) RETURNING slot",
             (now - RESULTS_KEPT_US, max(0, left)),
         ).fetchall()
     )
     left -= len(
         connection.execute(
-            "DELETE FROM flushes WHERE writer IN (SELECT writer FROM flushes "
+            "WITH old AS MATERIALIZED (SELECT writer FROM flushes "
             "WHERE committed_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED) "
-            "RETURNING number",
+            "DELETE FROM flushes WHERE writer IN (SELECT writer FROM old) RETURNING number",
             (now - FLUSHES_KEPT_US, max(0, left)),
         ).fetchall()
     )
@@ -94,8 +94,9 @@ def purge(connection: Connection, rows_max: int, now: int) -> bool:
     )
     left -= len(
         connection.execute(
-            "DELETE FROM folios WHERE id IN (SELECT id FROM folios "
-            "WHERE retired_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED) RETURNING id",
+            "WITH old AS MATERIALIZED (SELECT id FROM folios "
+            "WHERE retired_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED) "
+            "DELETE FROM folios WHERE id IN (SELECT id FROM old) RETURNING id",
             (now - RETIRED_KEPT_US, max(0, left)),
         ).fetchall()
     )

@@ -104,9 +104,10 @@ def sweep(connection: Connection, changed_before: int, stages_max: int) -> int:
     One that somebody works on right now is not old.
     """
     rows = connection.execute(
-        "UPDATE stages SET name = NULL WHERE id IN (SELECT id FROM stages "
+        "WITH old AS MATERIALIZED (SELECT id FROM stages "
         "WHERE name IS NOT NULL AND changed_at <= %s::bigint ORDER BY changed_at LIMIT %s::bigint "
-        "FOR UPDATE SKIP LOCKED) RETURNING id",
+        "FOR UPDATE SKIP LOCKED) "
+        "UPDATE stages SET name = NULL WHERE id IN (SELECT id FROM old) RETURNING id",
         (changed_before, stages_max),
     ).fetchall()
     return len(rows)
