@@ -26,6 +26,9 @@ from psycopg import sql
 START_SECONDS_MAX = 60.0
 """How long the server may take to start."""
 
+STOP_SECONDS_MAX = 10.0
+"""How long it may take to stop before it is killed."""
+
 PASSWORD = "not-to-be-shown"
 """Of the user `wings`, in every address; nothing may ever print it."""
 
@@ -118,7 +121,7 @@ class PostgresServer:
             settings.write(
                 f"port = {self.port}\nlisten_addresses = '127.0.0.1'\n"
                 "unix_socket_directories = ''\nmax_connections = 100\nshared_buffers = 32MB\n"
-                "deadlock_timeout = 200ms\n"
+                "deadlock_timeout = 200ms\ndynamic_shared_memory_type = mmap\n"
                 + ("" if sync else "fsync = off\nfull_page_writes = off\n")
             )
         self._process: subprocess.Popen[bytes] | None = None
@@ -155,6 +158,17 @@ class PostgresServer:
             assert self._process.poll() is None, self._log.read_text()
             pause.wait(0.02)
         raise AssertionError(self._log.read_text())
+
+    def stop(self) -> None:
+        """Stop it at once; unlike one that was killed, it leaves no shared memory to the system."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGQUIT)
+        try:
+            self._process.wait(timeout=STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process = None
 
     def kill(self) -> None:
         """Kill it with all its processes, as a power cut does; what the disk has stays."""
@@ -214,4 +228,4 @@ def postgres_server(*, sync: bool) -> Generator[PostgresServer]:
         try:
             yield server
         finally:
-            server.kill()
+            server.stop()
