@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import random
+import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -416,6 +417,32 @@ def test_a_wrong_state_of_a_partition_is_found(
 
     monkeypatch.setattr(log.metadata.registry, "partition_states", states)
     assert any(message in problem.message for problem in log.check().problems)
+
+
+def test_tiers_that_were_not_counted_right_are_found(log: Log, topic: Topic) -> None:
+    (tier,) = log.metadata.maintenance.tier_states(topic.uuid)
+    with sqlite3.connect(log.directory / "metadata.sqlite") as database:
+        database.execute("UPDATE partitions SET merged_pages = 1, merged_rows = 7")
+    problem = _only(log.check())
+    assert (problem.topic, problem.partition) == (str(topic.name), UNPARTITIONED)
+    assert problem.message == (
+        f"its tiers have 4 pages with 40 rows and {tier.bytes} bytes as written, not 3 pages with "
+        f"33 rows and {tier.bytes} bytes as written and 1 pages with 7 rows and 0 bytes merged"
+    )
+
+
+def test_pages_that_a_server_adds_meanwhile_are_not_missed_in_their_tier(
+    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = log.metadata.registry.partition_states
+
+    def states(topic_uuid: str) -> list[PartitionState]:
+        log.push(topic, _batch("x", 40))
+        return listed(topic_uuid)
+
+    monkeypatch.setattr(log.metadata.registry, "partition_states", states)
+    report = log.check()
+    assert (report.ok, report.pages) == (True, 5)
 
 
 @pytest.mark.parametrize(

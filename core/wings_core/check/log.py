@@ -1,6 +1,6 @@
 """Check a log at rest: every page against metadata, and metadata against itself."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -12,9 +12,9 @@ from wings_core.check.report import PROBLEMS_MAX, CheckReport, Page, Problem
 from wings_core.check.walk import Walk
 from wings_core.errors import StorageCorrupt, TopicNotFound, WingsError
 from wings_core.metadata.interfaces import Metadata
-from wings_core.model import Location, PartitionState, Stage, Topic
+from wings_core.model import Location, PartitionState, Stage, TierState, Topic
 from wings_core.names import NamespaceName
-from wings_core.partitions import partition_of_scalar
+from wings_core.partitions import Partition, partition_of_scalar
 from wings_core.schemas import check_topic_schema
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.segment_file import segment_schema
@@ -25,6 +25,9 @@ _FAULTS = (
 )
 """What damaged pages and damaged metadata may raise: in the latter, any value may be anything."""
 
+_Tiers = dict[Partition, list[TierState]]
+"""What partitions have in each tier that has pages, the hot one first."""
+
 PAGES_LISTED = 1_000
 """Pages of a stage that are asked for at a time."""
 
@@ -34,10 +37,11 @@ def check_log(
 ) -> CheckReport:
     """Read every page of a log and compare it with what metadata says of it.
 
-    Of each partition, offsets must have no gaps from the log's start to the next offset, and
-    timestamps must never decrease. Of each page, all checksums must match, its rows must be as many
-    as its offsets, valid for the topic's schema and of its partition's key, and its place in its
-    file its own. Pages in stages are checked alike. Damage of any kind is reported, never raised.
+    Of each partition, offsets must have no gaps from the log's start to the next offset, timestamps
+    must never decrease, and each tier must have what was counted. Of each page, all checksums must
+    match, its rows must be as many as its offsets, valid for the topic's schema and of its
+    partition's key, and its place in its file its own. Pages in stages are checked alike. Damage of
+    any kind is reported, never raised.
 
     Blocks for as long as reading the whole log takes, and keeps 40 bytes a page. Nothing is
     written. A server that deletes topics meanwhile may make their pages look damaged.
@@ -59,6 +63,7 @@ class _Check:
         self._admin = metadata.admin
         self._registry = metadata.registry
         self._stages = metadata.stages
+        self._maintenance = metadata.maintenance
         self._store = store
         self._progress = progress
         self._problems: list[Problem] = []
@@ -112,6 +117,7 @@ class _Check:
             check_topic_schema(topic.schema, topic.partition_key)
         except _FAULTS as error:
             self._report(Problem(_reason(error), topic=str(topic.name)))
+        tiers = self._tiers(topic)
         try:
             states = self._registry.partition_states(topic.uuid)
         except TopicNotFound:
@@ -120,14 +126,45 @@ class _Check:
             message = f"the partitions cannot be listed: {_reason(error)}"
             self._report(Problem(message, topic=str(topic.name)))
             return
+        differing: list[Walk] = []
         for state in states:
             self._partitions += 1
-            self._check_partition(topic, state)
+            walk = Walk(topic, state)
+            self._check_partition(topic, state, walk)
+            if walk.is_sound and tiers is not None and walk.tiers != tiers.get(state.partition, []):
+                differing.append(walk)
+        if tiers is not None and differing:
+            self._report_tiers(topic, differing, tiers)
         # After the partitions, so that what a server publishes meanwhile is not found twice.
         self._check_stages(topic)
 
-    def _check_partition(self, topic: Topic, state: PartitionState) -> None:
-        walk = Walk(topic, state)
+    def _tiers(self, topic: Topic) -> _Tiers | None:
+        """Return what was counted of the topic's tiers, None if that cannot be told."""
+        tiers: _Tiers = {}
+        try:
+            for tier in self._maintenance.tier_states(topic.uuid):
+                tiers.setdefault(tier.partition, []).append(tier)
+        except TopicNotFound:
+            return None  # Deleted since it was listed.
+        except _FAULTS as error:
+            message = f"its tiers cannot be listed: {_reason(error)}"
+            self._report(Problem(message, topic=str(topic.name)))
+            return None
+        return tiers
+
+    def _report_tiers(self, topic: Topic, walks: Sequence[Walk], counted: _Tiers) -> None:
+        """Report partitions whose pages are not what was counted of their tiers."""
+        again = self._tiers(topic)
+        if again is None:
+            return
+        for walk in walks:
+            tiers = counted.get(walk.partition, [])
+            # A server that works on a partition meanwhile counts anew.
+            if again.get(walk.partition, []) == tiers:
+                message = f"its tiers have {_shown(walk.tiers)}, not {_shown(tiers)}"
+                self._report(walk.problem(message))
+
+    def _check_partition(self, topic: Topic, state: PartitionState, walk: Walk) -> None:
         try:
             for location in self._locations(topic, state):
                 for problem in walk.step(location):
@@ -242,6 +279,15 @@ def _problem_of(batch: pa.RecordBatch, page: Page) -> str | None:
             if partition != page.partition:
                 return f"it has rows of partition {partition:.80}"
     return None
+
+
+def _shown(tiers: list[TierState]) -> str:
+    shown = [
+        f"{tier.pages} pages with {tier.rows} rows and {tier.bytes} bytes "
+        f"{'merged' if tier.remote else 'as written'}"
+        for tier in tiers
+    ]
+    return " and ".join(shown) or "no pages"
 
 
 def _reason(error: BaseException) -> str:

@@ -1,10 +1,12 @@
-"""A partition's pages in their order: offsets, timestamps and bytes."""
+"""A partition's pages in their order: offsets, timestamps, bytes and tiers."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from wings_core.check.report import Page, Problem
 from wings_core.metadata.maintenance import first_timestamp
-from wings_core.model import Location, PartitionState, Topic
+from wings_core.model import Location, PartitionState, TierState, Topic
+from wings_core.partitions import Partition
 
 
 class Walk:
@@ -15,13 +17,30 @@ class Walk:
         self._state = state
         self.next_offset = state.log_start_offset
         """Where the next page must begin."""
+        self.is_sound = True
+        """Whether there was no problem so far."""
         self._last_timestamp: int | None = None
         self._bytes = 0
+        self._tiers = {
+            merged: TierState(state.partition, merged, pages=0, rows=0, bytes=0)
+            for merged in (False, True)
+        }
+
+    @property
+    def partition(self) -> Partition:
+        """Whose pages they are."""
+        return self._state.partition
+
+    @property
+    def tiers(self) -> list[TierState]:
+        """What the pages amount to in each tier that has any, the hot one first."""
+        return [tier for tier in self._tiers.values() if tier.pages]
 
     def step(self, location: Location) -> Iterator[Problem]:
         """Yield what is wrong with the next page's place in the log."""
 
         def wrong(message: str) -> Problem:
+            self.is_sound = False
             return Page.committed(self._topic, self._state, location).problem(message)
 
         expected, start, end = self.next_offset, location.start_offset, location.end_offset
@@ -44,6 +63,14 @@ class Walk:
             yield wrong(f"its timestamps begin at {first_of_page} and end at {location.timestamp}")
         self._last_timestamp = location.timestamp
         self._bytes += location.address.length
+        merged = location.first_timestamp is not None
+        tier = self._tiers[merged]
+        self._tiers[merged] = replace(
+            tier,
+            pages=tier.pages + 1,
+            rows=tier.rows + location.rows,
+            bytes=tier.bytes + location.address.length,
+        )
         self.next_offset = max(expected, end + 1)
 
     def finish(self) -> Iterator[Problem]:
@@ -68,5 +95,6 @@ class Walk:
         self, message: str, start_offset: int | None = None, end_offset: int | None = None
     ) -> Problem:
         """Return a problem of this partition."""
+        self.is_sound = False
         topic, partition = str(self._topic.name), self._state.partition
         return Problem(message, topic, partition, start_offset, end_offset)
