@@ -198,7 +198,7 @@ def open_sqlite(directory: Path) -> Generator[MetadataUnderTest]:
 class RemoteOverSqlite(RemoteMetadata):
     """A client of a metadata service in this process, which are opened and closed together."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Callable[[], int]) -> None:
         from wings_server.metadata.service import MetadataService
         from wings_server.settings import Address
 

@@ -1,22 +1,26 @@
 """A log whose pages are merged, moved, dropped and swept, against a plain model of it.
 
-Real parts but for the clock: SQLite, segment files or an object store for new pages, a directory as
-the remote store. Between any two steps of what maintenance does, something else may happen: a push,
-a read, retention, a sweep, another node's maintenance, or the end of the process.
+Real parts but for the clock: SQLite, in the process or behind the metadata service, or PostgreSQL;
+segment files or an object store for new pages; a directory as the remote store. Between any two
+steps of what maintenance does, something else may happen: a push, a read, retention, a sweep,
+another node's maintenance, or the end of the process.
 """
 
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from fix_metadata import RemoteOverSqlite
+from fix_postgres import PostgresServer, empty_schema
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -38,6 +42,8 @@ from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log
 from wings_core.maintain import Maintainer, MaintenanceReport, Tiering, plan, tiering
+from wings_core.metadata.interfaces import Metadata
+from wings_core.metadata.postgres import PostgresMetadata
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import Location, PartitionState, TierState, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE
@@ -182,11 +188,40 @@ def batch_of(key: str, numbers: Sequence[int]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
+OpenMetadata = Callable[[Callable[[], int]], Metadata]
+"""Opens the same metadata each time; told the time by what it is given."""
+
+LentMetadata = Callable[[Path], AbstractContextManager[OpenMetadata]]
+"""Lends metadata of one's own, which may be kept in a directory."""
+
+
+@contextmanager
+def lend_sqlite(directory: Path) -> Generator[OpenMetadata]:
+    yield lambda clock: SqliteMetadata(directory / "metadata.db", clock=clock)
+
+
+@contextmanager
+def lend_remote(directory: Path) -> Generator[OpenMetadata]:
+    yield lambda clock: RemoteOverSqlite(directory / "metadata.db", clock)
+
+
+def lend_postgres(server: PostgresServer) -> LentMetadata:
+    @contextmanager
+    def lend(_: Path) -> Generator[OpenMetadata]:
+        with empty_schema(server, START) as schema:
+            yield lambda clock: PostgresMetadata(server.url, schema=schema, clock=clock)
+
+    return lend
+
+
 class TiersMachine(RuleBasedStateMachine):
     """Does to a log and to a model the same."""
 
-    def __init__(self, directory: Path, *, hot_objects: bool) -> None:
+    def __init__(self, directory: Path, lend_metadata: LentMetadata, *, hot_objects: bool) -> None:
         super().__init__()
+        self.lent = ExitStack()
+        self.store_id = str(uuid4())
+        self.open_metadata = self.lent.enter_context(lend_metadata(directory))
         self.directory = directory
         self.hot = directory / "hot" if hot_objects else None
         self.remote = directory / "remote"
@@ -212,13 +247,13 @@ class TiersMachine(RuleBasedStateMachine):
         self.steps = Steps()
         with ExitStack() as stack:
             directory = stack.enter_context(DataDirectory.open(self.directory / "data"))
-            metadata = SqliteMetadata(directory.metadata, clock=lambda: self.now)
+            metadata = self.open_metadata(lambda: self.now)
             storage = open_storage(
                 directory,
                 LIMITS,
                 hot_url=None if self.hot is None else str(self.hot),
                 remote_url=str(self.remote),
-                store_id=lambda: metadata.store_id,
+                store_id=lambda: self.store_id,
             )
             self.log = Log(metadata, storage, LIMITS)
             stack.callback(self.log.close)
@@ -234,7 +269,7 @@ class TiersMachine(RuleBasedStateMachine):
         self.steps.watch(self.log.store, "write", "delete")
         self.steps.watch(storage.remote.objects, "put")
 
-    def _maintainer(self, metadata: SqliteMetadata) -> Maintainer:
+    def _maintainer(self, metadata: Metadata) -> Maintainer:
         log = self.log
         moves = Tiering(
             log.registry,
@@ -255,6 +290,7 @@ class TiersMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.close()
+        self.lent.close()
 
     @initialize()
     def begin(self) -> None:
@@ -650,13 +686,18 @@ class TiersMachine(RuleBasedStateMachine):
             assert self.log.maintenance.tier_states(self.uuids[key]) == counted
 
 
-def run(directory: Path, *, hot_objects: bool, examples: int, steps: int) -> None:
+EXAMPLES_FOR_LONG = 500
+
+
+def run(
+    directory: Path, lend_metadata: LentMetadata, *, hot_objects: bool, examples: int, steps: int
+) -> None:
     numbers = itertools.count()
 
     def machine() -> TiersMachine:
         own = directory / str(next(numbers))
         own.mkdir()
-        return TiersMachine(own, hot_objects=hot_objects)
+        return TiersMachine(own, lend_metadata, hot_objects=hot_objects)
 
     run_state_machine_as_test(
         machine,  # pyright: ignore[reportArgumentType] - a function does
@@ -680,11 +721,18 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[re
 @pytest.mark.timeout(600)  # A failure takes minutes to be made small.
 @pytest.mark.parametrize("hot_objects", [False, True], ids=["segment files", "objects"])
 def test_tiers_do_as_a_plain_model_of_the_log(tmp_path: Path, hot_objects: bool) -> None:
-    run(tmp_path, hot_objects=hot_objects, examples=5, steps=25)
+    run(tmp_path, lend_sqlite, hot_objects=hot_objects, examples=5, steps=25)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(6 * 3600)
+@pytest.mark.parametrize("kept_in", ["sqlite", "remote", "postgres"])
 @pytest.mark.parametrize("hot_objects", [False, True], ids=["segment files", "objects"])
-def test_tiers_do_as_a_plain_model_of_the_log_for_long(tmp_path: Path, hot_objects: bool) -> None:
-    run(tmp_path, hot_objects=hot_objects, examples=500, steps=60)
+def test_tiers_do_as_a_plain_model_of_the_log_for_long(
+    request: pytest.FixtureRequest, tmp_path: Path, kept_in: str, hot_objects: bool
+) -> None:
+    if kept_in == "postgres":
+        lend_metadata = lend_postgres(request.getfixturevalue("postgres"))
+    else:
+        lend_metadata = lend_remote if kept_in == "remote" else lend_sqlite
+    run(tmp_path, lend_metadata, hot_objects=hot_objects, examples=EXAMPLES_FOR_LONG, steps=60)
