@@ -350,6 +350,7 @@ class Client(StageCalls, ShardCalls, ShareCalls):
 
         Raises:
             OffsetOutOfRange: The range is below the log's start by now; fact `log_start_offset`.
+            Unavailable: No server can be reached, or none knows of the log up to the range's end.
             WingsError: Whatever else the server refuses it with.
         """
         return iter(Chunks(self._transport, ticket))

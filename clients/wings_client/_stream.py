@@ -21,7 +21,7 @@ from wings_client._retry import Backoff
 from wings_client._transport import Transport
 from wings_core.contracts.chunks import ChunkEnd, ChunkRange, parse_chunk_metadata
 from wings_core.contracts.tickets import TIMEOUT_MS_MAX, FetchTicket, FollowTicket, ScanTicket
-from wings_core.errors import WingsError
+from wings_core.errors import Unavailable, WingsError
 from wings_core.times import Deadline
 
 TIMEOUT_MS_MIN = 2
@@ -236,6 +236,12 @@ class Chunks:
         assert stream.end is not None
         self.next_offset = stream.end.next_offset
         self.log_end_offset = stream.end.log_end_offset
+        if isinstance(ticket, ScanTicket) and self.next_offset < (ticket.end_offset or 0):
+            # Ranges are cut from what is committed: taken for whole, this one would lose messages.
+            raise Unavailable(
+                f"{stream.endpoint} read to offset {self.next_offset} of a range that ends at "
+                f"{ticket.end_offset}: its log ends at {self.log_end_offset}"
+            )
 
     def _next_ticket(self) -> tuple[ScanTicket | FollowTicket, float]:
         """Return the ticket to go on with, and how many seconds its stream may last."""

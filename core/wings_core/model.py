@@ -128,7 +128,8 @@ class Located:
     log_end_offset: int
     asked_at: float | None = field(default=None, compare=False)
     """When the look began, by the monotonic clock, if that may be before the caller asked: it then
-    may have missed what was committed since. None: it began after."""
+    may have missed what was committed since. None: it began after. Minus infinity: metadata could
+    not be asked, and this is what was last heard."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,10 @@ import pytest
 from flight_calls import Answer, code_of, create_topic, get, numbers, push
 from held_address import held_address
 
+import wings_client
+from wings_client import Retry
+from wings_core.contracts.tickets import ScanTicket
+from wings_core.errors import Unavailable
 from wings_core.metadata.remote import RemoteMetadata
 from wings_core.model import Node
 from wings_server.testing import (
@@ -136,6 +140,34 @@ def test_without_metadata_reads_go_on_pushes_are_refused_and_both_recover(
         cluster.start_metadata()
         until(lambda: push(first, new_topic_id, numbers(3)))
         assert polled.result(SECONDS).column("n") == [3]
+
+
+def test_a_range_is_never_cut_short_by_a_node_that_does_not_know_of_its_end(
+    cluster: Cluster, new_topic_id: str
+) -> None:
+    planner, reader = cluster.clients
+    create_topic(planner, new_topic_id, ["n: int64"])
+    push(planner, new_topic_id, numbers(0, 1))
+    assert get(reader, kind="scan", topic=new_topic_id).column("n") == [0, 1]
+    push(planner, new_topic_id, numbers(2, 3))
+    planned = {"kind": "scan", "topic": new_topic_id, "offset": 0, "end_offset": 4}
+    cluster.metadata.kill()
+    # Both read on what they have heard of.
+    assert get(reader, kind="scan", topic=new_topic_id).column("n") == [0, 1]
+    assert get(reader, **{**planned, "end_offset": 2}).column("n") == [0, 1]
+    with pytest.raises(flight.FlightUnavailableError, match="has reached 4"):
+        get(reader, **planned)
+    cluster.start_metadata()
+    until(lambda: get(reader, **planned))
+    assert get(reader, **planned).column("n") == [0, 1, 2, 3]
+    # A range past the log's end is one of a log that was longer: the client does not take it so.
+    past = ScanTicket(topic=new_topic_id, offset=0, end_offset=9)
+    assert get(reader, **{**planned, "end_offset": 9}).column("n") == [0, 1, 2, 3]
+    with (
+        wings_client.connect(cluster.nodes[1].flight, retry=Retry(attempts=1)) as wings,
+        pytest.raises(Unavailable, match="of a range that ends at 9: its log ends at 4"),
+    ):
+        list(wings.read_ticket(past))
 
 
 def test_a_node_that_was_paused_goes_on(cluster: Cluster, new_topic_id: str) -> None:

@@ -6,6 +6,7 @@ The schema goes out before any wait, or the client's `do_get` itself would block
 cancelled: so `open_get` checks everything that can be checked at once, and the generator waits.
 """
 
+import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
@@ -22,12 +23,13 @@ from wings_core.contracts.tickets import (
     ScanTicket,
     TimestampOffset,
 )
+from wings_core.errors import Unavailable
 from wings_core.fetch.chunks import Chunk
 from wings_core.fetch.fetcher import UNLIMITED, Cancel, Cursor, Fetcher
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.log import Log
-from wings_core.model import Topic
+from wings_core.model import Located, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of
 from wings_core.times import Deadline
@@ -76,7 +78,9 @@ def open_get(log: Log, ticket: ReadTicket) -> Get:
         InvalidTicket: An unknown column; and the other errors of the ticket's contract.
         TopicNotFound: No such topic.
         OffsetOutOfRange: The offset is below the log's start.
+        Unavailable: A scan's end is past what is known here, and metadata cannot be asked.
     """
+    arrived_at = time.monotonic()
     deadline = ticket.deadline_from_now() if not isinstance(ticket, ScanTicket) else None
     topic = log.admin.get_topic(TopicName.parse(ticket.topic))
     partition = partition_of(ticket.partition, topic.key_type)
@@ -88,12 +92,35 @@ def open_get(log: Log, ticket: ReadTicket) -> Get:
     located = log.registry.locate(topic.uuid, partition, offset, 1)
     cursor = Cursor(topic, partition, offset, selection, located.log_end_offset)
     if isinstance(ticket, ScanTicket):
-        end_offset = located.log_end_offset
-        if ticket.end_offset is not None:
-            end_offset = min(end_offset, ticket.end_offset)
+        end_offset = _scan_end(log, cursor, located, ticket.end_offset, arrived_at)
         return Get(log.fetcher, cursor, None, end_offset)
     assert deadline is not None
     return Get(log.fetcher, cursor, _state(ticket, deadline), 0)
+
+
+def _scan_end(
+    log: Log, cursor: Cursor, located: Located, wanted: int | None, arrived_at: float
+) -> int:
+    """Return where a scan ends: where its ticket says, but at most at what is committed at arrival.
+
+    Without metadata, that is not known: an end that was planned elsewhere may lie past what this
+    node has heard of, and a scan that ends before it would pass for the whole range.
+    """
+    while wanted is None or located.log_end_offset < wanted:
+        if located.asked_at is None or located.asked_at >= arrived_at:
+            break
+        if not located.locations:  # What began earlier and finds nothing was not asked of metadata.
+            if wanted is None:
+                break
+            raise Unavailable(
+                f"the log was last heard to end at offset {located.log_end_offset}, and metadata "
+                f"cannot be asked whether it has reached {wanted}"
+            )
+        located = log.registry.locate(
+            cursor.topic.uuid, cursor.partition, located.log_end_offset, 1
+        )
+        cursor.log_end_offset = located.log_end_offset
+    return located.log_end_offset if wanted is None else min(wanted, located.log_end_offset)
 
 
 def _state(ticket: FetchTicket | FollowTicket, deadline: Deadline) -> FetchState:

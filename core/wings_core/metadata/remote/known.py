@@ -5,6 +5,7 @@ that has heard of them reads them on without the service. The ends of the log ar
 answer.
 """
 
+import math
 import threading
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -97,7 +98,9 @@ class KnownLocations:
                     break
             if not found and offset < known.log_end_offset:
                 return None
-            return Located(tuple(found), known.log_start_offset, known.log_end_offset)
+            return Located(
+                tuple(found), known.log_start_offset, known.log_end_offset, asked_at=-math.inf
+            )
 
     def forget(self, topic_uuid: str) -> None:
         """Forget a topic that was deleted."""
