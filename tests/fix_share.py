@@ -138,6 +138,20 @@ class PostgresHolds:
         finally:
             self.run("DROP FUNCTION refuse CASCADE")
 
+    @contextmanager
+    def reads_doing(self, statement: str) -> Generator[None]:
+        """Let the server carry a statement out for each range that is read of `finished`."""
+        self.run(
+            "CREATE FUNCTION meanwhile() RETURNS boolean LANGUAGE plpgsql VOLATILE AS "
+            f"$$ BEGIN {statement}; RETURN true; END $$",
+            "ALTER TABLE finished RENAME TO stored",
+            "CREATE VIEW finished AS SELECT * FROM stored WHERE meanwhile()",
+        )
+        try:
+            yield
+        finally:
+            self.run("DROP FUNCTION meanwhile CASCADE", "ALTER TABLE stored RENAME TO finished")
+
     def run(self, *statements: str) -> None:
         with psycopg.connect(
             self.url, autocommit=True, options=f"-c search_path={self.schema}"

@@ -6,11 +6,17 @@ by the server's clock. Every write makes sure, in its transaction, that the row 
 Whoever cannot renew the lease in time answers nothing, holds that are in its memory neither.
 
 **A write whose answer was lost.** It may have been committed or not. Nothing is written after it
-until all is loaded again, in a transaction that waits for the row of the lease, which whoever
+until all is loaded again, after a transaction that waits for the row of the lease, which whoever
 writes has locked: so what was on its way is over by then, whatever became of it.
+
+**A load of any size.** It reads in chunks, each a call with its own bound, and leaves the row of
+the lease alone, so that the lease is renewed meanwhile. All chunks see the same, for nobody writes
+between them: this process does not, as the calls of a store do not overlap and its lost writes are
+over; another one does not without a token of its own in the row, which is looked at once more at
+the end.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, LiteralString
 
@@ -27,6 +33,19 @@ from wings_core.times import now_us
 
 SCHEMA = "wings_holds"
 """The schema of a replica that is given no other: each replica has one of its own."""
+
+CHUNK_ROWS = 10_000
+"""Rows that are read in one call, while all are loaded."""
+
+_PARTITIONS = """
+SELECT id, group_uuid, topic_uuid, partition, start_offset FROM partitions
+WHERE id > %s ORDER BY id LIMIT %s
+"""
+
+_RANGES = """
+SELECT partition_id, first, last, count FROM {}
+WHERE (partition_id, first) > (%s, %s) ORDER BY partition_id, first LIMIT %s
+"""
 
 _INITIAL: Sequence[LiteralString] = (
     """
@@ -136,21 +155,27 @@ class PostgresHoldStore:
         self._lease.check()
 
     def load(self) -> list[StoredPartition]:
-        """Return all partitions; called before anything is written, and when `is_stale`."""
-        with told_of_holds(), self._owned() as connection:
-            finished = _ranges(connection, "finished")
-            counts = _ranges(connection, "counts")
-            rows = connection.execute(
-                "SELECT id, group_uuid, topic_uuid, partition, start_offset FROM partitions"
-            ).fetchall()
-        self._ids.clear()
-        loaded: list[StoredPartition] = []
-        for number, group_uuid, topic_uuid, partition, start_offset in rows:
-            key = ShareKey(group_uuid, topic_uuid, Partition(partition))
-            self._ids[key] = number
-            loaded.append(
-                StoredPartition(key, start_offset, finished.get(number, []), counts.get(number, []))
-            )
+        """Return all partitions; called before anything is written, and when `is_stale`.
+
+        Blocks for as long as it takes to read them, in calls that are bounded each.
+        """
+        with told_of_holds():
+            self._make_sure()  # Nothing that was sent before is on its way any more.
+            finished = self._ranges("finished")
+            counts = self._ranges("counts")
+            ids: dict[ShareKey, int] = {}
+            loaded: list[StoredPartition] = []
+            for row in self._chunks(sql.SQL(_PARTITIONS), (0,)):
+                number, group_uuid, topic_uuid, partition, start_offset = row
+                key = ShareKey(group_uuid, topic_uuid, Partition(partition))
+                ids[key] = number
+                loaded.append(
+                    StoredPartition(
+                        key, start_offset, finished.get(number, []), counts.get(number, [])
+                    )
+                )
+            self._make_sure()  # Nobody else wrote meanwhile.
+        self._ids = ids
         self._stale = False
         return loaded
 
@@ -219,6 +244,32 @@ class PostgresHoldStore:
             self._lease.lock(connection)
             yield connection
 
+    def _make_sure(self) -> None:
+        """Make sure that this process has the lease, and wait for writes on their way."""
+        with self._owned():
+            pass
+
+    def _chunks(
+        self, statement: sql.SQL | sql.Composed, after: tuple[int, ...]
+    ) -> Iterator[tuple[Any, ...]]:
+        """Go through rows by their key, which are the first columns, from after one on."""
+        more = True
+        while more:
+            with self._session.transaction() as connection:
+                rows = connection.execute(statement, (*after, CHUNK_ROWS)).fetchall()
+            yield from rows
+            more = len(rows) == CHUNK_ROWS
+            if more:
+                after = rows[-1][: len(after)]
+
+    def _ranges(self, table: LiteralString) -> Mapping[int, list[Row]]:
+        """Return the ranges of all partitions, in order, by the partition's id."""
+        found: dict[int, list[Row]] = {}
+        statement = sql.SQL(_RANGES).format(sql.Identifier(table))
+        for number, first, last, count in self._chunks(statement, (0, 0)):  # Ids begin at 1.
+            found.setdefault(number, []).append((first, last, count))
+        return found
+
     @contextmanager
     def _writing(self) -> Generator[Connection]:
         with told_of_holds():
@@ -239,18 +290,6 @@ class PostgresHoldStore:
         self._closed = True
         self._session.close()
         self._connections.close()
-
-
-def _ranges(connection: Connection, table: LiteralString) -> Mapping[int, list[Row]]:
-    found: dict[int, list[Row]] = {}
-    rows: list[tuple[Any, ...]] = connection.execute(
-        sql.SQL("SELECT partition_id, first, last, count FROM {} ORDER BY 1, 2").format(
-            sql.Identifier(table)
-        )
-    ).fetchall()
-    for number, first, last, count in rows:
-        found.setdefault(number, []).append((first, last, count))
-    return found
 
 
 def _create(connection: Connection, write: PartitionWrite) -> int:

@@ -13,9 +13,10 @@ from postgres_proxy import CommitProxy, Cut, through
 from pydantic import SecretStr
 
 from wings_core.errors import Internal, InvalidArgument, Unavailable
+from wings_core.metadata.postgres import watchdog
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share import postgres_lease, standby
+from wings_core.share import postgres_lease, postgres_store, standby
 from wings_core.share.interfaces import LeaseEntry, Outcome
 from wings_core.share.model import Lease, OffsetRange, ShareKey
 from wings_core.share.postgres_store import PostgresHoldStore
@@ -93,6 +94,47 @@ def test_a_write_that_arrives_late_is_over_when_all_is_read_again(
             with suppress(Unavailable):
                 found = start_of(replica)
         assert found == 4
+
+
+def finish_every_other(postgres_holds: PostgresHolds, ranges: int) -> None:
+    """Leave so many ranges to the next who opens the holds."""
+    with closing(Replica(postgres_holds.open(), HandClock())) as replica:
+        for first in range(1, 2 * ranges, 2):
+            hold(replica, first, first)
+            finish(replica, first, first)
+
+
+def test_a_load_may_take_longer_than_a_call_and_the_lease_is_renewed_meanwhile(
+    postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranges, chunk = 25, 2
+    finish_every_other(postgres_holds, ranges)
+    monkeypatch.setattr(postgres_lease, "CALL_SECONDS_MAX", 0.6)
+    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(postgres_store, "CHUNK_ROWS", chunk)
+    monkeypatch.setattr(postgres_lease, "MARGIN_SECONDS", 0.5)
+    with closing(postgres_holds.open(lease_seconds=2.5)) as store:
+        begun = postgres_holds.lease_ends()
+        with postgres_holds.reads_doing("PERFORM pg_sleep(0.04)"):
+            (loaded,) = store.load()
+        assert postgres_holds.lease_ends() != begun
+        store.check()
+    assert loaded.finished == [(first, first, 0) for first in range(1, 2 * ranges, 2)]
+
+
+def test_whoever_loses_the_lease_while_it_loads_does_not_take_what_it_read(
+    postgres_holds: PostgresHolds,
+) -> None:
+    finish_every_other(postgres_holds, 1)
+    with closing(postgres_holds.open()) as store:
+        taking_over = "UPDATE owner SET token = gen_random_uuid()"
+        with (
+            postgres_holds.reads_doing(taking_over),
+            pytest.raises(Unavailable, match="taken over"),
+        ):
+            store.load()
+        assert store.is_lost
+    postgres_holds.end_lease()
 
 
 def test_another_process_waits_for_the_lease_and_is_refused_while_it_lasts(

@@ -11,6 +11,7 @@ from fix_share import HandClock, PostgresHolds
 
 from wings_core.errors import GroupNotFound, Internal, Unavailable
 from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.share import postgres_store
 from wings_core.share.interfaces import CountedRange, LeaseEntry, Outcome, Part, ReleaseEntry
 from wings_core.share.model import Lease, OffsetRange, ShareKey
 from wings_core.share.postgres_store import PostgresHoldStore
@@ -110,8 +111,11 @@ class PostgresPlace(Place):
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Place]:
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Generator[Place]:
     """A replica over each of the stores."""
+    monkeypatch.setattr(postgres_store, "CHUNK_ROWS", 2)  # So that loads are of several.
     if request.param == "sqlite":
         opened: Place = SqlitePlace(tmp_path / "holds.sqlite")
     else:
