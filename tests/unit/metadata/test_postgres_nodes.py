@@ -15,7 +15,7 @@ from fix_postgres import PostgresServer, empty_schema, new_schema
 
 from wings_core.errors import AlreadyExists, InvalidArgument, TopicNotFound
 from wings_core.metadata.postgres import PostgresMetadata, store
-from wings_core.model import Accepted, Node, Position, Topic
+from wings_core.model import Accepted, Node, Position, ShardClaim, ShardProgress, Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import Partition
 from wings_core.times import Deadline, now_us
@@ -214,3 +214,27 @@ def test_leases_outlast_a_service_whose_clock_is_off(
             right.maintenance.release_lease("work", "one")
             assert wrong.maintenance.acquire_lease("work", "other", 60) is not None
             assert right.maintenance.acquire_lease("work", "one", 60) is None
+
+
+@pytest.mark.parametrize("minutes", [-10, 10])
+def test_owners_of_shards_outlast_a_service_whose_clock_is_off(
+    postgres: PostgresServer, schema: str, minutes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def owner(metadata: PostgresMetadata, source: str, stale_seconds: float) -> str:
+        claims = [ShardClaim("file", "one")]
+        (shard,) = metadata.shards.acquire(source, "other", claims, stale_seconds)
+        return shard.token
+
+    with PostgresMetadata(postgres.url, schema=schema) as right:
+        monkeypatch.setattr(store, "now_us", lambda: now_us() + minutes * 60_000_000)
+        with PostgresMetadata(postgres.url, schema=schema) as wrong:
+            for source, heard_by, judged_by in (("a", right, wrong), ("b", wrong, right)):
+                heard_by.shards.open(source, "one", ["file"])
+                assert owner(judged_by, source, 120) == "one"
+                moved = ShardProgress(source, "file", "one", 0, 1)
+                heard_by.stages.publish(source, 0, [], [moved])
+                assert owner(judged_by, source, 120) == "one"
+                assert owner(judged_by, source, 0) == "other"
+                assert not heard_by.shards.prune(source, 120, None, 60).debounced
+                assert judged_by.shards.prune(source, 120, None, 60).debounced
+                assert not judged_by.shards.prune(source, 120, None, 0).debounced

@@ -1,7 +1,7 @@
 """The clock that leases count by: PostgreSQL's own, which is one for all services over it.
 
 What services stamp by their own clocks may differ by as much as those do. A lease that one of them
-granted must not look expired to another.
+granted must not look expired to another, nor the owner of a shard gone, that it has heard of.
 """
 
 from collections.abc import Callable

@@ -9,6 +9,7 @@ from wings_core.errors import InvalidArgument, TopicNotFound
 from wings_core.metadata.postgres import locks
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.faults import Retry
+from wings_core.metadata.postgres.lease_clock import LeaseClock
 from wings_core.metadata.postgres.locks import Lock
 from wings_core.metadata.postgres.shards import write_progress
 from wings_core.metadata.postgres.stages import lock_stages
@@ -107,6 +108,7 @@ def publish(
     stages: Sequence[str],
     shards: Sequence[ShardProgress],
     now: int,
+    lease_clock: LeaseClock,
 ) -> PublishOutcome:
     """Publish within the transaction of `connection`; see `Stages.publish`."""
     locks.take(connection, Lock.WRITERS, (writer,))
@@ -120,7 +122,7 @@ def publish(
     check_batch(writer, batch, row[0])
     if len(set(stages)) < len(stages):
         raise InvalidArgument("a stage is named twice")
-    write_progress(connection, shards, now)
+    write_progress(connection, shards, lease_clock)
     drafts, topics = _lock_all(connection, stages)
     stage_ids = [draft.stage_id for draft in drafts]
     connection.execute(_INSERT_PARTITIONS, (stage_ids,))

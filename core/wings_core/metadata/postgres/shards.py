@@ -1,11 +1,12 @@
 """Shards in PostgreSQL: each method is one transaction; `write_progress` is a part of a publish."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from wings_core.metadata.interfaces import Shards
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import Database
+from wings_core.metadata.postgres.lease_clock import LeaseClock
 from wings_core.metadata.shards import (
     PRUNED_MAX,
     SHARDS_MAX,
@@ -35,8 +36,15 @@ WHERE source = %s AND shard = ANY(%s::bytea[])
 """
 
 
-def write_progress(connection: Connection, shards: Sequence[ShardProgress], now: int) -> None:
+def write_progress(
+    connection: Connection, shards: Sequence[ShardProgress], clock: LeaseClock
+) -> None:
     """Move shards within the transaction of a publish; they were checked by `check_progress`.
+
+    Args:
+        connection: In the transaction.
+        shards: Where they are and shall be.
+        clock: Owners count as heard of by it.
 
     Raises:
         PublishFenced: One of them may not be moved so.
@@ -48,6 +56,7 @@ def write_progress(connection: Connection, shards: Sequence[ShardProgress], now:
         ([each.source.encode() for each in shards], [each.shard.encode() for each in shards]),
     ).fetchall()
     stored = {(shard.source, shard.shard): shard for shard in map(_shard, rows)}
+    now = clock(connection)
     after = [moved(stored.get((each.source, each.shard)), each, now) for each in shards]
     connection.execute(
         "UPDATE shards SET position = wanted.position, state = wanted.state, "
@@ -72,10 +81,10 @@ class PostgresShards(Shards):
 
     Args:
         database: Where they are.
-        clock: Microseconds since the epoch.
+        clock: Owners count as heard of, and shards as old, by it.
     """
 
-    def __init__(self, database: Database, clock: Callable[[], int]) -> None:
+    def __init__(self, database: Database, clock: LeaseClock) -> None:
         self._database = database
         self._clock = clock
 
@@ -84,12 +93,13 @@ class PostgresShards(Shards):
         check_shards(source, token, shards)
 
         def work(connection: Connection) -> list[Shard]:
+            now = self._clock(connection)
             # In order, so that two who open the same ones do not wait for each other.
             connection.execute(
                 "INSERT INTO shards SELECT %s, shard, %s, 0, 'open', 0, NULL, %s::bigint, "
                 "%s::bigint FROM unnest(%s::bytea[]) AS shard ORDER BY shard "
                 "ON CONFLICT DO NOTHING",
-                (source.encode(), token.encode(), now := self._clock(), now, _bytes(shards)),
+                (source.encode(), token.encode(), now, now, _bytes(shards)),
             )
             return _find_all(connection, source, shards)
 
@@ -104,7 +114,7 @@ class PostgresShards(Shards):
         shards = [claim.shard for claim in claims]
 
         def work(connection: Connection) -> list[Shard]:
-            now = self._clock()
+            now = self._clock(connection)
             connection.execute(_LOCK, ([source.encode()] * len(shards), _bytes(shards)))
             connection.execute(
                 "UPDATE shards SET token = %s, updated_at = greatest(updated_at, %s::bigint) "
@@ -197,7 +207,7 @@ class PostgresShards(Shards):
         name = source.encode()
 
         def work(connection: Connection) -> ShardsPruned:
-            now = self._clock()
+            now = self._clock(connection)
             # Whoever comes while another prunes waits for its row, and then finds it too young.
             begun = connection.execute(
                 "INSERT INTO shard_prunings AS last VALUES (%s, %s::bigint) "

@@ -7,6 +7,7 @@ from wings_core.metadata.judge import check_publish
 from wings_core.metadata.postgres import publish
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import Database
+from wings_core.metadata.postgres.lease_clock import LeaseClock
 from wings_core.metadata.postgres.notices import Notice
 from wings_core.metadata.postgres.stages import (
     delete_stages,
@@ -25,11 +26,15 @@ class PostgresStages(Stages):
     Args:
         database: Where they are.
         clock: Microseconds since the epoch.
+        lease_clock: Owners of shards count as heard of by it.
     """
 
-    def __init__(self, database: Database, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, database: Database, clock: Callable[[], int], lease_clock: LeaseClock
+    ) -> None:
         self._database = database
         self._clock = clock
+        self._lease_clock = lease_clock
 
     def publish(
         self,
@@ -43,7 +48,7 @@ class PostgresStages(Stages):
         check_progress(shards)
         return self._database.write(
             lambda connection: publish.publish(
-                connection, writer, batch, stages, shards, self._clock()
+                connection, writer, batch, stages, shards, self._clock(), self._lease_clock
             ),
             lambda outcome: Notice(outcome.ends) if outcome.ends else None,
         ).published

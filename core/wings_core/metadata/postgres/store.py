@@ -44,7 +44,7 @@ class PostgresMetadata(Metadata):
             is never repeated in an error or a log.
         schema: Created, with the default namespace, if it is not there.
         clock: Microseconds since the epoch, for all. None: that of this machine, and for leases
-            the server's.
+            and owners of shards the server's.
         read_only: Write nothing, and hear of nothing: nothing wakes waiters.
         retry_seconds: How long a call is tried again while the server cannot be reached.
 
@@ -84,10 +84,10 @@ class PostgresMetadata(Metadata):
             raise
         self._admin = PostgresAdmin(self._database, clock)
         self._registry = PostgresRegistry(self._database, self._waiters, clock)
-        self._stages = PostgresStages(self._database, clock)
+        self._stages = PostgresStages(self._database, clock, lease_clock)
         self._maintenance = PostgresMaintenance(self._database, clock, lease_clock)
         self._groups = PostgresGroups(self._database, clock)
-        self._shards = PostgresShards(self._database, clock)
+        self._shards = PostgresShards(self._database, lease_clock)
         self._nodes = PostgresNodes(self._database, lease_clock)
 
     @property
