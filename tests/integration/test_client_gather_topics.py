@@ -49,6 +49,17 @@ def test_the_end_chunk_of_an_idle_partition_is_no_reply(wings: Client, new_topic
     assert gather.end.sources[0].next_offset == 0
 
 
+def test_rows_that_the_filter_dropped_are_not_read_again(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    wings.push(topic, {"n": [1, 2, 3]})
+    gather = wings.gather([Request(topic.name, offset=0, filter="n > 3", timeout=0.1)], timeout=10)
+    assert list(gather) == []
+    assert gather.end is not None
+    assert gather.end.sources[0].next_offset == 3
+
+
 def test_a_push_wakes_a_gather_that_waits(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic(*KEYED, partition_key="key")
     requests = [Request(topic.name, key, offset=0) for key in range(10)]

@@ -44,7 +44,7 @@ class SourceState:
     next_offset: int | None
     """Where to read on after what was handed on; None where that is not known."""
     ended: bool
-    """Whether it has nothing more to say."""
+    """Whether it has nothing more to say, and all that it said was handed on."""
     error: WingsError | None
 
 

@@ -252,15 +252,18 @@ class Engine:
         waiting = {source.index for source, _ in self._arrived}
         states: list[SourceState] = []
         for source in self._sources.sent:
-            if source.index not in waiting and source.read_offset is not None:
-                source.next_offset = source.read_offset
+            all_handed = source.index not in waiting
+            idle_offset = source.idle_offset
+            # Whatever a stream brought before its end chunk was put before that was read.
+            if all_handed and idle_offset is not None:
+                source.next_offset = max(source.next_offset or 0, idle_offset)
             states.append(
                 SourceState(
                     source.request,
                     source.replies,
                     source.rows,
                     source.next_offset,
-                    source.ended,
+                    source.ended and all_handed,
                     source.error,
                 )
             )

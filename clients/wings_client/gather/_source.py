@@ -41,7 +41,9 @@ class Source:
     stream_end: object = None
     """What the server said that its last stream ended with; None where it said nothing."""
     read_offset: int | None = None
-    """After what arrived."""
+    """After what arrived; also what is not put yet, or never will be."""
+    idle_offset: int | None = None
+    """Where the last end chunk says to go on: all before it was put."""
     ended: bool = False
     error: WingsError | None = None
 
@@ -118,6 +120,7 @@ class Turn:
             if "end" in told:
                 source.stream_end = told["end"]
                 source.read_offset = told.get("next_offset", source.read_offset)
+                source.idle_offset = source.read_offset
                 continue
             if batch is None:  # pyright: ignore[reportUnnecessaryComparison] - metadata alone.
                 continue
