@@ -1,12 +1,18 @@
 """PostgreSQL killed, cut off and hanging: what was acknowledged is there, once."""
 
+import contextlib
 import logging
+import os
 import queue
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -289,6 +295,94 @@ def test_commits_and_deletions_on_another_node_wake_waits_here(
         with here.registry.watch([Position(topic.uuid, B, 0)], wake.set):
             there.admin.delete_topic(NAME)
             assert wake.wait(LONG)
+
+
+_PAUSED = """
+import os, signal, sys
+from fix_metadata import A, batch_of
+from wings_core.metadata.judge import Judge
+from wings_core.metadata.postgres import PostgresMetadata, connections
+from wings_core.names import DEFAULT_NAMESPACE
+
+connections.IDLE_IN_TRANSACTION_SECONDS_MAX = 1
+judge = Judge.judge
+
+def paused(*arguments):
+    Judge.judge = judge
+    os.kill(os.getpid(), signal.SIGSTOP)  # With all locks of the commit, and none of its writes.
+    return judge(*arguments)
+
+Judge.judge = paused
+with PostgresMetadata(sys.argv[1], schema=sys.argv[2]) as metadata:
+    topic = metadata.admin.get_topic(DEFAULT_NAMESPACE.topic("orders"))
+    metadata.registry.commit([batch_of(topic, {A: 1})])
+"""
+
+
+def test_a_node_that_is_paused_in_a_commit_keeps_its_locks_for_so_long_and_commits_again(
+    postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "LOCK_SECONDS_MAX", 8)
+    with PostgresMetadata(postgres.url, schema=schema, retry_seconds=0) as metadata:
+        topic = metadata.admin.create_topic(NAME, SCHEMA, "key")
+        with subprocess.Popen(
+            [sys.executable, "-c", _PAUSED, postgres.url, schema],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        ) as node:
+            try:
+                seen = os.waitid(os.P_PID, node.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+                assert seen is not None
+                assert seen.si_code == os.CLD_STOPPED
+                metadata.registry.commit([batch_of(topic, {A: 2})])
+                node.send_signal(signal.SIGCONT)
+                assert node.wait(LONG) == 0
+            finally:
+                node.kill()
+        assert offsets_of(metadata.registry, topic, A) == [(0, 1), (2, 2)]
+
+
+@pytest.fixture
+def own_connections(postgres: PostgresServer, schema: str) -> Generator[connections.Connections]:
+    PostgresMetadata(postgres.url, schema=schema).close()  # Makes the tables.
+    with closing(connections.Connections(postgres.url, schema)) as opened:
+        yield opened
+
+
+def test_a_transaction_goes_on_after_no_statement_that_failed(
+    own_connections: connections.Connections,
+) -> None:
+    own = database.Database(own_connections, lambda _: None)
+
+    def ignore(connection: connections.Connection) -> None:
+        connection.execute("INSERT INTO folios (name, pages) VALUES ('f', 1)")
+        with contextlib.suppress(psycopg.Error):
+            connection.execute("SELECT 1 / 0").fetchone()
+
+    def hide(connection: connections.Connection) -> None:
+        connection.execute("SELECT 1 / 0")
+        connection.execute("SELECT 'a'::int")
+        connection.execute("SELECT 1").fetchone()
+
+    with pytest.raises(Internal):
+        own.write(ignore)
+    with pytest.raises(Internal, match="division by zero"):
+        own.write(hide)
+    assert own.read(lambda each: each.execute("SELECT count(*) FROM folios").fetchone()) == (0,)
+
+
+def test_the_server_looks_whether_a_silent_node_is_there(
+    own_connections: connections.Connections,
+) -> None:
+    with closing(own_connections.open()) as connection:
+        settings = connection.execute(
+            "SELECT name, setting FROM pg_settings WHERE name LIKE 'tcp\\_%' ORDER BY name"
+        ).fetchall()
+    assert settings == [
+        ("tcp_keepalives_count", "5"),
+        ("tcp_keepalives_idle", "5"),
+        ("tcp_keepalives_interval", "1"),
+        ("tcp_user_timeout", "10000"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from psycopg.rows import TupleRow
 
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.pool import FairPool
+from wings_core.metadata.postgres.exchanges import ExchangeConnection, ExchangeCursor
 from wings_core.metadata.postgres.faults import discard
 from wings_core.metadata.postgres.watchdog import Watchdog
 
@@ -59,6 +60,10 @@ _SESSION = """
 SELECT set_config('lock_timeout', %s, false),
     set_config('statement_timeout', %s, false),
     set_config('idle_in_transaction_session_timeout', %s, false),
+    set_config('tcp_keepalives_idle', %s, false),
+    set_config('tcp_keepalives_interval', '1', false),
+    set_config('tcp_keepalives_count', %s, false),
+    set_config('tcp_user_timeout', %s, false),
     set_config('default_transaction_isolation', 'read committed', false),
     set_config('jit', 'off', false),
     set_config('enable_seqscan', 'off', false),
@@ -69,13 +74,22 @@ SELECT set_config('lock_timeout', %s, false),
     set_config('default_transaction_read_only', %s, false)
 """
 """Every statement is written for one plan, a walk along indexes. Without the other plans a table
-that has no statistics yet, or wrong ones, does not lead the planner astray."""
+that has no statistics yet, or wrong ones, does not lead the planner astray.
+
+By the settings of TCP, which do nothing on a Unix socket, the server learns that the machine of a
+node is gone as soon as a node learns it of the server's, and ends its transaction."""
 
 _SYNCHRONOUS = """
 SELECT set_config('synchronous_commit', 'on', false)
 WHERE current_setting('synchronous_commit') IN ('off', 'local')
 """
 """An acknowledgement stands for what is durable; a server's stricter setting stays."""
+
+_TRANSACTION = "SELECT set_config('transaction_timeout', %s, false)"
+"""Whatever a node does or does not do meanwhile; servers before 17 do not know it."""
+
+TRANSACTION_TIMEOUT_SINCE = 170_000
+"""The version of the server, as `server_version` tells it."""
 
 
 class _Slot:
@@ -123,14 +137,29 @@ class Connections:
         Raises:
             psycopg.OperationalError: The server cannot be reached, or refuses.
         """
-        connection = psycopg.connect(autocommit=True, **self._parameters)  # pyright: ignore[reportArgumentType] - any parameter may be named
+        connection = ExchangeConnection.connect(
+            autocommit=True,
+            cursor_factory=ExchangeCursor,
+            **self._parameters,  # pyright: ignore[reportArgumentType] - any parameter may be named
+        )
         try:
             with self.watchdog.guarding(connection, CONNECT_SECONDS_MAX):
-                seconds = (LOCK_SECONDS_MAX, STATEMENT_SECONDS_MAX, IDLE_IN_TRANSACTION_SECONDS_MAX)
-                path = sql.Identifier(self.schema).as_string(connection)
-                read_only = "on" if self.read_only else "off"
-                connection.execute(_SESSION, (*(f"{each}s" for each in seconds), path, read_only))
+                connection.execute(
+                    _SESSION,
+                    (
+                        f"{LOCK_SECONDS_MAX}s",
+                        f"{STATEMENT_SECONDS_MAX}s",
+                        f"{IDLE_IN_TRANSACTION_SECONDS_MAX}s",
+                        f"{SILENCE_SECONDS_MAX // 2}s",
+                        f"{SILENCE_SECONDS_MAX // 2}",
+                        f"{SILENCE_SECONDS_MAX}s",
+                        sql.Identifier(self.schema).as_string(connection),
+                        "on" if self.read_only else "off",
+                    ),
+                )
                 connection.execute(_SYNCHRONOUS)
+                if connection.info.server_version >= TRANSACTION_TIMEOUT_SINCE:
+                    connection.execute(_TRANSACTION, (f"{round(USE_SECONDS_MAX)}s",))
         except BaseException:
             discard(connection)
             raise

@@ -12,6 +12,7 @@ _PASSING_CLASSES = ("08", "40")
 
 _PASSING = {
     "25P03",  # The connection was idle for too long in a transaction: the node was paused.
+    "25P04",  # A transaction took too long.
     "25006",  # The server became a standby.
     "53300",  # Too many connections.
     "55P03",  # A lock was not had in time.

@@ -1,0 +1,62 @@
+"""Exchanges with PostgreSQL: several statements are sent, and their results are waited for once.
+
+**Each exchange ends with a Sync.** psycopg's pipeline mode asks for results by a Flush. To the
+server the transaction is then busy until the next Sync, so that no time-out ends it while a node is
+paused or gone, and its locks stay. After a Sync it is idle in a transaction, which the server
+bounds. A transaction that was begun by BEGIN goes on over any number of them.
+
+**A Sync also ends the skipping of what follows an error.** The transaction is aborted then, so what
+comes after fails by itself, the row in `outcomes` too. No exchange may end between that row and
+COMMIT: alone, COMMIT would undo an aborted transaction without a complaint.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import psycopg
+from psycopg.rows import TupleRow
+
+
+class ExchangeConnection(psycopg.Connection[TupleRow]):
+    """A connection that knows whether it is in pipeline mode."""
+
+    running: psycopg.Pipeline | None = None
+    """Set in pipeline mode."""
+
+    @contextmanager
+    def pipeline(self) -> Generator[psycopg.Pipeline]:
+        """Run the block in pipeline mode; blocks are not nested."""
+        assert self.running is None
+        with super().pipeline() as pipeline:
+            self.running = pipeline
+            try:
+                yield pipeline
+            finally:
+                self.running = None
+
+
+class ExchangeCursor(psycopg.Cursor[TupleRow]):
+    """What a statement returns; where that is waited for, the exchange ends."""
+
+    def fetchone(self) -> TupleRow | None:
+        """Return the next row, None after the last."""
+        self._end_exchange()
+        return super().fetchone()
+
+    def fetchall(self) -> list[TupleRow]:
+        """Return all rows that are left."""
+        self._end_exchange()
+        return super().fetchall()
+
+    def __iter__(self) -> Self:
+        """Return an iterator over the rows that are left."""
+        self._end_exchange()
+        return super().__iter__()
+
+    def _end_exchange(self) -> None:
+        # Once it has ended, all cursors of the exchange have their results.
+        connection: psycopg.Connection[Any] = self.connection
+        assert isinstance(connection, ExchangeConnection)
+        if not self.pgresult and connection.running is not None:
+            connection.running.sync()
