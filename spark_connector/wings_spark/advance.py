@@ -1,7 +1,7 @@
 """Advance: where a stream's next batch ends, by where it begins and what the logs hold."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from wings_client import Client
@@ -10,7 +10,7 @@ from wings_core.errors import OffsetOutOfRange
 from wings_core.partitions import Partition
 from wings_spark.bounds import partition_shown
 from wings_spark.options import ReadOptions
-from wings_spark.positions import range_of, states_of
+from wings_spark.positions import states_of_all, topic_replaced, what_is_kept
 from wings_spark.ranges import Range, share
 from wings_spark.stream_offset import StreamOffset, TopicOffset
 from wings_spark.subscription import Subscription
@@ -39,10 +39,10 @@ class Heads:
             TopicNotFound: There is no such topic.
         """
         found: dict[str, Head] = {}
-        for topic in Subscription.find(client, options).topics:
+        for topic, states in states_of_all(client, Subscription.find(client, options), options):
             kept = {
                 partition: (state.log_start_offset, state.next_offset)
-                for partition, state in states_of(client, topic).items()
+                for partition, state in states.items()
             }
             found[topic.name] = Head(topic.uuid, kept)
         return cls(found)
@@ -112,15 +112,30 @@ def advance(
 def between(start: StreamOffset, end: StreamOffset) -> Iterator[Range]:
     """Yield what lies between two offsets, one range for each partition."""
     for name, partition, end_offset in end:
-        begun = start.topics.get(name)
-        same = begun is not None and begun.uuid == end.topics[name].uuid
+        begun, uuid = start.topics.get(name), end.topics[name].uuid
+        same = begun is not None and begun.uuid == uuid
         start_offset = begun.offsets.get(partition, 0) if begun is not None and same else 0
-        yield Range(name, partition, min(start_offset, end_offset), end_offset)
+        yield Range(name, uuid, partition, min(start_offset, end_offset), end_offset)
 
 
-def still_kept(
-    ranges: Iterator[Range], end: StreamOffset, heads: Heads, options: ReadOptions
-) -> Iterator[Range]:
+def check_nothing_lost(start: StreamOffset, end: StreamOffset, heads: Heads) -> None:
+    """Check a batch whose end was found without looking at its start, as Spark 4.1 does.
+
+    Raises:
+        OffsetOutOfRange: A topic is another one than at the start, or its log ends before that.
+    """
+    for name, partition, start_offset in start:
+        if name not in end.topics or name not in heads.topics:
+            continue
+        if end.topics[name].uuid != start.topics[name].uuid:
+            raise topic_replaced(name)
+        # A batch that is the first may begin where the log ended a moment after its end was found.
+        _, next_offset = heads.topics[name].kept.get(partition, (0, 0))
+        if start_offset > next_offset:
+            raise _log_shortened(name, partition, start_offset, next_offset)
+
+
+def still_kept(ranges: Iterator[Range], heads: Heads, options: ReadOptions) -> Iterator[Range]:
     """Yield what there still is of ranges that were planned, perhaps long ago.
 
     Raises:
@@ -130,19 +145,19 @@ def still_kept(
         if not each.rows:
             continue
         head = heads.topics.get(each.topic)
-        if head is None or head.uuid != end.topics[each.topic].uuid:
+        if head is None or head.uuid != each.uuid:
             if options.fail_on_data_loss:
-                raise _topic_replaced(each.topic)
+                raise topic_replaced(each.topic)
             continue
-        log_start_offset, _ = head.kept.get(each.partition, (0, 0))
-        yield range_of(
-            each.topic,
-            each.partition,
-            each.start_offset,
-            each.end_offset,
-            log_start_offset,
-            options,
-        )
+        log_start_offset, next_offset = head.kept.get(each.partition, (0, 0))
+        left = each
+        if each.end_offset > next_offset:
+            if options.fail_on_data_loss:
+                raise _log_shortened(each.topic, each.partition, each.end_offset, next_offset)
+            left = replace(
+                each, start_offset=min(each.start_offset, next_offset), end_offset=next_offset
+            )
+        yield what_is_kept(left, log_start_offset, options)
 
 
 def _spans(
@@ -155,7 +170,7 @@ def _spans(
     """Yield what can be read of a topic's partitions, empty ranges included."""
     if begun is not None and begun.uuid != head.uuid:
         if options.fail_on_data_loss:
-            raise _topic_replaced(name)
+            raise topic_replaced(name)
         begun = None
     goal = None if target is None else target.topics.get(name)
     goals = goal.offsets if goal is not None and goal.uuid == head.uuid else {}
@@ -168,9 +183,8 @@ def _spans(
         end_offset = next_offset
         if target is not None:
             end_offset = min(end_offset, goals.get(partition, start_offset))
-        yield range_of(
-            name, partition, start_offset, max(start_offset, end_offset), log_start_offset, options
-        )
+        span = Range(name, head.uuid, partition, start_offset, max(start_offset, end_offset))
+        yield what_is_kept(span, log_start_offset, options)
 
 
 def _log_shortened(
@@ -181,14 +195,5 @@ def _log_shortened(
             f"{partition_shown(partition)} of {topic} ends at offset {next_offset}, and the query "
             f"has read to {start_offset} already: messages are gone. To read what is there "
             "again, set the option 'failOnDataLoss' to false"
-        )
-    )
-
-
-def _topic_replaced(topic: str) -> OffsetOutOfRange:
-    return OffsetOutOfRange(
-        shortened(
-            f"topic {topic} was deleted since the query read it, and what it held is gone. To go "
-            "on with what there is of that name now, set the option 'failOnDataLoss' to false"
         )
     )

@@ -18,7 +18,7 @@ import pyarrow as pa
 from wings_core.contracts.messages import INT64_MAX, shown
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.names import TopicName
-from wings_core.partitions import UNPARTITIONED, Partition, partition_of, partition_value
+from wings_core.partitions import Partition, partition_of, partition_value
 from wings_core.times import parse_timestamp
 
 _KAFKA: Mapping[int, Literal["earliest", "latest"]] = {-2: "earliest", -1: "latest"}
@@ -41,10 +41,10 @@ class Bound:
 
     default: Position | None = None
     """Of partitions that are not named; None: the end of the log that lies on this side."""
-    named: Mapping[TopicName, Mapping[str, Position]] = field(
-        default_factory=dict[TopicName, Mapping[str, Position]]
+    named: Mapping[TopicName, Mapping[str | None, Position]] = field(
+        default_factory=dict[TopicName, Mapping[str | None, Position]]
     )
-    """By the text that the user wrote for the partition."""
+    """By the text that the user wrote for the partition; None where there is none."""
 
     @classmethod
     def at_timestamp(cls, timestamp: int) -> Self:
@@ -55,11 +55,15 @@ class Bound:
         """Return the positions of the partitions of a topic that are named.
 
         Raises:
-            InvalidArgument: A partition value that is not of the topic's key.
+            InvalidArgument: A partition value that is not of the topic's key, or none where the
+                topic has a key.
         """
         found: dict[Partition, Position] = {}
         for text, position in self.named.get(name, {}).items():
-            partition = partition_of_text(text, key_type)
+            if text is None:
+                partition = partition_of(None, key_type)
+            else:
+                partition = partition_of_text(text, key_type)
             if partition in found:
                 raise InvalidArgument(f"partition {partition:.80} of {name} is named twice")
             found[partition] = position
@@ -81,16 +85,19 @@ def parse_bound(text: str) -> Bound:
             f"got {shown(text)}"
         )
     try:
-        topics: dict[str, Any] = json.loads(stripped)
+        topics = cast("dict[str, Any]", json.loads(stripped, object_pairs_hook=_each_once))
     except ValueError as problem:
         raise InvalidArgument(f"not valid JSON: {problem}") from None
-    named: dict[TopicName, dict[str, Position]] = {}
+    named: dict[TopicName, dict[str | None, Position]] = {}
     for topic, found in topics.items():
         name = TopicName.parse(topic)
         if name in named:
             raise InvalidArgument(f"topic {name} is named twice")
-        partitions = found if _is_object(found) else {UNPARTITIONED: found}
-        named[name] = {key: _position(key, value) for key, value in partitions.items()}
+        partitions = cast("dict[str | None, Any]", found if _is_object(found) else {None: found})
+        named[name] = {
+            key: _position(topic if key is None else key, value)
+            for key, value in partitions.items()
+        }
     return Bound(None, named)
 
 
@@ -123,7 +130,16 @@ def _is_number(key_type: pa.DataType) -> bool:
     return pa.types.is_integer(key_type) or pa.types.is_boolean(key_type)
 
 
-def _position(key: str, value: object) -> Position:
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r:.80} is there twice")
+    return found
+
+
+def _position(name: str, value: object) -> Position:
     if isinstance(value, int) and not isinstance(value, bool):
         if value in _KAFKA:
             return _KAFKA[value]
@@ -136,6 +152,6 @@ def _position(key: str, value: object) -> Position:
         if isinstance(timestamp, str):
             return AtTime(parse_timestamp(timestamp))
     raise InvalidArgument(
-        f'partition {key!r:.80}: must be an offset, "earliest", "latest" or '
+        f'{name!r:.80}: must be an offset, "earliest", "latest" or '
         f'{{"timestamp": a time}}; got {shown(value)}'
     )

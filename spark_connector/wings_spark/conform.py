@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
 from wings_client._cast import Conversion, cast_column, conversion
-from wings_core.arrow_types import fields_of
+from wings_core.arrow_types import children, fields_of
 from wings_core.contracts.messages import shortened
 from wings_core.errors import SchemaMismatch, WingsError
 from wings_core.type_names import type_name
@@ -92,8 +92,8 @@ class Conformer:
 def conversion_of(source: "ArrowField", target: "ArrowField") -> Convert | None:
     """Return how a column becomes one of Spark's; None where it is one already.
 
-    A column of the type that Spark's own choice for it would be is converted whatever it holds (in
-    nanoseconds, times are cut); any other type that a user asked for must hold every value.
+    Times in nanoseconds are cut where the type is the one that Spark's own choice for it would be;
+    otherwise the type must hold every value.
 
     Raises:
         SchemaMismatch: The type cannot become the other.
@@ -102,6 +102,7 @@ def conversion_of(source: "ArrowField", target: "ArrowField") -> Convert | None:
         return None
     if target.type.equals(_own_type(source)):
         floors = pa.types.is_timestamp(source.type) and cast("Any", source.type).unit == "ns"
+        cuts = _holds_nanoseconds(source.type)
 
         def convert(array: "ArrowArray") -> "ArrowArray":
             found: Any = array
@@ -109,7 +110,13 @@ def conversion_of(source: "ArrowField", target: "ArrowField") -> Convert | None:
                 found = pc.floor_temporal(found, unit="microsecond")
             if pa.types.is_dictionary(array.type):
                 found = found.dictionary_decode()
-            return found.cast(target.type, safe=False)
+            try:
+                return found.cast(target.type, safe=not cuts)
+            except pa.ArrowInvalid as problem:
+                raise SchemaMismatch(
+                    shortened(f"column {source.name!r:.80} holds what Spark cannot: {problem}"),
+                    column=source.name,
+                ) from None
 
         return convert
     if conversion(source.type, target.type) is Conversion.NONE:
@@ -121,6 +128,13 @@ def conversion_of(source: "ArrowField", target: "ArrowField") -> Convert | None:
             column=source.name,
         )
     return lambda array: cast_column(array, target)
+
+
+def _holds_nanoseconds(data_type: pa.DataType) -> bool:
+    if pa.types.is_dictionary(data_type):
+        return _holds_nanoseconds(data_type.value_type)
+    nested = any(_holds_nanoseconds(field.type) for field in children(data_type))
+    return nested or getattr(data_type, "unit", None) == "ns"
 
 
 def _own_type(source: "ArrowField") -> pa.DataType | None:

@@ -7,6 +7,7 @@ known is an error: a misspelt `startingOffsets` would otherwise read everything.
 import json
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
@@ -31,6 +32,8 @@ from wings_spark.bounds import Bound, parse_bound
 
 MAX_TRIGGER_DELAY_SECONDS = 15 * 60.0
 """How long a trigger waits for `minOffsetsPerTrigger`, as Kafka's source does."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?", re.ASCII)
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -62,11 +65,11 @@ def _duration(text: object) -> object:
 def _timestamp(text: object) -> object:
     """Read a time: milliseconds since the epoch, or RFC 3339; return microseconds."""
     found = str(text).strip()
-    if re.fullmatch(r"-?\d{1,15}", found, re.ASCII):
-        return int(found) * 1000
     try:
+        if re.fullmatch(r"-?\d{1,15}", found, re.ASCII):
+            return parse_timestamp((_EPOCH + timedelta(milliseconds=int(found))).isoformat())
         return parse_timestamp(found)
-    except WingsError as error:
+    except (WingsError, OverflowError) as error:
         raise problem_of(
             f"must be milliseconds since the epoch or RFC 3339 with a zone; got {shown(text)}"
         ) from error

@@ -1,17 +1,19 @@
 """Positions: the bounds of a read as offsets, by what the log holds now."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from wings_client import Client, PartitionState, Topic
 from wings_core.contracts.messages import shortened
-from wings_core.errors import InvalidArgument, OffsetOutOfRange
+from wings_core.errors import InvalidArgument, OffsetOutOfRange, TopicNotFound
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of, partition_of_value
 from wings_spark.bounds import AtTime, Bound, Position, partition_shown
 from wings_spark.options import ReadOptions
 from wings_spark.ranges import Range
+from wings_spark.subscription import Subscription
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,22 +28,36 @@ def states_of(client: Client, topic: Topic) -> dict[Partition, PartitionState]:
     return {partition_of_value(state.partition): state for state in client.partitions(topic)}
 
 
-def batch_ranges(client: Client, topic: Topic, options: ReadOptions) -> list[Range]:
+def states_of_all(
+    client: Client, subscription: Subscription, options: ReadOptions
+) -> Iterator[tuple[Topic, States]]:
+    """Yield the topics of a query, and where their partitions stand.
+
+    Raises:
+        TopicNotFound: The query's one topic was deleted. One of several is left out then.
+    """
+    for topic in subscription.topics:
+        try:
+            states = states_of(client, topic)
+        except TopicNotFound:
+            if options.topics_pattern is None:
+                raise
+        else:
+            yield topic, states
+
+
+def batch_ranges(client: Client, topic: Topic, states: States, options: ReadOptions) -> list[Range]:
     """Return what a batch read reads of a topic, one range for each partition.
 
     Raises:
         InvalidArgument: A position is past the log's end, or of no partition.
         OffsetOutOfRange: A start is below the log's start, and `failOnDataLoss` holds.
     """
-    states = states_of(client, topic)
     starts = resolve(client, topic, states, options.start(Bound("earliest")), "earliest")
     ends = resolve(client, topic, states, options.end(Bound("latest")), "latest")
     return [
-        range_of(
-            topic.name,
-            partition,
-            starts[partition],
-            ends[partition],
+        what_is_kept(
+            Range(topic.name, topic.uuid, partition, starts[partition], ends[partition]),
             state.log_start_offset,
             options,
         )
@@ -49,32 +65,23 @@ def batch_ranges(client: Client, topic: Topic, options: ReadOptions) -> list[Ran
     ]
 
 
-def range_of(
-    topic: str,
-    partition: Partition,
-    start_offset: int,
-    end_offset: int,
-    log_start_offset: int,
-    options: ReadOptions,
-) -> Range:
-    """Return the range from one offset to another, less what is no longer kept.
+def what_is_kept(wanted: Range, log_start_offset: int, options: ReadOptions) -> Range:
+    """Return a range less what is no longer kept of it; empty where it ends before it begins.
 
     Args:
-        topic: Its full name.
-        partition: Of the topic.
-        start_offset: Inclusive.
-        end_offset: Exclusive.
+        wanted: All of it.
         log_start_offset: The first offset that is kept.
         options: `failOnDataLoss`.
 
     Raises:
         OffsetOutOfRange: Some is no longer kept, and `failOnDataLoss` holds.
     """
-    if start_offset < min(log_start_offset, end_offset):
+    start_offset = wanted.start_offset
+    if start_offset < min(log_start_offset, wanted.end_offset):
         if options.fail_on_data_loss:
-            raise data_loss(topic, partition, start_offset, log_start_offset)
+            raise data_loss(wanted.topic, wanted.partition, start_offset, log_start_offset)
         start_offset = log_start_offset
-    return Range(topic, partition, min(start_offset, end_offset), end_offset)
+    return replace(wanted, start_offset=min(start_offset, wanted.end_offset))
 
 
 def data_loss(
@@ -88,6 +95,16 @@ def data_loss(
             "that are kept, set the option 'failOnDataLoss' to false"
         ),
         log_start_offset=log_start_offset,
+    )
+
+
+def topic_replaced(topic: str) -> OffsetOutOfRange:
+    """Return the error of a topic that is gone, or is another one of its name."""
+    return OffsetOutOfRange(
+        shortened(
+            f"topic {topic} was deleted since the query read it, and what it held is gone. To go "
+            "on with what there is of that name now, set the option 'failOnDataLoss' to false"
+        )
     )
 
 

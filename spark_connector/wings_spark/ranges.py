@@ -18,6 +18,8 @@ class Range:
 
     topic: str
     """Full."""
+    uuid: str
+    """The topic's: one of the same name that is created later holds other messages."""
     partition: Partition
     start_offset: int
     end_offset: int
@@ -58,16 +60,23 @@ def split(ranges: Iterable[Range], partitions_min: int | None) -> list[Range]:
 def share(budget: int, sizes: Sequence[int]) -> list[int]:
     """Share out a number of rows, to each in proportion to what it has and no more than that.
 
+    Each gets one at least, where there are as many: next to a large one that never gets smaller, a
+    small one would wait for ever.
+
     Returns:
         What each gets; together exactly the budget, or all there is where that is less.
     """
-    total = sum(sizes)
+    first = [min(size, 1) for size in sizes]
+    if budget < sum(first):
+        first = [0] * len(sizes)
+    rest = [size - one for size, one in zip(sizes, first, strict=True)]
+    budget, total = budget - sum(first), sum(rest)
     if budget >= total:
         return list(sizes)
-    shares = [size * budget // total for size in sizes]
+    shares = [one + size * budget // total for one, size in zip(first, rest, strict=True)]
     # What rounding left over goes to those that it cut most.
-    by_loss = sorted(range(len(sizes)), key=lambda index: -(sizes[index] * budget % total))
-    for index in by_loss[: budget - sum(shares)]:
+    by_loss = sorted(range(len(rest)), key=lambda index: -(rest[index] * budget % total))
+    for index in by_loss[: budget + sum(first) - sum(shares)]:
         shares[index] += 1
     return shares
 

@@ -9,11 +9,11 @@ from pyspark.sql.types import StructType
 import wings_client
 from wings_client import Client
 from wings_core.contracts.tickets import ScanTicket
-from wings_core.errors import OffsetOutOfRange
+from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.partitions import partition_value
 from wings_spark.conform import Conformer, arrow_schema
 from wings_spark.options import ReadOptions
-from wings_spark.positions import data_loss
+from wings_spark.positions import data_loss, topic_replaced
 from wings_spark.ranges import Range
 from wings_spark.subscription import TOPIC_COLUMN, Subscription
 from wings_spark.worker import prepare_worker
@@ -80,18 +80,23 @@ class RangeReader:
         """Yield the rows of a range, in order of offset.
 
         Raises:
-            OffsetOutOfRange: They are no longer kept, and `failOnDataLoss` holds.
+            OffsetOutOfRange: They are no longer kept, or their topic is gone, and `failOnDataLoss`
+                holds.
             SchemaMismatch: A value does not fit the type that the user asked for.
         """
         prepare_worker()
         target = arrow_schema(self.schema)
         conformer: Conformer | None = None
         with wings_client.connect([*self.nodes, self.endpoint]) as client:
+            if not self._is_there(client, part):
+                return
             for batch in self._batches(client, part):
                 if conformer is None:
                     constants = {TOPIC_COLUMN: part.topic}
                     conformer = Conformer(batch.schema, target, constants)
                 yield conformer.conform(batch)
+            # Tickets name a topic: what was read is another's, should it be there by now.
+            self._is_there(client, part)
 
     def ticket(self, part: Range) -> ScanTicket:
         """Return the ticket that reads a range."""
@@ -105,6 +110,17 @@ class RangeReader:
             system_columns=self.system_columns,
         )
 
+    def _is_there(self, client: Client, part: Range) -> bool:
+        """Tell whether a range's topic is the one that was planned."""
+        try:
+            if client.topic(part.topic).uuid == part.uuid:
+                return True
+        except TopicNotFound:
+            pass
+        if self.fail_on_data_loss:
+            raise topic_replaced(part.topic)
+        return False
+
     def _batches(self, client: Client, part: Range) -> Iterator[pa.RecordBatch]:
         ticket = self.ticket(part)
         next_offset = part.start_offset
@@ -115,6 +131,10 @@ class RangeReader:
                 for chunk in client.read_ticket(ticket):
                     next_offset = chunk.end_offset + 1
                     yield chunk.batch
+                return
+            except TopicNotFound as error:
+                if self.fail_on_data_loss:
+                    raise topic_replaced(part.topic) from error
                 return
             except OffsetOutOfRange as error:
                 log_start_offset = int(error.log_start_offset)

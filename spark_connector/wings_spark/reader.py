@@ -15,7 +15,7 @@ from wings_client import Client
 from wings_core.errors import InvalidFilter
 from wings_spark.filters import pushable
 from wings_spark.options import ReadOptions
-from wings_spark.positions import batch_ranges
+from wings_spark.positions import batch_ranges, states_of_all
 from wings_spark.ranges import Range, RangePartition, split
 from wings_spark.read_range import RangeReader, both
 from wings_spark.subscription import Subscription
@@ -26,11 +26,15 @@ def task_ranges(client: Client, subscription: Subscription, options: ReadOptions
     """Return what a batch read reads, as of this call, cut to tasks.
 
     Raises:
-        InvalidArgument: A position is past a log's end, or of no partition.
+        InvalidArgument: A position is past a log's end, or of a topic or partition that the query
+            does not read.
         OffsetOutOfRange: A start is below a log's start, and `failOnDataLoss` holds.
     """
+    subscription.check_bounds(options)
     ranges = [
-        each for topic in subscription.topics for each in batch_ranges(client, topic, options)
+        each
+        for topic, states in states_of_all(client, subscription, options)
+        for each in batch_ranges(client, topic, states, options)
     ]
     return split(ranges, options.min_partitions)
 

@@ -18,10 +18,11 @@ from pyspark.sql.types import StructType
 import wings_client
 from wings_client import Client
 from wings_core.errors import InvalidArgument
-from wings_spark.advance import Heads, advance, between, still_kept
+from wings_core.partitions import Partition
+from wings_spark.advance import Heads, advance, between, check_nothing_lost, still_kept
 from wings_spark.bounds import Bound
 from wings_spark.options import MAX_TRIGGER_DELAY_SECONDS, ReadOptions
-from wings_spark.positions import range_of, resolve, states_of
+from wings_spark.positions import resolve, states_of_all, what_is_kept
 from wings_spark.ranges import Range, RangePartition, split
 from wings_spark.read_range import RangeReader
 from wings_spark.spark_versions import (
@@ -75,20 +76,17 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         client, options = self._connected(), self._options
         topics: dict[str, TopicOffset] = {}
-        for topic in Subscription.find(client, options).topics:
-            states = states_of(client, topic)
+        subscription = Subscription.find(client, options)
+        subscription.check_bounds(options)
+        for topic, states in states_of_all(client, subscription, options):
             starts = resolve(client, topic, states, options.start(Bound("latest")), "earliest")
-            kept = {
-                partition: range_of(
-                    topic.name,
-                    partition,
-                    starts[partition],
-                    state.next_offset,
-                    state.log_start_offset,
-                    options,
-                ).start_offset
-                for partition, state in states.items()
-            }
+            kept: dict[Partition, int] = {}
+            for partition, state in states.items():
+                left = Range(
+                    topic.name, topic.uuid, partition, starts[partition], state.next_offset
+                )
+                found = what_is_kept(left, state.log_start_offset, options)
+                kept[partition] = found.start_offset
             topics[topic.name] = TopicOffset(topic.uuid, kept)
         return StreamOffset(topics).to_json()
 
@@ -141,10 +139,11 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OffsetOutOfRange: A topic is another one than it was at these offsets, and
                 `failOnDataLoss` holds.
         """
-        planned_end = StreamOffset.from_json(end)
-        ranges = between(StreamOffset.from_json(start), planned_end)
+        begun, ended = StreamOffset.from_json(start), StreamOffset.from_json(end)
         heads = Heads.ask(self._connected(), self._options)
-        kept = still_kept(ranges, planned_end, heads, self._options)
+        if self._options.fail_on_data_loss:
+            check_nothing_lost(begun, ended, heads)
+        kept = still_kept(between(begun, ended), heads, self._options)
         return [RangePartition(each) for each in split(kept, self._options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -67,6 +67,23 @@ class Subscription:
             client.scan_tickets(found.topics[0], offset="latest", filter=options.filter)
         return found
 
+    def check_bounds(self, options: ReadOptions) -> None:
+        """Check that positions are of topics that are read.
+
+        Raises:
+            InvalidArgument: One is of another, which would otherwise change nothing, in silence.
+        """
+        names = {TopicName.parse(topic.name) for topic in self.topics}
+        for option, bound in (
+            ("startingOffsets", options.starting_offsets),
+            ("endingOffsets", options.ending_offsets),
+        ):
+            for name in bound.named if bound is not None else ():
+                if name not in names:
+                    raise InvalidArgument(
+                        shortened(f"option {option!r}: topic {name} is not one that is read")
+                    )
+
     def schema(self, options: ReadOptions) -> pa.Schema:
         """Return the columns that a query gets where its user gives no schema.
 

@@ -13,13 +13,14 @@ from pyspark.sql.datasource import Filter, GreaterThan, In
 
 import wings_spark.stream
 from wings_client import Client, Topic
-from wings_core.errors import OffsetOutOfRange
+from wings_core.errors import InvalidArgument, OffsetOutOfRange
 from wings_server.testing import RunningServer
 from wings_spark.options import ReadOptions
-from wings_spark.reader import PushingReader, WingsReader
+from wings_spark.reader import PushingReader, WingsReader, task_ranges
 from wings_spark.source import WingsDataSource
 from wings_spark.spark_versions import HAS_READ_LIMITS
 from wings_spark.stream import WingsStreamReader
+from wings_spark.subscription import Subscription
 
 needs_limits = pytest.mark.skipif(not HAS_READ_LIMITS, reason="Spark 4.1 has no limits")
 
@@ -238,3 +239,72 @@ def test_filters_are_taken_beside_the_users_own(
     assert list(reader.pushFilters([GreaterThan(("n",), 5)])) == []
     (part,) = reader.partitions()
     assert [batch.column(0).to_pylist() for batch in reader.read(part)] == [[8]]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("again", [True, False])
+def test_what_was_planned_of_a_topic_is_not_read_of_another_of_its_name(
+    server: RunningServer, wings: Client, new_topic: NewTopic, fails: bool, again: bool
+) -> None:
+    topic = new_topic()
+    wings.push(topic, {"n": [0, 1, 2, 3]})
+    options = ReadOptions.parse(given(server, topic, failOnDataLoss=fails))
+    schema = WingsDataSource(given(server, topic)).schema()
+    planned = WingsReader(options.for_batch(), schema)
+    (part,) = planned.partitions()
+    wings.delete_topic(topic)
+    if again:
+        wings.create_topic(topic.id, topic.schema)
+        wings.push(topic.id, {"n": [100]})
+    task = pickle.loads(pickle.dumps(planned))
+    if fails:
+        with pytest.raises(OffsetOutOfRange, match="was deleted since the query read it"):
+            list(task.read(part))
+    else:
+        assert list(task.read(part)) == []
+
+
+def test_all_tasks_of_a_query_read_to_the_end_that_was_planned(
+    server: RunningServer, wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    wings.push(topic, {"n": [0, 1, 2, 3]})
+    options_given = given(server, topic, minPartitions=2)
+    schema = WingsDataSource(options_given).schema()
+    planned = WingsReader(ReadOptions.parse(options_given).for_batch(), schema)
+    first, second = planned.partitions()
+    read = [list(planned.read(first))]
+    wings.push(topic, {"n": [4, 5]})
+    read.append(list(planned.read(second)))
+    found = [batch.column(0).to_pylist() for batches in read for batch in batches]
+    assert found == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_positions_of_a_topic_that_is_not_read_are_an_error(
+    server: RunningServer, wings: Client, new_topic: NewTopic, option: str
+) -> None:
+    topic = new_topic()
+    options_given = given(server, topic) | {option: '{"fligths": 1}'}
+    schema = WingsDataSource(given(server, topic)).schema()
+    reader = WingsReader(ReadOptions.parse(options_given).for_batch(), schema)
+    with pytest.raises(InvalidArgument, match=f"option '{option}': topic .*/fligths is not one"):
+        reader.partitions()
+    if option == "startingOffsets":
+        stream = WingsStreamReader(ReadOptions.parse(options_given).for_stream(), schema)
+        with pytest.raises(InvalidArgument, match="fligths is not one that is read"):
+            stream.initialOffset()
+        stream.stop()
+
+
+def test_a_topic_of_a_pattern_that_is_deleted_while_a_query_is_planned_is_left_out(
+    server: RunningServer, wings: Client, new_topic: NewTopic
+) -> None:
+    kept = new_topic()
+    gone = wings.create_topic(f"{kept.id}-gone", kept.schema)
+    wings.push(kept, {"n": [1]})
+    options = ReadOptions.parse({"endpoint": server.flight, "topicsPattern": f"{kept.id}.*"})
+    subscription = Subscription.find(wings, options)
+    assert len(subscription.topics) == 2
+    wings.delete_topic(gone)
+    assert [part.topic for part in task_ranges(wings, subscription, options)] == [kept.name]

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from wings_core.errors import InvalidArgument, OffsetOutOfRange
 from wings_core.partitions import Partition
-from wings_spark.advance import Head, Heads, advance, between, still_kept
+from wings_spark.advance import (
+    Head,
+    Heads,
+    advance,
+    between,
+    check_nothing_lost,
+    still_kept,
+)
 from wings_spark.options import ReadOptions
 from wings_spark.stream_offset import StreamOffset, TopicOffset
 
@@ -81,7 +88,7 @@ def test_retention_that_passes_a_query_is_an_error_or_skipped() -> None:
     assert caught.value.log_start_offset == 4
     step = advance(start, logs, None, 3, LENIENT)
     assert (step.end, step.rows) == (offset({A: 7}), 3)
-    parts = list(still_kept(between(start, step.end), step.end, logs, LENIENT))
+    parts = list(still_kept(between(start, step.end), logs, LENIENT))
     assert [(part.start_offset, part.end_offset) for part in parts] == [(4, 7)]
 
 
@@ -95,8 +102,8 @@ def test_a_topic_of_the_same_name_is_another_one() -> None:
     # What was planned of the old one is not read of the new one.
     planned = offset({A: 5})
     with pytest.raises(OffsetOutOfRange, match="was deleted"):
-        list(still_kept(between(start, planned), planned, logs, STRICT))
-    assert list(still_kept(between(start, planned), planned, logs, LENIENT)) == []
+        list(still_kept(between(start, planned), logs, STRICT))
+    assert list(still_kept(between(start, planned), logs, LENIENT)) == []
 
 
 def test_a_log_that_was_set_back_is_an_error_or_read_again() -> None:
@@ -104,6 +111,25 @@ def test_a_log_that_was_set_back_is_an_error_or_read_again() -> None:
     with pytest.raises(OffsetOutOfRange, match="ends at offset 3"):
         advance(start, logs, None, None, STRICT)
     assert advance(start, logs, None, None, LENIENT).end == offset({A: 3})
+
+
+def test_a_batch_that_was_planned_of_a_longer_log_is_an_error_or_cut() -> None:
+    start, planned, logs = offset({A: 2, B: 5}), offset({A: 9, B: 9}), heads({A: (0, 6), B: (0, 3)})
+    with pytest.raises(OffsetOutOfRange, match="ends at offset 6, and the query has read to 9"):
+        list(still_kept(between(start, planned), logs, STRICT))
+    parts = list(still_kept(between(start, planned), logs, LENIENT))
+    assert [(part.start_offset, part.end_offset) for part in parts] == [(2, 6), (3, 3)]
+
+
+def test_an_end_that_was_found_without_its_start_is_checked_against_it() -> None:
+    logs = heads({A: (0, 6)})
+    check_nothing_lost(offset({A: 2}), offset({A: 6}), logs)
+    # The first batch of a query that begins at the log's end, which moved on meanwhile.
+    check_nothing_lost(offset({A: 6}), offset({A: 5}), logs)
+    with pytest.raises(OffsetOutOfRange, match="ends at offset 6"):
+        check_nothing_lost(offset({A: 7}), offset({A: 6}), logs)
+    with pytest.raises(OffsetOutOfRange, match="was deleted"):
+        check_nothing_lost(offset({A: 2}), offset({A: 6}, uuid="2"), heads({A: (0, 6)}, uuid="2"))
 
 
 def test_a_topic_that_is_gone_keeps_its_place() -> None:

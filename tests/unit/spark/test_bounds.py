@@ -68,13 +68,24 @@ def test_a_text_that_is_no_value_of_the_key_is_an_error(
         ('{"Flights": 5}', "not a topic id"),
         ('{"flights": 1.5}', "must be an offset"),
         ('{"flights": true}', "must be an offset"),
-        ('{"flights": {"a": null}}', "partition 'a'"),
+        ('{"flights": {"a": null}}', "'a': must be an offset"),
+        ('{"flights": {"a": 1, "a": 2}}', "'a' is there twice"),
+        ('{"flights": 1, "flights": {"a": 2}}', "'flights' is there twice"),
         ('{"flights": 1, "tenants/default/namespaces/default/topics/flights": 2}', "twice"),
     ],
 )
 def test_what_is_no_bound_is_an_error_that_says_why(text: str, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         parse_bound(text)
+
+
+def test_a_position_without_a_partition_is_for_topics_without_a_key_alone() -> None:
+    bound = parse_bound('{"flights": 7}')
+    assert bound.of_topic(FLIGHTS, None) == {Partition("null"): 7}
+    with pytest.raises(InvalidArgument, match="give a partition value"):
+        bound.of_topic(FLIGHTS, pa.string())
+    named = parse_bound('{"flights": {"null": 7}}')
+    assert named.of_topic(FLIGHTS, pa.string()) == {Partition('"null"'): 7}
 
 
 def test_a_partition_named_twice_is_an_error() -> None:

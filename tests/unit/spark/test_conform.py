@@ -140,3 +140,24 @@ def test_a_type_that_cannot_be_read_as_another_is_an_error_before_any_row() -> N
 def test_a_type_that_spark_lacks_is_an_error_that_names_the_way_out(data_type: pa.DataType) -> None:
     with pytest.raises(InvalidArgument, match=r"column 'c'.*with the option 'columns'"):
         spark_schema(pa.schema([pa.field("c", data_type)]))
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [
+        pa.timestamp("s"),
+        pa.timestamp("ms", "UTC"),
+        pa.duration("ms"),
+        pa.list_(pa.timestamp("ms")),
+    ],
+    ids=str,
+)
+def test_a_time_that_spark_has_no_room_for_is_an_error_and_not_another_time(
+    data_type: pa.DataType,
+) -> None:
+    never: Any = (1 << 63) - 1  # As is often written for what never ends.
+    array: Any = pa.array([[never]] if pa.types.is_list(data_type) else [never], data_type)
+    batch = pa.RecordBatch.from_arrays([array], ["until"])
+    target = arrow_schema(spark_schema(batch.schema))
+    with pytest.raises(SchemaMismatch, match="column 'until' holds what Spark cannot"):
+        Conformer(batch.schema, target).conform(batch)

@@ -8,7 +8,10 @@ SIZES = st.lists(st.integers(0, 1_000_000), max_size=20)
 
 
 def ranges_of(sizes: list[int]) -> list[Range]:
-    return [Range("t", Partition(str(number)), 10, 10 + size) for number, size in enumerate(sizes)]
+    return [
+        Range("t", "uuid", Partition(str(number)), 10, 10 + size)
+        for number, size in enumerate(sizes)
+    ]
 
 
 @given(SIZES, st.integers(0, 10_000_000))
@@ -19,9 +22,11 @@ def test_a_budget_is_shared_out_exactly_and_to_none_more_than_it_has(
     assert sum(shares) == min(budget, sum(sizes))
     for got, size in zip(shares, sizes, strict=True):
         assert 0 <= got <= size
-        # In proportion, but for rounding.
+        # In proportion, but for rounding and for the one that each gets.
         if budget < sum(sizes):
-            assert abs(got - size * budget / sum(sizes)) <= 1
+            assert abs(got - size * budget / sum(sizes)) <= 1 + len(sizes)
+    if budget >= len(sizes):
+        assert all(got > 0 for got, size in zip(shares, sizes, strict=True) if size)
 
 
 @given(SIZES, st.none() | st.integers(1, 100))
@@ -33,7 +38,7 @@ def test_splits_cover_every_row_once_in_order(sizes: list[int], wanted: int | No
     for part in parts:
         last = joined[-1] if joined else None
         if last and last.partition == part.partition and last.end_offset == part.start_offset:
-            joined[-1] = Range("t", part.partition, last.start_offset, part.end_offset)
+            joined[-1] = Range("t", "uuid", part.partition, last.start_offset, part.end_offset)
         else:
             joined.append(part)
     assert joined == whole
