@@ -10,17 +10,18 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from fix_metadata import NOON, SCHEMA, A, B, accepted, batch_of, offsets_of
+from fix_metadata import DAY, NOON, SCHEMA, A, B, accepted, batch_of, offsets_of
 from fix_postgres import PostgresServer, empty_schema, new_schema
 
-from wings_core.errors import AlreadyExists, InvalidArgument, TopicNotFound
+from wings_core.errors import AlreadyExists, Internal, InvalidArgument, TopicNotFound
 from wings_core.metadata.postgres import PostgresMetadata, store
-from wings_core.model import Accepted, Node, Position, ShardClaim, ShardProgress, Topic
+from wings_core.model import Accepted, Node, Position, ShardClaim, ShardProgress, StageEntry, Topic
 from wings_core.names import DEFAULT_NAMESPACE
-from wings_core.partitions import Partition
+from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.times import Deadline, now_us
 
 NAME = DEFAULT_NAMESPACE.topic("orders")
+OTHER = DEFAULT_NAMESPACE.topic("other")
 COMMITS = 60
 NODES = 3
 LONG = 30.0
@@ -238,3 +239,33 @@ def test_owners_of_shards_outlast_a_service_whose_clock_is_off(
                 assert not heard_by.shards.prune(source, 120, None, 60).debounced
                 assert judged_by.shards.prune(source, 120, None, 60).debounced
                 assert not judged_by.shards.prune(source, 120, None, 0).debounced
+
+
+def test_nothing_is_out_of_date_to_a_service_whose_clock_is_days_ahead(
+    postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PostgresMetadata(postgres.url, schema=schema) as right:
+        monkeypatch.setattr(store, "now_us", lambda: now_us() + 30 * DAY)
+        with PostgresMetadata(postgres.url, schema=schema) as ahead:
+            gone = right.admin.create_topic(NAME, SCHEMA)
+            right.admin.delete_topic(NAME)
+            while right.registry.purge(1_000):
+                pass
+            assert right.maintenance.acquire_lease("work", "one", 60) == 1
+            right.maintenance.release_lease("work", "one")
+            assert right.registry.retire(["unused"]) == ["unused"]
+            topic = right.admin.create_topic(OTHER, SCHEMA)
+            stage = StageEntry("stage", "writing", first=True)
+            right.registry.commit([batch_of(topic, {UNPARTITIONED: 1}, stage=stage)])
+            while ahead.registry.purge(1_000):
+                pass
+            # Whoever asks for a creation again must not bring back what was deleted.
+            assert ahead.admin.create_topic(NAME, SCHEMA, uuid=gone.uuid) == gone
+            assert right.admin.list_topics(DEFAULT_NAMESPACE) == [topic]
+            # A new holder is told apart from those before it.
+            assert right.maintenance.acquire_lease("work", "other", 60) == 2
+            late = batch_of(topic, {UNPARTITIONED: 1}, folio="unused")
+            with pytest.raises(Internal, match="too late"):
+                right.registry.commit([late])
+            assert ahead.stages.sweep(3_600, 10) == 0
+            assert right.stages.of_topic(topic.uuid)[0].rows == 1

@@ -42,7 +42,7 @@ def purge(connection: Connection, rows_max: int, now: int) -> bool:
     Args:
         connection: In a transaction; nobody else purges until its end.
         rows_max: Bounds the time that the transaction takes.
-        now: Microseconds since the epoch.
+        now: Microseconds since the epoch, by the lease clock.
 
     Returns:
         True while there may be more.

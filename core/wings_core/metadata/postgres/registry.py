@@ -9,6 +9,7 @@ from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.metadata.postgres import commit, consumers, locate, purge
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import Database
+from wings_core.metadata.postgres.lease_clock import LeaseClock
 from wings_core.metadata.postgres.notices import Notice
 from wings_core.metadata.waiters import Waiters, wait_for_any
 from wings_core.model import (
@@ -33,12 +34,20 @@ class PostgresRegistry(OffsetRegistry):
         database: Where it is.
         waiters: Woken by commits of all nodes.
         clock: Microseconds since the epoch.
+        lease_clock: What is out of date is so by it.
     """
 
-    def __init__(self, database: Database, waiters: Waiters, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        waiters: Waiters,
+        clock: Callable[[], int],
+        lease_clock: LeaseClock,
+    ) -> None:
         self._database = database
         self._waiters = waiters
         self._clock = clock
+        self._lease_clock = lease_clock
 
     def commit(
         self, batches: Sequence[CommitBatch], flush_id: FlushId | None = None
@@ -147,7 +156,7 @@ class PostgresRegistry(OffsetRegistry):
     def purge(self, pages_max: int) -> bool:
         """Forget deleted topics step by step; see `OffsetRegistry.purge`."""
         return self._database.write(
-            lambda connection: purge.purge(connection, pages_max, self._clock())
+            lambda connection: purge.purge(connection, pages_max, self._lease_clock(connection))
         )
 
     def live_folios(self, *, after: str | None = None, items_max: int | None = None) -> set[str]:
@@ -160,5 +169,5 @@ class PostgresRegistry(OffsetRegistry):
         """Let nothing refer to folios ever again; see `OffsetRegistry.retire`."""
         check_retired(folios)
         return self._database.write(
-            lambda connection: purge.retire(connection, folios, self._clock())
+            lambda connection: purge.retire(connection, folios, self._lease_clock(connection))
         )

@@ -26,7 +26,7 @@ class PostgresStages(Stages):
     Args:
         database: Where they are.
         clock: Microseconds since the epoch.
-        lease_clock: Owners of shards count as heard of by it.
+        lease_clock: Owners of shards count as heard of, and stages as left alone, by it.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class PostgresStages(Stages):
 
     def sweep(self, seconds: float, stages_max: int) -> int:
         """Delete stages that were left alone; see `Stages.sweep`."""
-        changed_before = self._clock() - round(seconds * 1_000_000)
+        age = round(seconds * 1_000_000)
         return self._database.write(
-            lambda connection: sweep(connection, changed_before, stages_max)
+            lambda connection: sweep(connection, self._lease_clock(connection) - age, stages_max)
         )
 
     def of_topic(

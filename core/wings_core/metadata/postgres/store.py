@@ -43,8 +43,8 @@ class PostgresMetadata(Metadata):
         url: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, or any connection string of libpq. It
             is never repeated in an error or a log.
         schema: Created, with the default namespace, if it is not there.
-        clock: Microseconds since the epoch, for all. None: that of this machine, and for leases
-            and owners of shards the server's.
+        clock: Microseconds since the epoch, for all. None: that of this machine, and the
+            server's for leases, owners of shards, and what is out of date.
         read_only: Write nothing, and hear of nothing: nothing wakes waiters.
         retry_seconds: How long a call is tried again while the server cannot be reached.
 
@@ -83,7 +83,7 @@ class PostgresMetadata(Metadata):
             self.close()
             raise
         self._admin = PostgresAdmin(self._database, clock)
-        self._registry = PostgresRegistry(self._database, self._waiters, clock)
+        self._registry = PostgresRegistry(self._database, self._waiters, clock, lease_clock)
         self._stages = PostgresStages(self._database, clock, lease_clock)
         self._maintenance = PostgresMaintenance(self._database, clock, lease_clock)
         self._groups = PostgresGroups(self._database, clock)
