@@ -154,17 +154,19 @@ class Window:
         Raises:
             ResourceExhausted: No room before the deadline.
             InvalidArgument: The window was closed.
+            Unavailable: The send was cancelled.
             WingsError: What an earlier batch failed with.
         """
         size = batch.nbytes
         with woken_by_cancellation(self._wake) as cancelled, self._lock:
-            while not self._has_room(size):
+            while True:
                 self._check_open()
                 if cancelled():
                     raise client_closed(self._endpoint)
+                if self._has_room(size):
+                    break
                 if not self._room.wait(deadline.remaining()) and not self._has_room(size):
                     raise full(send.batches + send.unanswered)
-            self._check_open()
             self._entries.append(Entry(self._next_sequence, batch, metadata, size, send))
             self._bytes += size
             self._next_sequence += 1

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
+from wings_client._cancellation import Cancellation
 from wings_client._model import CommittedRange
 from wings_client._window import Ranges, Window
 from wings_core.errors import (
@@ -190,3 +191,18 @@ def test_the_partitions_true_and_1_are_two() -> None:
     ranges.add([committed(0, 0, True)])
     ranges.add([committed(1, 1, 1)])
     assert len(ranges.joined()) == 2
+
+
+def test_a_cancelled_send_puts_nothing_more_in_though_there_is_room() -> None:
+    found = window()
+    send = found.begin()
+    cancellation = Cancellation()
+
+    def put() -> None:
+        found.put(send, BATCH, None, NOW)
+
+    cancellation.run(put)
+    cancellation.cancel()
+    with pytest.raises(Unavailable):
+        cancellation.run(put)
+    assert found.next_sequence == 11
