@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
-from wings_client._errors import is_passing
+from wings_client._cancellation import current_cancellation
+from wings_client._errors import client_closed, is_passing
 from wings_client._model import ConsumedBatch, ConsumerOffset, PartitionValue, Topic
 from wings_client._retry import Backoff
 from wings_client._scan import plan
@@ -141,14 +142,21 @@ class ConsumerOffsets:
 
 
 def patiently(transport: Transport, call: Callable[[], T]) -> T:
-    """Make a call that may be repeated, for as long as a lost connection is to be waited for."""
+    """Make a call that may be repeated, for as long as a lost connection is to be waited for.
+
+    A cancelled call is not made again: whoever reads under the same name may have gone on since.
+    """
     backoff = Backoff(transport.retry)
     failing = Deadline.after(transport.retry.reconnect_seconds)
+    cancellation = current_cancellation()
+    ended = transport.closed if cancellation is None else cancellation.event
+    if cancellation is not None and cancellation.cancelled:
+        raise client_closed(transport.endpoint)
     while True:
         try:
             return call()
         except WingsError as error:
             if not is_passing(error, repeatable=True) or failing.passed:
                 raise
-            if transport.closed.wait(backoff.next_delay()):
+            if ended.wait(backoff.next_delay()):
                 raise
