@@ -31,7 +31,7 @@ from wings_core.model import (
     StageEntry,
     StoredPage,
 )
-from wings_core.partitions import Partition, partition_value
+from wings_core.partitions import VALUE_BYTES_MAX, Partition, partition_value
 
 RESULTS_KEPT_MAX = 64
 """A producer's repeat is answered with its first result while it is among its last this many."""
@@ -58,6 +58,24 @@ def check_id(what: str, text: str) -> None:
         raise InvalidArgument(f"{what} {text[:80]!a} is not valid Unicode") from None
     if size > ID_BYTES_MAX:
         raise InvalidArgument(f"{what} has {size} bytes, at most {ID_BYTES_MAX} are allowed")
+
+
+def check_partition(partition: Partition, bytes_max: int) -> None:
+    """Make sure that a store of metadata can keep a partition value.
+
+    Args:
+        partition: Its canonical JSON.
+        bytes_max: The most that the store takes, in UTF-8.
+
+    Raises:
+        InvalidArgument: It is longer.
+    """
+    # Most are far shorter than the bound, and need not be encoded to see it.
+    if len(partition) * 4 > bytes_max and (size := len(partition.encode())) > bytes_max:
+        raise InvalidArgument(
+            f"partition value {partition:.40}… has {size} bytes as JSON, metadata here takes "
+            f"at most {bytes_max}"
+        )
 
 
 def check_publish(writer: str, batch: int) -> None:
@@ -176,15 +194,20 @@ class Judge:
     Args:
         stored: What is stored.
         now: The time of the commit, in microseconds since the epoch.
+        partition_bytes_max: The longest partition value that the store takes, as JSON in UTF-8;
+            batches with longer ones are rejected, and not asked for.
     """
 
-    def __init__(self, stored: StoredState, now: int) -> None:
+    def __init__(
+        self, stored: StoredState, now: int, partition_bytes_max: int = VALUE_BYTES_MAX
+    ) -> None:
         self.partitions: dict[tuple[int, Partition], PartitionDraft] = {}
         self.producers: dict[tuple[int, str], ProducerDraft] = {}
         self.pages: list[PageDraft] = []
         self.stages: dict[str, StageDraft] = {}
         self._stored = stored
         self._now = now
+        self._partition_bytes_max = partition_bytes_max
         self._topic_ids: dict[str, int | None] = {}
         self._failed_streams: dict[int, WingsError] = {}
 
@@ -210,6 +233,7 @@ class Judge:
             first = self._replayed(topic_id, batch.sequence)
             if first is not None:
                 return Accepted(first, replayed=True)
+        self._check_partitions(batch)
         if batch.expected is not None:
             self._check_expected(topic_id, batch.expected)
         self._check_timestamp(batch.timestamp)
@@ -231,11 +255,18 @@ class Judge:
             draft = self._stored.stage(entry.stage) or StageDraft(entry.stage, topic_id)
             self.stages[entry.stage] = draft
         check_entry(draft, entry)
+        self._check_partitions(batch)
         self._check_timestamp(batch.timestamp)
         check_pages(draft.pages + len(batch.pages), entry.stage)
         # Nothing can refuse the batch from here on.
         draft.writing = entry.writing
         return draft.append(batch.pages, batch.timestamp)
+
+    def _check_partitions(self, batch: CommitBatch) -> None:
+        for page in batch.pages:
+            check_partition(page.partition, self._partition_bytes_max)
+        if batch.expected is not None:
+            check_partition(batch.expected.partition, self._partition_bytes_max)
 
     def _check_timestamp(self, timestamp: int | None) -> None:
         if timestamp is not None and timestamp > self._now + TIMESTAMP_AHEAD_US_MAX:

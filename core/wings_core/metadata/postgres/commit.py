@@ -12,7 +12,13 @@ from pydantic import TypeAdapter
 
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.flushes import dump_results, is_repeat, load_results
-from wings_core.metadata.judge import RESULTS_KEPT_MAX, Judge, PartitionDraft, check_id
+from wings_core.metadata.judge import (
+    RESULTS_KEPT_MAX,
+    Judge,
+    PartitionDraft,
+    check_id,
+    check_partition,
+)
 from wings_core.metadata.postgres import locks
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.locks import Lock
@@ -21,6 +27,10 @@ from wings_core.metadata.postgres.topics import find_topic_ids
 from wings_core.metadata.stages import StageDraft
 from wings_core.model import CommitBatch, CommitResult, CommittedRange, FlushId
 from wings_core.partitions import Partition
+
+PARTITION_BYTES_MAX = 2_048
+"""The longest partition value, as JSON in UTF-8. An entry of an index holds 2,704 bytes at most, on
+pages of the usual size: a value, a topic, and for offsets the longest name of a consumer."""
 
 _RANGES = TypeAdapter(tuple[CommittedRange, ...])
 """The form in which a producer's results are stored."""
@@ -60,7 +70,7 @@ def commit_flush(
 def commit_batches(connection: Connection, batches: Sequence[CommitBatch], now: int) -> Committed:
     """Judge the batches and write the accepted ones, within the transaction of `connection`."""
     stored = _Stored(connection, batches)
-    judge = Judge(stored, now)
+    judge = Judge(stored, now, PARTITION_BYTES_MAX)
     results = [judge.judge(batch) for batch in batches]
     changed = [draft for draft in judge.partitions.values() if draft.changed]
     _write_partitions(connection, changed, stored.new_partitions)
@@ -110,6 +120,7 @@ class _Stored:
                         *(page.partition for page in batch.pages),
                         *(() if batch.expected is None else (batch.expected.partition,)),
                     )
+                    if _is_storable(partition)
                 }
             ),
         )
@@ -360,6 +371,15 @@ def _is_id(producer_id: str) -> bool:
     """Tell whether a producer's id can be stored; the judge refuses the others."""
     try:
         check_id("producer_id", producer_id)
+    except InvalidArgument:
+        return False
+    return True
+
+
+def _is_storable(partition: Partition) -> bool:
+    """Tell whether a partition can be stored; the judge refuses the others."""
+    try:
+        check_partition(partition, PARTITION_BYTES_MAX)
     except InvalidArgument:
         return False
     return True

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from wings_core.errors import InvalidArgument, TopicNotFound
 from wings_core.metadata.interfaces import OFFSET_MAX
-from wings_core.metadata.judge import check_id
+from wings_core.metadata.judge import check_id, check_partition
 from wings_core.metadata.postgres import locks
+from wings_core.metadata.postgres.commit import PARTITION_BYTES_MAX
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.locks import Lock
 from wings_core.metadata.postgres.topics import find_topic_ids
@@ -21,7 +22,8 @@ def check_offsets(consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
         InvalidArgument: They cannot.
     """
     check_id("the consumer's name", consumer)
-    for _, _, offset in offsets:
+    for _, partition, offset in offsets:
+        check_partition(partition, PARTITION_BYTES_MAX)
         if not 0 <= offset <= OFFSET_MAX:
             raise InvalidArgument(f"{offset} is not an offset: expected 0 to {OFFSET_MAX}")
 
