@@ -14,6 +14,7 @@ from fix_spark import Load
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
+import wings_spark
 from wings_client import Client, Topic
 from wings_server.testing import RunningServer
 from wings_spark.ledger import Entry
@@ -111,6 +112,40 @@ def test_columns_of_any_type_come_back_as_they_were_written(
     (batch,) = wings.scan(topic)
     assert batch.slice(2).equals(batch.slice(0, 2))
     assert batch.num_rows == 4
+
+
+def test_times_are_the_same_moments_whatever_the_time_zone_of_the_session(
+    spark: "SparkSession",
+    server: RunningServer,
+    wings: Client,
+    new_topic: NewTopic,
+    save: Save,
+    load: Load,
+) -> None:
+    topic = new_topic("at: timestamp[us, tz=UTC]", "local: timestamp[us]")
+    # By the clocks of New York, there is no such time on the second day.
+    moments = [
+        datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC),
+        datetime.datetime(2026, 3, 8, 2, 30, tzinfo=datetime.UTC),
+    ]
+    pushed = {"at": moments, "local": [moment.replace(tzinfo=None) for moment in moments]}
+    wings.push(topic, pushed)
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        save(load(topic.id), topic)
+        fast = wings_spark.read(
+            spark, server.flight, topic.id, endingOffsets=f'{{"{topic.id}": 2}}'
+        )
+        shown = fast.selectExpr("unix_seconds(at)", "string(at)", "string(local)").collect()
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+    first, second = (int(moment.timestamp()) for moment in moments)
+    assert shown == [
+        (first, "2026-01-01 07:00:00", "2026-01-01 12:00:00"),
+        (second, "2026-03-07 21:30:00", "2026-03-08 02:30:00"),
+    ]
+    written = pa.table(wings.scan(topic).read_all()).slice(2)
+    assert written.to_pydict() == pushed
 
 
 @pytest.mark.parametrize(
