@@ -23,6 +23,7 @@ from postgres_proxy import CommitProxy, Cut, through
 from wings_core.errors import Internal, InvalidArgument, TopicNotFound, Unavailable
 from wings_core.metadata.postgres import PostgresMetadata, connections, database
 from wings_core.metadata.postgres.listener import Listener
+from wings_core.metadata.postgres.notices import Notice
 from wings_core.model import Position, Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
@@ -97,6 +98,23 @@ def test_an_outcome_that_cannot_be_found_out_is_told_as_such(
         with pytest.raises(Unavailable, match="not known whether") as caught:
             metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 1})])
     assert caught.value.facts["in_doubt"] is True
+
+
+def test_waiters_are_told_of_a_transaction_whose_outcome_was_given_up(
+    schema: str, proxy: CommitProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "OUTCOME_SECONDS_MAX", 0.0)
+    PostgresMetadata(through(proxy), schema=schema).close()  # Makes the tables.
+    told: list[Notice] = []
+    notice = Notice(topics=("t",))
+    with closing(connections.Connections(through(proxy), schema)) as own:
+        writer = database.Database(own, told.append)
+        writer.read(lambda connection: connection.execute("SELECT 1"))
+        proxy.close()
+        proxy.arm("after")
+        with pytest.raises(Unavailable, match="not known whether"):
+            writer.write(lambda connection: connection.execute("SELECT 1"), lambda _: notice)
+    assert told == [notice]
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])

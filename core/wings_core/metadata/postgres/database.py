@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import UUID, uuid4
 
 import psycopg
@@ -51,8 +51,8 @@ class Database:
 
     Args:
         connections: To the database.
-        tell: Called with what a transaction changed once that is durable, on the thread that
-            committed it, holding nothing.
+        tell: Called with what a transaction changed once that is durable, or may be, on the thread
+            that committed it, holding nothing.
         retry_seconds: How long a call is tried again.
     """
 
@@ -121,7 +121,7 @@ class Database:
                         raise translated(error) from error
                     continue
                 _logger.warning("the answer to a commit of metadata was lost: %s", error)
-                if not self._was_committed(attempt.id):
+                if not self._took_effect(attempt):
                     if last:
                         raise translated(error) from error
                     continue
@@ -142,6 +142,16 @@ class Database:
     def closing(self) -> threading.Event:
         """Set when nothing is to be tried again."""
         return self._closing
+
+    def _took_effect(self, attempt: "_Attempt[Any]") -> bool:
+        """Find out what became of an attempt; where that is given up, those who wait look."""
+        try:
+            return self._was_committed(attempt.id)
+        except WingsError:
+            # Its notice may have come before, when it was taken for what is told of here.
+            if attempt.told is not None:
+                self._tell(attempt.told)
+            raise
 
     def _was_committed(self, transaction: UUID) -> bool:
         """Find out what became of a transaction; afterwards it is over for good.
