@@ -5,9 +5,12 @@ import string
 from collections.abc import Generator
 from contextlib import ExitStack
 
+import psycopg
 import pytest
 from fix_metadata import NOON, SCHEMA, A, accepted, batch_of, offsets_of
 from fix_postgres import PostgresServer, empty_schema
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from wings_core.errors import InvalidArgument, StageNotFound
 from wings_core.metadata.interfaces import Metadata
@@ -93,3 +96,31 @@ def test_the_longest_partition_value_is_kept_and_published_with_the_longest_name
     assert offsets_of(metadata.registry, topic, long) == [(0, 1), (2, 4)]
     metadata.registry.commit_offsets(producer, [(topic, long, 5)])
     assert [offset.offset for offset in metadata.registry.get_offsets(producer)] == [5]
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_database_in_another_encoding_is_refused_when_it_is_opened(
+    postgres: PostgresServer, encoding: str
+) -> None:
+    name = f"in_{encoding.lower()}"
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING {} LOCALE 'C'").format(
+                sql.Identifier(name), encoding
+            )
+        )
+    with pytest.raises(InvalidArgument, match=f"encoded in {encoding}.* needs one in UTF8"):
+        PostgresMetadata(make_conninfo(postgres.url, dbname=name))
+
+
+def test_text_goes_to_the_server_in_utf_8_whatever_the_address_says(
+    postgres: PostgresServer,
+) -> None:
+    with empty_schema(postgres, NOON) as schema:
+        url = make_conninfo(postgres.url, client_encoding="LATIN1")
+        with PostgresMetadata(url, schema=schema) as metadata:
+            topic = metadata.admin.create_topic(NAME, SCHEMA, "key")
+            partition = Partition('"日本"')
+            accepted(metadata.registry.commit([batch_of(topic, {partition: 1})])[0])
+            (state,) = metadata.registry.partition_states(topic.uuid)
+            assert state.partition == partition

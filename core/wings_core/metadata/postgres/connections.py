@@ -46,6 +46,9 @@ USE_SECONDS_MAX = 120.0
 SILENCE_SECONDS_MAX = 10
 """How long a network may swallow everything before a connection counts as broken, about."""
 
+ENCODING = "UTF8"
+"""In which text goes to the server, and is kept there: in all others some names get lost."""
+
 _DEFAULTS: dict[str, str | int] = {
     "application_name": "wings",
     "connect_timeout": CONNECT_SECONDS_MAX,
@@ -115,7 +118,7 @@ class Connections:
 
     def __init__(self, url: str, schema: str, *, read_only: bool = False) -> None:
         try:
-            self._parameters = {**_DEFAULTS, **conninfo_to_dict(url)}
+            self._parameters = {**_DEFAULTS, **conninfo_to_dict(url), "client_encoding": ENCODING}
         except psycopg.Error:
             # libpq's message would quote the URL, and with it the password.
             raise InvalidArgument(
@@ -136,6 +139,7 @@ class Connections:
 
         Raises:
             psycopg.OperationalError: The server cannot be reached, or refuses.
+            InvalidArgument: The database is not in UTF-8.
         """
         connection = ExchangeConnection.connect(
             autocommit=True,
@@ -143,6 +147,12 @@ class Connections:
             **self._parameters,  # pyright: ignore[reportArgumentType] - any parameter may be named
         )
         try:
+            encoding = connection.info.parameter_status("server_encoding")
+            if encoding != ENCODING:
+                raise InvalidArgument(
+                    f"the database is encoded in {encoding}, metadata needs one in {ENCODING}: "
+                    f"CREATE DATABASE … TEMPLATE template0 ENCODING '{ENCODING}'"
+                )
             with self.watchdog.guarding(connection, CONNECT_SECONDS_MAX):
                 connection.execute(
                     _SESSION,
@@ -172,6 +182,7 @@ class Connections:
         Raises:
             Unavailable: None came free in time, or closed.
             psycopg.OperationalError: The server cannot be reached, or refuses.
+            InvalidArgument: The database is not in UTF-8.
         """
         slot = self._slots.take()
         try:

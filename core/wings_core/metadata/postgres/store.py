@@ -49,7 +49,7 @@ class PostgresMetadata(Metadata):
         retry_seconds: How long a call is tried again while the server cannot be reached.
 
     Raises:
-        InvalidArgument: The URL cannot be read.
+        InvalidArgument: The URL cannot be read, or the database is not in UTF-8.
         Unavailable: The server cannot be reached.
         Internal: The schema is newer than this code, or not metadata of Wings; with `read_only`,
             also if it is not there or older.
