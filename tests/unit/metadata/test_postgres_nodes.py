@@ -13,11 +13,19 @@ import pytest
 from fix_metadata import DAY, NOON, SCHEMA, A, B, accepted, batch_of, offsets_of
 from fix_postgres import PostgresServer, empty_schema, new_schema
 
-from wings_core.errors import AlreadyExists, Internal, InvalidArgument, TopicNotFound
-from wings_core.metadata.postgres import PostgresMetadata, store
+from wings_core.errors import (
+    AlreadyExists,
+    Internal,
+    InvalidArgument,
+    ResourceExhausted,
+    TopicNotFound,
+)
+from wings_core.metadata import grouping
+from wings_core.metadata.postgres import PostgresMetadata, groups, store
 from wings_core.model import Accepted, Node, Position, ShardClaim, ShardProgress, StageEntry, Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.share.model import ShareConfig, ShareGroup
 from wings_core.times import Deadline, now_us
 
 NAME = DEFAULT_NAMESPACE.topic("orders")
@@ -269,3 +277,33 @@ def test_nothing_is_out_of_date_to_a_service_whose_clock_is_days_ahead(
                 right.registry.commit([late])
             assert ahead.stages.sweep(3_600, 10) == 0
             assert right.stages.of_topic(topic.uuid)[0].rows == 1
+
+
+def test_nodes_that_create_groups_at_once_do_not_pass_the_limit_of_a_topic(
+    postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grouping, "GROUPS_PER_TOPIC_MAX", 1)
+    both = threading.Barrier(2)
+
+    def check_room(topic: Topic, counted: int) -> None:
+        grouping.check_room(topic, counted)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(1.0)  # Two that have counted at the same time are seen to.
+
+    monkeypatch.setattr(groups, "check_room", check_room)
+
+    def create(metadata: PostgresMetadata, name: str) -> bool:
+        try:
+            metadata.groups.create(ShareGroup(name, str(uuid4()), topic, ShareConfig()))
+        except ResourceExhausted:
+            return False
+        return True
+
+    with (
+        PostgresMetadata(postgres.url, schema=schema) as one,
+        PostgresMetadata(postgres.url, schema=schema) as other,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        topic = one.admin.create_topic(NAME, SCHEMA)
+        assert sorted(threads.map(create, (one, other), "ab")) == [False, True]
+        assert len(one.groups.of_topic(topic)) == 1

@@ -9,7 +9,6 @@ from wings_core.metadata.interfaces import Groups
 from wings_core.metadata.postgres import locks
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import Database
-from wings_core.metadata.postgres.faults import Retry
 from wings_core.metadata.postgres.locks import Lock
 from wings_core.metadata.postgres.topics import find_topic_ids
 from wings_core.model import Topic
@@ -42,6 +41,12 @@ class PostgresGroups(Groups):
             locks.share(connection, Lock.TOPICS, (group.topic.uuid,))
             topic_id = _require_topic(connection, group.topic)
             existing = _find(connection, group.topic, group.name)
+            if existing is None:
+                # Others are created before or after this, and not while they are counted.
+                connection.execute(
+                    "SELECT FROM topics WHERE id = %s FOR NO KEY UPDATE", (topic_id,)
+                )
+                existing = _find(connection, group.topic, group.name)
             if existing is not None:
                 return existing_group(existing, group.uuid, if_not_exists=if_not_exists)
             counted = connection.execute(
@@ -50,13 +55,11 @@ class PostgresGroups(Groups):
             assert counted is not None
             check_room(group.topic, counted[0])
             config = group.config.model_dump_json()
-            created = connection.execute(
+            connection.execute(
                 "INSERT INTO share_groups (uuid, topic_id, name, config, created_at) "
-                "VALUES (%s, %s, %s, %s, %s) ON CONFLICT (topic_id, name) DO NOTHING RETURNING id",
+                "VALUES (%s, %s, %s, %s, %s)",
                 (group.uuid, topic_id, group.name.encode(), config, self._clock()),
-            ).fetchone()
-            if created is None:
-                raise Retry("the group was created by somebody else")
+            )
             return group
 
         return self._database.write(work)

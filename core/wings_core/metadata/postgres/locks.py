@@ -3,6 +3,7 @@
     1. the writer of a publish, abort or flush      advisory, by a hash of its name
     2. shards                                       rows, by source and id
     3. topics: deletion exclusive, all else shared  advisory, by a hash of the UUID
+       and then who changes them, or makes a group  rows, one
     4. ids of stages that a commit may begin        advisory, by a hash of the id
     5. stages                                       rows, by name
     6. producers, then partitions: first those that are new are inserted, then all are locked
