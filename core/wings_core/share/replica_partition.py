@@ -57,15 +57,10 @@ class ReplicaPartition:
         self.key = key
         self.start_offset = 0 if stored is None else stored.start_offset
         self.held = 0
-        self.finished: RangeMap[int] = RangeMap()
-        self.counts: RangeMap[int] = RangeMap()
+        self.finished = RangeMap[int].of([] if stored is None else stored.finished)
+        self.counts = RangeMap[int].of([] if stored is None else stored.counts)
         self.holds: RangeMap[Hold] = RangeMap()
         self.delays: RangeMap[float] = RangeMap()
-        if stored is not None:
-            for first, last, _ in stored.finished:
-                self.finished.put(first, last, 0)
-            for first, last, count in stored.counts:
-                self.counts.put(first, last, count)
         self._start_before = self.start_offset
         self._finished_changes: list[Change[int]] = []
         self._counts_changes: list[Change[int]] = []

@@ -44,6 +44,21 @@ def test_a_range_map_is_a_dictionary_of_offsets_with_equal_neighbours_merged(
             assert (None if at is None else at[2]) == model.get(offset)
 
 
+@given(changes, st.booleans())
+def test_a_range_map_of_ranges_is_what_putting_each_of_them_makes(
+    steps: list[tuple[int, int, str | None]], in_order: bool
+) -> None:
+    wanted = [(first, first + more, value) for first, more, value in steps]
+    if in_order:
+        wanted.sort(key=lambda each: each[0])
+    put: RangeMap[str | None] = RangeMap()
+    for first, last, value in wanted:
+        put.put(first, last, value)
+    made = RangeMap[str | None].of(wanted)
+    assert list(made) == list(put)
+    assert made.at(OFFSETS // 2) == put.at(OFFSETS // 2)
+
+
 def _merged(model: dict[int, str]) -> list[tuple[int, int, str]]:
     merged: list[tuple[int, int, str]] = []
     for offset, value in sorted(model.items()):
