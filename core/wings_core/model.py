@@ -362,7 +362,7 @@ class ShardCounts:
     finished: int
     dead: int
     position: int
-    """The sum of all positions."""
+    """The sum of all positions, told as 2^63 - 1 where it is more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import pytest
 from fix_metadata import NOON, SECOND, MetadataUnderTest, offsets_of
 
 from wings_core.errors import InvalidArgument, PublishFenced
+from wings_core.metadata.interfaces import OFFSET_MAX
 from wings_core.metadata.shards import SHARD_BYTES_MAX
 from wings_core.model import (
     Published,
@@ -255,6 +256,19 @@ def test_shards_are_counted(metadata: MetadataUnderTest) -> None:
     end(metadata, "done")
     metadata.stages.publish("w", 0, [], [progress(0, 5)])
     assert metadata.shards.count("s") == ShardCounts(2, 1, 1, 5)
+
+
+def test_positions_beyond_what_an_offset_may_be_are_counted_as_the_last_one(
+    metadata: MetadataUnderTest,
+) -> None:
+    shards = [URI, "x", "y"]
+    metadata.shards.open("s", "a", shards)
+    half = 1 << 62
+    moves = [progress(0, half - 1, shard=URI), progress(0, half, ShardState.DEAD, shard="x")]
+    metadata.stages.publish("w", 0, [], moves)
+    assert metadata.shards.count("s") == ShardCounts(2, 0, 1, OFFSET_MAX)
+    metadata.stages.publish("w", 1, [], [progress(0, OFFSET_MAX, shard="y")])
+    assert metadata.shards.count("s") == ShardCounts(2, 0, 1, OFFSET_MAX)
 
 
 def test_pruning_forgets_what_ended_long_ago_and_nothing_that_is_open(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from wings_core.metadata.interfaces import Shards
+from wings_core.metadata.interfaces import OFFSET_MAX, Shards
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import Database
 from wings_core.metadata.postgres.lease_clock import LeaseClock
@@ -184,7 +184,7 @@ class PostgresShards(Shards):
         check_shards(source, None, ())
         rows = self._database.read(
             lambda connection: connection.execute(
-                "SELECT state, count(*), sum(position)::bigint FROM shards WHERE source = %s "
+                "SELECT state, count(*), sum(position) FROM shards WHERE source = %s "
                 "GROUP BY state",
                 (source.encode(),),
             ).fetchall()
@@ -194,7 +194,7 @@ class PostgresShards(Shards):
             counts.get("open", 0),
             counts.get("finished", 0),
             counts.get("dead", 0),
-            sum(position for _, _, position in rows),
+            min(sum(int(position) for _, _, position in rows), OFFSET_MAX),
         )
 
     def prune(

@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from wings_core.metadata.interfaces import Shards
+from wings_core.metadata.interfaces import OFFSET_MAX, Shards
 from wings_core.metadata.shards import (
     PRUNED_MAX,
     SHARDS_MAX,
@@ -140,16 +140,18 @@ class SqliteShards(Shards):
         """Count the shards of a source; see `Shards.count`."""
         check_shards(source, None, ())
         with self._connections.reading() as connection:
+            # In halves, each of which has a sum that SQLite can count to.
             rows = connection.execute(
-                "SELECT state, count(*), sum(position) FROM shards WHERE source = ? GROUP BY state",
+                "SELECT state, count(*), sum(position >> 32), sum(position & 4294967295) "
+                "FROM shards WHERE source = ? GROUP BY state",
                 (source,),
             ).fetchall()
-        counts = {state: count for state, count, _ in rows}
+        counts = {state: count for state, count, _, _ in rows}
         return ShardCounts(
             counts.get("open", 0),
             counts.get("finished", 0),
             counts.get("dead", 0),
-            sum(position for _, _, position in rows),
+            min(sum((high << 32) + low for _, _, high, low in rows), OFFSET_MAX),
         )
 
     def prune(
