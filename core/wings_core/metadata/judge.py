@@ -6,6 +6,7 @@ before the first of its changes is made: a batch is never half accepted. Nothing
 the store applies the changes of all accepted batches in one transaction.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -60,6 +61,20 @@ def check_id(what: str, text: str) -> None:
         raise InvalidArgument(f"{what} has {size} bytes, at most {ID_BYTES_MAX} are allowed")
 
 
+def check_text(what: str, text: str) -> None:
+    """Make sure that a name can be kept as text, which PostgreSQL has none of with NUL.
+
+    Raises:
+        InvalidArgument: It cannot.
+    """
+    if "\0" in text:
+        raise InvalidArgument(f"{what} {text[:80]!a} holds the character NUL")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{what} {text[:80]!a} is not valid Unicode") from None
+
+
 def check_partition(partition: Partition, bytes_max: int) -> None:
     """Make sure that a store of metadata can keep a partition value.
 
@@ -78,8 +93,8 @@ def check_partition(partition: Partition, bytes_max: int) -> None:
         )
 
 
-def check_publish(writer: str, batch: int) -> None:
-    """Make sure that a writer and a batch can be stored.
+def check_publish(writer: str, batch: int, stages: Iterable[str] = ()) -> None:
+    """Make sure that a writer, a batch and the ids of stages can be stored.
 
     Raises:
         InvalidArgument: They cannot.
@@ -87,6 +102,8 @@ def check_publish(writer: str, batch: int) -> None:
     check_id("writer", writer)
     if not 0 <= batch <= OFFSET_MAX:
         raise InvalidArgument(f"{batch} is not a batch: expected 0 to {OFFSET_MAX}")
+    for stage in stages:
+        check_text("the stage", stage)
 
 
 @dataclass(slots=True)

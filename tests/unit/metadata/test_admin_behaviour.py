@@ -1,5 +1,6 @@
 """What every `Admin` does."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
@@ -16,7 +17,7 @@ from wings_core.errors import (
     WingsError,
 )
 from wings_core.metadata.creation import DELETED_KEPT_US
-from wings_core.model import Namespace, Topic, TopicConfig
+from wings_core.model import Namespace, Node, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 
 ORDERS = DEFAULT_NAMESPACE.topic("orders")
@@ -314,3 +315,21 @@ def test_a_closed_store_says_so(metadata: MetadataUnderTest) -> None:
     with pytest.raises(WingsError) as caught:
         metadata.admin.create_topic(ORDERS, SCHEMA)
     assert caught.value.code == "UNAVAILABLE"
+
+
+def test_names_with_nul_are_refused_by_every_store(metadata: MetadataUnderTest) -> None:
+    """PostgreSQL's text has none; where a name comes from a client, no store may differ."""
+    key = "a\0b"
+    name = DEFAULT_NAMESPACE.topic("nul")
+    calls: list[Callable[[], object]] = [
+        lambda: metadata.admin.create_topic(name, pa.schema([pa.field(key, pa.string())]), key),
+        lambda: metadata.stages.publish("w", 0, [key]),
+        lambda: metadata.stages.abort("w", [key]),
+        lambda: metadata.stages.abort("w", [], prefix=key),
+        lambda: metadata.opened.nodes.renew(Node(key, "127.0.0.1:1"), 5.0),
+        lambda: metadata.opened.nodes.renew(Node("n", key), 5.0),
+        lambda: metadata.opened.nodes.leave(key),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArgument, match="NUL"):
+            call()

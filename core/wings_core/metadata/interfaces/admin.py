@@ -88,7 +88,7 @@ class Admin(Protocol):
             NamespaceNotFound: The namespace does not exist.
             AlreadyExists: The topic exists (with `if_not_exists`: and differs in schema or key), or
                 another has the UUID.
-            InvalidArgument: `uuid` is none.
+            InvalidArgument: `uuid` is none, or the partition key's name holds NUL.
         """
         ...
 

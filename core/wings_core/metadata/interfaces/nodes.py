@@ -33,7 +33,11 @@ class Nodes(Protocol):
         ...
 
     def leave(self, node_id: str) -> None:
-        """Take a node out, if it is there."""
+        """Take a node out, if it is there.
+
+        Raises:
+            InvalidArgument: An id that cannot be.
+        """
         ...
 
     def live(self) -> list[Node]:

@@ -45,8 +45,8 @@ class Stages(Protocol):
                 never, or so long ago that its result is gone. Or a shard (facts `source`, `shard`)
                 is not open, not owned by the token given, or stands at another position; nothing
                 is published.
-            InvalidArgument: A writer, batch or shard that cannot be, or a stage or shard named
-                twice.
+            InvalidArgument: A writer, batch, stage or shard that cannot be, or a stage or shard
+                named twice.
             BatchTooLarge: The stages have more pages than go into one transaction.
         """
         ...
@@ -64,13 +64,13 @@ class Stages(Protocol):
 
         Args:
             writer: Whose batch it was to be.
-            stages: Any ids.
+            stages: Any ids, without the character NUL.
             batch: Asks whether the writer published this batch; changes nothing else.
             prefix: Names further stages: those whose ids begin with it, by id, at most
                 `stages.ABORTED_MAX` at a time.
 
         Raises:
-            InvalidArgument: A writer or batch that cannot be.
+            InvalidArgument: A writer, batch or stage that cannot be.
         """
         ...
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 from wings_core.errors import NamespaceNotEmpty, NamespaceNotFound, TopicNotFound
 from wings_core.metadata.creation import chosen_uuid, existing_namespace, existing_topic
 from wings_core.metadata.interfaces import Admin
+from wings_core.metadata.judge import check_text
 from wings_core.metadata.postgres import locks
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import Database
@@ -98,6 +99,8 @@ class PostgresAdmin(Admin):
         uuid: str | None = None,
     ) -> Topic:
         """Create a topic; see `Admin.create_topic`."""
+        if partition_key is not None:
+            check_text("the partition key", partition_key)
         topic = Topic(
             name=name,
             uuid=chosen_uuid(uuid),

@@ -1,6 +1,7 @@
 """Flight nodes in PostgreSQL."""
 
 from wings_core.metadata.interfaces import Nodes
+from wings_core.metadata.judge import check_text
 from wings_core.metadata.nodes import check_node, check_room
 from wings_core.metadata.postgres import locks
 from wings_core.metadata.postgres.connections import Connection
@@ -46,6 +47,7 @@ class PostgresNodes(Nodes):
 
     def leave(self, node_id: str) -> None:
         """Take a node out; see `Nodes.leave`."""
+        check_text("a node's id", node_id)
 
         def work(connection: Connection) -> None:
             locks.take(connection, Lock.NODES)

@@ -44,7 +44,7 @@ class PostgresStages(Stages):
         shards: Sequence[ShardProgress] = (),
     ) -> Published:
         """Make stages visible; see `Stages.publish`."""
-        check_publish(writer, batch)
+        check_publish(writer, batch, stages)
         check_progress(shards)
         return self._database.write(
             lambda connection: publish.publish(
@@ -61,7 +61,9 @@ class PostgresStages(Stages):
         prefix: str | None = None,
     ) -> Aborted:
         """Delete stages; see `Stages.abort`."""
-        check_publish(writer, 0 if batch is None else batch)
+        check_publish(
+            writer, 0 if batch is None else batch, (*stages, *(() if prefix is None else (prefix,)))
+        )
 
         def work(connection: Connection) -> Aborted:
             published = None

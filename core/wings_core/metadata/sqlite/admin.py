@@ -8,6 +8,7 @@ import pyarrow as pa
 from wings_core.errors import NamespaceNotEmpty, NamespaceNotFound, TopicNotFound
 from wings_core.metadata.creation import chosen_uuid, existing_namespace, existing_topic
 from wings_core.metadata.interfaces import Admin
+from wings_core.metadata.judge import check_text
 from wings_core.metadata.sqlite.connections import Connections
 from wings_core.metadata.sqlite.topics import (
     TopicCache,
@@ -98,6 +99,8 @@ class SqliteAdmin(Admin):
         uuid: str | None = None,
     ) -> Topic:
         """Create a topic; see `Admin.create_topic`."""
+        if partition_key is not None:
+            check_text("the partition key", partition_key)
         topic_uuid = chosen_uuid(uuid)
         with self._connections.writing() as connection:
             namespace_id, _ = find_namespace(connection, name.namespace)

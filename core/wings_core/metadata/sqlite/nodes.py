@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Callable
 
 from wings_core.metadata.interfaces import Nodes
+from wings_core.metadata.judge import check_text
 from wings_core.metadata.nodes import check_node, check_room
 from wings_core.metadata.sqlite.connections import Connections
 from wings_core.model import Node
@@ -45,6 +46,7 @@ class SqliteNodes(Nodes):
 
     def leave(self, node_id: str) -> None:
         """Take a node out; see `Nodes.leave`."""
+        check_text("a node's id", node_id)
         with (
             self._connections.exclusive(committing=True) as writer,
             writer.transaction() as connection,

@@ -51,7 +51,7 @@ def publish(
     now: int,
 ) -> PublishOutcome:
     """Publish within the transaction of `connection`; see `Stages.publish`."""
-    check_publish(writer, batch)
+    check_publish(writer, batch, stages)
     first = find_result(connection, writer, batch, now)
     if first is not None:
         return PublishOutcome(Published(first, replayed=True), {})

@@ -55,7 +55,9 @@ class SqliteStages(Stages):
         prefix: str | None = None,
     ) -> Aborted:
         """Delete stages; see `Stages.abort`."""
-        check_publish(writer, 0 if batch is None else batch)
+        check_publish(
+            writer, 0 if batch is None else batch, (*stages, *(() if prefix is None else (prefix,)))
+        )
         with self._connections.writing() as connection:
             published = None
             if batch is not None:
