@@ -17,7 +17,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from fix_metadata import NOON, SCHEMA, A, B, accepted, batch_of, offsets_of
-from fix_postgres import PASSWORD, PostgresServer, empty_schema
+from fix_postgres import PASSWORD, PostgresServer, empty_schema, new_schema
 from postgres_proxy import CommitProxy, Cut, through
 
 from wings_core.errors import Internal, InvalidArgument, TopicNotFound, Unavailable
@@ -115,6 +115,17 @@ def test_waiters_are_told_of_a_transaction_whose_outcome_was_given_up(
         with pytest.raises(Unavailable, match="not known whether"):
             writer.write(lambda connection: connection.execute("SELECT 1"), lambda _: notice)
     assert told == [notice]
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_a_first_start_whose_first_answer_is_lost_goes_on(
+    proxy: CommitProxy, monkeypatch: pytest.MonkeyPatch, cut: Cut
+) -> None:
+    monkeypatch.setattr(database, "OUTCOME_SECONDS_MAX", 1.0)
+    proxy.arm(cut)
+    with PostgresMetadata(through(proxy), schema=new_schema()) as metadata:
+        assert proxy.cuts == 1
+        assert metadata.admin.get_namespace(NAME.namespace)
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])

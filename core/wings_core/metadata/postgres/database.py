@@ -161,10 +161,15 @@ class Database:
         """
 
         def ask(connection: Connection) -> bool:
-            connection.execute(
-                "INSERT INTO outcomes VALUES (%s, false, now()) ON CONFLICT DO NOTHING",
-                (transaction,),
-            )
+            try:
+                connection.execute(
+                    "INSERT INTO outcomes VALUES (%s, false, now()) ON CONFLICT DO NOTHING",
+                    (transaction,),
+                )
+            except psycopg.errors.UndefinedTable:
+                # It was to make the table. Should it still come to that, the next try waits for it:
+                # by a lock that all of them take.
+                return False
             row = connection.execute(
                 "SELECT committed FROM outcomes WHERE id = %s", (transaction,)
             ).fetchone()
