@@ -9,6 +9,7 @@ come in order, each once, whatever happens to connections.
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -40,25 +41,29 @@ class StreamCancelled(Exception):  # noqa: N818 - not an error: the caller asked
 
 
 class Reading:
-    """One DoGet at a time, which another thread can cancel."""
+    """One DoGet at a time, which another thread can cancel.
+
+    Without a lock, as a finalizer may cancel it on the thread that reads: either side first says
+    what it does and then looks at what the other said.
+    """
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.is_cancelled = False
-        self._lock = threading.Lock()
         self._reader: flight.FlightStreamReader | None = None
-        self._pause_ends: threading.Event | None = None
-        """Of the present pause, if there is one; most streams never need it."""
+        self._pausing: threading.Lock | None = None
+        """Released to end the present pause, if there is one; most streams never need it."""
         transport.add_stream(self)
 
     def cancel(self) -> None:
         """End the stream, here and on the server, and open no other."""
-        with self._lock:
-            self.is_cancelled = True
-            if self._reader is not None:
-                self._reader.cancel()
-            if self._pause_ends is not None:
-                self._pause_ends.set()
+        self.is_cancelled = True
+        reader, pausing = self._reader, self._pausing
+        if reader is not None:
+            reader.cancel()
+        if pausing is not None:
+            with suppress(RuntimeError):  # It was released already.
+                pausing.release()
 
     def open(self, ticket: bytes, seconds: float, endpoint: str | None = None) -> "OpenStream":
         """Open a stream; blocks until its schema is there. Tries once.
@@ -75,27 +80,24 @@ class Reading:
         if self.is_cancelled:
             raise StreamCancelled
         reader, called = self.transport.get(ticket, seconds, endpoint)
-        with self._lock:
-            self._reader = reader
-            if self.is_cancelled:
-                reader.cancel()
-                raise StreamCancelled
+        self._reader = reader
+        if self.is_cancelled:
+            reader.cancel()
+            raise StreamCancelled
         return OpenStream(reader, self, called)
 
     def done(self) -> None:
         """Let go of the stream, cancelled if it has not ended."""
-        with self._lock:
-            reader, self._reader = self._reader, None
+        reader, self._reader = self._reader, None
         if reader is not None:
             reader.cancel()
 
     def pause(self, seconds: float) -> None:
         """Wait, or less if the stream is cancelled meanwhile."""
-        with self._lock:
-            if self.is_cancelled:
-                raise StreamCancelled
-            ends = self._pause_ends = threading.Event()
-        if ends.wait(seconds):
+        pausing = threading.Lock()
+        pausing.acquire()
+        self._pausing = pausing
+        if self.is_cancelled or pausing.acquire(timeout=seconds):
             raise StreamCancelled
 
 

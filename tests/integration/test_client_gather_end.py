@@ -1,19 +1,21 @@
 """What the end of a gather tells: what was handed on, where to go on, and what went wrong."""
 
+import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from scripted_responders import Responder, near_script, responder
 
 import wings_client
 from wings_client import Client
-from wings_client.gather import Gather
+from wings_client.gather import Gather, GatherReason, Reply
+from wings_client.gather._engine import REPLIES_WAITING_MAX
 
-FULL = [(0.0, 1)] * 300
+FULL = [(0.0, 1)] * (REPLIES_WAITING_MAX + 50)
 """More replies than may wait."""
 
-BEHIND_SECONDS = 0.5
+BEHIND_SECONDS = 0.4
 """How long a caller does something else; meanwhile all that may arrive has."""
 
 
@@ -52,3 +54,69 @@ def test_a_source_whose_replies_were_dropped_has_not_ended(client: Client) -> No
     be_behind()
     assert [reply.end_offset for reply in gather] == [0]
     assert states(gather) == [(1, 1, False)]
+
+
+def fails_at_the_second(reply: Reply) -> bool:
+    if reply.start_offset == 1:
+        raise KeyError("the predicate's own")
+    return True
+
+
+def read_sync(gather: Gather) -> list[Reply]:
+    found: list[Reply] = []
+    with pytest.raises(KeyError):
+        found.extend(gather)
+    return found
+
+
+async def collect(gather: Gather, found: list[Reply]) -> None:
+    async for reply in gather:
+        found.append(reply)  # noqa: PERF401 - it is to keep what came before an error.
+
+
+def read_async(gather: Gather) -> list[Reply]:
+    found: list[Reply] = []
+    with pytest.raises(KeyError):
+        asyncio.run(collect(gather, found))
+    return found
+
+
+def read_delivered(gather: Gather) -> list[Reply]:
+    found: list[Reply] = []
+    ended = threading.Event()
+    gather.deliver(lambda reply: found.append(reply), lambda _: ended.set())
+    assert ended.wait(20)
+    return found
+
+
+@pytest.mark.parametrize("max_messages", [None, 2])
+@pytest.mark.parametrize("read", [read_sync, read_async, read_delivered])
+def test_a_predicate_that_raises_ends_a_gather_with_its_error_before_the_reply(
+    client: Client, read: Callable[[Gather], list[Reply]], max_messages: int | None
+) -> None:
+    requests = [near_script(*[(0, 1)] * 3)]
+    gather = client.gather(requests, sentinel=fails_at_the_second, max_messages=max_messages)
+    be_behind()  # The end chunk is there too, and covers what is not handed on.
+    assert [reply.end_offset for reply in read(gather)] == [0]
+    assert gather.end is not None
+    assert gather.end.reason == GatherReason.STOPPED
+    assert isinstance(gather.end.error, KeyError)
+    assert gather.end.replies == 1
+    assert states(gather) == [(1, 1, False)]
+
+
+def slowly(gather: Gather) -> Iterator[int]:
+    """Count the replies so slowly that there is always another."""
+    for _ in gather:
+        threading.Event().wait(0.001)
+        yield 1
+
+
+def test_an_error_ends_a_gather_while_others_keep_sending(client: Client) -> None:
+    requests = [near_script(*FULL, *FULL), near_script(then="refuse")]
+    gather = client.gather(requests, timeout=60)
+    be_behind()
+    assert sum(slowly(gather)) <= REPLIES_WAITING_MAX
+    assert gather.end is not None
+    assert gather.end.reason == GatherReason.SERVER_ERROR
+    assert states(gather)[0] == (gather.end.rows, gather.end.rows, False)

@@ -3,7 +3,9 @@
 The iterator, the async iterator and the callback all ask `next_step` for a reply, the end, or how
 long to wait; they differ in how they wait. Only time spent waiting counts against the time-outs.
 
-One lock guards all of it, and is held while nothing blocks. The sources' own is taken under it.
+One lock guards all of it, and is held while nothing blocks. A signal handler or a finalizer may end
+the gather on a thread that holds the lock, between any two calls of what it guards; so it can be
+taken again, and what must not be parted has no call in between.
 """
 
 import threading
@@ -26,6 +28,10 @@ from wings_core.errors import Unavailable, WingsError
 REPLIES_WAITING_MAX = 256
 """Replies that arrived and were not yet taken; sources wait beyond it."""
 
+ROOM_SECONDS = 1.0
+"""How long a source waits for room before it looks again: a finalizer that runs amid its own wait
+does not wake it."""
+
 
 @dataclass(slots=True)
 class Wait:
@@ -44,6 +50,11 @@ class Step(NamedTuple):
     """To hand on."""
     reason: GatherReason | None
     """What the gather ends with after it."""
+    source: Source | None
+    """Of the reply."""
+
+
+_ENDED = Step(None, None, None)
 
 
 class Engine:
@@ -67,7 +78,7 @@ class Engine:
         self._transports = transports
         self._started_at = time.monotonic()
         self._waited = 0.0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
         self._bell = threading.Lock()
         """Wakes the one thread that waits for a reply: a fraction of what a condition costs."""
@@ -76,6 +87,10 @@ class Engine:
         """Whether somebody has looked, found nothing, and waits to be told."""
         self._listener: Callable[[], None] | None = None
         self._arrived: deque[tuple[Source, Reply]] = deque()
+        self._takes = True
+        """Whether replies still arrive: not once it has ended, or an error is to end it."""
+        sentinel = rules.sentinel
+        self._predicate = None if sentinel is None or sentinel is EMPTY else sentinel
         self._replies = 0
         self._rows = 0
         self._error: WingsError | None = None
@@ -120,13 +135,21 @@ class Engine:
             return self._begun_wait()
 
     def next_step(self, wait: Wait) -> Reply | GatherEnd | None:
-        """Return a reply, the end, or None: wait on, up to `wait.left` seconds."""
+        """Return a reply, the end, or None: wait on, up to `wait.left` seconds.
+
+        Raises:
+            BaseException: What the sentinel's predicate raised; it ended the gather.
+        """
         with self._lock:
             step = self._look(wait)
         return step if step is None else self._taken(step)
 
     def next(self) -> Reply | None:
-        """Return the next reply; blocks until it is there. None at the end. One thread asks."""
+        """Return the next reply; blocks until it is there. None at the end. One thread asks.
+
+        Raises:
+            BaseException: What the sentinel's predicate raised; it ended the gather.
+        """
         with self._lock:
             wait = self._begun_wait()
             step = self._look(wait)
@@ -163,8 +186,12 @@ class Engine:
         with self._lock:
             if self._end is not None:
                 return self._end
-            end = self._end = self._made_end(reason, error or self._error)
-            self._arrived.clear()
+            end = self._made_end(reason, error or self._error)
+            if (earlier := self.end) is not None:  # By a signal handler, amid this.
+                return earlier
+            self._end = end
+            self._takes = False
+            self._arrived = deque()  # Another, as it may be looked at now.
             self._room.notify_all()
             self._tell()
         self._sources.cancel()
@@ -184,41 +211,72 @@ class Engine:
     def _look(self, wait: Wait) -> Step | None:
         """Return what there is to hand on, and what the gather ends with after it, if anything."""
         if self._end is not None:
-            return Step(None, None)
+            return _ENDED
         if self._arrived:
-            if len(self._arrived) >= REPLIES_WAITING_MAX:
-                self._room.notify_all()
-            source, reply = self._arrived.popleft()
-            return self._judged(source, reply)
+            return self._judged(self._arrived)
         reason = self._reason()
         if reason is None and wait.left <= 0:
             reason = wait.reason
-        self._asleep = reason is None
-        return None if reason is None else Step(None, reason)
+        if reason is not None:
+            return Step(None, reason, None)
+        self._asleep = True
+        return None if self.end is None else _ENDED  # It may have ended before it could be told.
 
     def _taken(self, step: Step) -> Reply | GatherEnd | None:
         """Return the reply of a step, or the end."""
+        if self._predicate is not None and step.reply is not None:
+            step = self._asked(step, step.reply, self._predicate)
         if step.reason is not None:
             self.finish(step.reason)
         return self.end if step.reply is None else step.reply
 
-    def _judged(self, source: Source, reply: Reply) -> Step:
-        sentinel = self._rules.sentinel
-        if sentinel is EMPTY and reply.batch.num_rows == 0:
-            self._note_handed(source, reply)
-            return Step(None, GatherReason.SENTINEL)
-        self._replies += 1
-        source.replies += 1
-        source.rows += reply.batch.num_rows
-        self._rows += reply.batch.num_rows
-        self._note_handed(source, reply)
-        if self._replies == self._rules.max_messages:
-            return Step(reply, GatherReason.MAX_MESSAGES)
-        return Step(reply, None)
+    def _asked(self, step: Step, reply: Reply, predicate: Callable[[Reply], bool]) -> Step:
+        """Return the step with what the predicate says of its reply; asks it outside the lock."""
+        try:
+            goes_on = predicate(reply)
+        except BaseException as error:
+            self._give_back(step.source, reply)
+            self.finish(GatherReason.STOPPED, error)
+            raise
+        return step if goes_on or step.reason else step._replace(reason=GatherReason.SENTINEL)
 
-    def _note_handed(self, source: Source, reply: Reply) -> None:
-        if reply.end_offset is not None:
-            source.next_offset = reply.end_offset + 1
+    def _judged(self, arrived: deque[tuple[Source, Reply]]) -> Step:
+        """Take out the first of the replies that arrived."""
+        source, reply = arrived[0]
+        end_offset = reply.end_offset
+        rows = reply.batch.num_rows
+        ends = rows == 0 and self._rules.sentinel is EMPTY
+        if self._end is not None:
+            return _ENDED
+        # From here to the call that takes it out, nothing can end the gather.
+        if not ends:
+            self._replies += 1
+            source.replies += 1
+            source.rows += rows
+            self._rows += rows
+        if end_offset is not None:
+            source.next_offset = end_offset + 1
+        arrived.popleft()
+        if len(arrived) + 1 >= REPLIES_WAITING_MAX:
+            self._room.notify_all()
+        if ends:
+            return Step(None, GatherReason.SENTINEL, source)
+        is_last = self._replies == self._rules.max_messages
+        return Step(reply, GatherReason.MAX_MESSAGES if is_last else None, source)
+
+    def _give_back(self, source: Source | None, reply: Reply) -> None:
+        """Count a reply as not handed on, unless the gather has ended since it was."""
+        assert source is not None
+        with self._lock:
+            if self._end is not None:
+                return
+            self._replies -= 1
+            source.replies -= 1
+            source.rows -= reply.batch.num_rows
+            self._rows -= reply.batch.num_rows
+            if reply.end_offset is not None:
+                source.next_offset = reply.start_offset
+            self._arrived.appendleft((source, reply))
 
     def _reason(self) -> GatherReason | None:
         """Return what the sources let the gather end with, once all replies are handed on."""
@@ -284,9 +342,9 @@ class Engine:
     def _put(self, source: Source, reply: Reply, waits: bool) -> bool:
         with self._lock:
             # The one reply that does not wait is read by the caller, who would make the room.
-            while waits and len(self._arrived) >= REPLIES_WAITING_MAX and self._end is None:
-                self._room.wait()
-            if self._end is not None:
+            while waits and self._takes and len(self._arrived) >= REPLIES_WAITING_MAX:
+                self._room.wait(ROOM_SECONDS)
+            if not self._takes:
                 return False
             self._answering = True
             self._arrived.append((source, reply))
@@ -298,6 +356,7 @@ class Engine:
             if not self._answering:
                 self._answering = True
                 if self._error is not None:  # Which this may make the gather's end.
+                    self._take_no_more()
                     self._tell()
 
     def _source_ended(self, source: Source, error: WingsError | None) -> None:
@@ -308,7 +367,15 @@ class Engine:
             if error is None or error.facts.get("connection") != Connection.UNREACHABLE:
                 self._answering = True
             self._error = self._error or error
+            if self._error is not None:
+                self._take_no_more()
             self._tell()
+
+    def _take_no_more(self) -> None:
+        """Where an error ends the gather, hand on only what had arrived before."""
+        if self._reason() is not None:
+            self._takes = False
+            self._room.notify_all()
 
     def _close_transports(self) -> None:
         for endpoint, transport in self._transports.items():

@@ -11,7 +11,7 @@ from wings_client._transport import Transport
 from wings_client.gather._end import GatherEnd, GatherReason
 from wings_client.gather._engine import Engine
 from wings_client.gather._request import Reply, Request
-from wings_client.gather._rules import EMPTY, Rules, Sentinel
+from wings_client.gather._rules import Rules
 from wings_client.gather._tickets import Tickets
 from wings_core.errors import InvalidArgument
 
@@ -36,9 +36,8 @@ class Gather:
     servers.
     """
 
-    def __init__(self, engine: Engine, sentinel: Sentinel | None) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._sentinel = sentinel
         # The engine's threads hold the engine, and never this: letting go of it ends them.
         weakref.finalize(self, engine.finish, GatherReason.STOPPED).atexit = False
         engine.start()
@@ -57,10 +56,7 @@ class Gather:
         # Holds the gather, which a `for` loop over a call would else let go of at once.
         try:
             while (reply := self._engine.next()) is not None:
-                last = self._is_last(reply)
                 yield reply
-                if last:
-                    return
                 del reply  # Held while the next is waited for, its memory would not be used again.
         finally:
             self._engine.finish(GatherReason.STOPPED)
@@ -71,10 +67,7 @@ class Gather:
         self._engine.listen(news.tell)
         try:
             while (reply := await _next_async(self._engine, news)) is not None:
-                last = self._is_last(reply)
                 yield reply
-                if last:
-                    return
                 del reply
         finally:
             self._engine.listen(None)
@@ -124,20 +117,12 @@ class Gather:
     def _deliver(self, on_reply: OnReply, on_end: OnEnd) -> None:
         try:
             while (reply := self._engine.next()) is not None:
-                self._is_last(reply)
                 if on_reply(reply) is False:
                     self._engine.finish(GatherReason.STOPPED)
                 del reply
-        except BaseException as error:  # noqa: BLE001 - the caller's function may raise anything.
+        except BaseException as error:  # noqa: BLE001 - the caller's functions may raise anything.
             self._engine.finish(GatherReason.STOPPED, error)
         on_end(self._engine.finish(GatherReason.STOPPED))
-
-    def _is_last(self, reply: Reply) -> bool:
-        """Ask a predicate, outside all locks; end the gather where it says so."""
-        if self._sentinel is None or self._sentinel is EMPTY or self._sentinel(reply):
-            return False
-        self._engine.finish(GatherReason.SENTINEL)
-        return True
 
 
 def gather(transport: Transport, requests: Iterable[Request], rules: Rules) -> Gather:
@@ -151,7 +136,7 @@ def gather(transport: Transport, requests: Iterable[Request], rules: Rules) -> G
     transports: dict[str | None, Transport] = {None: transport}
     for endpoint in endpoints:
         transports[endpoint] = Transport(endpoint, transport.timeout, transport.retry)
-    return Gather(Engine(transports, wanted, tickets, rules), rules.sentinel)
+    return Gather(Engine(transports, wanted, tickets, rules))
 
 
 async def _next_async(engine: Engine, news: News) -> Reply | None:

@@ -13,6 +13,9 @@ Two hand-overs between threads cost a third of a small read. So where the connec
 reply came promptly, the first stream is left to the caller's own thread for a moment: it asks the
 server not to wait, and gives the stream up soon, so that nothing keeps it from others' replies and
 from its time-outs. A thread goes on where it stopped.
+
+One lock guards what they share, and is held while nothing blocks. A signal handler or a finalizer
+may call `cancel` on a thread that holds it, between any two calls of what it guards.
 """
 
 import threading
@@ -100,7 +103,7 @@ class Sources:
         self._finished = finished
         self._deadline = Deadline.after(seconds + GRACE_SECONDS)
         self._sliced = len(requests) > THREADS_MAX
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._ended = threading.Condition(self._lock)
         """Nothing is left to be sent."""
         self._sent: list[Source] = []
@@ -134,8 +137,7 @@ class Sources:
     @property
     def sent(self) -> list[Source]:
         """The sources whose requests were sent, in the order of the requests."""
-        with self._lock:
-            return list(self._sent)
+        return list(self._sent)  # In one step, without the lock: the engine's is held.
 
     def start(self) -> None:
         """Send the first request, and the others as soon as may be."""
@@ -172,10 +174,12 @@ class Sources:
         with self._lock:
             if not self._is_left_to_caller or not self._unsent:
                 return False
+            source = self._next_unsent()
             self._is_left_to_caller = False
+            if source is None:
+                return False
             self._is_with_caller = True
             self._caller_until = time.monotonic() + PROMPT_SECONDS
-            source = self._next_unsent()
         turn: Turn | None = None
         reply: Reply | None = None
         again = False
@@ -287,20 +291,30 @@ class Sources:
     def _next(self, number: int) -> tuple[Source, Turn | None] | None:
         """Return what to read next, with its stream if that is open; None where there is none."""
         with self._lock:
-            if not self._waiting:
-                self._begun.pop(number, None)
-                self._ended.notify()
-                return None
             self._begun[number] = time.monotonic()
-            self._moves += 1
             if self._held is not None:
                 held, self._held = self._held, None
+                self._moves += 1
                 return held
-            return (self._next_unsent() if self._unsent else self._again.popleft()), None
+            source = self._next_unsent()
+            if source is None and self._again:
+                source = self._again.popleft()
+            if source is not None:
+                self._moves += 1
+                return source, None
+            self._begun.pop(number, None)
+            self._ended.notify()
+            return None
 
-    def _next_unsent(self) -> Source:
+    def _next_unsent(self) -> Source | None:
+        """Return the source of the next request; None where all are sent, or no more shall be."""
+        index = len(self._sent)
+        if index == len(self._requests):
+            return None
+        source = self._made(index)
+        if not self._unsent:
+            return None
         self._unsent -= 1
-        source = self._made(len(self._sent))
         self._sent.append(source)
         return source
 
