@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wings_client._consumer_offsets import patiently
-from wings_client._handover import Handover, HandoverClosed
+from wings_client._handover import WAKE_SECONDS, Handover, HandoverClosed
 from wings_client._messages import build
 from wings_client._model import ConsumedBatch, PartitionState, Topic
 from wings_client._stream import Chunks
@@ -85,10 +85,13 @@ class ConsumerReads:
         self._discovers = partitions is None
         self._starts = starts
         self._selection = selection
-        self._closed = threading.Event()
-        # Guards what is below; held while nothing blocks.
-        self._lock = threading.Lock()
+        # Guards what is below; held while nothing blocks. A signal handler or a finalizer may call
+        # `cancel` on a thread that holds it.
+        self._lock = threading.RLock()
+        self._closed = False
         self._news = threading.Condition(self._lock)
+        self._end = threading.Condition(self._lock)
+        """Ends the scout's pauses."""
         self._assigned: dict[Partition, _Assigned] = {}
         self._ready: deque[_Assigned] = deque()
         self._workers: list[threading.Thread] = []
@@ -106,7 +109,9 @@ class ConsumerReads:
             self._scout.start()
         else:
             with self._lock:
-                self._make_ready({})
+                workers = self._made_ready({})
+            for worker in workers:
+                worker.start()
 
     def close(self) -> None:
         """Stop to read; waits for the threads a little."""
@@ -116,14 +121,16 @@ class ConsumerReads:
         if self._scout is not None:
             threads.append(self._scout)
         for thread in threads:
-            thread.join(JOIN_SECONDS)
+            if thread.is_alive():  # One that is about to start will find it closed.
+                thread.join(JOIN_SECONDS)
 
     def cancel(self) -> None:
         """Stop to read; does not block."""
         with self._lock:
-            self._closed.set()
+            self._closed = True
             reading = [each.chunks for each in self._assigned.values() if each.chunks is not None]
             self._news.notify_all()
+            self._end.notify_all()
         self.handover.close()
         for chunks in reading:
             chunks.cancel()
@@ -133,11 +140,13 @@ class ConsumerReads:
     def _look(self) -> None:
         pause = NEWS_SECONDS
         try:
-            while not self._closed.is_set():
+            while not self._closed:
                 news = self._learn(patiently(self._transport, self._states))
                 eager = news and self._crowded
                 pause = NEWS_SECONDS if eager else min(DISCOVER_SECONDS, pause * 2)
-                self._closed.wait(pause)
+                with self._lock:
+                    if not self._closed:
+                        self._end.wait(pause)
         except BaseException as error:  # noqa: BLE001 - raised where the consumer is iterated.
             self.handover.fail(error)
 
@@ -154,27 +163,36 @@ class ConsumerReads:
                 for each in self._assigned.values():
                     if each.chunks is not None:
                         each.chunks.cancel()
-            return self._make_ready(
+            before = len(self._ready)
+            workers = self._made_ready(
                 {partition: state.next_offset for partition, state in found.items()}
             )
+            news = len(self._ready) > before
+        for worker in workers:
+            worker.start()
+        return news
 
-    def _make_ready(self, ends: Mapping[Partition, int]) -> bool:
-        """Have workers read what waits to be read; called under the lock."""
-        before = len(self._ready)
+    def _made_ready(self, ends: Mapping[Partition, int]) -> list[threading.Thread]:
+        """Have workers read what waits to be read; called under the lock.
+
+        Returns:
+            New ones, to be started without the lock: starting waits for the thread to run.
+        """
+        new: list[threading.Thread] = []
         for each in self._assigned.values():
             behind = ends.get(each.partition, 0) > each.offset
             if not each.active and (behind or not self._crowded):
                 each.active = True
                 self._ready.append(each)
         workers = min(FOLLOWS_MAX, len(self._assigned))
-        while self._ready and len(self._workers) < workers and not self._closed.is_set():
+        while self._ready and len(self._workers) < workers and not self._closed:
             worker = threading.Thread(
                 target=self._work, name=f"wings-consumer-{len(self._workers)}", daemon=True
             )
             self._workers.append(worker)
-            worker.start()
+            new.append(worker)
         self._news.notify_all()
-        return len(self._ready) > before
+        return new
 
     # The workers' threads.
 
@@ -189,8 +207,9 @@ class ConsumerReads:
 
     def _next_ready(self) -> _Assigned | None:
         with self._lock:
-            self._news.wait_for(lambda: self._ready or self._closed.is_set())
-            return None if self._closed.is_set() else self._ready.popleft()
+            while not self._ready and not self._closed:
+                self._news.wait(WAKE_SECONDS)
+            return None if self._closed else self._ready.popleft()
 
     def _read(self, assigned: _Assigned) -> None:
         value = partition_value(assigned.partition)
@@ -206,22 +225,23 @@ class ConsumerReads:
 
     def _chunks(self, assigned: _Assigned) -> Chunks:
         """Return what is to be read of a partition: all that comes, or what is there now."""
+        crowded = self._crowded
+        ticket = build(
+            ScanTicket if crowded else FollowTicket,
+            InvalidTicket,
+            "consumer",
+            topic=self._topic.name,
+            partition=partition_value(assigned.partition),
+            offset=assigned.offset,
+            **self._selection,
+        )
+        chunks = Chunks(
+            self._transport,
+            ticket,
+            reconnect_seconds=self._transport.retry.reconnect_seconds,
+        )
         with self._lock:
-            ticket = build(
-                ScanTicket if self._crowded else FollowTicket,
-                InvalidTicket,
-                "consumer",
-                topic=self._topic.name,
-                partition=partition_value(assigned.partition),
-                offset=assigned.offset,
-                **self._selection,
-            )
-            chunks = Chunks(
-                self._transport,
-                ticket,
-                reconnect_seconds=self._transport.retry.reconnect_seconds,
-            )
             assigned.chunks = chunks
-            if self._closed.is_set():
+            if self._closed or self._crowded != crowded:
                 chunks.cancel()
-            return chunks
+        return chunks

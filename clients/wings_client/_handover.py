@@ -1,11 +1,21 @@
-"""A bounded hand-over of items from many threads to one, which either side can end."""
+"""A bounded hand-over of items from many threads to one, which either side can end.
+
+A signal handler or a finalizer may end it on a thread that holds its lock, between any two calls of
+what that guards.
+"""
 
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from wings_core.times import Deadline
+
 T = TypeVar("T")
+
+WAKE_SECONDS = 1.0
+"""How long a wait lasts before it looks again: what ends the hand-over amid the wait's own code
+does not wake it."""
 
 
 class HandoverClosed(Exception):  # noqa: N818 - not an error: the taker is gone.
@@ -27,7 +37,7 @@ class Handover(Generic[T]):
         self._givers = givers
         self._error: BaseException | None = None
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
         self._news = threading.Condition(self._lock)
         self._listener: Callable[[], None] | None = None
@@ -45,7 +55,7 @@ class Handover(Generic[T]):
         """
         with self._lock:
             while len(self._items) >= self._items_max and not self._closed:
-                self._room.wait()
+                self._room.wait(WAKE_SECONDS)
             if self._closed:
                 raise HandoverClosed
             self._items.append(item)
@@ -62,7 +72,7 @@ class Handover(Generic[T]):
         """
         with self._lock:
             if not self._items and not self._ended:
-                self._news.wait_for(lambda: self._items or self._ended, timeout)
+                self._wait(Deadline.never() if timeout is None else Deadline.after(timeout))
             if self._items:
                 item = self._items.popleft()
                 self._room.notify()
@@ -94,6 +104,11 @@ class Handover(Generic[T]):
         with self._lock:
             self._items.clear()
             self._end()
+
+    def _wait(self, deadline: Deadline) -> None:
+        while not self._items and not self._ended and not deadline.passed:
+            left = deadline.remaining()
+            self._news.wait(WAKE_SECONDS if left is None else min(WAKE_SECONDS, left))
 
     def _end(self) -> None:
         self._closed = True

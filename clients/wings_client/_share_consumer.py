@@ -65,8 +65,9 @@ class ShareEngine:
         self._transport = transport
         self._timeout = timeout
         self._auto_renew = auto_renew
-        # Guards what is below; held for no longer than it takes to look.
-        self._lock = threading.Lock()
+        # Guards what is below; held for no longer than it takes to look. A signal handler or a
+        # finalizer may call `abandon` on a thread that holds it.
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._ready: deque[Delivery] = deque()
         self._held: dict[int, _Held] = {}
@@ -152,7 +153,7 @@ class ShareEngine:
         with self._lock:
             self._closed = True
             held = list(self._held.values())
-            self._held.clear()
+            self._held = {}  # Another, as it may be looked at now.
             self._ready.clear()
             reading = self._reading
             self._changed.notify_all()
@@ -180,20 +181,28 @@ class ShareEngine:
                 return
             self._reading = reading
         found = acquire(self._transport, self.ticket, wait, reading)
+        held = {
+            id(each): _Held(
+                each, [(each.start_offset, each.end_offset)], time.monotonic(), _due(each)
+            )
+            for each in found
+        }
+        renews = False
         with self._lock:
             self._reading = None
             if not self._closed:
-                for delivery in found:
-                    whole = [(delivery.start_offset, delivery.end_offset)]
-                    self._held[id(delivery)] = _Held(
-                        delivery, whole, time.monotonic(), _due(delivery)
-                    )
-                    self._ready.append(delivery)
-                if found and self._auto_renew is not False and not self._renewing:
-                    self._renewing = True
-                    start_thread(self._renew, "wings-renew")
+                self._held.update(held)
+                self._ready.extend(found)
                 self._changed.notify_all()
-                return
+            is_open = not self._closed
+            if not is_open:
+                self._ready.clear()  # It may have been closed amid this.
+            elif found and self._auto_renew is not False and not self._renewing:
+                renews = self._renewing = True
+        if renews:
+            start_thread(self._renew, "wings-renew")
+        if is_open:
+            return
         # Closed meanwhile: what came is given back.
         self._acknowledge(
             [_entry(each, "release", each.start_offset, each.end_offset) for each in found]
@@ -223,7 +232,7 @@ class ShareEngine:
                 return
             held.left = without(held.left, ranges)
             if not common(merged(delivery.offsets), held.left):
-                del self._held[id(delivery)]
+                self._held.pop(id(delivery), None)
 
     def _renewed(self, delivery: Delivery) -> None:
         with self._lock:

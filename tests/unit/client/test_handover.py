@@ -1,4 +1,7 @@
+import sys
 import threading
+from contextlib import suppress
+from types import FrameType
 
 import pytest
 
@@ -67,3 +70,32 @@ def test_a_taker_whose_time_is_up_gets_nothing() -> None:
     assert handover.take(timeout=0.01) is None
     handover.put(1)
     assert handover.take(timeout=0.01) == 1
+
+
+def test_a_finalizer_closes_it_wherever_its_giver_or_its_taker_is() -> None:
+    for calls in range(1, 20):
+        handover: Handover[int] = Handover(items_max=1, givers=1)
+        left = calls
+
+        def hook(
+            frame: FrameType, event: str, _: object, handover: Handover[int] = handover
+        ) -> None:
+            # Finalizers run after calls; before a call of C, nothing does.
+            nonlocal left
+            if event in {"call", "c_return"} and frame.f_code.co_filename.endswith("_handover.py"):
+                left -= 1
+                if left == 0:
+                    handover.close()
+
+        sys.setprofile(hook)
+        try:
+            with suppress(HandoverClosed):
+                handover.put(1)
+            handover.take()
+            handover.done()
+        finally:
+            sys.setprofile(None)
+        handover.close()
+        assert handover.take() is None
+        with pytest.raises(HandoverClosed):
+            handover.put(2)
