@@ -140,7 +140,7 @@ class PostgresHolds:
 
     @contextmanager
     def reads_doing(self, statement: str) -> Generator[None]:
-        """Let the server carry a statement out for each range that is read of `finished`."""
+        """Let the server carry a statement out for each range read or deleted of `finished`."""
         self.run(
             "CREATE FUNCTION meanwhile() RETURNS boolean LANGUAGE plpgsql VOLATILE AS "
             f"$$ BEGIN {statement}; RETURN true; END $$",

@@ -35,7 +35,7 @@ SCHEMA = "wings_holds"
 """The schema of a replica that is given no other: each replica has one of its own."""
 
 CHUNK_ROWS = 10_000
-"""Rows that are read in one call, while all are loaded."""
+"""Rows that are read or deleted in one call, where it may be any number."""
 
 _PARTITIONS = """
 SELECT id, group_uuid, topic_uuid, partition, start_offset FROM partitions
@@ -45,6 +45,14 @@ WHERE id > %s ORDER BY id LIMIT %s
 _RANGES = """
 SELECT partition_id, first, last, count FROM {}
 WHERE (partition_id, first) > (%s, %s) ORDER BY partition_id, first LIMIT %s
+"""
+
+_FORGET = """
+WITH gone AS MATERIALIZED (
+    SELECT partition_id, first FROM {0}
+    WHERE partition_id = ANY(ARRAY(SELECT id FROM partitions WHERE group_uuid = %s)) LIMIT %s
+)
+DELETE FROM {0} WHERE (partition_id, first) IN (SELECT partition_id, first FROM gone)
 """
 
 _INITIAL: Sequence[LiteralString] = (
@@ -209,18 +217,14 @@ class PostgresHoldStore:
         self._ids.update(new)
 
     def forget(self, group_uuid: str) -> None:
-        """Delete all of a group durably."""
-        with self._writing() as connection:
-            for table in ("finished", "counts"):
-                connection.execute(
-                    sql.SQL(
-                        "DELETE FROM {} WHERE partition_id = ANY(ARRAY("
-                        "SELECT id FROM partitions WHERE group_uuid = %s))"
-                    ).format(sql.Identifier(table)),
-                    (group_uuid,),
-                )
-            connection.execute("DELETE FROM partitions WHERE group_uuid = %s", (group_uuid,))
-            connection.execute("DELETE FROM marks WHERE group_uuid = %s", (group_uuid,))
+        """Delete all of a group durably, in calls that are bounded each.
+
+        Where one fails, a part of it may be gone: nobody asks for a group that was deleted.
+        """
+        more = True
+        while more:
+            with self._writing() as connection:
+                more = _forget_some(connection, group_uuid)
         for key in [key for key in self._ids if key.group_uuid == group_uuid]:
             del self._ids[key]
 
@@ -290,6 +294,20 @@ class PostgresHoldStore:
         self._closed = True
         self._session.close()
         self._connections.close()
+
+
+def _forget_some(connection: Connection, group_uuid: str) -> bool:
+    """Delete some of a group's ranges, with the last of them the group; tell if there are more."""
+    left = CHUNK_ROWS
+    for table in ("finished", "counts"):
+        left -= connection.execute(
+            sql.SQL(_FORGET).format(sql.Identifier(table)), (group_uuid, left)
+        ).rowcount
+    if left == 0:
+        return True
+    connection.execute("DELETE FROM partitions WHERE group_uuid = %s", (group_uuid,))
+    connection.execute("DELETE FROM marks WHERE group_uuid = %s", (group_uuid,))
+    return False
 
 
 def _create(connection: Connection, write: PartitionWrite) -> int:

@@ -104,22 +104,28 @@ def finish_every_other(postgres_holds: PostgresHolds, ranges: int) -> None:
             finish(replica, first, first)
 
 
-def test_a_load_may_take_longer_than_a_call_and_the_lease_is_renewed_meanwhile(
-    postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("call", ["load", "forget"])
+def test_what_takes_longer_than_a_call_may_is_done_in_several_and_the_lease_is_renewed_meanwhile(
+    postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    ranges, chunk = 25, 2
+    ranges = 25
     finish_every_other(postgres_holds, ranges)
     monkeypatch.setattr(postgres_lease, "CALL_SECONDS_MAX", 0.6)
     monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(postgres_store, "CHUNK_ROWS", chunk)
+    monkeypatch.setattr(postgres_store, "CHUNK_ROWS", 2)
     monkeypatch.setattr(postgres_lease, "MARGIN_SECONDS", 0.5)
     with closing(postgres_holds.open(lease_seconds=2.5)) as store:
+        (loaded,) = store.load()
         begun = postgres_holds.lease_ends()
         with postgres_holds.reads_doing("PERFORM pg_sleep(0.04)"):
-            (loaded,) = store.load()
+            if call == "load":
+                (loaded,) = store.load()
+            else:
+                store.forget(KEY.group_uuid)
         assert postgres_holds.lease_ends() != begun
         store.check()
-    assert loaded.finished == [(first, first, 0) for first in range(1, 2 * ranges, 2)]
+        assert loaded.finished == [(first, first, 0) for first in range(1, 2 * ranges, 2)]
+        assert len(store.load()) == (1 if call == "load" else 0)
 
 
 def test_whoever_loses_the_lease_while_it_loads_does_not_take_what_it_read(
