@@ -8,7 +8,7 @@ from fix_metadata import NOON, SCHEMA, SECOND, Clock, batch_of
 from fix_postgres import PostgresServer, new_schema
 
 from wings_core.errors import Internal
-from wings_core.metadata.postgres import PostgresMetadata, locate, migrations
+from wings_core.metadata.postgres import PostgresMetadata, connections, locate, migrations
 from wings_core.metadata.postgres.connections import Connections
 from wings_core.metadata.postgres.notices import PAYLOAD_BYTES_MAX, Notice, decode_notice
 from wings_core.metadata.postgres.notices import encode_notice as encode
@@ -41,6 +41,18 @@ def test_each_migration_is_applied_once(
         *((version, NOON) for version in range(1, RELEASED + 1)),
         (RELEASED + 1, NOON + SECOND),
     ]
+
+
+def test_a_migration_may_take_longer_than_other_calls(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = (migrations.MIGRATIONS[0], ("SELECT pg_sleep(1.6)",))
+    monkeypatch.setattr(migrations, "MIGRATIONS", slow)
+    monkeypatch.setattr(connections, "STATEMENT_SECONDS_MAX", 1)
+    monkeypatch.setattr(connections, "USE_SECONDS_MAX", 1.0)
+    schema = new_schema()
+    PostgresMetadata(postgres.url, schema=schema, retry_seconds=0).close()
+    assert run(postgres, f"SELECT max(version) FROM {schema}.migrations") == [(2,)]
 
 
 def test_a_migration_that_fails_leaves_nothing(
@@ -88,8 +100,8 @@ def test_a_schema_opened_for_reading_is_not_made_and_not_written(postgres: Postg
 def test_locate_takes_the_same_work_in_a_long_log(postgres: PostgresServer) -> None:
     """Blocks of the database that are looked at: a level of the index more, and no other."""
     schema, blocks = new_schema(), dict[int, int]()
-    connections = Connections(postgres.url, schema)
-    with closing(connections), PostgresMetadata(postgres.url, schema=schema) as metadata:
+    own = Connections(postgres.url, schema)
+    with closing(own), PostgresMetadata(postgres.url, schema=schema) as metadata:
         for pages in (500, 40_000):
             topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic(f"t{pages}"), SCHEMA)
             batch = batch_of(topic, {UNPARTITIONED: 1})
@@ -98,7 +110,7 @@ def test_locate_takes_the_same_work_in_a_long_log(postgres: PostgresServer) -> N
             values: dict[str, object] = {"topic": topic.uuid, "partition": UNPARTITIONED}
             values |= {"offset": pages - 1, "last": pages - 1, "locations": 1_000}
             statement = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {locate.LOCATE}"
-            with connections.lent() as connection:
+            with own.lent() as connection:
                 connection.execute(statement, values)  # Reads what PostgreSQL knows of the tables.
                 row = connection.execute(statement, values).fetchone()
             assert row is not None

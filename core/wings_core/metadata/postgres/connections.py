@@ -176,8 +176,11 @@ class Connections:
         return connection
 
     @contextmanager
-    def lent(self) -> Generator[Connection]:
+    def lent(self, seconds: float | None = None) -> Generator[Connection]:
         """Borrow a connection, which must be left without a transaction; else it is replaced.
+
+        Args:
+            seconds: How long before it is broken off; None: `USE_SECONDS_MAX`.
 
         Raises:
             Unavailable: None came free in time, or closed.
@@ -188,7 +191,9 @@ class Connections:
         try:
             if slot.connection is None:
                 slot.connection = self.open()
-            with self.watchdog.guarding(slot.connection, USE_SECONDS_MAX):
+            with self.watchdog.guarding(
+                slot.connection, USE_SECONDS_MAX if seconds is None else seconds
+            ):
                 yield slot.connection
         finally:
             if (

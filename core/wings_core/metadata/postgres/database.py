@@ -93,6 +93,7 @@ class Database:
         self,
         work: Callable[[Connection], T],
         notice: Callable[[T], Notice | None] = lambda _: None,
+        seconds: float | None = None,
     ) -> T:
         """Run a durable transaction, once in effect, which is undone if anything raises.
 
@@ -101,6 +102,7 @@ class Database:
                 for when it is fetched. May be run several times, so it changes nothing but the
                 database. May raise `Retry`.
             notice: What to tell all nodes, from the result of `work`.
+            seconds: How long it may take in all; None: `connections.USE_SECONDS_MAX`.
 
         Raises:
             Unavailable: The server could not be reached in time, and nothing was committed; or (the
@@ -113,7 +115,7 @@ class Database:
         for last in self._tries(self._retry_seconds):
             attempt = _Attempt(self.node, work, notice)
             try:
-                with self._connections.lent() as connection:
+                with self._connections.lent(seconds) as connection:
                     attempt.run(connection)
             except (psycopg.Error, Retry) as error:
                 if not attempt.in_doubt:

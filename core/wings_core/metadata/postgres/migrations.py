@@ -19,6 +19,10 @@ from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import Database
 from wings_core.metadata.postgres.locks import Lock
 
+MIGRATION_SECONDS_MAX = 3_600
+"""How long a migration may take, which may look at every page: each of its statements at the
+server, and all of it here."""
+
 Migrations = Sequence[Sequence[LiteralString]]
 """Each is the statements that bring a schema to its next version."""
 
@@ -371,13 +375,22 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 
 
+_UNHURRIED = """
+SELECT set_config(name, CASE name WHEN 'statement_timeout' THEN %s ELSE '0' END, true)
+FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')
+"""
+"""Servers before 17 have no bound of a transaction; where there is one, 0 takes it off."""
+
+
 def migrate(database: Database, schema: str, clock: Callable[[], int]) -> None:
     """Bring the schema to the version of this code, creating it at first.
 
     Raises:
         Internal: It is newer than this code, or holds tables of something else.
     """
-    while database.write(lambda connection: step(connection, schema, clock())):
+    while database.write(
+        lambda connection: step(connection, schema, clock()), seconds=MIGRATION_SECONDS_MAX
+    ):
         pass
 
 
@@ -426,6 +439,7 @@ def step(
     _refuse_newer(version, len(migrations))
     if version == len(migrations):
         return False
+    connection.execute(_UNHURRIED, (f"{MIGRATION_SECONDS_MAX}s",))
     for statement in migrations[version]:
         connection.execute(statement, {"now": now} if "%(now)s" in statement else None)
     connection.execute("INSERT INTO migrations VALUES (%s, %s)", (version + 1, now))
