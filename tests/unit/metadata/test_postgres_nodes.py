@@ -4,11 +4,14 @@ import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 from fix_metadata import DAY, NOON, SCHEMA, A, B, accepted, batch_of, offsets_of
 from fix_postgres import PostgresServer, empty_schema, new_schema
@@ -21,8 +24,24 @@ from wings_core.errors import (
     TopicNotFound,
 )
 from wings_core.metadata import grouping
-from wings_core.metadata.postgres import PostgresMetadata, groups, store
-from wings_core.model import Accepted, Node, Position, ShardClaim, ShardProgress, StageEntry, Topic
+from wings_core.metadata.postgres import (
+    PostgresMetadata,
+    groups,
+    purge,
+    stages,
+    staging,
+    store,
+)
+from wings_core.model import (
+    Aborted,
+    Accepted,
+    Node,
+    Position,
+    ShardClaim,
+    ShardProgress,
+    StageEntry,
+    Topic,
+)
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.model import ShareConfig, ShareGroup
@@ -277,6 +296,59 @@ def test_nothing_is_out_of_date_to_a_service_whose_clock_is_days_ahead(
                 right.registry.commit([late])
             assert ahead.stages.sweep(3_600, 10) == 0
             assert right.stages.of_topic(topic.uuid)[0].rows == 1
+
+
+def test_a_purge_and_an_abort_take_stages_in_one_order(
+    postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[str] = []
+
+    def counted(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: object) -> object:
+            runs.append(name)
+            return work(*arguments)
+
+        return run
+
+    monkeypatch.setattr(purge, "purge", counted("purge", purge.purge))
+    monkeypatch.setattr(staging, "delete_stages", counted("abort", stages.delete_stages))
+    with (
+        PostgresMetadata(postgres.url, schema=schema) as one,
+        PostgresMetadata(postgres.url, schema=schema) as other,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        # In the order of their topics' deletions, which is not that of their names.
+        for stage in ("z", "a"):
+            topic = one.admin.create_topic(DEFAULT_NAMESPACE.topic(stage), SCHEMA)
+            entry = StageEntry(stage, "w", first=True)
+            one.registry.commit([batch_of(topic, {UNPARTITIONED: 1}, stage=entry)])
+            one.admin.delete_topic(topic.name)
+        aborts: list[Future[Aborted]] = []
+        purge_pages = stages._purge_pages  # pyright: ignore[reportPrivateUsage]
+
+        def purge_pages_beside_an_abort(*arguments: Any) -> int:
+            if not aborts:
+                aborts.append(threads.submit(other.stages.abort, "w", ["a", "z"]))
+                wait_for_a_waiter(postgres)
+            return purge_pages(*arguments)
+
+        monkeypatch.setattr(stages, "_purge_pages", purge_pages_beside_an_abort)
+        one.registry.purge(100)
+        assert aborts[0].result(LONG).stages == ("a", "z")
+        assert runs == ["purge", "abort"], "neither was undone and tried again"
+        while one.registry.purge(100):
+            pass
+        assert one.registry.live_folios() == set()
+
+
+def wait_for_a_waiter(server: PostgresServer) -> None:
+    """Wait until a transaction waits for another's row."""
+    until = time.monotonic() + LONG
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        while not connection.execute(
+            "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        ).fetchall():
+            assert time.monotonic() < until
 
 
 def test_nodes_that_create_groups_at_once_do_not_pass_the_limit_of_a_topic(

@@ -50,14 +50,16 @@ def purge(connection: Connection, rows_max: int, now: int) -> bool:
     locks.take(connection, Lock.PURGE)
     folios: Counter[int] = Counter()
     left = rows_max
-    while left > 0:
+    staged = 0
+    # Stages are locked by name, which they are within a topic: those of others go another time.
+    while left > 0 and not staged:
         row = connection.execute(
             "SELECT id FROM topics WHERE deleted_at IS NOT NULL AND purged_at IS NULL "
             "ORDER BY deleted_at LIMIT 1"
         ).fetchone()
         if row is None:
             break
-        left = _purge_topic(connection, row[0], left, folios, now)
+        left, staged = _purge_topic(connection, row[0], left, folios, now)
     left -= len(
         connection.execute(
             "DELETE FROM topics WHERE id IN (SELECT id FROM topics "
@@ -101,13 +103,17 @@ def purge(connection: Connection, rows_max: int, now: int) -> bool:
         ).fetchall()
     )
     count_off(connection, folios)
-    return left <= 0
+    return left <= 0 or staged > 0
 
 
 def _purge_topic(
     connection: Connection, topic_id: int, left: int, folios: Counter[int], now: int
-) -> int:
-    """Delete what belongs to a deleted topic; return how many more rows may be deleted."""
+) -> tuple[int, int]:
+    """Delete what belongs to a deleted topic.
+
+    Returns:
+        How many more rows may be deleted, and how many of stages were.
+    """
     while left > 0:
         row = connection.execute(
             "SELECT id FROM partitions WHERE topic_id = %s LIMIT 1", (topic_id,)
@@ -125,14 +131,15 @@ def _purge_topic(
         if left > 0:
             connection.execute("DELETE FROM partitions WHERE id = %s", row)
             left -= 1
-    left -= purge_of_topic(connection, topic_id, left, folios)
+    staged = purge_of_topic(connection, topic_id, left, folios)
+    left -= staged
     left -= groups.purge_of_topic(connection, topic_id, left)
     for statement in _OF_TOPIC:
         left -= len(connection.execute(statement, (topic_id, max(0, left))).fetchall())
     if left > 0:
         connection.execute("UPDATE topics SET purged_at = %s WHERE id = %s", (now, topic_id))
         left -= 1
-    return left
+    return left, staged
 
 
 def count_off(connection: Connection, folios: Counter[int]) -> None:
