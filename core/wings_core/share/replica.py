@@ -6,7 +6,8 @@ until the mark has passed: whoever was granted something still has it alone. A r
 closed moves the marks back to what is really held.
 
 Memory is changed first, then the store is written, then the answer is given; where the write fails,
-memory is changed back. One lock covers it all, the write included.
+memory is changed back. One lock covers it all, the write included. While the store is read again,
+or forgets a group, other calls are refused.
 """
 
 import heapq
@@ -47,11 +48,17 @@ FORGOTTEN_MAX = 10_000
 ROOM_RETRY_SECONDS = 0.1
 """When to ask again for what was refused because too much is in flight."""
 
+TURN_SECONDS = 1.0
+"""How long a call waits for its turn while the replica does something that may take minutes."""
+
 _logger = logging.getLogger(__name__)
 
 
 class Replica:
     """A `HoldReplica`; all methods from any thread, and each blocks for a sync of the disk at most.
+
+    But for `forget`, and for the first call after a write that may have been done, which reads the
+    store again: those take as long as there are ranges.
 
     Args:
         store: Loaded here, and closed with the replica.
@@ -63,6 +70,8 @@ class Replica:
         self._store = store
         self._clock = clock or MonotonicClock()
         self._closed = False
+        self._occupied = False
+        """Whether who has the lock does something that may take minutes."""
         self._partitions: dict[ShareKey, ReplicaPartition] = {}
         self._keys: dict[str, dict[Partition, ShareKey]] = {}
         """By group and partition."""
@@ -182,7 +191,8 @@ class Replica:
     def forget(self, group_uuid: str) -> None:
         """See `HoldReplica.forget`."""
         with self._operation():
-            self._store.forget(group_uuid)
+            with self._occupying():
+                self._store.forget(group_uuid)
             for key in self._keys.pop(group_uuid, {}).values():
                 del self._partitions[key]
                 self._touched.pop(key, None)  # Those of other groups may just have expired.
@@ -220,14 +230,16 @@ class Replica:
             GroupNotFound: The group named was forgotten: what comes late must not begin it anew.
             Unavailable: The replica is closed, or its store does not answer for what it holds.
         """
-        with self._lock:
+        with self._turn():
             if self._closed:
                 raise Unavailable("this replica of holds is closed")
             if group_uuid in self._forgotten:
                 raise GroupNotFound("the group was deleted")
             self._store.check()
             if self._store.is_stale:
-                self._reload()
+                with self._occupying():
+                    self._reload()
+                self._store.check()  # It took its time.
             now = self._clock.now()
             expired = self._sweep(now)
             try:
@@ -242,6 +254,30 @@ class Replica:
             finally:
                 self._touched.clear()
                 self._marks_to_write.clear()
+
+    @contextmanager
+    def _turn(self) -> Generator[None]:
+        """Have the lock for the block.
+
+        Raises:
+            Unavailable: It is not to be had soon: threads that wait for it are missed elsewhere.
+        """
+        while not self._lock.acquire(timeout=TURN_SECONDS):
+            if self._occupied:
+                raise Unavailable("this replica of holds reads, or forgets, what it stores")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def _occupying(self) -> Generator[None]:
+        """Let nobody wait for long until the block has ended, which may take minutes."""
+        self._occupied = True
+        try:
+            yield
+        finally:
+            self._occupied = False
 
     def _write(self) -> None:
         writes = [

@@ -10,7 +10,7 @@ from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
 from wings_core.share.interfaces import LeaseEntry, Part, ReleaseEntry, ReplicaState
 from wings_core.share.model import Lease, OffsetRange, ShareKey
-from wings_core.share.replica import Replica
+from wings_core.share.replica import TURN_SECONDS, Replica
 from wings_core.share.store import HoldStore
 from wings_core.times import Deadline
 
@@ -99,7 +99,10 @@ class StandbyReplica:
         Raises:
             Unavailable: Another process serves it, or it cannot be opened.
         """
-        with self._lock:
+        # Taking over takes as long as there are ranges; threads that wait are missed elsewhere.
+        if not self._lock.acquire(timeout=TURN_SECONDS):
+            raise Unavailable("this replica of holds is being taken over")
+        try:
             if self._closed:
                 raise Unavailable("this replica of holds is closed")
             if self._store is not None and self._store.is_lost:
@@ -110,6 +113,8 @@ class StandbyReplica:
                 self._take_over()
             assert self._replica is not None
             return self._replica
+        finally:
+            self._lock.release()
 
     def _take_over(self) -> None:
         self._next_try = Deadline.after(TRY_SECONDS)

@@ -3,6 +3,7 @@
 import errno
 import threading
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 
@@ -243,6 +244,32 @@ def test_a_standby_that_was_taken_over_becomes_one_again(
             with pytest.raises(Unavailable, match="another process"):
                 start_of(first)
         assert start_of(first) == 0
+
+
+def test_nobody_waits_for_long_while_a_standby_takes_over(
+    postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standby, "TRY_SECONDS", 0.0)
+    monkeypatch.setattr(standby, "TURN_SECONDS", 0.01)
+    begun, go_on = threading.Event(), threading.Event()
+    answers = iter([False, True])
+
+    def open_slowly() -> PostgresHoldStore:
+        if not next(answers):
+            raise Unavailable("another process")
+        begun.set()
+        assert go_on.wait(30)
+        return postgres_holds.open()
+
+    with closing(StandbyReplica(open_slowly, HandClock())) as taking, ThreadPoolExecutor(1) as one:
+        first = one.submit(start_of, taking)
+        assert begun.wait(30)
+        try:
+            with pytest.raises(Unavailable, match="taken over"):
+                start_of(taking)
+        finally:
+            go_on.set()
+        assert first.result(30) == start_of(taking) == 0
 
 
 def test_a_replica_is_served_from_postgresql_alone_and_outlives_a_restart(

@@ -1,8 +1,10 @@
 """A replica: what is durable, what a restart respects, and what a failed write leaves."""
 
 import sqlite3
+import threading
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,12 +13,12 @@ from fix_share import HandClock, PostgresHolds
 
 from wings_core.errors import GroupNotFound, Internal, Unavailable
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share import postgres_store
+from wings_core.share import postgres_store, replica
 from wings_core.share.interfaces import CountedRange, LeaseEntry, Outcome, Part, ReleaseEntry
 from wings_core.share.model import Lease, OffsetRange, ShareKey
 from wings_core.share.postgres_store import PostgresHoldStore
 from wings_core.share.replica import Replica
-from wings_core.share.store import HoldStore, SqliteHoldStore
+from wings_core.share.store import HoldStore, SqliteHoldStore, StoredPartition
 
 KEY = ShareKey("group", "topic", UNPARTITIONED)
 MINE, THEIRS = Lease("c", 1, "m"), Lease("c", 2, "m")
@@ -92,6 +94,37 @@ class SqlitePlace(Place):
             yield
         finally:
             BrokenDisk.broken = False
+
+
+class StaleStore(SqliteHoldStore):
+    """Is read again when a test says so, for as long as it likes; is not certain of its lease then.
+
+    Attributes:
+        reading: It is being read again.
+        go_on: Lets that end.
+        is_overdue: Whether the lease was not renewed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.stale = False
+        self.reading, self.go_on = threading.Event(), threading.Event()
+        self.is_overdue = False
+
+    @property
+    def is_stale(self) -> bool:
+        return self.stale
+
+    def check(self) -> None:
+        if self.is_overdue:
+            raise Unavailable("the lease was not renewed")
+
+    def load(self) -> list[StoredPartition]:
+        if self.stale:
+            self.reading.set()
+            assert self.go_on.wait(30)
+            self.stale = False
+        return super().load()
 
 
 class PostgresPlace(Place):
@@ -282,3 +315,45 @@ def test_of_a_group_just_the_partitions_asked_for_are_read(place: Place) -> None
         '"b"',
         '"c"',
     ]
+
+
+@pytest.fixture
+def stale_store(tmp_path: Path) -> StaleStore:
+    return StaleStore(tmp_path / "holds.sqlite")
+
+
+def test_calls_are_refused_while_a_replica_reads_its_store_again(
+    stale_store: StaleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica, "TURN_SECONDS", 0.01)
+    with closing(Replica(stale_store, HandClock())) as under_test, ThreadPoolExecutor(1) as other:
+        stale_store.stale = True
+        first = other.submit(under_test.read, "group", [UNPARTITIONED])
+        assert stale_store.reading.wait(30)
+        try:
+            with pytest.raises(Unavailable, match="reads"):
+                under_test.read("group", [UNPARTITIONED])
+        finally:
+            stale_store.go_on.set()
+        assert first.result(30) == under_test.read("group", [UNPARTITIONED])
+
+
+def test_a_replica_whose_lease_ended_while_it_read_its_store_again_grants_nothing(
+    stale_store: StaleStore,
+) -> None:
+    with closing(Replica(stale_store, HandClock())) as under_test:
+
+        def hold() -> list[Part]:
+            return under_test.hold(KEY, [OffsetRange(0, 0)], MINE, TTL_MS, PLENTY)
+
+        stale_store.stale = True
+        with ThreadPoolExecutor(1) as other:
+            held = other.submit(hold)
+            assert stale_store.reading.wait(30)
+            stale_store.is_overdue = True
+            stale_store.go_on.set()
+            with pytest.raises(Unavailable, match="not renewed"):
+                held.result(30)
+        stale_store.is_overdue = False
+        (part,) = hold()
+        assert part.outcome is Outcome.OK
