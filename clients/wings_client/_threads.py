@@ -11,8 +11,39 @@ from collections.abc import Callable
 IDLE_SECONDS = 10.0
 """How long a thread without work is kept."""
 
-_lock = threading.Lock()
-_idle: list["_Worker"] = []
+
+class _Idle:
+    """The workers without a call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._workers: list[_Worker] = []
+
+    def add(self, worker: "_Worker") -> None:
+        """Add a worker that is done with its call."""
+        with self._lock:
+            self._workers.append(worker)
+
+    def take(self) -> "_Worker | None":
+        """Take a worker, if there is one."""
+        with self._lock:
+            return self._workers.pop() if self._workers else None
+
+    def remove(self, worker: "_Worker") -> bool:
+        """Take this worker; return False where somebody has."""
+        with self._lock:
+            found = worker in self._workers
+            if found:
+                self._workers.remove(worker)
+            return found
+
+    def clear(self) -> None:
+        """Begin anew in a forked child, which has none of its parent's threads."""
+        self._lock = threading.Lock()  # A thread of the parent may have held the old one.
+        self._workers = []
+
+
+_idle = _Idle()
 
 
 class _Worker:
@@ -31,19 +62,19 @@ class _Worker:
             try:
                 call, name = self.calls.get(timeout=IDLE_SECONDS)
             except queue.Empty:
-                with _lock:
-                    if self in _idle:
-                        _idle.remove(self)
-                        return
+                if _idle.remove(self):
+                    return
                 continue  # Somebody took it meanwhile, and its call is on the way.
             self._thread.name = name
             try:
                 call()
-            finally:
-                del call  # What it holds is not kept for as long as the thread idles.
-                self._thread.name = "wings-idle"
-                with _lock:
-                    _idle.append(self)
+            except BaseException as error:  # noqa: BLE001 - the worker takes other calls.
+                told = (type(error), error, error.__traceback__, self._thread)
+                threading.excepthook(threading.ExceptHookArgs(told))
+                del told
+            del call  # What it holds is not kept for as long as the thread idles.
+            self._thread.name = "wings-idle"
+            _idle.add(self)
 
 
 def start_thread(call: Callable[[], None], name: str) -> None:
@@ -52,14 +83,15 @@ def start_thread(call: Callable[[], None], name: str) -> None:
     Args:
         call: Must not raise: nobody would hear of it but `threading.excepthook`.
         name: Of the thread, while it runs the call.
+
+    Raises:
+        RuntimeError: There is no idle thread, and none more can be started.
     """
-    with _lock:
-        worker = _idle.pop() if _idle else None
+    worker = _idle.take()
     if worker is None:
         worker = _Worker()
         worker.start()
     worker.calls.put((call, name))
 
 
-# A child has none of its parent's threads.
 os.register_at_fork(after_in_child=_idle.clear)

@@ -381,6 +381,34 @@ def test_a_block_that_is_cancelled_gives_up_what_has_no_answer(
     asyncio.run(main())
 
 
+def test_a_call_that_raises_stop_iteration_ends(server: RunningServer) -> None:
+    nothing: Iterator[int] = iter(())
+
+    async def test(client: AsyncClient) -> None:
+        async with asyncio.timeout(20):
+            with pytest.raises(RuntimeError, match="StopIteration"):
+                await client.run(lambda: next(nothing))
+
+    run(server, test)
+
+
+def test_a_turn_for_which_no_thread_can_be_started_is_given_back(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(call: Callable[[], None], name: str) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def test(client: AsyncClient) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("wings_client._async._turns.start_thread", start)
+            with pytest.raises(RuntimeError, match="thread"):
+                await client.fetch("any", offset=0)
+        with pytest.raises(TopicNotFound):
+            await client.fetch("any", offset=0)
+
+    run(server, test, reads_max=1, timeout=5.0)
+
+
 def test_closing_the_client_ends_what_waits(server: RunningServer, topic: Topic) -> None:
     async def main() -> None:
         client = wings_client.connect_async(server.flight)

@@ -128,6 +128,7 @@ class AsyncClient:
 
         Raises:
             ResourceExhausted: There was no turn for as long as a call may take.
+            RuntimeError: The call raised `StopIteration`.
         """
         return await (self._reads if reads else self._calls).run(call)
 

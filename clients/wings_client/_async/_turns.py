@@ -60,7 +60,11 @@ class Turns:
         return taken
 
     def start(self, call: Callable[[], None], name: str) -> None:
-        """Run a call that does not raise, with a turn that was taken."""
+        """Run a call that does not raise, with a turn that was taken.
+
+        Raises:
+            RuntimeError: No thread can be started; the turn is given back.
+        """
         loop = asyncio.get_running_loop()
 
         def run() -> None:
@@ -69,7 +73,7 @@ class Turns:
             finally:
                 _tell(loop, self._free.release)
 
-        start_thread(run, name)
+        self._start_thread(run, name)
 
     async def run(self, call: Callable[[], T]) -> T:
         """Make a blocking call on a thread, when it is its turn, and return what it returns."""
@@ -87,16 +91,27 @@ class Turns:
         def run() -> None:
             try:
                 found = context.run(cancellation.run, call)
+            except StopIteration as error:  # Which a future does not take.
+                stopped = RuntimeError("the call raised StopIteration")
+                stopped.__cause__ = error
+                _tell(loop, settle, future.set_exception, stopped)
             except BaseException as error:  # noqa: BLE001 - raised where it is awaited.
                 _tell(loop, settle, future.set_exception, error)
             else:
                 _tell(loop, settle, future.set_result, found)
 
-        start_thread(run, "wings-async")
+        self._start_thread(run, "wings-async")
         try:
             return await future
         except asyncio.CancelledError:
             cancellation.cancel()
+            raise
+
+    def _start_thread(self, run: Callable[[], None], name: str) -> None:
+        try:
+            start_thread(run, name)
+        except RuntimeError:
+            self._free.release()
             raise
 
 

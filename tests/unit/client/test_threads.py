@@ -1,5 +1,7 @@
 import threading
 
+import pytest
+
 from wings_client._threads import start_thread
 
 
@@ -31,3 +33,22 @@ def test_calls_that_wait_have_a_thread_each() -> None:
     for _ in range(10):
         start_thread(meet, "test-wait")
     together.wait(20)
+
+
+def test_a_call_that_raises_is_told_of_and_keeps_no_other_from_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[BaseException | None] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: told.append(args.exc_value))  # pyright: ignore[reportUnknownLambdaType]
+    error = KeyError("the call's own")
+    is_under_way = threading.Event()
+
+    def fail() -> None:
+        is_under_way.set()
+        raise error
+
+    start_thread(fail, "test-fail")
+    assert is_under_way.wait(20)
+    for _ in range(20):
+        run_one()
+    assert told == [error]
