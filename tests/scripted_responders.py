@@ -31,7 +31,8 @@ def batch(rows: int) -> pa.RecordBatch:
 class Responder(flight.FlightServerBase):
     """Answers `{"replies": [[milliseconds, rows]...], "then": "end" | "hang" | "refuse"}`.
 
-    The script is the ticket, or the topic of a ticket, whose offset then is gone on at.
+    Or "break": the stream ends without its end chunk. The script is the ticket, or the topic of a
+    ticket, whose offset then is gone on at.
 
     Attributes:
         endpoint: Where it listens.
@@ -76,6 +77,8 @@ class Responder(flight.FlightServerBase):
                 raise internal_error("refused", extra_info=json.dumps(body).encode())
             while script["then"] == "hang" and self._sleep(context, 10):
                 pass
+            if script["then"] == "break":
+                return
             end = {"end": "end_offset", "next_offset": offset, "log_end_offset": offset}
             yield batch(0), json.dumps(end).encode()
         finally:

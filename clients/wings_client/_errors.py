@@ -118,6 +118,11 @@ def client_closed(endpoint: str) -> Unavailable:
     )
 
 
+def is_timeout(error: BaseException) -> bool:
+    """Tell whether a call or a wait took too long."""
+    return isinstance(error, WingsError) and error.facts.get("connection") == Connection.TIMEOUT
+
+
 def is_passing(error: WingsError, *, repeatable: bool) -> bool:
     """Tell whether the same call may succeed later, and may be sent again.
 

@@ -65,13 +65,21 @@ class Reading:
             with suppress(RuntimeError):  # It was released already.
                 pausing.release()
 
-    def open(self, ticket: bytes, seconds: float, endpoint: str | None = None) -> "OpenStream":
+    def open(
+        self,
+        ticket: bytes,
+        seconds: float,
+        endpoint: str | None = None,
+        *,
+        is_short: bool = False,
+    ) -> "OpenStream":
         """Open a stream; blocks until its schema is there. Tries once.
 
         Args:
             ticket: As JSON.
             seconds: After which it ends with an error, wherever it is.
             endpoint: The node to ask; None: the one that calls go to now.
+            is_short: Whether a node in good health may take longer than that.
 
         Raises:
             StreamCancelled: `cancel` was called.
@@ -79,7 +87,7 @@ class Reading:
         """
         if self.is_cancelled:
             raise StreamCancelled
-        reader, called = self.transport.get(ticket, seconds, endpoint)
+        reader, called = self.transport.get(ticket, seconds, endpoint, is_short=is_short)
         self._reader = reader
         if self.is_cancelled:
             reader.cancel()

@@ -23,7 +23,14 @@ import pyarrow.flight as flight
 
 from wings_client._addresses import Addresses, addresses_of
 from wings_client._cancellation import current_cancellation
-from wings_client._errors import CALL_ERRORS, client_closed, lost, typed_error, typed_errors
+from wings_client._errors import (
+    CALL_ERRORS,
+    client_closed,
+    is_timeout,
+    lost,
+    typed_error,
+    typed_errors,
+)
 from wings_client._retry import Retry, repeat_call
 from wings_core.contracts.actions import ActionBody
 from wings_core.contracts.info import InfoCommand
@@ -177,7 +184,12 @@ class Transport:
         return self.repeat(call, repeatable=True)
 
     def get(
-        self, ticket: bytes, seconds: float, endpoint: str | None = None
+        self,
+        ticket: bytes,
+        seconds: float,
+        endpoint: str | None = None,
+        *,
+        is_short: bool = False,
     ) -> tuple[flight.FlightStreamReader, str]:
         """Open a DoGet stream; blocks until its schema is there. Tries once.
 
@@ -185,6 +197,7 @@ class Transport:
             ticket: As JSON.
             seconds: After which the stream ends with an error, wherever it is.
             endpoint: The node to ask; None: the one that calls go to now.
+            is_short: Whether a node in good health may take longer than that.
 
         Returns:
             The stream, and who serves it.
@@ -196,7 +209,8 @@ class Transport:
             return client.do_get(flight.Ticket(ticket), options_of(seconds)), called
         except CALL_ERRORS as error:
             failure = typed_error(error, called)
-            self.addresses.note(failure, called)
+            if not (is_short and is_timeout(failure)):
+                self.addresses.note(failure, called)
             raise failure from error
 
     def put(

@@ -3,14 +3,17 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import pyarrow.flight as flight
 import pytest
-from scripted_responders import Responder, near_script, responder
+from scripted_responders import SCHEMA, Responder, batch, near_script, responder, script
 
 import wings_client
-from wings_client import Client
-from wings_client.gather import Gather, GatherReason, Reply
+from wings_client import Client, Connection
+from wings_client.gather import Gather, GatherReason, Reply, Request
 from wings_client.gather._engine import REPLIES_WAITING_MAX
+from wings_core.errors import Unavailable
 
 FULL = [(0.0, 1)] * (REPLIES_WAITING_MAX + 50)
 """More replies than may wait."""
@@ -120,3 +123,61 @@ def test_an_error_ends_a_gather_while_others_keep_sending(client: Client) -> Non
     assert gather.end is not None
     assert gather.end.reason == GatherReason.SERVER_ERROR
     assert states(gather)[0] == (gather.end.rows, gather.end.rows, False)
+
+
+def test_a_fetch_that_has_all_it_asked_for_is_complete_however_its_stream_ends(
+    client: Client,
+) -> None:
+    request = near_script((0, 3), then="refuse", kind="fetch", max_messages=3)
+    gather = client.gather([request])
+    assert [reply.end_offset for reply in gather] == [2]
+    assert gather.end is not None
+    assert (gather.end.reason, gather.end.error) == (GatherReason.COMPLETE, None)
+    assert states(gather) == [(3, 3, True)]
+
+
+def test_a_stream_of_wings_without_its_end_chunk_was_lost(
+    server: Responder, client: Client
+) -> None:
+    gather = client.gather([near_script((0, 3), then="break")])
+    assert [reply.end_offset for reply in gather] == [2]
+    assert gather.end is not None
+    assert gather.end.reason == GatherReason.DISCONNECTED
+    assert isinstance(gather.end.error, Unavailable)
+    assert gather.end.error.connection == Connection.LOST
+    assert gather.end.sources[0].next_offset == 3
+    other = client.gather([script(server.endpoint, (0, 3), then="break")])
+    assert len(list(other)) == 1
+    assert other.end is not None
+    assert other.end.reason == GatherReason.COMPLETE
+
+
+class Foreign(flight.FlightServerBase):
+    """Answers with three rows, and the ticket as what it tells of them."""
+
+    def do_get(
+        self, context: flight.ServerCallContext, ticket: flight.Ticket
+    ) -> flight.FlightDataStream:
+        chunks: list[Any] = [(batch(3), ticket.ticket)]
+        return flight.GeneratorStream(SCHEMA, iter(chunks))
+
+
+def test_what_another_server_tells_of_its_batches_is_not_read_as_wings(client: Client) -> None:
+    told = [
+        b"no JSON",
+        b"{}",
+        b'{"start": 0, "end": 9}',
+        b'{"end": 9, "next_offset": 10}',
+        b'{"start_offset": 0, "end_offset": "z"}',
+        b'{"start_offset": 0, "end_offset": 1.5}',
+        b'{"start_offset": false, "end_offset": true}',
+        b'{"end_offset": 1}',
+    ]
+    with Foreign("grpc://127.0.0.1:0") as foreign:
+        endpoint = f"grpc://127.0.0.1:{foreign.port}"
+        gather = client.gather([Request(endpoint=endpoint, ticket=each) for each in told])
+        offsets = [(reply.start_offset, reply.end_offset) for reply in gather]
+    assert gather.end is not None
+    assert gather.end.error is None
+    assert offsets == [(None, None)] * len(told)
+    assert states(gather) == [(3, None, True)] * len(told)

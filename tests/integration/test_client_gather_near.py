@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import pyarrow.flight as flight
 import pytest
 from breakable_proxy import breakable
 from scripted_responders import (
@@ -201,6 +202,29 @@ def test_a_slow_reply_leaves_the_next_to_threads(server: Responder, client: Clie
     server.tickets.clear()
     list(client.gather([near_script((0, 1), kind="fetch")]))
     assert not of_caller(server)
+
+
+class SlowAtTimes(Responder):
+    """Answers after `delay` seconds."""
+
+    delay = 0.0
+
+    def do_get(
+        self, context: flight.ServerCallContext, ticket: flight.Ticket
+    ) -> flight.FlightDataStream:
+        threading.Event().wait(self.delay)
+        return super().do_get(context, ticket)
+
+
+def test_a_node_whose_first_reply_is_late_counts_as_good() -> None:
+    with SlowAtTimes() as one, SlowAtTimes() as other:
+        endpoints = [one.endpoint, other.endpoint]
+        with wings_client.connect(endpoints, timeout=5.0) as client:
+            used = client.endpoint
+            learn(client, one if one.endpoint == used else other)
+            one.delay = other.delay = 0.05
+            assert len(list(client.gather([near_script((0, 1), kind="fetch")]))) == 1
+            assert client.endpoint == used
 
 
 def test_what_cannot_be_gone_on_with_exactly_is_left_to_threads(

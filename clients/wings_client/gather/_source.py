@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from wings_client._errors import CALL_ERRORS, typed_error
+from wings_client._errors import CALL_ERRORS, lost, typed_error
 from wings_client._stream import OpenStream, Reading
 from wings_client._transport import Transport
 from wings_client.gather._request import FETCH_MESSAGES, Reply, Request
@@ -98,7 +98,7 @@ class Turn:
         self._opened_at = time.monotonic()
         # Sources are spread over the nodes of a cluster; one that failed is read from the next.
         node = self._transport.addresses.turn(self.source.index + self.source.failures)
-        self._stream = self.reading.open(ticket, seconds, node)
+        self._stream = self.reading.open(ticket, seconds, node, is_short=self.is_short)
 
     def next(self) -> Reply | None:
         """Return the next reply, None after the last; blocks while the server waits.
@@ -112,26 +112,32 @@ class Turn:
             try:
                 batch, metadata = self._stream.reader.read_chunk()
             except StopIteration:
+                if source.request.ticket is None and source.stream_end is None:
+                    failure = lost("a stream ended before its end chunk", self._stream.endpoint)
+                    raise self._stream.failed(failure) from None
                 return None
             except CALL_ERRORS as error:
                 failure = typed_error(error, self._stream.endpoint)
                 raise failure if self.is_short else self._stream.failed(failure) from error
             told = _told(metadata)
-            if "end" in told:
+            rows = 0 if batch is None else batch.num_rows  # pyright: ignore[reportUnnecessaryComparison] - metadata alone.
+            # Another server than Wings may mean anything by these keys.
+            if "end" in told and rows == 0 and type(told.get("next_offset")) is int:
                 source.stream_end = told["end"]
-                source.read_offset = told.get("next_offset", source.read_offset)
-                source.idle_offset = source.read_offset
+                source.read_offset = source.idle_offset = told["next_offset"]
                 continue
             if batch is None:  # pyright: ignore[reportUnnecessaryComparison] - metadata alone.
                 continue
             start_offset, end_offset = told.get("start_offset"), told.get("end_offset")
-            if end_offset is not None:
+            if type(start_offset) is int and type(end_offset) is int:
                 source.read_offset = end_offset + 1
+            else:
+                start_offset = end_offset = None
             if source.arrived == 0 and source.index == 0:
                 waited = time.monotonic() - self._opened_at
                 self._transport.is_prompt = waited < PROMPT_SECONDS
             source.arrived += 1
-            source.arrived_rows += batch.num_rows
+            source.arrived_rows += rows
             return Reply(batch, source.request, start_offset, end_offset)
 
 

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from wings_client._errors import Connection, client_closed, is_passing, typed_error
+from wings_client._errors import client_closed, is_passing, is_timeout, typed_error
 from wings_client._threads import start_thread
 from wings_client._transport import Transport
 from wings_client.gather._request import Reply, Request
@@ -140,17 +140,25 @@ class Sources:
         return list(self._sent)  # In one step, without the lock: the engine's is held.
 
     def start(self) -> None:
-        """Send the first request, and the others as soon as may be."""
+        """Send the first request, and the others as soon as may be.
+
+        Raises:
+            RuntimeError: No thread at all can be started.
+        """
         self._is_left_to_caller = self._suits_caller(self._requests[0])
         paced = self._is_left_to_caller or self._unsent > 1
         self._running = paced  # Before there is another thread.
         if not self._is_left_to_caller:
             self.read_by_threads()
         if paced:
-            start_thread(self._pace, "wings-gather-pace")
+            self._start_thread(self._pace, "wings-gather-pace")
 
     def read_by_threads(self) -> None:
-        """Have threads read, unless they do; the caller, who has nothing to do, waits for them."""
+        """Have threads read, unless they do; the caller, who has nothing to do, waits for them.
+
+        Raises:
+            RuntimeError: No thread at all can be started.
+        """
         if self._is_threaded:
             return
         with self._lock:
@@ -229,23 +237,44 @@ class Sources:
             type(offset) is int or offset == "earliest"
         )
 
-    def _start_readers(self, count: int) -> None:
+    def _start_readers(self, count: int) -> bool:
+        """Start threads that read; return False where there can be no more."""
         for _ in range(count):
             with self._lock:
                 number = self._started
                 self._started += 1
                 self._running += 1
                 self._begun[number] = time.monotonic()
-            start_thread(partial(self._run, number), f"wings-gather-{number}")
+            if not self._start_thread(partial(self._run, number), f"wings-gather-{number}"):
+                with self._lock:
+                    self._begun.pop(number)
+                return False
+        return True
+
+    def _start_thread(self, run: Callable[[], None], name: str) -> bool:
+        """Start a thread that counts as running; return False where there can be no more."""
+        try:
+            start_thread(run, name)
+        except RuntimeError:
+            with self._lock:
+                self._running -= 1
+                self._sliced = True  # Fewer threads than sources; each shall get its turn.
+                alone = self._running == 0
+            if alone:
+                self._finished()
+                raise
+            return False
+        return True
 
     def _pace(self) -> None:
         """Start threads while there are sources to send and too few threads to send them soon."""
         pause = PACE_SECONDS
         while (count := self._threads_wanted(pause)) is not None:
-            self._start_readers(count)
+            if not self._start_readers(count):
+                break
             enough = self._is_threaded and count == 0 and not self._is_with_caller
             pause = min(2 * pause, PACE_SECONDS_MAX) if enough else PACE_SECONDS
-        # There is none to be started any more, and this one has nothing else to do.
+        # There is none to be started any more, and this thread has nothing else to do.
         self._run(THREADS_MAX)
 
     def _threads_wanted(self, pause: float) -> int | None:
@@ -375,11 +404,11 @@ class Sources:
         """End a source whose stream failed; return True if it is to be read again instead."""
         if self._cancelled:  # It is the gather that ended it.
             return False
-        if turn is not None and turn.is_short and _is_timeout(error):
-            if not source.is_full:
-                return True
+        if source.is_full:  # Whatever its stream has broken by, it has all that it may have.
             self._end(source, None)
             return False
+        if turn is not None and turn.is_short and is_timeout(error):
+            return True
         endpoint = self._transports[source.request.endpoint].endpoint
         if turn is not None and turn.reading.is_cancelled:
             self._end(source, client_closed(endpoint))
@@ -416,7 +445,3 @@ class Sources:
         if left > 0:  # The time that passed was the caller's.
             source.deadline = Deadline.after(left + GRACE_SECONDS)
         return left <= 0
-
-
-def _is_timeout(error: BaseException) -> bool:
-    return isinstance(error, WingsError) and error.facts.get("connection") == Connection.TIMEOUT
