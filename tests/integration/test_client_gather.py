@@ -19,6 +19,7 @@ from scripted_responders import (
 
 import wings_client
 from wings_client import Client, Connection
+from wings_client._threads import start_thread
 from wings_client.gather import (
     Gather,
     GatherEnd,
@@ -273,6 +274,46 @@ def test_a_callback_stops_by_false_or_by_raising(server: Responder, client: Clie
         server.wait_until_idle()
 
 
+@pytest.mark.parametrize("way_out", ["cancelled", "cancelled by a reply", "let go of"])
+def test_a_callback_gets_the_end_exactly_once(
+    server: Responder, client: Client, way_out: str
+) -> None:
+    ends: list[GatherReason] = []
+    ended = threading.Event()
+    gathers: list[Gather] = []
+
+    def on_reply(_: Reply) -> None:
+        if way_out == "cancelled by a reply":
+            gathers[0].cancel()
+
+    def on_end(end: GatherEnd) -> None:
+        ends.append(end.reason)
+        for gather in gathers:
+            gather.cancel()
+        ended.set()
+
+    then = "end" if way_out == "let go of" else "hang"
+    gathers.append(client.gather([script(server.endpoint, (20, 1), then=then)], timeout=20))
+    gathers[0].deliver(on_reply, on_end)
+    if way_out == "cancelled":
+        gathers[0].cancel()
+    elif way_out == "let go of":
+        gathers.clear()
+        gc.collect()
+    assert ended.wait(20)
+    server.wait_until_idle()
+    is_cancelled = way_out != "let go of"
+    assert ends == [GatherReason.CANCELLED if is_cancelled else GatherReason.COMPLETE]
+
+
+def test_the_first_wait_uses_all_of_the_total(server: Responder, client: Client) -> None:
+    requests = [script(server.endpoint, (300, 1), then="hang")]
+    gather = client.gather(requests, timeout=10, stall_timeout=0.1)
+    assert len(list(gather)) == 1
+    assert gather.end is not None
+    assert gather.end.reason == GatherReason.STALL
+
+
 @pytest.mark.parametrize("way_out", WAYS_OUT)
 def test_a_server_sees_within_100_ms_that_the_caller_has_left(
     server: Responder, client: Client, way_out: Callable[[Gather], None]
@@ -302,16 +343,59 @@ def test_a_server_sees_within_100_ms_that_an_unread_gather_is_let_go_of(
     assert min(seconds) < 0.1
 
 
-def test_closing_the_client_ends_its_gathers(server: Responder) -> None:
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_closing_the_client_ends_its_gathers(server: Responder, elsewhere: bool) -> None:
     client = wings_client.connect(server.endpoint)
     ticket = script(server.endpoint, (1, 1), then="hang").ticket
-    gather = client.gather([Request(ticket=ticket)])
+    endpoint = server.endpoint if elsewhere else None
+    gather = client.gather([Request(ticket=ticket, endpoint=endpoint)])
     replies = iter(gather)
     next(replies)
     client.close()
     assert list(replies) == []
     assert gather.end is not None
     assert gather.end.reason == GatherReason.DISCONNECTED
+    assert isinstance(gather.end.error, Unavailable)
+    assert gather.end.error.connection == Connection.CLOSED
+
+
+AGAIN: dict[str, Callable[[Gather], object]] = {
+    "iterated": iter,
+    "iterated by a task": aiter,
+    "delivered": lambda gather: gather.deliver(lambda _: None, lambda _: None),
+}
+
+
+@pytest.mark.parametrize("again", AGAIN)
+def test_a_gather_is_read_once(server: Responder, client: Client, again: str) -> None:
+    gather = client.gather([script(server.endpoint, (1, 1))])
+    replies = iter(gather)
+    with pytest.raises(InvalidArgument, match="once"):
+        AGAIN[again](gather)
+    assert len(list(replies)) == 1
+
+
+def test_a_gather_goes_on_with_the_threads_that_there_are(
+    server: Responder, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = 0
+
+    def start(call: Callable[[], None], name: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise RuntimeError("can't start new thread")
+        start_thread(call, name)
+
+    monkeypatch.setattr("wings_client.gather._sources.start_thread", start)
+    requests = [script(server.endpoint, (20, 1)) for _ in range(6)]
+    for threads in (1, 2, 3):
+        left = threads
+        assert len(list(client.gather(requests, timeout=20))) == 6
+    left = 0
+    with pytest.raises(RuntimeError, match="thread"):
+        client.gather(requests, timeout=20)
+    server.wait_until_idle()
 
 
 def test_two_thousand_sources_are_read_by_a_bounded_number_of_threads(

@@ -110,7 +110,7 @@ class Engine:
             put=self._put,
             end=self._source_ended,
             opened=self._source_opened,
-            finished=self._close_transports,
+            finished=self.close,
         )
 
     @property
@@ -175,6 +175,12 @@ class Engine:
         with self._lock:
             self._account(wait, waited)
             return self._look(wait)
+
+    def close(self) -> None:
+        """End the streams on other servers; the client, when it is closed, ends its own."""
+        for endpoint, transport in self._transports.items():
+            if endpoint is not None:
+                transport.close()
 
     def account(self, wait: Wait, seconds: float) -> None:
         """Take the seconds that were waited off what is left."""
@@ -376,8 +382,3 @@ class Engine:
         if self._reason() is not None:
             self._takes = False
             self._room.notify_all()
-
-    def _close_transports(self) -> None:
-        for endpoint, transport in self._transports.items():
-            if endpoint is not None:
-                transport.close()

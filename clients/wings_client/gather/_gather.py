@@ -38,6 +38,8 @@ class Gather:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._unread = threading.Lock()
+        """Taken by whoever reads it."""
         # The engine's threads hold the engine, and never this: letting go of it ends them.
         weakref.finalize(self, engine.finish, GatherReason.STOPPED).atexit = False
         engine.start()
@@ -52,7 +54,15 @@ class Gather:
         self._engine.finish(GatherReason.CANCELLED)
 
     def __iter__(self) -> Generator[Reply]:
-        """Yield the replies; blocks while there is none. Then `end` tells why it ended."""
+        """Yield the replies; blocks while there is none. Then `end` tells why it ended.
+
+        Raises:
+            InvalidArgument: It was iterated or delivered before.
+        """
+        self._read_once()
+        return self._replies()
+
+    def _replies(self) -> Generator[Reply]:
         # Holds the gather, which a `for` loop over a call would else let go of at once.
         try:
             while (reply := self._engine.next()) is not None:
@@ -61,8 +71,16 @@ class Gather:
         finally:
             self._engine.finish(GatherReason.STOPPED)
 
-    async def __aiter__(self) -> AsyncGenerator[Reply]:
-        """Yield the replies without blocking the event loop."""
+    def __aiter__(self) -> AsyncGenerator[Reply]:
+        """Yield the replies without blocking the event loop.
+
+        Raises:
+            InvalidArgument: It was iterated or delivered before.
+        """
+        self._read_once()
+        return self._replies_async()
+
+    async def _replies_async(self) -> AsyncGenerator[Reply]:
         news = News()
         self._engine.listen(news.tell)
         try:
@@ -80,7 +98,11 @@ class Gather:
             on_reply: Gets each reply, one at a time. Returns False to stop; what it raises stops
                 the gather too, and is the end's error.
             on_end: Gets the end, exactly once, always, after the last reply.
+
+        Raises:
+            InvalidArgument: It was iterated or delivered before.
         """
+        self._read_once()
         threading.Thread(
             target=self._deliver,
             args=(on_reply, on_end),
@@ -114,6 +136,10 @@ class Gather:
         """Stop it, where it has not ended; does not wait."""
         self._engine.finish(GatherReason.STOPPED, error)
 
+    def _read_once(self) -> None:
+        if not self._unread.acquire(blocking=False):
+            raise InvalidArgument("a gather is iterated, or delivered to a function, once")
+
     def _deliver(self, on_reply: OnReply, on_end: OnEnd) -> None:
         try:
             while (reply := self._engine.next()) is not None:
@@ -136,7 +162,10 @@ def gather(transport: Transport, requests: Iterable[Request], rules: Rules) -> G
     transports: dict[str | None, Transport] = {None: transport}
     for endpoint in endpoints:
         transports[endpoint] = Transport(endpoint, transport.timeout, transport.retry)
-    return Gather(Engine(transports, wanted, tickets, rules))
+    engine = Engine(transports, wanted, tickets, rules)
+    if endpoints:
+        transport.add(engine)
+    return Gather(engine)
 
 
 async def _next_async(engine: Engine, news: News) -> Reply | None:
