@@ -10,7 +10,8 @@ class QueueMessage:
     """A message that was handed out, and is hidden from others until its deadline."""
 
     id: str
-    """The same whenever the message is handed out."""
+    """The same whenever the message is handed out. No other message has it, not even one of a queue
+    that was made anew in the same place."""
     receipt: str
     """Of this time that it was handed out; what it is extended and acknowledged by."""
     body: str

@@ -17,8 +17,9 @@ LOCK_SECONDS_MAX = 10.0
 PAUSE_SECONDS = (0.02, 0.5)
 """Between two looks at an empty queue, doubling."""
 
-_TABLES = """
-CREATE TABLE IF NOT EXISTS messages (
+_TABLES = (
+    """
+CREATE TABLE messages (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     key TEXT UNIQUE, -- What tells a message from one that is sent again; kept when acknowledged.
     body TEXT NOT NULL,
@@ -26,9 +27,14 @@ CREATE TABLE IF NOT EXISTS messages (
     visible_at REAL NOT NULL,
     deliveries INTEGER NOT NULL,
     acknowledged INTEGER NOT NULL
-) STRICT;
-CREATE INDEX IF NOT EXISTS messages_waiting ON messages (visible_at, id) WHERE NOT acknowledged;
-"""
+) STRICT
+""",
+    "CREATE INDEX messages_waiting ON messages (visible_at, id) WHERE NOT acknowledged",
+)
+
+_IDENTITY = "CREATE TABLE identity (identity TEXT NOT NULL) STRICT"
+"""One row: what tells the messages of this queue from those of another one, whose numbers are the
+same. It is empty in a file that is older than this table: its messages keep their ids."""
 
 
 class SqliteQueue(Queue):
@@ -53,7 +59,9 @@ class SqliteQueue(Queue):
             )
             self._connection.execute("PRAGMA journal_mode=WAL").fetchall()
             self._connection.execute("PRAGMA synchronous=FULL")
-            self._connection.executescript(_TABLES)
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._identity = _identity(self._connection)
+            self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise Unavailable(f"the queue {path} cannot be opened: {error}") from error
 
@@ -165,14 +173,16 @@ class SqliteQueue(Queue):
                 (now, messages_max),
             ).fetchall()
             found = [
-                QueueMessage(str(number), uuid4().hex, body, deliveries + 1, deadline)
+                QueueMessage(
+                    f"{self._identity}{number}", uuid4().hex, body, deliveries + 1, deadline
+                )
                 for number, body, deliveries in rows
             ]
             connection.executemany(
                 "UPDATE messages SET receipt = ?, visible_at = ?, deliveries = ? WHERE id = ?",
                 [
-                    (message.receipt, deadline, message.deliveries, int(message.id))
-                    for message in found
+                    (message.receipt, deadline, message.deliveries, number)
+                    for message, (number, _, _) in zip(found, rows, strict=True)
                 ],
             )
         return found
@@ -190,3 +200,17 @@ class SqliteQueue(Queue):
                     raise
             except sqlite3.Error as error:
                 raise Unavailable(f"the queue {self._path}: {error}") from error
+
+
+def _identity(connection: sqlite3.Connection) -> str:
+    """Return what the ids of all messages begin with; make the tables that are not there."""
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+    if "messages" not in names:
+        for statement in _TABLES:
+            connection.execute(statement)
+    if "identity" not in names:
+        connection.execute(_IDENTITY)
+        identity = "" if "messages" in names else f"{uuid4().hex}."
+        connection.execute("INSERT INTO identity VALUES (?)", (identity,))
+    ((found,),) = connection.execute("SELECT identity FROM identity").fetchall()
+    return found

@@ -56,7 +56,8 @@ class ShareQueue(Queue):
         self._lock = threading.Lock()
         self._readings: set[Reading] = set()
         try:
-            schema = self._client.topic(topic).schema
+            found_topic = self._client.topic(topic)
+            schema = found_topic.schema
             index = schema.get_field_index(column)
             found: Any = None if index < 0 else schema.field(index).type
             if found != pa.string():
@@ -67,6 +68,8 @@ class ShareQueue(Queue):
         except BaseException:
             self._client.close()
             raise
+        self._topic_uuid = found_topic.uuid
+        """Offsets begin again in a topic that is made anew."""
         self._hold_seconds = float(str(config["lock_duration_ms"])) / 1_000
 
     def receive(
@@ -135,7 +138,7 @@ class ShareQueue(Queue):
         for offset, body in zip(delivery.offsets, bodies.to_pylist(), strict=True):
             # With the member: what one process takes, another acknowledges.
             receipt = json.dumps([delivery.partition, offset, delivery.lease, self._member])
-            message_id = json.dumps([delivery.partition, offset])
+            message_id = json.dumps([self._topic_uuid, delivery.partition, offset])
             found.append(
                 QueueMessage(message_id, receipt, body or "", delivery.delivery_count, deadline)
             )

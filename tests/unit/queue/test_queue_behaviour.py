@@ -2,6 +2,7 @@
 
 import json
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -67,9 +68,9 @@ class QueueUnderTest:
         self.pass_time((self.held or 1.0) + 0.5)
 
 
-def share_queue(endpoint: str) -> ShareQueue:
+def share_queue(endpoint: str, topic: str | None = None) -> ShareQueue:
     """A share group of a topic of its own."""
-    topic = f"q-{uuid4().hex}"
+    topic = topic or f"q-{uuid4().hex}"
     with wings_client.connect(endpoint) as client:
         client.create_topic(topic, {"body": "string", "extra": "int64"})
         config = {"lock_duration_ms": round(SHARE_HELD * 1_000), "start": "earliest"}
@@ -258,6 +259,52 @@ def test_a_sqlite_queue_is_kept_and_shared(tmp_path: Path) -> None:
     with pytest.raises(Unavailable):
         one.receive(1, LONG)
     other.close()
+
+
+def first_id(queue: Queue) -> str:
+    """Send a message and return its id."""
+    queue.send(["first"])
+    (message,) = queue.receive(1, LONG, wait_seconds=5)
+    return message.id
+
+
+def test_no_message_of_a_sqlite_queue_made_anew_is_taken_for_one_of_the_old(
+    tmp_path: Path,
+) -> None:
+    ids: set[str] = set()
+    for _ in range(2):
+        queue = SqliteQueue(tmp_path / "queue.sqlite")
+        ids.add(first_id(queue))
+        queue.close()
+        for path in list(tmp_path.iterdir()):
+            path.unlink()
+    assert len(ids) == 2
+
+
+def test_messages_of_an_older_sqlite_queue_keep_their_ids(tmp_path: Path) -> None:
+    path = tmp_path / "queue.sqlite"
+    SqliteQueue(path).close()
+    older = sqlite3.connect(path)
+    older.execute("DROP TABLE identity")
+    older.close()
+    for number in ("1", "2"):
+        queue = SqliteQueue(path)
+        assert first_id(queue) == number
+        queue.close()
+
+
+def test_no_message_of_a_topic_made_anew_is_taken_for_one_of_the_old(
+    server: "RunningServer",
+) -> None:
+    queue = share_queue(server.flight)
+    topic: str = vars(queue)["_topic"]
+    old = first_id(queue)
+    queue.close()
+    with wings_client.connect(server.flight) as client:
+        client.delete_topic(topic)
+    anew = share_queue(server.flight, topic)
+    assert first_id(anew) != old
+    anew.close()
 
 
 def test_what_is_no_queue_cannot_be_opened(tmp_path: Path) -> None:
