@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import psycopg
@@ -330,44 +330,61 @@ _PAUSED = """
 import os, signal, sys
 from fix_metadata import A, batch_of
 from wings_core.metadata.judge import Judge
-from wings_core.metadata.postgres import PostgresMetadata, connections
+from wings_core.metadata.postgres import PostgresMetadata, commit, connections
 from wings_core.names import DEFAULT_NAMESPACE
 
+def pause_once_in(owner, name):
+    work = getattr(owner, name)
+
+    def paused(*arguments):
+        setattr(owner, name, work)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return work(*arguments)
+
+    setattr(owner, name, paused)
+
 connections.IDLE_IN_TRANSACTION_SECONDS_MAX = 1
-judge = Judge.judge
-
-def paused(*arguments):
-    Judge.judge = judge
-    os.kill(os.getpid(), signal.SIGSTOP)  # With all locks of the commit, and none of its writes.
-    return judge(*arguments)
-
-Judge.judge = paused
 with PostgresMetadata(sys.argv[1], schema=sys.argv[2]) as metadata:
     topic = metadata.admin.get_topic(DEFAULT_NAMESPACE.topic("orders"))
-    metadata.registry.commit([batch_of(topic, {A: 1})])
+    # With all locks of a commit: before its first write was sent, and before its last was.
+    for owner, name in ((Judge, "judge"), (commit, "write_stages")):
+        pause_once_in(owner, name)
+        metadata.registry.commit([batch_of(topic, {A: 1})])
 """
 
 
 def test_a_node_that_is_paused_in_a_commit_keeps_its_locks_for_so_long_and_commits_again(
     postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def wait_until_it_is_paused() -> None:
+        seen = os.waitid(os.P_PID, node.pid, os.WSTOPPED | os.WEXITED)
+        assert seen is not None
+        assert seen.si_code == os.CLD_STOPPED
+
     monkeypatch.setattr(connections, "LOCK_SECONDS_MAX", 8)
-    with PostgresMetadata(postgres.url, schema=schema, retry_seconds=0) as metadata:
-        topic = metadata.admin.create_topic(NAME, SCHEMA, "key")
-        with subprocess.Popen(
-            [sys.executable, "-c", _PAUSED, postgres.url, schema],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        ) as node:
-            try:
-                seen = os.waitid(os.P_PID, node.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-                assert seen is not None
-                assert seen.si_code == os.CLD_STOPPED
-                metadata.registry.commit([batch_of(topic, {A: 2})])
-                node.send_signal(signal.SIGCONT)
-                assert node.wait(LONG) == 0
-            finally:
-                node.kill()
-        assert offsets_of(metadata.registry, topic, A) == [(0, 1), (2, 2)]
+    with ExitStack() as stack:
+        lasting = stack.enter_context(
+            PostgresMetadata(postgres.url, schema=schema, retry_seconds=0)
+        )
+        topic = lasting.admin.create_topic(NAME, SCHEMA, "key")
+        node = stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-c", _PAUSED, postgres.url, schema],
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            )
+        )
+        stack.callback(node.kill)
+        wait_until_it_is_paused()
+        lasting.registry.commit([batch_of(topic, {A: 2})])  # The server ends the other in time.
+        node.send_signal(signal.SIGCONT)
+        wait_until_it_is_paused()
+        monkeypatch.setattr(connections, "LOCK_SECONDS_MAX", 1)
+        monkeypatch.setattr(connections, "IDLE_IN_TRANSACTION_SECONDS_MAX", 0.5)
+        hasty = stack.enter_context(PostgresMetadata(postgres.url, schema=schema))
+        hasty.registry.commit([batch_of(topic, {A: 2})])  # Who waits for its lock ends it.
+        node.send_signal(signal.SIGCONT)
+        assert node.wait(LONG) == 0
+        assert offsets_of(hasty.registry, topic, A) == [(0, 1), (2, 2), (3, 4), (5, 5)]
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from wings_core.errors import Internal, Unavailable, WingsError
+from wings_core.metadata.postgres import connections
 from wings_core.metadata.postgres.connections import Connection, Connections
 from wings_core.metadata.postgres.faults import Retry, discard, passing, translated
 from wings_core.metadata.postgres.notices import Notice, encode_notice
@@ -40,6 +41,18 @@ PAUSE_SECONDS_MAX = 1.0
 
 UNKNOWN_MAX = 1_000
 """Transactions remembered whose outcome was given up."""
+
+_END_SILENT = """
+SELECT pg_terminate_backend(activity.pid) FROM pg_stat_activity AS activity
+WHERE activity.datname = current_database() AND activity.usename = current_user
+AND activity.state = 'active' AND activity.wait_event = 'ClientRead'
+AND activity.query_start < clock_timestamp() - make_interval(secs => %s)
+AND EXISTS (
+    SELECT FROM pg_locks JOIN pg_class ON pg_class.oid = pg_locks.relation
+    WHERE pg_locks.pid = activity.pid AND pg_class.relnamespace = current_schema()::regnamespace
+)
+"""
+"""Ends transactions on these tables whose next statement has not come for so many seconds."""
 
 T = TypeVar("T")
 
@@ -121,6 +134,7 @@ class Database:
                 if not attempt.in_doubt:
                     if last or not passing(error):
                         raise translated(error) from error
+                    self._end_silent(error)
                     continue
                 _logger.warning("the answer to a commit of metadata was lost: %s", error)
                 if not self._took_effect(attempt):
@@ -144,6 +158,24 @@ class Database:
     def closing(self) -> threading.Event:
         """Set when nothing is to be tried again."""
         return self._closing
+
+    def _end_silent(self, error: Exception) -> None:
+        """End the transactions of nodes that are paused or gone, where a lock was not had in time.
+
+        The server does so by itself, but not while a node sends one write after another.
+        """
+        if not isinstance(error, psycopg.errors.LockNotAvailable):
+            return
+        try:
+            with self._connections.lent() as connection:
+                ended = connection.execute(
+                    _END_SILENT, (connections.IDLE_IN_TRANSACTION_SECONDS_MAX,)
+                ).fetchall()
+        except (psycopg.Error, Unavailable) as failure:
+            _logger.warning("no transaction of a silent node could be ended: %s", failure)
+            return
+        if ended:
+            _logger.warning("%s transactions of silent nodes were ended", len(ended))
 
     def _took_effect(self, attempt: "_Attempt[Any]") -> bool:
         """Find out what became of an attempt; where that is given up, those who wait look."""

@@ -3,7 +3,8 @@
 **Each exchange ends with a Sync.** psycopg's pipeline mode asks for results by a Flush. To the
 server the transaction is then busy until the next Sync, so that no time-out ends it while a node is
 paused or gone, and its locks stay. After a Sync it is idle in a transaction, which the server
-bounds. A transaction that was begun by BEGIN goes on over any number of them.
+bounds. A transaction that was begun by BEGIN goes on over any number of them. While an exchange is
+being sent no such bound counts; see `Database._end_silent`.
 
 **A Sync also ends the skipping of what follows an error.** The transaction is aborted then, so what
 comes after fails by itself, the row in `outcomes` too. No exchange may end between that row and
