@@ -33,10 +33,13 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-def parse_timestamp(text: str) -> int:
+def parse_timestamp(text: str, *, up: bool = False) -> int:
     """Parse an RFC 3339 time with a zone into microseconds since the epoch.
 
-    Digits beyond microseconds are cut off.
+    Args:
+        text: May have any number of digits of fraction.
+        up: Digits beyond microseconds make it the next one, so that nothing before the time is at
+            or after the result. Else they are cut off.
 
     Raises:
         InvalidArgument: Not RFC 3339, or without a zone.
@@ -49,7 +52,8 @@ def parse_timestamp(text: str) -> int:
             moment = datetime.fromisoformat(f"{match[1]}T{match[2]}.{fraction}{zone}")
             timestamp = (moment - _EPOCH) // _MICROSECOND
             if TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
-                return timestamp
+                cut = (match[3] or "")[7:].strip("0")
+                return min(timestamp + 1, TIMESTAMP_MAX) if up and cut else timestamp
         except (ValueError, OverflowError):
             pass
     raise InvalidArgument(

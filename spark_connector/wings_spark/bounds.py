@@ -150,7 +150,7 @@ def _position(name: str, value: object) -> Position:
     if isinstance(value, dict):
         timestamp = cast("dict[str, object]", value).get("timestamp")
         if isinstance(timestamp, str):
-            return AtTime(parse_timestamp(timestamp))
+            return AtTime(parse_timestamp(timestamp, up=True))
     raise InvalidArgument(
         f'{name!r:.80}: must be an offset, "earliest", "latest" or '
         f'{{"timestamp": a time}}; got {shown(value)}'

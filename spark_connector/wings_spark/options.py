@@ -22,7 +22,6 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from wings_core.contracts.info import SPLITS_MAX
 from wings_core.contracts.messages import INT64_MAX, problem_of, sentence, shortened, shown
 from wings_core.contracts.tickets import Columns
 from wings_core.errors import InvalidArgument, WingsError
@@ -37,6 +36,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?", re.ASCII)
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+
+PARTITIONS_MAX = 10_000
+"""Tasks that a query may be cut into: Spark's driver keeps track of each."""
 
 _BATCH_ONLY = ("ending_offsets", "ending_timestamp")
 _STREAM_ONLY = ("max_offsets_per_trigger", "min_offsets_per_trigger", "max_trigger_delay")
@@ -68,7 +70,7 @@ def _timestamp(text: object) -> object:
     try:
         if re.fullmatch(r"-?\d{1,15}", found, re.ASCII):
             return parse_timestamp((_EPOCH + timedelta(milliseconds=int(found))).isoformat())
-        return parse_timestamp(found)
+        return parse_timestamp(found, up=True)
     except (WingsError, OverflowError) as error:
         raise problem_of(
             f"must be milliseconds since the epoch or RFC 3339 with a zone; got {shown(text)}"
@@ -156,7 +158,7 @@ class ReadOptions(Options):
     columns: Names | None = None
     filter: Annotated[str, Field(min_length=1)] | None = None
     include_system_columns: bool = False
-    min_partitions: Annotated[int, Field(ge=1, le=SPLITS_MAX)] | None = None
+    min_partitions: Annotated[int, Field(ge=1, le=PARTITIONS_MAX)] | None = None
     fail_on_data_loss: bool = True
     starting_offsets: Bounds | None = None
     starting_timestamp: Time | None = None

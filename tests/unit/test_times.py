@@ -66,6 +66,22 @@ def test_every_form_of_rfc_3339_is_read(text: str, timestamp: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "timestamp"),
+    [
+        ("1970-01-01T00:00:00.123456Z", 123_456),
+        ("1970-01-01T00:00:00.123456000Z", 123_456),
+        ("1970-01-01T00:00:00.1234560001Z", 123_457),
+        ("1969-12-31T23:59:59.999999999Z", 0),
+        ("9999-12-31T23:59:59.9999999Z", TIMESTAMP_MAX),
+    ],
+)
+def test_a_time_between_two_microseconds_may_be_read_as_the_later(
+    text: str, timestamp: int
+) -> None:
+    assert parse_timestamp(text, up=True) == timestamp
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",

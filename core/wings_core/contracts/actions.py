@@ -148,8 +148,8 @@ class OffsetForTimestamp(ActionBody):
 
     @property
     def timestamp_us(self) -> int:
-        """In microseconds since the epoch."""
-        return parse_timestamp(self.timestamp)
+        """In microseconds since the epoch; no message before the time is at or after it."""
+        return parse_timestamp(self.timestamp, up=True)
 
 
 class OffsetEntry(Message):

@@ -6,13 +6,10 @@ from typing import Annotated, Self
 import pyarrow as pa
 from pydantic import Field, JsonValue, model_validator
 
-from wings_core.contracts.messages import Message, OffsetNumber, to_bytes
+from wings_core.contracts.messages import INT64_MAX, Message, OffsetNumber, to_bytes
 from wings_core.contracts.put import topic_of_path
 from wings_core.contracts.tickets import Columns, Offset, check_range
 from wings_core.errors import InvalidArgument
-
-SPLITS_MAX = 10_000
-"""The most ranges that a partition may be cut into."""
 
 
 class InfoCommand(Message):
@@ -23,7 +20,7 @@ class InfoCommand(Message):
     """None: every partition."""
     offset: Offset = "earliest"
     end_offset: OffsetNumber | None = None
-    splits: Annotated[int, Field(ge=1, le=SPLITS_MAX)] = 1
+    splits: Annotated[int, Field(ge=1, le=INT64_MAX)] = 1
     """Cut each partition into min(splits, rows) near-equal ranges."""
     columns: Columns | None = None
     filter: str | None = None

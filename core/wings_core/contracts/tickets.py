@@ -53,8 +53,8 @@ class TimestampOffset(Message):
 
     @property
     def timestamp_us(self) -> int:
-        """In microseconds since the epoch."""
-        return parse_timestamp(self.timestamp)
+        """In microseconds since the epoch; no message before the time is at or after it."""
+        return parse_timestamp(self.timestamp, up=True)
 
 
 def _one_sentence(value: object, handler: ValidatorFunctionWrapHandler) -> object:

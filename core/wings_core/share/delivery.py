@@ -1,5 +1,6 @@
 """Delivery: the rows of leased ranges, shaped as members get them."""
 
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -103,11 +104,23 @@ def _shaped(
     rows: pa.RecordBatch = batches[0] if len(batches) == 1 else arrow.concat_batches(batches)
     count = rows.num_rows
     system = [
-        arrow.repeat(pa.scalar(str(leased.partition), PARTITION_FIELD.type), count),
-        arrow.repeat(pa.scalar(leased.delivery_count, DELIVERY_COUNT_FIELD.type), count),
-        arrow.repeat(pa.scalar(leased.lease, LEASE_FIELD.type), count),
+        arrow.repeat(_text(leased.partition), count),
+        arrow.repeat(_integer(leased.delivery_count), count),
+        arrow.repeat(_text(leased.lease), count),
     ]
     return pa.RecordBatch.from_arrays([*rows.columns, *system], schema=schema)
+
+
+def _text(value: str) -> "pa.Scalar[Any]":
+    # Not by `pa.scalar`: at its first use pyarrow imports pandas, where that is installed.
+    stored = value.encode()
+    buffers = [None, pa.py_buffer(struct.pack("=ii", 0, len(stored))), pa.py_buffer(stored)]
+    return pa.Array.from_buffers(pa.string(), 1, buffers)[0]
+
+
+def _integer(value: int) -> "pa.Scalar[Any]":
+    buffers = [None, pa.py_buffer(struct.pack("=i", value))]
+    return pa.Array.from_buffers(pa.int32(), 1, buffers)[0]
 
 
 def _first_offset(batch: pa.RecordBatch) -> int:

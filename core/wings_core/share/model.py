@@ -24,6 +24,7 @@ from wings_core.errors import InvalidArgument, WingsError
 from wings_core.model import Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
+from wings_core.times import format_timestamp
 
 AcquireMode = Literal["record_limit", "batch_optimized"]
 AcknowledgeType = Literal["accept", "release", "reject", "renew"]
@@ -35,9 +36,13 @@ _MEMBER_TAG_BYTES = 6
 
 
 def _start(value: object, handler: ValidatorFunctionWrapHandler) -> object:
-    """Say in one sentence what is wrong, where pydantic would tell of each alternative."""
+    """Say in one sentence what is wrong, where pydantic would tell of each alternative.
+
+    A time is kept in the form of all that is told, whatever its zone was.
+    """
     if isinstance(value, dict):
-        return TimestampOffset.model_validate(value)
+        moment = TimestampOffset.model_validate(value).timestamp_us
+        return TimestampOffset(timestamp=format_timestamp(moment))
     try:
         return handler(value)
     except ValidationError:

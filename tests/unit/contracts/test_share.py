@@ -27,7 +27,7 @@ GOOD: dict[str, list[Any]] = {
     "lock_duration_ms": [1_000, 30_000, 43_200_000],
     "delivery_limit": [1, 5, 100],
     "in_flight_max": [1, 2_000, 1_000_000],
-    "start": ["latest", "earliest", {"timestamp": "2026-11-20T12:00:00Z"}],
+    "start": ["latest", "earliest", {"timestamp": "2026-11-20T12:00:00.000000Z"}],
     "dlq_topic": [None, "dead", "tenants/t/namespaces/n/topics/dead"],
     "dlq_copy_payload": [True, False],
     "acquire_mode": ["record_limit", "batch_optimized"],
@@ -52,6 +52,12 @@ def create(config: object) -> CreateGroup:
 def acknowledge(*acks: object) -> Acknowledge:
     body = {"group": "g", "topic": "t", "member": "m", "acks": list(acks)}
     return Acknowledge.parse_body(json.dumps(body).encode())
+
+
+def test_the_time_of_a_start_is_told_in_utc() -> None:
+    start = {"timestamp": "2020-01-01T02:00:00+02:00"}
+    found = create({"start": start}).config.model_dump(mode="json")["start"]
+    assert found == {"timestamp": "2020-01-01T00:00:00.000000Z"}
 
 
 @pytest.mark.parametrize(

@@ -505,7 +505,10 @@ def test_a_lease_that_never_was_one_and_a_range_that_is_none_are_told_apart(
     share.metadata.push(share.topic, 2)
     group = share.group()
     (leased,) = share.acquire(group)
-    wrong: list[dict[str, Any]] = [{"lease": "nonsense"}, {"first": 3, "last": 1}, {"first": -1}]
+    for lease in ("", "nonsense", "a.1.b"):
+        refused = share.settle(group, leased, "accept", lease=lease)
+        assert isinstance(refused, InvalidRecordState)
+    wrong: list[dict[str, Any]] = [{"first": 3, "last": 1}, {"first": -1}]
     for facts in wrong:
         assert isinstance(share.settle(group, leased, "accept", **facts), InvalidArgument)
 

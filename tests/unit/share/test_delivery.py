@@ -1,8 +1,11 @@
 """Delivery: what becomes of leased rows that are gone, or cannot be read."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
+import pytest
 
 from wings_core.errors import OffsetOutOfRange, StorageCorrupt
 from wings_core.limits import Limits
@@ -36,6 +39,32 @@ def delivered(read: Callable[[int], Sequence[pa.RecordBatch]]) -> list[Delivery 
         return list(deliveries(records, TOPIC, LEASED, Limits()))
     finally:
         records.close()
+
+
+def test_the_first_delivery_of_a_process_does_not_wait_for_pandas() -> None:
+    pytest.importorskip("pandas")
+    # In a process of its own, as pyarrow imports pandas for much that tests do.
+    script = """
+import sys
+import pyarrow as pa
+from wings_core.model import Topic, TopicConfig
+from wings_core.names import TopicName
+from wings_core.partitions import UNPARTITIONED
+from wings_core.share.delivery import delivery_schema, _shaped
+from wings_core.share.model import LeasedRange
+
+topic = Topic(TopicName.parse("t"), "u", pa.schema([]), None, TopicConfig(), 0)
+schema = delivery_schema(topic)
+columns = [pa.nulls(3, pa.int64()), pa.nulls(3, pa.timestamp("us", "UTC"))]
+rows = pa.RecordBatch.from_arrays(columns, schema=schema.remove(4).remove(3).remove(2))
+leased = LeasedRange(UNPARTITIONED, 3, 5, "c.1.m", 7, 30_000)
+shaped = _shaped([rows], leased, schema)
+assert "pandas" not in sys.modules
+assert shaped.select([2, 3, 4]).to_pylist() == [
+    {"__partition": "null", "__delivery_count": 7, "__lease": "c.1.m"}
+] * 3
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 def row(offset: int) -> pa.RecordBatch:
