@@ -18,11 +18,20 @@ class Lru(Generic[K, V]):
         weight_max: Most weight kept: of entries, unless they are put with weights of their own.
             The entry used last is kept whatever it weighs.
         on_forget: Called with each key that is forgotten for another, not under the lock.
+        group_of: The group of a key, for `discard_group`.
     """
 
-    def __init__(self, weight_max: int, on_forget: Callable[[K], None] | None = None) -> None:
+    def __init__(
+        self,
+        weight_max: int,
+        on_forget: Callable[[K], None] | None = None,
+        group_of: Callable[[K], Hashable] | None = None,
+    ) -> None:
         self._weight_max = weight_max
         self._on_forget = on_forget
+        self._group_of = group_of
+        self._groups: dict[Hashable, set[K]] = {}
+        """The keys of each group; empty where none are told of."""
         self._weight = 0
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._lock = threading.Lock()
@@ -43,10 +52,13 @@ class Lru(Generic[K, V]):
             replaced = self._pop(key)
             self._entries[key] = (value, weight)
             self._weight += weight
+            if self._group_of is not None:
+                self._groups.setdefault(self._group_of(key), set()).add(key)
             while self._weight > self._weight_max and len(self._entries) > 1:
-                oldest, (old, old_weight) = self._entries.popitem(last=False)
-                self._weight -= old_weight
-                forgotten.append((oldest, old))
+                oldest = next(iter(self._entries))
+                popped = self._pop(oldest)
+                assert popped is not None
+                forgotten.append((oldest, popped[0]))
         # Both may be costly to take down (a file's map): not under the lock.
         del replaced
         for oldest, _ in forgotten:
@@ -59,16 +71,25 @@ class Lru(Generic[K, V]):
             discarded = self._pop(key)
         return discarded is not None
 
-    def discard_where(self, condition: Callable[[K], bool]) -> None:
-        """Forget the keys of which a condition holds; looks at all of them."""
+    def discard_group(self, group: Hashable) -> None:
+        """Forget the keys of a group; looks at no others."""
         with self._lock:
-            discarded = [self._pop(key) for key in list(self._entries) if condition(key)]
+            discarded = [self._pop(key) for key in list(self._groups.get(group, ()))]
         del discarded
+
+    def discard_where(self, condition: Callable[[K], bool]) -> list[K]:
+        """Forget the keys of which a condition holds, and return them; looks at all of them."""
+        with self._lock:
+            keys = [key for key in self._entries if condition(key)]
+            discarded = [self._pop(key) for key in keys]
+        del discarded
+        return keys
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             entries, self._entries = self._entries, OrderedDict()
+            self._groups.clear()
             self._weight = 0
         entries.clear()
 
@@ -84,6 +105,13 @@ class Lru(Generic[K, V]):
     def _pop(self, key: K) -> tuple[V, int] | None:
         """Take an entry out; with the lock held."""
         popped = self._entries.pop(key, None)
-        if popped is not None:
-            self._weight -= popped[1]
+        if popped is None:
+            return None
+        self._weight -= popped[1]
+        if self._group_of is not None:
+            group = self._group_of(key)
+            keys = self._groups[group]
+            keys.discard(key)
+            if not keys:
+                del self._groups[group]
         return popped

@@ -37,14 +37,15 @@ class SegmentMaps:
     Args:
         directory: Where the segments are.
         maps_max: Most maps kept open. Each takes a file descriptor.
-        on_forget: Called with a segment whose map is closed for another's, once nobody has rows
-            of it any more.
+        on_forget: Called with a segment after its map was let go of, be it for a longer one, so
+            that rows which are kept let go of it too; not by `clear`.
     """
 
     def __init__(
         self, directory: Path, maps_max: int, on_forget: Callable[[str], None] | None = None
     ) -> None:
         self._directory = directory
+        self._on_forget = on_forget
         self._maps: Lru[str, _Map] = Lru(maps_max, on_forget)
 
     def page(self, address: PageAddress) -> pa.Buffer:
@@ -96,10 +97,17 @@ class SegmentMaps:
     def discard(self, folio: str) -> None:
         """Forget a segment's map; rows handed out keep it."""
         self._maps.discard(folio)
+        self._forgotten(folio)
 
     def discard_where(self, condition: Callable[[str], bool]) -> None:
         """Forget the maps of some segments."""
-        self._maps.discard_where(condition)
+        for folio in self._maps.discard_where(condition):
+            self._forgotten(folio)
+
+    def holds(self, folio: str, segment: pa.Buffer) -> bool:
+        """Tell whether what `check` returned is still the segment's map."""
+        found = self._maps.get(folio)
+        return found is not None and found.buffer is segment
 
     def clear(self) -> None:
         """Forget all maps; rows handed out keep theirs."""
@@ -124,4 +132,9 @@ class SegmentMaps:
             os.close(descriptor)
         opened = _Map(file, pa.py_buffer(file))
         self._maps.put(folio, opened)
+        self._forgotten(folio)
         return opened
+
+    def _forgotten(self, folio: str) -> None:
+        if self._on_forget is not None:
+            self._on_forget(folio)

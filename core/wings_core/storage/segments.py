@@ -101,7 +101,10 @@ class SegmentStore:
         self._files = files or SystemFiles()
         self._maps = SegmentMaps(directory, open_segments_max, self._forget)
         self._verified: Lru[_PageKey, int] = Lru(VERIFIED_PAGES_MAX)
-        self._decoded: Lru[_PageKey, _Decoded] = Lru(DECODED_BUFFERS_MAX)
+        self._decoded: Lru[_PageKey, _Decoded] = Lru(
+            DECODED_BUFFERS_MAX, group_of=lambda key: key[0]
+        )
+        """Of maps that are kept, and of no others: rows hold their map, and its descriptor."""
         self._active: _Segment | None = None
         self._writing: str | None = None
 
@@ -180,11 +183,14 @@ class SegmentStore:
         rows = read_page(page, topic_uuid, schema)
         decoded = _Decoded(rows, address.length, topic_uuid, schema, verified)
         self._decoded.put(key, decoded, buffers_of(topic_uuid, schema))
+        if not self._maps.holds(address.folio, segment):
+            # The segment was deleted meanwhile, or mapped anew.
+            self._decoded.discard(key)
         return decoded
 
     def _forget(self, folio: str) -> None:
         """Let go of the rows of a segment, which keep its map open."""
-        self._decoded.discard_where(lambda key: key[0] == folio)
+        self._decoded.discard_group(folio)
 
     def folios(self) -> set[str]:
         """See `FolioStore.folios`.
@@ -236,7 +242,6 @@ class SegmentStore:
             raise _error_of("delete", folio, error) from error
         finally:
             self._maps.discard(folio)
-            self._forget(folio)
 
     def close(self) -> None:
         """See `FolioStore.close`."""

@@ -69,3 +69,20 @@ def test_all_keys_of_which_a_condition_holds_are_discarded() -> None:
     for key in range(20, 25):
         lru.put(key, "x")
     assert len(lru) == 10
+
+
+def test_a_group_is_discarded_and_no_other_key() -> None:
+    lru: Lru[tuple[str, int], int] = Lru(5, group_of=lambda key: key[0])
+    for number in range(3):
+        lru.put(("a", number), number)
+        lru.put(("b", number), number)  # The last pushes out the first of "a".
+    lru.put(("a", 1), 7)
+    lru.discard_group("a")
+    lru.discard_group("never there")
+    assert [lru.get(("b", number)) for number in range(3)] == [0, 1, 2]
+    assert len(lru) == lru.weight == 3
+    lru.put(("a", 1), 8)
+    assert lru.get(("a", 1)) == 8
+    lru.clear()
+    lru.discard_group("a")
+    assert len(lru) == 0

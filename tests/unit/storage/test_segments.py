@@ -6,17 +6,18 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 from wings_core.errors import Internal, ResourceExhausted, StorageCorrupt
 from wings_core.model import PageAddress
+from wings_core.storage import segments
 from wings_core.storage.files import BUFFERS_MAX
 from wings_core.storage.interfaces import EncodedPage
 from wings_core.storage.mapping import SEGMENT_NAME
-from wings_core.storage.page import PAGE_ALIGNMENT, encode_page
+from wings_core.storage.page import PAGE_ALIGNMENT, encode_page, verify_page
 from wings_core.storage.segments import SegmentStore
 
 if TYPE_CHECKING:
@@ -36,6 +37,11 @@ def _batch(first: int, rows: int = 3) -> pa.RecordBatch:
 
 def _page(first: int, rows: int = 3) -> EncodedPage:
     return encode_page(_batch(first, rows), TOPIC)
+
+
+def _descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
 def _read(store: SegmentStore, address: PageAddress) -> pa.RecordBatch:
@@ -353,12 +359,69 @@ def test_a_page_read_again_is_not_decoded_again(make_store: MakeStore) -> None:
 def test_a_deleted_segment_is_not_held_open_by_rows_read_before(make_store: MakeStore) -> None:
     store = make_store(segment_bytes_max=1)
     addresses = [store.write([_page(number)])[0] for number in range(3)]
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = _descriptors()
     for address in addresses[:2]:
         assert _read(store, address).num_rows == 3
         store.delete(address.folio)
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= before - 2  # noqa: PTH208
+    assert _descriptors() <= before - 2
+
+
+def test_a_segment_that_another_process_writes_to_takes_one_descriptor_however_it_grows(
+    make_store: MakeStore,
+) -> None:
+    writer, reader = make_store(), make_store()
+    (address,) = writer.write([_page(0)])
+    assert _read(reader, address) == _batch(0)
+    before = _descriptors()
+    for number in range(1, 20):
+        (address,) = writer.write([_page(number)])
+        assert _read(reader, address) == _batch(number)
+    assert _descriptors() == before
+
+
+def test_the_active_segment_takes_one_descriptor_after_its_map_was_given_up(
+    make_store: MakeStore,
+) -> None:
+    store = make_store(segment_bytes_max=20 * _page(0).length, open_segments_max=1)
+    (old,) = store.write([_page(0, rows=1_000)])
+    store.write([_page(0)])
+    assert _read(store, old) == _batch(0, rows=1_000)
+    before = _descriptors()
+    for number in range(1, 10):
+        (address,) = store.write([_page(number)])
+        assert _read(store, address) == _batch(number)
+    assert _descriptors() == before
+
+
+def test_a_segment_that_another_process_deleted_is_not_held_open_once_folios_are_listed(
+    make_store: MakeStore,
+) -> None:
+    writer, reader = make_store(), make_store()
+    (address,) = writer.write([_page(0)])
+    writer.close()
+    before = _descriptors()
+    assert _read(reader, address) == _batch(0)
+    assert _descriptors() == before + 1
+    writer.delete(address.folio)
+    assert reader.folios() == set()
+    assert _descriptors() == before
+
+
+def test_a_segment_deleted_while_a_page_is_verified_is_not_held_open(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store()
+    (address,) = store.write([_page(0)])
+    store.close()
+    before = _descriptors()
+
+    def verify_and_delete(*arguments: Any) -> None:
+        verify_page(*arguments)
+        store.delete(address.folio)
+
+    monkeypatch.setattr(segments, "verify_page", verify_and_delete)
+    assert _read(store, address) == _batch(0)
+    assert _descriptors() == before
 
 
 @pytest.mark.parametrize("closed", [False, True])
@@ -418,11 +481,11 @@ def test_maps_and_descriptors_stay_within_their_bound(make_store: MakeStore) -> 
     store = make_store(segment_bytes_max=1, open_segments_max=3)
     addresses = [store.write([_page(number)])[0] for number in range(30)]
     store.close()
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = _descriptors()
     for _ in range(2):
         for number, address in enumerate(addresses):
             assert _read(store, address) == _batch(number)
-    assert len(os.listdir("/proc/self/fd")) <= before + 3  # noqa: PTH208
+    assert _descriptors() <= before + 3
 
 
 def test_threads_read_all_pages_while_the_segments_grow(make_store: MakeStore) -> None:
