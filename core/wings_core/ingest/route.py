@@ -21,7 +21,7 @@ def route(
     Args:
         topic: The topic; without a key, all rows belong to its one partition.
         batch: Checked against the topic's schema.
-        partitions_max: Most partitions allowed.
+        partitions_max: Most partitions allowed, one at least.
 
     Returns:
         A batch, not empty, for each partition; none for an empty batch.
@@ -35,15 +35,17 @@ def route(
     if topic.partition_key is None:
         return [(UNPARTITIONED, batch)]
     encoded = _encode_key(topic, batch)
+    # Counted before they are looked at: each costs far more than its row.
+    partitions = len(encoded.dictionary)
+    if partitions > partitions_max:
+        raise BatchTooLarge(
+            f"the batch touches {partitions} partitions, the limit is {partitions_max}",
+            partitions=partitions,
+            partitions_max=partitions_max,
+        )
     keys = [partition_of_scalar(value) for value in encoded.dictionary]
     if len(keys) == 1:
         return [(keys[0], batch)]
-    if len(keys) > partitions_max:
-        raise BatchTooLarge(
-            f"the batch touches {len(keys)} partitions, the limit is {partitions_max}",
-            partitions=len(keys),
-            partitions_max=partitions_max,
-        )
     # The sort is stable, so rows of one partition keep their order, and dictionary codes count up
     # by first appearance, so partitions do too.
     codes = encoded.indices

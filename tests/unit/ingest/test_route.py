@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wings_core.errors import BatchTooLarge, InvalidArgument, PartitionRequired
+from wings_core.ingest import route as routing
 from wings_core.ingest.route import check_single_partition, route
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import TopicName
-from wings_core.partitions import Partition
+from wings_core.partitions import Partition, partition_of_scalar
 
 
 def topic(key: pa.DataType | None) -> Topic:
@@ -82,6 +83,22 @@ def test_a_null_key_is_refused_and_its_row_named() -> None:
 def test_too_many_partitions_are_refused() -> None:
     with pytest.raises(BatchTooLarge, match="touches 3 partitions, the limit is 2"):
         route(topic(pa.int32()), batch([1, 2, 3], pa.int32()), 2)
+
+
+def test_too_many_partitions_are_refused_before_their_keys_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at: list[object] = []
+
+    def look_at(key: "pa.Scalar[Any]") -> Partition:
+        looked_at.append(key)
+        return partition_of_scalar(key)
+
+    monkeypatch.setattr(routing, "partition_of_scalar", look_at)
+    with pytest.raises(BatchTooLarge) as caught:
+        route(topic(pa.int32()), batch(list(range(1_000)), pa.int32()), 999)
+    assert (caught.value.partitions, caught.value.partitions_max) == (1_000, 999)
+    assert looked_at == []
 
 
 def test_a_row_of_another_partition_than_the_one_named_is_refused() -> None:
