@@ -206,7 +206,7 @@ class Judge:
         partitions: Those looked at, by topic id and partition.
         producers: Those looked at, by topic id and producer id.
         pages: Of the accepted batches that are visible, in order.
-        stages: Those looked at, by id.
+        stages: Those added to, by id.
 
     Args:
         stored: What is stored.
@@ -270,12 +270,13 @@ class Judge:
         draft = self.stages.get(entry.stage)
         if draft is None:
             draft = self._stored.stage(entry.stage) or StageDraft(entry.stage, topic_id)
-            self.stages[entry.stage] = draft
         check_entry(draft, entry)
         self._check_partitions(batch)
         self._check_timestamp(batch.timestamp)
         check_pages(draft.pages + len(batch.pages), entry.stage)
-        # Nothing can refuse the batch from here on.
+        # Nothing can refuse the batch from here on. One that was refused begins no stage: the next
+        # may be another topic's.
+        self.stages[entry.stage] = draft
         draft.writing = entry.writing
         return draft.append(batch.pages, batch.timestamp)
 

@@ -147,6 +147,26 @@ def test_two_streams_of_one_flush_cannot_begin_the_same_stage(
     assert isinstance(rejection_of(results[1]), AlreadyExists)
 
 
+def test_a_stage_that_a_refused_batch_would_have_begun_is_of_the_topic_whose_batch_begins_it(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic, other = metadata.create_topic(), metadata.create_topic()
+    first, second = (StageEntry("s", name, first=True) for name in ("x", "y"))
+    late = NOON + HOUR + SECOND
+    results = metadata.registry.commit(
+        [
+            batch_of(topic, {UNPARTITIONED: 1}, stream=1, stage=first, timestamp=late),
+            batch_of(other, {UNPARTITIONED: 2}, stream=2, stage=second),
+        ]
+    )
+    assert isinstance(rejection_of(results[0]), InvalidArgument)
+    assert results[1] == Staged("s", 2, 100)
+    assert metadata.stages.of_topic(topic.uuid) == []
+    assert metadata.stages.publish("w", 0, ["s"]).committed == (
+        range_of(other, UNPARTITIONED, 0, 1),
+    )
+
+
 @pytest.mark.parametrize("ending", ["publish", "abort", "sweep"])
 def test_a_stream_whose_stage_is_gone_cannot_begin_it_anew_halfway(
     metadata: MetadataUnderTest, ending: str
