@@ -1,19 +1,18 @@
 """ShareConsumer: a member of a share group, which holds what it works at until it settles it."""
 
 import threading
-import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
 from wings_client._errors import is_passing
 from wings_client._retry import Backoff
 from wings_client._share import AckType, acknowledge, acquire
-from wings_client._share_model import Delivery, OffsetRange, Rows, common, merged, without
+from wings_client._share_held import RENEWALS_PER_LOCK, Held
+from wings_client._share_model import Delivery, OffsetRange, Rows
 from wings_client._stream import Reading, StreamCancelled
 from wings_client._threads import start_thread
 from wings_client._transport import Transport
@@ -25,23 +24,11 @@ from wings_core.times import Deadline
 POLL_SECONDS = 20.0
 """How long one long poll waits; then another begins."""
 
-RENEWALS_PER_LOCK = 3
-"""How often a delivery is renewed in the time that it is held."""
-
 PAUSE_SECONDS_MIN = 0.05
 """Between two rounds of renewals, at least."""
 
-
-@dataclass(slots=True)
-class _Held:
-    """What is left of a delivery that was not settled yet."""
-
-    delivery: Delivery
-    left: list[OffsetRange]
-    came_at: float
-    """On the monotonic clock."""
-    due: Deadline
-    """When it is to be renewed."""
+SETTLE_WAIT_SECONDS = 1.0
+"""How long settling waits for a renewal of the same delivery at most, and a third of its lock."""
 
 
 class ShareEngine:
@@ -69,8 +56,9 @@ class ShareEngine:
         # finalizer may call `abandon` on a thread that holds it.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
+        self._renewal_ended = threading.Condition(self._lock)
         self._ready: deque[Delivery] = deque()
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, Held] = {}
         self._reading: Reading | None = None
         self._renewing = False
         self._closed = False
@@ -137,19 +125,18 @@ class ShareEngine:
             )
             for first, last in ranges
         ]
-        errors = self._acknowledge(entries, repeatable=kind == "renew")
-        failed = next((error for error in errors if error is not None), None)
-        if failed is not None:
-            if isinstance(failed, InvalidRecordState):
-                self._forget(delivery, ranges)
-            raise failed
         if kind == "renew":
+            _raise_first(self._acknowledge(entries, repeatable=True))
             self._renewed(delivery)
-        else:
-            self._forget(delivery, ranges)
+            return
+        with self._settling(delivery, ranges):
+            _raise_first(self._acknowledge(entries))
 
-    def abandon(self) -> list[AcknowledgementEntry]:
-        """End the wait and the renewals; return what would give back what is still held."""
+    def abandon(self) -> list[list[AcknowledgementEntry]]:
+        """End the wait and the renewals; return what would give back what is still held.
+
+        Each list may be refused without the others.
+        """
         with self._lock:
             self._closed = True
             held = list(self._held.values())
@@ -160,19 +147,20 @@ class ShareEngine:
         if reading is not None:
             reading.cancel()
         return [
-            _entry(each.delivery, "release", first, last)
+            [_entry(each.delivery, "release", first, last) for first, last in ranges]
             for each in held
-            for first, last in each.left
+            for ranges in each.parts()
         ]
 
     def close(self) -> None:
         """End the wait, and give back what is still held; what that fails for expires."""
-        entries = self.abandon()
-        if entries:
-            try:
-                self._acknowledge(entries)
-            except WingsError:
-                return  # They expire.
+        lists = self.abandon()
+        with suppress(WingsError):  # They expire.
+            errors = iter(self._acknowledge([entry for entries in lists for entry in entries]))
+            for entries in lists:
+                refused = [isinstance(next(errors), InvalidRecordState) for _ in entries]
+                if any(refused) and len(lists) > 1:
+                    self._acknowledge(entries)  # Alone: it may be another that is lost.
 
     def _poll(self, wait: float) -> None:
         reading = Reading(self._transport)
@@ -181,12 +169,7 @@ class ShareEngine:
                 return
             self._reading = reading
         found = acquire(self._transport, self.ticket, wait, reading)
-        held = {
-            id(each): _Held(
-                each, [(each.start_offset, each.end_offset)], time.monotonic(), _due(each)
-            )
-            for each in found
-        }
+        held = {id(each): Held(each) for each in found}
         renews = False
         with self._lock:
             self._reading = None
@@ -224,21 +207,32 @@ class ShareEngine:
             )
         return errors
 
-    def _forget(self, delivery: Delivery, ranges: Sequence[OffsetRange]) -> None:
-        """Count ranges of a delivery as no longer held."""
+    @contextmanager
+    def _settling(self, delivery: Delivery, ranges: Sequence[OffsetRange]) -> Generator[None]:
+        """Settle ranges of a delivery in the block, and beside no renewal of it."""
+        wait = min(SETTLE_WAIT_SECONDS, delivery.lock_seconds / RENEWALS_PER_LOCK)
         with self._lock:
             held = self._held.get(id(delivery))
-            if held is None:
-                return
-            held.left = without(held.left, ranges)
-            if not common(merged(delivery.offsets), held.left):
-                self._held.pop(id(delivery), None)
+            if held is not None:
+                self._renewal_ended.wait_for(lambda: not held.renewing, wait)
+                held.begin_settling(ranges)
+        settled = False
+        try:
+            yield
+            settled = True
+        finally:
+            if held is not None:
+                with self._lock:
+                    held.end_settling(ranges, settled=settled)
+                    # What is refused may be held in part; whether it is, a renewal finds out.
+                    if held.is_settled or (held.has_expired and not settled):
+                        self._held.pop(id(delivery), None)
 
     def _renewed(self, delivery: Delivery) -> None:
         with self._lock:
             held = self._held.get(id(delivery))
             if held is not None:
-                held.due = _due(delivery)
+                held.renewed()
 
     def _renew(self) -> None:
         """Renew what is held as each becomes due, until nothing is or the consumer is closed."""
@@ -255,22 +249,24 @@ class ShareEngine:
             for each in due:
                 self._renew_one(each)
 
-    def _renew_one(self, held: _Held) -> None:
+    def _renew_one(self, held: Held) -> None:
         delivery = held.delivery
         with self._lock:
-            left = list(held.left)
+            left, settles = held.begin_renewing()
         # One delivery a call: of several, one that was lost would keep the others from it.
         entries = [_entry(delivery, "renew", first, last) for first, last in left]
         errors: list[WingsError | None] = []
         with suppress(WingsError):  # It is tried again when it is due again.
             errors = self._acknowledge(entries, repeatable=True)
+        renewed = bool(errors) and not any(errors)
+        refused = any(isinstance(error, InvalidRecordState) for error in errors)
         with self._lock:
-            held.due = _due(delivery)
-            given_up = not isinstance(self._auto_renew, bool) and (
-                time.monotonic() - held.came_at >= self._auto_renew
+            lost = held.end_renewing(settles, renewed=renewed, refused=refused)
+            self._renewal_ended.notify_all()
+            given_up = (
+                not isinstance(self._auto_renew, bool) and held.age_seconds >= self._auto_renew
             )
-            lost = any(isinstance(error, InvalidRecordState) for error in errors)
-            if given_up or (lost and held.left == left):
+            if given_up or lost:
                 self._held.pop(id(delivery), None)
 
 
@@ -280,8 +276,10 @@ def _entry(delivery: Delivery, kind: AckType, first: int, last: int) -> Acknowle
     )
 
 
-def _due(delivery: Delivery) -> Deadline:
-    return Deadline.after(delivery.lock_seconds / RENEWALS_PER_LOCK)
+def _raise_first(errors: Sequence[WingsError | None]) -> None:
+    for error in errors:
+        if error is not None:
+            raise error
 
 
 class ShareConsumer(Iterator[Delivery]):

@@ -10,12 +10,14 @@ import pytest
 from fix_client import NewTopic
 
 from wings_client import Client, Delivery, Topic
+from wings_client._share import acknowledge
 from wings_core.errors import (
     AlreadyExists,
     GroupNotFound,
     InvalidArgument,
     InvalidRecordState,
     SchemaMismatch,
+    Unavailable,
 )
 
 SHORT = 1_000
@@ -247,3 +249,109 @@ def test_dead_letters_are_sent_back_once(wings: Client, topic: Topic) -> None:
     assert (done.redriven, done.already_redriven, done.failed) == (1, 1, 0)
     with wings.share_consumer("billing", topic, timeout=0) as consumer:
         assert sorted(numbers(consumer)) == [1, 2]
+
+
+class Renewals:
+    """The renewals of all consumers: each may be kept from the server, and their answers."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.go = threading.Event()
+        self.ended = threading.Event()
+        self.ranges: list[list[tuple[int, int]]] = []
+        self.refused = 0
+
+    def __call__(self, *args: Any, **keywords: Any) -> list[Any]:
+        entries = args[4]
+        if entries[0].type != "renew":
+            return self.settle(*args, **keywords)
+        self.begun.set()
+        self.go.wait(0.1)
+        errors = acknowledge(*args, **keywords)
+        self.ranges.append([(entry.first, entry.last) for entry in entries])
+        self.refused += any(isinstance(error, InvalidRecordState) for error in errors)
+        self.ended.set()
+        return errors
+
+    def settle(self, *args: Any, **keywords: Any) -> list[Any]:
+        return acknowledge(*args, **keywords)
+
+    def wait(self) -> None:
+        """Block until another has ended."""
+        self.ended.clear()
+        assert self.ended.wait(20)
+
+
+@pytest.fixture
+def renewals(monkeypatch: pytest.MonkeyPatch) -> Renewals:
+    renewals = Renewals()
+    monkeypatch.setattr("wings_client._share_consumer.acknowledge", renewals)
+    return renewals
+
+
+def test_rows_that_are_settled_amid_a_renewal_do_not_spoil_it(
+    wings: Client, topic: Topic, renewals: Renewals
+) -> None:
+    wings.create_share_group("billing", topic, {**EARLIEST, "lock_duration_ms": SHORT})
+    with wings.share_consumer("billing", topic, timeout=0) as consumer:
+        (delivery,) = consumer
+        assert renewals.begun.wait(20)
+        consumer.accept(delivery, rows=0)
+        renewals.go.set()
+        assert renewals.ended.wait(20)
+        assert renewals.refused == 0
+        consumer.accept(delivery, rows=slice(1, None))
+    assert lag(wings, topic) == 0
+
+
+def test_a_renewal_leaves_out_what_is_being_settled(
+    wings: Client, topic: Topic, renewals: Renewals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def settle(*args: Any, **keywords: Any) -> list[Any]:
+        errors = acknowledge(*args, **keywords)
+        renewals.wait()  # The answer is under way.
+        return errors
+
+    wings.create_share_group("billing", topic, {**EARLIEST, "lock_duration_ms": SHORT})
+    with wings.share_consumer("billing", topic, timeout=0) as consumer:
+        (delivery,) = consumer
+        with monkeypatch.context() as patch:
+            patch.setattr(renewals, "settle", settle)
+            consumer.accept(delivery, rows=3)
+        assert renewals.ranges == [[(0, 2), (4, 9)]]
+        assert renewals.refused == 0
+
+
+def test_rows_of_which_nothing_is_known_do_not_keep_others_from_being_renewed(
+    wings: Client, topic: Topic, renewals: Renewals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def settle(*args: Any, **keywords: Any) -> list[Any]:
+        acknowledge(*args, **keywords)
+        raise Unavailable("the answer is lost")
+
+    wings.create_share_group("billing", topic, {**EARLIEST, "lock_duration_ms": SHORT})
+    with wings.share_consumer("billing", topic, timeout=0) as consumer:
+        (delivery,) = consumer
+        with monkeypatch.context() as patch:
+            patch.setattr(renewals, "settle", settle)
+            with pytest.raises(Unavailable):
+                consumer.accept(delivery, rows=0)
+        renewals.go.set()
+        while [(1, 9)] not in renewals.ranges:
+            renewals.wait()
+        consumer.accept(delivery, rows=slice(1, None))
+    assert lag(wings, topic) == 0
+
+
+def test_rows_whose_settling_was_refused_are_still_renewed(
+    wings: Client, topic: Topic, renewals: Renewals
+) -> None:
+    wings.create_share_group("billing", topic, {**EARLIEST, "lock_duration_ms": SHORT})
+    with wings.share_consumer("billing", topic, timeout=0) as consumer:
+        (delivery,) = consumer
+        consumer.accept(delivery, rows=0)
+        with pytest.raises(InvalidRecordState):
+            consumer.accept(delivery, rows=[0, 1])
+        renewals.go.set()
+        renewals.wait()
+        assert renewals.ranges[0] == [(1, 9)]
