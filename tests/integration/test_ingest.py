@@ -3,6 +3,7 @@
 import gzip
 import json
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from pathlib import Path
@@ -907,6 +908,65 @@ def test_files_told_of_in_a_topic_are_read_by_a_share_group(
     assert numbers(wings, topic) == list(range(15))
     (state,) = wings.share_group("files", told).partitions
     assert (state.lag, state.in_flight) == (0, 0)
+
+
+def tell_in_topic(
+    client: Client, topic: str, path: Path, source: MakeSource, **changes: Any
+) -> SourceSettings:
+    """Tell of a file in a topic with a share group; return a source that has it as its queue."""
+    told = f"{topic}-told"
+    client.create_topic(told, {"body": "string"})
+    config = {"start": "earliest", "lock_duration_ms": 1_000, "delivery_limit": 2}
+    client.create_share_group("files", told, config)
+    client.push(told, {"body": [str(path)]})
+    found = source(**changes).model_dump(mode="json", exclude_none=True)
+    found["queue"] = {"kind": "share", "topic": told, "group": "files", "wait_seconds": 0.25}
+    return SourceSettings.parse(found, "test")
+
+
+def test_a_share_group_does_not_give_up_the_message_of_a_file_whose_owner_has_gone(
+    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", range(3))
+    limits = {"commit_timeout_seconds": 1.5}
+    settings = tell_in_topic(wings, topic, path, source, limits=limits)
+    wings.open_shards(settings.name, "somebody", [str(path)])
+    pipeline = start(settings)
+    keeper = Keeper(pipeline.coordinator, 1.0)
+    deadline = time.monotonic() + LONG
+    while (claim := pipeline.claim()) is None:  # For twice the commit timeout: three locks.
+        assert time.monotonic() < deadline
+        (state,) = wings.share_group("files", f"{topic}-told").partitions
+        assert state.lag == 1
+    keeper.close()
+    pipeline.committer.commit(claim, pipeline.read(claim))
+    assert numbers(wings, topic) == [0, 1, 2]
+    (state,) = wings.share_group("files", f"{topic}-told").partitions
+    assert (state.lag, state.in_flight) == (0, 0)
+
+
+def test_a_message_of_a_share_group_is_held_while_nobody_says_whose_its_file_is(
+    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", range(3))
+    pipeline = start(tell_in_topic(wings, topic, path, source))
+    shared = vars(pipeline.connections.shared)
+
+    def unreachable(shards: Any) -> Any:
+        raise Unavailable(f"{shards}")
+
+    shared["open"] = unreachable
+    deadline = time.monotonic() + LONG
+    while not pipeline.coordinator.count(Phase.NEW):
+        assert time.monotonic() < deadline
+        with suppress(Unavailable):
+            assert pipeline.claim() is None
+    del shared["open"]
+    pipeline.connections.queue.close()  # It need not come again.
+    vars(pipeline.coordinator)["_receive"] = lambda: None
+    claim = pipeline.claim()
+    assert claim is not None
+    assert [file.uri for file in claim.files] == [str(path)]
 
 
 def test_an_object_that_is_not_there_any_more_fails(

@@ -27,6 +27,9 @@ RETRY_SECONDS = (1.0, 300.0)
 FILES_HELD_MAX = 10_000
 """Nothing is received while so many files are held: most of them have failed."""
 
+LOOKS_PER_COMMIT_TIMEOUT = 4
+"""How often it is looked whose a file is that is another pipeline's, where its message is held."""
+
 PRUNE_SECONDS = 300.0
 """Between two prunings of a source, by all its pipelines."""
 
@@ -77,7 +80,7 @@ class QueueCoordinator:
         self._clock = clock
         self._lock = threading.Lock()
         """Guards the local state; held while nothing blocks."""
-        self._local = QueueLocalState()
+        self._local = QueueLocalState(holds_foreign=queue.gives_up)
         self._open: dict[int, Claim] = {}
         """Claims that are not done."""
         self._pruned_at: float | None = None
@@ -101,6 +104,7 @@ class QueueCoordinator:
         if found is not None:
             return found
         self.settle()
+        self._find_owners()  # Of files whose messages were held.
         self._receive()
         with self._lock:
             files = self._local.take(
@@ -201,7 +205,9 @@ class QueueCoordinator:
         now = self._clock()
         with self._lock:
             shards = [
-                shard for shard, each in self._local.files.items() if each.phase is not Phase.NEW
+                shard
+                for shard, each in self._local.files.items()
+                if each.phase not in (Phase.NEW, Phase.FOREIGN)
             ]
         renewed_before = now - self._shared.commit_timeout_seconds / 2
         if shards and (self._renewed_at is None or self._renewed_at < renewed_before):
@@ -221,22 +227,31 @@ class QueueCoordinator:
         wait = settings.wait_seconds
         if next_ready_at is not None:
             wait = max(0.0, min(wait, next_ready_at - self._clock()))
-        new: list[str] = []
         for message in self._queue.receive(room, settings.visibility_seconds, wait):
             notices = files_of(message.body, message.id, settings.kind, settings.dedup_key)
             with self._lock:
-                new += self._local.add(message, notices)
-        if new:
-            try:
-                standpoints = self._shared.open(new)
-            except BaseException:
-                with self._lock:
-                    self._forget(new)
-                raise
-            with self._lock:
-                for shard, standpoint in standpoints.items():
-                    self._local.settle(shard, standpoint)
+                self._local.add(message, notices)
+        self._find_owners()
         self._release()
+
+    def _find_owners(self) -> None:
+        """Find out whose files are that are new, or that were another pipeline's a while ago."""
+        with self._lock:
+            shards = self._local.unsettled(self._clock())
+        if not shards:
+            return
+        try:
+            standpoints = self._shared.open(shards)
+        except BaseException:
+            with self._lock:
+                if not self._local.holds_foreign:
+                    self._forget(shards)
+            raise
+        again_at = self._clock() + self._shared.commit_timeout_seconds / LOOKS_PER_COMMIT_TIMEOUT
+        with self._lock:
+            for shard, standpoint in standpoints.items():
+                is_foreign = standpoint.standing is Standing.FOREIGN
+                self._local.settle(shard, standpoint, again_at if is_foreign else 0.0)
 
     def _release(self) -> None:
         with self._lock:

@@ -27,6 +27,11 @@ class Queue(Protocol):
     At least once is enough: a message may come twice, and after its deadline it comes again.
     """
 
+    @property
+    def gives_up(self) -> bool:
+        """Whether a message that was handed out too often does not come again."""
+        return False
+
     def receive(
         self, messages_max: int, visibility_seconds: float, wait_seconds: float = 0.0
     ) -> list[QueueMessage]:

@@ -5,7 +5,8 @@
       └── there is more of it, or it failed and is tried again
 
 A message is done with when all files that it told of are. It is acknowledged then, unless one of
-them is another pipeline's: then it is left alone, and comes again.
+them is another pipeline's: then it is left alone, and comes again. Where it might not, it is held,
+and looked again whose the file is.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,8 @@ class Phase(Enum):
     READY = "ready"
     IN_PROGRESS = "in progress"
     AWAITING_COMMIT = "awaiting commit"
+    FOREIGN = "foreign"
+    """Another pipeline reads it, and a message that told of it must not be left."""
 
 
 @dataclass(slots=True)
@@ -56,23 +59,20 @@ class LocalMessage:
 class QueueLocalState:
     """The files and messages of one pipeline; used under its coordinator's lock."""
 
+    holds_foreign: bool = False
+    """Whether messages of files that are another pipeline's are held, and not left alone."""
     files: dict[str, LocalFile] = field(default_factory=dict[str, LocalFile])
     """By shard, in the order in which they came."""
     messages: dict[str, LocalMessage] = field(default_factory=dict[str, LocalMessage])
     """By id."""
 
-    def add(self, message: QueueMessage, notices: Sequence[FileNotice]) -> list[str]:
-        """Take a message in; one that came again is known by its newest receipt from now on.
-
-        Returns:
-            The files that were not known before.
-        """
+    def add(self, message: QueueMessage, notices: Sequence[FileNotice]) -> None:
+        """Take a message in; one that came again is known by its newest receipt from now on."""
         known = self.messages.get(message.id)
         if known is not None:
             known.message = message
             known.lost = False
-            return []
-        new: list[str] = []
+            return
         for notice in notices:
             if notice.shard not in self.files:
                 self.files[notice.shard] = LocalFile(
@@ -85,10 +85,8 @@ class QueueLocalState:
                         problem=notice.problem,
                     )
                 )
-                new.append(notice.shard)
         shards = tuple(notice.shard for notice in notices)
         self.messages[message.id] = LocalMessage(message, shards, set(shards))
-        return new
 
     def resume(self, message: QueueMessage, shards: tuple[str, ...], waiting: set[str]) -> None:
         """Take in a message of a claim that an earlier process made."""
@@ -115,11 +113,22 @@ class QueueLocalState:
             local.file = local.file.model_copy(update=update)
             local.phase, local.not_before = Phase.READY, not_before
             return
+        if standpoint.standing is Standing.FOREIGN and self.holds_foreign:
+            local.phase, local.not_before = Phase.FOREIGN, not_before
+            return
         del self.files[shard]
         for message in self.messages.values():
             if shard in message.waiting:
                 message.waiting.discard(shard)
                 message.foreign |= standpoint.standing is Standing.FOREIGN
+
+    def unsettled(self, now: float) -> list[str]:
+        """Return the files of which it is to be found out now whose they are."""
+        return [
+            shard
+            for shard, local in self.files.items()
+            if local.phase in (Phase.NEW, Phase.FOREIGN) and local.not_before <= now
+        ]
 
     def take(self, files_max: int, bytes_max: int | None, now: float) -> list[ClaimedFile]:
         """Put files in progress that are ready, in order, at least one if there is one."""

@@ -35,7 +35,7 @@ class ShareQueue(Queue):
 
     Raises:
         GroupNotFound: There is no such group.
-        InvalidArgument: The topic has no such column.
+        InvalidArgument: The topic has no such column, or the group delivers messages only once.
         WingsError: The server cannot be reached, or there is no such topic.
     """
 
@@ -65,12 +65,22 @@ class ShareQueue(Queue):
                     f"topic {topic!r} needs a string column {column!r} for the messages' bodies"
                 )
             config = self._client.share_group(group, topic).config
+            if config["delivery_limit"] == 1:
+                raise InvalidArgument(
+                    f"group {group!r} of topic {topic!r} has a delivery_limit of 1: what a "
+                    "pipeline had taken when it ended would never come again"
+                )
         except BaseException:
             self._client.close()
             raise
         self._topic_uuid = found_topic.uuid
         """Offsets begin again in a topic that is made anew."""
         self._hold_seconds = float(str(config["lock_duration_ms"])) / 1_000
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether messages are archived that were handed out too often: yes."""
+        return True
 
     def receive(
         self, messages_max: int, visibility_seconds: float, wait_seconds: float = 0.0

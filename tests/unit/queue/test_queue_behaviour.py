@@ -457,6 +457,10 @@ def test_a_share_group_has_to_be_there_and_its_topic_to_have_the_column(
     topic: str = vars(queue)["_topic"]
     with pytest.raises(GroupNotFound):
         ShareQueue(server.flight, topic, "others", "body")
+    with wings_client.connect(server.flight) as client:
+        client.create_share_group("once", topic, {"delivery_limit": 1})
+    with pytest.raises(InvalidArgument, match="delivery_limit of 1"):
+        ShareQueue(server.flight, topic, "once", "body")
     for column in ("nowhere", "extra"):
         with pytest.raises(InvalidArgument, match="string column"):
             ShareQueue(server.flight, topic, "files", column)
