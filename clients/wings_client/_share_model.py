@@ -71,7 +71,7 @@ class Redriven:
     """Those that had been sent back before."""
     without_payload: int
     failed: int
-    """Those whose topic is gone, or has other columns now."""
+    """Those whose topic is gone, has other columns now, or takes no batches as large."""
     failures: tuple[str, ...]
     """Why, for the first few."""
 

@@ -36,6 +36,7 @@ from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.interfaces import DeadLetters, PendingDeadLetters
 from wings_core.share.model import DeadLetter, ShareGroup, dead_letter_id
+from wings_core.share.payloads import payload_of
 from wings_core.share.record_fetcher import RecordFetcher, Records, rows_of
 from wings_core.times import now_us
 
@@ -213,7 +214,7 @@ class _PendingLetters(PendingDeadLetters):
         payload: bytes | None = None
         if row is not None:
             timestamp = row.column(TIMESTAMP_FIELD.name).cast(pa.int64())[0].as_py()
-            payload = row.select(self._group.topic.schema.names).serialize().to_pybytes()
+            payload = payload_of(row.select(self._group.topic.schema.names))
         values: list[Any] = [
             dead_letter_id(self._group.uuid, letter.partition, offset),
             str(letter.topic),

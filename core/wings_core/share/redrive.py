@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from wings_core.contracts.messages import shortened
 from wings_core.errors import (
+    BatchTooLarge,
     InvalidArgument,
     NotFound,
     OutOfOrderSequence,
@@ -23,16 +24,17 @@ from wings_core.ingest.group_commit import GroupCommit, Pending, PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import Admin, OffsetRegistry
-from wings_core.model import Accepted, Rejected
+from wings_core.model import Accepted, Rejected, Topic
 from wings_core.model import Sequence as ProducerSequence
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.dead_letters import require_dead_letters
+from wings_core.share.payloads import read_payload
 
 FAILURES_MAX = 10
 """How many letters that cannot be sent back are told of one by one."""
 
-_COLUMNS = ("dead_letter_id", "source_topic", "payload")
+_COLUMNS = ("dead_letter_id", "source_topic", "dead_lettered_at", "payload")
 
 
 @dataclass(slots=True)
@@ -45,7 +47,8 @@ class Redriven:
     """Letters that had been sent back before."""
     without_payload: int = 0
     failed: int = 0
-    """Letters that cannot be sent back: their topic is gone, or has other columns now."""
+    """Letters that cannot be sent back: their topic is gone, has other columns now, or takes no
+    batches as large."""
     failures: list[str] = field(default_factory=list[str])
     """Why, for the first few."""
     next_offset: int = 0
@@ -121,13 +124,29 @@ class Redriver:
         return done
 
 
-Letter = tuple[str, str, "pa.BinaryScalar"]
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    """What there is to know of a letter."""
+
+    dead_letter_id: str
+    topic: str
+    written_at: int
+    payload: pa.Buffer | None
 
 
-def _letters(batch: pa.RecordBatch) -> Iterator[Letter]:
+def _letters(batch: pa.RecordBatch) -> Iterator[_Letter]:
     columns: Any = batch.columns
-    ids, topics, payloads = columns
-    return zip(ids.to_pylist(), topics.to_pylist(), payloads, strict=True)
+    ids, topics, times, payloads = columns
+    return (
+        _Letter(id, topic, time, payload.as_buffer())
+        for id, topic, time, payload in zip(  # noqa: A001 - of the letter.
+            ids.to_pylist(),
+            topics.to_pylist(),
+            times.cast(pa.int64()).to_pylist(),
+            payloads,
+            strict=True,
+        )
+    )
 
 
 class _Sender:
@@ -140,40 +159,38 @@ class _Sender:
         self._group_commit = group_commit
         self._limits = limits
         self._done = done
-        self._targets: dict[str, tuple[pa.Schema, Preparer] | NotFound] = {}
+        self._targets: dict[str, tuple[Topic, Preparer] | NotFound] = {}
 
-    def send(self, letters: Iterator[Letter]) -> None:
+    def send(self, letters: Iterator[_Letter]) -> None:
         """Send back what a chunk of letters holds, in flushes that they share."""
         pending: list[tuple[str, Pending]] = []
-        for dead_letter_id, topic, payload in letters:
-            if not payload.is_valid:
+        for letter in letters:
+            if letter.payload is None:
                 self._done.without_payload += 1
                 continue
             try:
-                submitted = self._submit(dead_letter_id, topic, payload.as_buffer())
-            except (NotFound, InvalidArgument) as error:
-                self._done.fail(dead_letter_id, error)
+                submitted = self._submit(letter, letter.payload)
+            except (NotFound, InvalidArgument, BatchTooLarge) as error:
+                self._done.fail(letter.dead_letter_id, error)
             else:
-                pending.append((dead_letter_id, submitted))
+                pending.append((letter.dead_letter_id, submitted))
         for dead_letter_id, submitted in pending:
             self._settle(dead_letter_id, submitted)
 
-    def _submit(self, dead_letter_id: str, topic: str, payload: pa.Buffer) -> Pending:
-        schema, preparer = self._target(topic)
-        try:
-            rows = pa.ipc.read_record_batch(payload, schema)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise InvalidArgument(f"its payload does not fit {topic}: {error}") from None
-        options = PushOptions(sequence=ProducerSequence(f"redrive-{dead_letter_id}", 0))
+    def _submit(self, letter: _Letter, payload: pa.Buffer) -> Pending:
+        topic, preparer = self._target(letter.topic)
+        # A letter of an older server tells nothing of its columns; its topic's never change.
+        rows = read_payload(payload, topic.schema, unmarked=topic.created_at <= letter.written_at)
+        options = PushOptions(sequence=ProducerSequence(f"redrive-{letter.dead_letter_id}", 0))
         prepared = preparer.prepare(rows, options)
         # Awaited: by `send`, as soon as all are submitted.
         return self._group_commit.submit(PushStream(), prepared, awaited=True)
 
-    def _target(self, name: str) -> tuple[pa.Schema, Preparer]:
+    def _target(self, name: str) -> tuple[Topic, Preparer]:
         if name not in self._targets:
             try:
                 topic = self._admin.get_topic(TopicName.parse(name))
-                self._targets[name] = (topic.schema, Preparer(topic, self._limits))
+                self._targets[name] = (topic, Preparer(topic, self._limits))
             except NotFound as error:
                 self._targets[name] = error
         found = self._targets[name]
@@ -187,7 +204,7 @@ class _Sender:
             if isinstance(result.error, OutOfOrderSequence):
                 # So long ago that its result is not remembered.
                 self._done.already += 1
-            elif isinstance(result.error, NotFound):
+            elif isinstance(result.error, NotFound | BatchTooLarge):
                 self._done.fail(dead_letter_id, result.error)
             else:
                 raise result.error

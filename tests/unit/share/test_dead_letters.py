@@ -46,9 +46,10 @@ class Setting:
     def create(self, name: str) -> Topic:
         return self.log.admin.create_topic(TopicName.parse(name), SCHEMA)
 
-    def push(self, topic: Topic, numbers: Sequence[int]) -> None:
+    def push(self, topic: Topic, numbers: Sequence[int], key: str = "k") -> None:
         batch = pa.record_batch(
-            {"key": [f"k{n}" for n in numbers], "n": pa.array(numbers, pa.int64())}, schema=SCHEMA
+            {"key": [f"{key}{n}" for n in numbers], "n": pa.array(numbers, pa.int64())},
+            schema=SCHEMA,
         )
         prepared = Preparer(topic, self.log.limits).prepare(batch, PushOptions())
         self.log.group_commit.submit(PushStream(), prepared, awaited=True).accepted()
@@ -214,6 +215,50 @@ def test_letters_that_cannot_be_sent_back_are_told_of(setting: Setting) -> None:
     redriven = setting.redriver().redrive(DLQ, None, 0, 100)
     assert (redriven.redriven, redriven.without_payload, redriven.failed) == (0, 1, 1)
     assert "no topic" in redriven.failures[0]
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_letters_are_not_sent_to_a_topic_that_was_created_again_with_other_columns(
+    setting: Setting, marked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_mark(row: pa.RecordBatch) -> bytes:
+        return row.serialize().to_pybytes()
+
+    if not marked:
+        monkeypatch.setattr(dead_letters, "payload_of", without_mark)
+    setting.writer().begin(setting.group, [setting.letter(1, 1)]).finish()
+    assert setting.redriver().redrive(DLQ, None, 0, 100).redriven == 1, "while it is there"
+    setting.writer().begin(setting.group, [setting.letter(2, 3)]).finish()
+    setting.log.delete_topic(setting.topic.name)
+    others = pa.schema([pa.field("key", pa.string()), pa.field("n", pa.float64())])
+    setting.log.admin.create_topic(setting.topic.name, others)
+    redriven = setting.redriver().redrive(DLQ, None, 1, 100)
+    assert (redriven.redriven, redriven.failed) == (0, 2)
+    assert "other columns" in redriven.failures[0]
+    assert setting.read(setting.topic.name) == []
+
+
+def test_letters_are_sent_to_a_topic_that_was_created_again_with_the_same_columns(
+    setting: Setting,
+) -> None:
+    setting.writer().begin(setting.group, [setting.letter(2, 3)]).finish()
+    setting.log.delete_topic(setting.topic.name)
+    setting.create("orders")
+    assert setting.redriver().redrive(DLQ, None, 0, 100).redriven == 2
+    assert [row["n"] for row in setting.read(setting.topic.name)] == [2, 3]
+
+
+def test_a_letter_that_is_too_large_does_not_keep_others_from_being_sent_back(
+    setting: Setting,
+) -> None:
+    setting.push(setting.topic, [20], key="k" * 5_000)
+    setting.writer().begin(setting.group, [setting.letter(20, 20), setting.letter(3, 3)]).finish()
+    log = setting.log
+    limits = Limits(batch_bytes_max=1_024)
+    redriver = Redriver(log.admin, log.registry, log.fetcher, log.group_commit, limits)
+    redriven = redriver.redrive(DLQ, None, 0, 100)
+    assert (redriven.redriven, redriven.failed) == (1, 1)
+    assert "bytes" in redriven.failures[0]
 
 
 def test_a_redrive_of_something_else_is_refused(setting: Setting) -> None:
