@@ -92,7 +92,9 @@ class PageEncoder:
 
         The page of a large batch refers to its buffers, which must not change.
         """
-        small = batch.get_total_buffer_size() <= COPIED_BYTES_MAX * self._columns
+        bound = COPIED_BYTES_MAX * self._columns
+        # The first is asked quickly, but counts all of the buffers that a slice has a part of.
+        small = batch.get_total_buffer_size() <= bound or batch.nbytes <= bound
         if small and not self._compressed:
             message = memoryview(batch.serialize(memory_pool=_POOL))
             body = metadata_end(message)

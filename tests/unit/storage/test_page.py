@@ -160,6 +160,16 @@ def test_a_slice_of_a_long_batch_makes_a_short_page() -> None:
     assert encode_page(batch.slice(5_000, 2), TOPIC).length < 1_024
 
 
+def test_a_short_slice_of_a_large_batch_is_copied_into_one_buffer() -> None:
+    batch = pa.record_batch({"a": pa.array(range(100_000)), "b": pa.array(range(100_000))})
+    rows = batch.slice(5_000, 100)
+    page = encode_page(rows, TOPIC)
+    alone = encode_page(pa.record_batch(rows.to_pydict(), schema=rows.schema), TOPIC)
+    assert len(page.parts) == len(alone.parts)
+    assert b"".join(page.parts) == b"".join(alone.parts)
+    assert len(page.parts) < len(encode_page(batch, TOPIC).parts)
+
+
 def test_nan_and_nulls_come_back() -> None:
     batch = pa.record_batch([pa.array([math.nan, None, math.inf])], names=["a"])
     decoded = decode_page(_buffer_of(encode_page(batch, TOPIC)), TOPIC, batch.schema)
