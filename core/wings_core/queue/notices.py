@@ -126,7 +126,9 @@ def _s3_files(event: Mapping[str, Any]) -> list[_File]:
     for number, record in enumerate(cast("list[Any]", records)):
         if not isinstance(record, dict) or not isinstance(record.get("s3"), dict):
             raise InvalidArgument(f"record {number} of the notification has no 's3'")
-        if str(record.get("eventName", "ObjectCreated:")).startswith("ObjectCreated:"):
+        event_name = str(record.get("eventName", "ObjectCreated:"))
+        # Other services than Amazon's put their prefix before it.
+        if event_name.removeprefix("s3:").startswith("ObjectCreated:"):
             found.append(_s3_file(record["s3"], encoded=True))
     return found
 

@@ -123,6 +123,12 @@ def test_a_notification_that_is_none_is_a_problem_of_its_message(body: str) -> N
     assert found.problem
 
 
+def test_events_may_be_named_as_they_are_subscribed_to() -> None:
+    created = {**record("a"), "eventName": "s3:ObjectCreated:Put"}
+    removed = {**record("b"), "eventName": "s3:ObjectRemoved:Delete"}
+    assert [found.uri for found in s3(created, removed)] == ["s3://b/a"]
+
+
 def test_a_file_told_of_twice_in_one_message_is_one() -> None:
     assert len(s3(record("a"), record("a"))) == 1
     two = s3(record("a", eTag="1"), record("a", eTag="2"), dedup_key=DedupKey.URI_AND_VERSION)
