@@ -1,16 +1,24 @@
 """Fetch file: from wherever it is to this machine's disk, in the version that was told of."""
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+import pyarrow as pa
+
 from wings_client.cli.files.sections import Section
+from wings_core.errors import Unavailable
 from wings_core.queue.notices import DedupKey
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.settings import SourceSettings
 
 SUFFIX_CHARACTERS_MAX = 32
 """Of each of the last two endings of a file's name, which tell its format."""
+
+_MACHINE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS})
+"""What a machine fails with whatever the file is."""
 
 
 class FileError(Exception):
@@ -73,6 +81,35 @@ def fetched(section: FileSection, directory: Path, settings: SourceSettings) -> 
             raise FileError(f"{file.uri} changed while it was read: {seen} is {now} now")
 
     return Fetched(path, section_of(section), seen, check)
+
+
+def is_of_machine(error: OSError, uri: str) -> bool:
+    """Tell whether the machine that reads a file is to blame for an error, and not the file."""
+    # What is elsewhere is read from a copy on the machine's own disk.
+    is_copy = uri.startswith("s3://")
+    return error.errno in _MACHINE_ERRORS or (is_copy and error.errno == errno.EIO)
+
+
+@contextmanager
+def blamed(uri: str) -> Generator[None]:
+    """Tell a fault of a file from one of the machine that reads it.
+
+    Args:
+        uri: The file's.
+
+    Raises:
+        FileError: The file cannot be read.
+        Unavailable: No file can: a disk is full or broken, or too many files are open.
+    """
+    try:
+        yield
+    except OSError as error:
+        message = f"{uri}: {error!s:.300}"
+        if is_of_machine(error, uri):
+            raise Unavailable(message) from None
+        raise FileError(message) from None
+    except pa.ArrowException as error:
+        raise FileError(f"{uri}: {error!s:.300}") from None
 
 
 def section_of(section: FileSection, *, is_alone: bool = False) -> Section | None:

@@ -18,7 +18,13 @@ from wings_client.cli.files.formats import FileFormat, format_by_name
 from wings_client.cli.files.sections import SAMPLE_BYTES, Section, csv_ranges, line_ranges
 from wings_core.errors import Unauthenticated, Unavailable
 from wings_core.queue.notices import DedupKey
-from wings_spark.ingest.fetch_file import Fetched, FileError, SupersededError, section_of
+from wings_spark.ingest.fetch_file import (
+    Fetched,
+    FileError,
+    SupersededError,
+    is_of_machine,
+    section_of,
+)
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.settings import FileSettings, SourceSettings
 
@@ -227,6 +233,8 @@ def explained(uri: str, version: str | None) -> Generator[None]:
     except (exceptions.BaseError, OSError) as error:
         text = str(error)
         message = f"{uri}: {text.splitlines()[0]:.300}"
+        if isinstance(error, OSError) and is_of_machine(error, uri):
+            raise Unavailable(message) from None
         if any(code in text for code in _UNKNOWN_CALLER):
             raise Unauthenticated(message) from None
         # What S3 has looked at and refused would be refused again: that is no reason to wait.

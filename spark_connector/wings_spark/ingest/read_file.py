@@ -19,7 +19,7 @@ from wings_client.cli.files.parts import PartCheck
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.queue.claims import ClaimedFile
-from wings_spark.ingest.fetch_file import FileError, SupersededError, fetched
+from wings_spark.ingest.fetch_file import FileError, SupersededError, blamed, fetched
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.rescue import Piece, rescued_pieces
 from wings_spark.ingest.settings import SourceSettings
@@ -87,6 +87,7 @@ class FileReader:
         Raises:
             FileError: It cannot be read, or a row of it does not fit.
             SupersededError: There is another version of it by now.
+            WingsError: Where it is, or this machine, cannot read any file now.
         """
         file = section.file
         rows_max = self._settings.limits.rows_per_file
@@ -109,7 +110,7 @@ class FileReader:
     def _pieces(self, section: FileSection, reading: Reading) -> Iterator[tuple[int, Piece]]:
         """Yield all rows of a section, in order, with the number of the first in the file."""
         file = section.file
-        with ExitStack() as stack:
+        with blamed(file.uri), ExitStack() as stack:
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="wings-ingest-")))
             found = fetched(section, directory, self._settings)
             reading.seen = found.seen
@@ -132,8 +133,6 @@ class FileReader:
                 raise FileError(error.message) from None
             except WingsError as error:
                 raise FileError(error.message) from None
-            except (OSError, pa.ArrowException) as error:
-                raise FileError(f"{file.uri}: {error!s:.300}") from None
 
     def _converted(self, opened: OpenFile) -> Iterator[Piece]:
         if self._rescued is not None:

@@ -1,15 +1,19 @@
 """What S3 refuses with: whether a file is to blame, who asks, or the store."""
 
+import errno
+import os
 import threading
 from collections.abc import Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from wings_core.errors import Unauthenticated, Unavailable
 from wings_core.queue.claims import ClaimedFile
-from wings_spark.ingest.fetch_file import FileError, fetched
+from wings_spark.ingest.fetch_file import FileError, blamed, fetched
+from wings_spark.ingest.fetch_object import explained
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.settings import SourceSettings
 
@@ -74,3 +78,31 @@ def test_what_a_store_refuses_with_tells_who_is_to_blame(
     file = ClaimedFile(shard="a", uri="s3://bucket/a.jsonl")
     with pytest.raises(error, match=r"s3://bucket/a\.jsonl"):
         fetched(FileSection(file=file, number=0), tmp_path, settings)
+
+
+@pytest.mark.parametrize("is_fetched", [True, False])
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (errno.ENOSPC, Unavailable),
+        (errno.EDQUOT, Unavailable),
+        (errno.EMFILE, Unavailable),
+        (errno.ENFILE, Unavailable),
+        (errno.EROFS, Unavailable),
+        (errno.EIO, Unavailable),
+        (errno.EACCES, FileError),
+    ],
+)
+def test_no_file_is_to_blame_for_the_disk_of_the_worker(
+    code: int, error: type[Exception], *, is_fetched: bool
+) -> None:
+    uri = "s3://bucket/a.jsonl"
+    told = explained(uri, None) if is_fetched else blamed(uri)
+    with pytest.raises(error, match=os.strerror(code)), told:
+        raise OSError(code, os.strerror(code))
+
+
+def test_a_file_is_to_blame_for_what_cannot_be_read_of_it() -> None:
+    for error in (OSError(errno.EIO, "a broken disk"), pa.ArrowInvalid("no magic bytes")):
+        with pytest.raises(FileError, match=r"/a\.parquet"), blamed("/a.parquet"):
+            raise error
