@@ -90,7 +90,7 @@ class Reclaimer:
                 self.run()
             except (WingsError, OSError) as error:
                 _logger.warning("could not give back disk space: %s", error)
-            except Exception:  # Of a fault of ours too, only the step is lost.
+            except BaseException:  # Of any fault, a panic of Rust code too, only the step is lost.
                 _logger.exception("could not give back disk space")
 
     def _reclaim(self) -> None:

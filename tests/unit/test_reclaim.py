@@ -21,7 +21,7 @@ class Segments(SegmentObjects):
     def __init__(self, directory: Path) -> None:
         super().__init__(DirectoryObjects(directory), PageCache(1), SEGMENT_SUFFIX, -60)
         self.failing: str | None = None
-        self.error: Exception = Unavailable("the store is down")
+        self.error: BaseException = Unavailable("the store is down")
         self.asked = threading.Event()
         self.deleted = threading.Event()
 
@@ -71,11 +71,16 @@ def test_a_store_that_is_down_keeps_none_of_the_others_from_being_swept(
     assert [list((tmp_path / name).iterdir()) for name in ("one", "two")] == [[], []]
 
 
+class Panic(BaseException):
+    """As extensions in Rust raise them, which is no `Exception`."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a fault of a library"), Panic("out of bounds")])
 def test_a_fault_that_nobody_foresaw_does_not_end_the_giving_back(
-    stores: list[Segments], tmp_path: Path
+    stores: list[Segments], tmp_path: Path, error: BaseException
 ) -> None:
     (faulty, _) = stores
-    faulty.failing, faulty.error = "folios", RuntimeError("a fault of a library")
+    faulty.failing, faulty.error = "folios", error
     metadata = SqliteMetadata(tmp_path / "metadata.db")
     with (
         closing(metadata),

@@ -11,6 +11,7 @@ takes whatever is left: what was received is committed whatever its producer's c
 """
 
 import itertools
+import logging
 import threading
 import time
 from collections import deque
@@ -26,6 +27,8 @@ from wings_core.storage.interfaces import FolioStore
 
 ROOM_WAIT_SECONDS_MAX = 30.0
 """How long a push waits for room among the pending bytes before it is refused."""
+
+_logger = logging.getLogger(__name__)
 
 
 class PushStream:
@@ -222,7 +225,10 @@ class GroupCommit:
                 if not self._pending:
                     return
                 flush = self._begin()
-            self._finish(flush)
+            try:
+                self._finish(flush)
+            except BaseException:  # Nobody would take what is left to it: it outlives any fault.
+                _logger.exception("a flush ended with a fault of ours")
 
     def _gather(self) -> None:
         """Wait until a flush is due; with the lock held, given back meanwhile."""
@@ -242,6 +248,7 @@ class GroupCommit:
         try:
             self._flush(flush)
         finally:
+            _settle_unknown(flush)
             with self._lock:
                 self._flushing = False
                 self._pending_bytes -= sum(pending.batch.bytes for pending in flush)
@@ -273,7 +280,9 @@ class GroupCommit:
             results = self._commit(live)
         except WingsError as error:
             results = [Rejected(error)] * len(live)
-        except Exception as error:  # noqa: BLE001 - the flusher must outlive any fault
+        except (KeyboardInterrupt, SystemExit):
+            raise  # On the thread of somebody who waits; `_finish` tells all the others.
+        except BaseException as error:  # noqa: BLE001 - a panic of Rust code is no `Exception`
             results = [Rejected(Internal(f"the flush failed: {error!r:.200}"))] * len(live)
         # All streams are marked before any producer hears: none can slip a later batch in between.
         for pending, result in zip(live, results, strict=True):
@@ -309,6 +318,16 @@ class GroupCommit:
                 for pending in live
             ]
         )
+
+
+def _settle_unknown(flush: list[Pending]) -> None:
+    """Refuse what has no outcome, where a flush was interrupted: nobody waits for ever."""
+    unknown = [pending for pending in flush if not pending.done]
+    for pending in unknown:
+        if pending.stream.refused is None:
+            pending.stream.refused = Internal("the flush was interrupted")
+    for pending in unknown:
+        pending.settle(Rejected(_refusal(pending.stream)))
 
 
 def _refusal(stream: PushStream) -> WingsError:

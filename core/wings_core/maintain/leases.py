@@ -107,5 +107,5 @@ class LeaseKeeper:
                 self._maintenance.release_lease(lease.name, lease.holder)
         except WingsError as error:
             _logger.warning("could not prolong the lease of %.120s: %s", lease.name, error)
-        except Exception:  # The others must be prolonged all the same.
+        except BaseException:  # The others must be prolonged all the same.
             _logger.exception("could not prolong the lease of %.120s", lease.name)

@@ -108,7 +108,7 @@ class Maintainer:
             except WingsError as error:
                 if not self._closing.is_set():
                     _logger.warning("could not look for what to maintain: %s", error)
-            except Exception:  # Of a fault of ours too, only the round is lost.
+            except BaseException:  # Of any fault, a panic of Rust code too, only the round is lost.
                 _logger.exception("could not look for what to maintain")
 
     def _topics(self) -> Iterator[Topic]:
@@ -196,7 +196,7 @@ class Maintainer:
         except WingsError as error:
             report.failures += 1
             _logger.warning("could not maintain partition %.80s of %s: %s", *turn.names, error)
-        except Exception:  # One partition must not keep all others from being maintained.
+        except BaseException:  # One partition must not keep all others from being maintained.
             report.failures += 1
             _logger.exception("could not maintain partition %.80s of %s", *turn.names)
         return report

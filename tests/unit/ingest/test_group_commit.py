@@ -10,11 +10,11 @@ import pytest
 from fix_storage import FaultyFiles
 
 from wings_core.errors import Internal, OffsetMismatch, Unavailable
-from wings_core.ingest.group_commit import FlushReport, GroupCommit, PushStream
+from wings_core.ingest.group_commit import FlushReport, GroupCommit, Pending, PushStream
 from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.model import Accepted, PageAddress, Rejected, Topic
+from wings_core.model import Accepted, CommitResult, PageAddress, Rejected, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
 from wings_core.storage.interfaces import EncodedPage
@@ -80,6 +80,23 @@ def in_background(call: Callable[[], object]) -> threading.Thread:
     return thread
 
 
+def outcome(pending: Pending) -> CommitResult:
+    """Return a batch's outcome, of which a thread waits that may hang."""
+    found: list[CommitResult] = []
+    thread = threading.Thread(target=lambda: found.append(pending.outcome()), daemon=True)
+    thread.start()
+    thread.join(timeout=10)
+    assert found, "the outcome is not known"
+    return found[0]
+
+
+def raising(error: BaseException) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
 def test_whoever_comes_during_a_flush_shares_the_next(rig: Rig) -> None:
     rig.store.gate.clear()
     first = rig.group.submit(PushStream(), rig.batch(0), awaited=True)
@@ -127,6 +144,39 @@ def test_a_failed_sync_fails_the_whole_flush_and_the_next_works(rig: Rig) -> Non
     rig.group.submit(PushStream(), rig.batch(9), awaited=True).accepted()
     assert rig.next_offset() == 2
     assert [report.failed for report in rig.reports] == [False, True, False]
+
+
+class Panic(BaseException):
+    """As extensions in Rust raise them, which is no `Exception`."""
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+def test_a_panic_fails_its_flush_and_the_next_works(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, awaited: bool
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.files, "sync", raising(Panic("out of bounds")))
+        failed = outcome(rig.group.submit(PushStream(), rig.batch(0), awaited=awaited))
+        assert isinstance(failed, Rejected)
+        assert isinstance(failed.error, Internal)
+    result = outcome(rig.group.submit(PushStream(), rig.batch(1), awaited=awaited))
+    assert isinstance(result, Accepted)
+
+
+def test_whoever_runs_a_flush_may_be_interrupted_and_the_others_hear_of_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.files, "sync", raising(KeyboardInterrupt()))
+        first, other = (rig.group.submit(PushStream(), rig.batch(0), awaited=True) for _ in "ab")
+        with pytest.raises(KeyboardInterrupt):
+            first.outcome()
+        result = outcome(other)
+        assert isinstance(result, Rejected)
+        assert isinstance(result.error, Internal)
+    assert rig.group.pending_bytes == 0
+    result = outcome(rig.group.submit(PushStream(), rig.batch(1), awaited=False))
+    assert isinstance(result, Accepted)
 
 
 def test_closing_commits_what_is_pending_and_refuses_what_comes_later(rig: Rig) -> None:
@@ -185,3 +235,13 @@ def test_what_is_gathered_is_committed_at_the_close(gathering: MakeRig) -> None:
     rig.group.close()
     assert all(isinstance(each.outcome(), Accepted) for each in pending)
     assert rig.next_offset() == 3
+
+
+def test_a_fault_after_a_flush_does_not_end_the_flusher(
+    gathering: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = gathering(Limits(object_flush_seconds=0.001))
+    monkeypatch.setattr(rig.group, "_on_flush", raising(Panic("a metric is broken")))
+    for number in range(2):
+        pending = rig.group.submit(PushStream(), rig.batch(number), awaited=False)
+        assert isinstance(outcome(pending), Accepted)
