@@ -7,12 +7,12 @@ of log-structured merge trees (O'Neil et al. 1996), with the fan-in of size-tier
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 
 from wings_core.metadata.maintenance import REPLACED_MAX, first_timestamp
-from wings_core.model import Location
+from wings_core.model import Location, PageAddress
 
 MERGED_ROWS = 65_536
 """Rows of a merged page, about: those of a batch on the wire."""
@@ -45,13 +45,19 @@ class Due:
 
 
 def find_due(
-    locations: Iterable[Location], offset: int, now: int, after_us: int, segment_bytes: int
+    locations: Iterable[Location],
+    offset: int,
+    now: int,
+    after_us: int,
+    segment_bytes: int,
+    damaged: Container[PageAddress] = (),
 ) -> Due:
     """Return the next pages of a partition that become a segment.
 
     Pages move when their last message is older than `after_us`: as soon as there are enough of them
     for a segment, or the oldest is twice as old. Merged pages that are small are merged again with
-    those that follow them, where that makes one of a higher level.
+    those that follow them, where that makes one of a higher level. Damaged pages stay where they
+    are: what is before one and what is after it moves by itself.
 
     Args:
         locations: Of the partition, from an offset on.
@@ -59,6 +65,7 @@ def find_due(
         now: Microseconds since the epoch.
         after_us: In microseconds.
         segment_bytes: Enough for a segment, in stored bytes; `SEGMENT_BYTES_MAX` always are.
+        damaged: Where pages lie that cannot be read.
     """
     segment_bytes = min(segment_bytes, SEGMENT_BYTES_MAX)
     small = _SmallPages(offset, min(MERGED_BYTES, segment_bytes))
@@ -69,7 +76,11 @@ def find_due(
         assert location is not None, "only the last is followed by none"
         if location.timestamp > now - after_us:
             break
-        if location.first_timestamp is None:
+        if location.address in damaged:
+            if not fresh:
+                small.settle(location)
+            enough = bool(fresh)
+        elif location.first_timestamp is None:
             fresh.append(location)
             size += location.address.length
             enough = size >= segment_bytes or len(fresh) >= SEGMENT_PAGES_MAX

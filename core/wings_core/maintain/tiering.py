@@ -6,9 +6,11 @@ Until the segment is put, nothing has happened. After that it is an object that 
 which the reclaimer deletes some time if it stays so. Each replacement is one transaction, which
 looks whether all the pages are still there just as they were, and whether the lease under which
 they were read is still held. So it may end anywhere, and another node may have worked meanwhile:
-each message is in one place, and the pages that are left are due again.
+each message is in one place, and the pages that are left are due again. A page that is damaged
+stays where it is, and the others are moved around it.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -17,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from wings_core.errors import StorageCorrupt
 from wings_core.fetch.pages import PageReader, timestamp_column
 from wings_core.maintain.leases import HeldLease
 from wings_core.maintain.plan import SEGMENT_BYTES_MAX, Group, find_due, parts_of_rows
@@ -34,6 +37,12 @@ from wings_core.times import now_us
 SETTLED_MAX = 65_536
 """Partitions of which it is remembered how far nothing will move any more."""
 
+DAMAGED_MAX = 65_536
+"""Damaged pages that are remembered; the others are found again."""
+
+DAMAGED_PER_TURN_MAX = 100
+"""Damaged pages that are passed over in one turn of a partition; the next one ends it."""
+
 COMMIT_SECONDS_MAX = 600.0
 """A segment that was begun longer ago is given up: it may be taken for a left-over soon."""
 
@@ -46,6 +55,8 @@ One segment is always made."""
 
 _Replacement = tuple[list[Location], list[Location]]
 """Pages, and those that take their place."""
+
+_logger = logging.getLogger(__name__)
 
 
 class Tiering:
@@ -78,6 +89,8 @@ class Tiering:
         self._after_ms_default = after_ms_default
         self._clock = clock
         self._settled: Lru[tuple[str, Partition], int] = Lru(SETTLED_MAX)
+        self._damaged: Lru[PageAddress, bool] = Lru(DAMAGED_MAX)
+        """Pages that could not be read; they stay where they are until the next start."""
         self._compressing = threading.Lock()
         """Nothing else is locked under it."""
         self._merging_bytes = 0
@@ -102,6 +115,7 @@ class Tiering:
             self._clock(),
             after_ms * 1_000,
             topic.config.segment_bytes,
+            self._damaged,
         )
         self._settled.put(key, found.settled_offset)
         return found.pages
@@ -125,14 +139,35 @@ class Tiering:
 
         Returns:
             Whether more may be due.
+
+        Raises:
+            StorageCorrupt: More than `DAMAGED_PER_TURN_MAX` pages are damaged.
         """
+        damaged = 0
         while pages := self.due(topic, state):
             with self._room(sum(page.address.length for page in pages)) as has_room:
                 if not has_room:
                     return True
-                if not self._move(topic, state.partition, pages, held, report):
-                    return False
+                try:
+                    if not self._move(topic, state.partition, pages, held, report):
+                        return False
+                except StorageCorrupt as error:
+                    # Nothing was moved yet. What is before the page and after it moves without it.
+                    damaged += 1
+                    if damaged > DAMAGED_PER_TURN_MAX or not self._remember(pages, error):
+                        raise
+                    report.failures += 1
+                    _logger.warning("a page of %s stays where it is: %s", topic.name, error)
             if time.monotonic() >= until:
+                return True
+        return False
+
+    def _remember(self, pages: Sequence[Location], error: StorageCorrupt) -> bool:
+        """Remember the damaged page that an error names; False where it is none of these."""
+        at = (error.facts.get("folio"), error.facts.get("position"))
+        for page in pages:
+            if (page.address.folio, page.address.position) == at:
+                self._damaged.put(page.address, True)
                 return True
         return False
 

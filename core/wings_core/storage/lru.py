@@ -93,6 +93,10 @@ class Lru(Generic[K, V]):
             self._weight = 0
         entries.clear()
 
+    def __contains__(self, key: K) -> bool:
+        """Tell whether a key is there, without counting it as used."""
+        return key in self._entries
+
     def __len__(self) -> int:
         """Return the number of entries kept."""
         return len(self._entries)

@@ -1,0 +1,82 @@
+"""Rows that do not fit are kept as text; all others are as without that."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from wings_core.queue.claims import ClaimedFile
+from wings_spark.ingest.plan import FileSection
+from wings_spark.ingest.read_file import FileError, FileReader, Reading
+from wings_spark.ingest.settings import SourceSettings
+
+arrow: Any = pa
+
+
+def read(path: Path, fields: dict[str, Any], *, rescues: bool) -> list[dict[str, Any]]:
+    """Read a file for a topic with these columns, and one for what does not fit."""
+    if rescues:
+        fields = {**fields, "rescued": pa.string()}
+    settings = SourceSettings.parse(
+        {
+            "name": "a",
+            "checkpoint": "checkpoint",
+            "queue": {"kind": "sqlite", "path": "queue"},
+            "target": {"endpoint": "grpc://127.0.0.1:1", "topic": "a"},
+            "files": {"rescued_column": "rescued"} if rescues else {},
+        },
+        "test",
+    )
+    file = ClaimedFile(shard="a", uri=str(path))
+    reader = FileReader(settings, arrow.schema(list(fields.items())), None)
+    batches = list(reader.batches(FileSection(file=file, number=0), Reading()))
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("data_type", "text"),
+    [
+        (pa.int64(), " 1"),
+        (pa.int64(), "1 "),
+        (pa.int64(), "0x1f"),
+        (pa.float64(), " 1.5"),
+        (pa.float16(), "1.5"),
+        (pa.bool_(), "True"),
+        (pa.date32(), " 2024-01-02"),
+        (pa.timestamp("s"), "2024-01-02T03:04:05.000"),
+        (pa.timestamp("ms"), "2024-01-02T03:04:05.120000"),
+        (pa.timestamp("us", "UTC"), "2024-01-02 03:04:05+02:00"),
+        (pa.time32("s"), "03:04:05.000"),
+        (pa.time64("us"), "03:04:05.123456"),
+        (pa.decimal128(5, 2), " 1.5"),
+        (pa.large_string(), ' "" \n, '),
+    ],
+)
+def test_a_value_that_fits_is_read_the_same_whether_or_not_others_are_rescued(
+    data_type: Any, text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.csv"
+    quoted = text.replace('"', '""')
+    path.write_text(f'a,b\n"{quoted}","x"\n,\n"{quoted}",""\n')
+    fields = {"a": data_type, "b": pa.string()}
+    expected = [{**row, "rescued": None} for row in read(path, fields, rescues=False)]
+    assert len(expected) == 3
+    assert read(path, fields, rescues=True) == expected
+
+
+def test_a_value_that_would_lose_something_is_kept_as_text(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a\n2024-01-02T03:04:05.123456\n2024-01-02T03:04:05.123\n")
+    rows = read(tmp_path / "a.csv", {"a": pa.timestamp("ms")}, rescues=True)
+    assert [row["rescued"] for row in rows] == ['{"a":"2024-01-02T03:04:05.123456"}', None]
+    assert rows[0]["a"] is None
+    assert rows[1]["a"] is not None
+
+
+@pytest.mark.parametrize("rescues", [True, False])
+def test_a_csv_file_with_columns_that_the_topic_has_not_fails(
+    tmp_path: Path, *, rescues: bool
+) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(FileError, match="'b' is not a column of the topic"):
+        read(tmp_path / "a.csv", {"a": pa.int64()}, rescues=rescues)
