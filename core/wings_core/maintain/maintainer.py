@@ -196,7 +196,7 @@ class Maintainer:
         except WingsError as error:
             report.failures += 1
             _logger.warning("could not maintain partition %.80s of %s: %s", *turn.names, error)
-        except BaseException:  # One partition must not keep all others from being maintained.
+        except Exception:  # One partition must not keep all others from being maintained.
             report.failures += 1
             _logger.exception("could not maintain partition %.80s of %s", *turn.names)
         return report
