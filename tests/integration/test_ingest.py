@@ -228,7 +228,7 @@ def test_a_message_is_extended_while_its_file_is_read_and_once_more_when_it_was(
         return extend(receipt, visibility_seconds)
 
     vars(pipeline.queue)["extend"] = noted
-    keeper = Keeper(pipeline.coordinator, 6.0)
+    keeper = Keeper(pipeline.coordinator)
     assert enough.wait(LONG)
     results = pipeline.read(claim)
     keeper.close()
@@ -260,7 +260,7 @@ def test_messages_are_extended_again_after_an_error_of_any_kind(
 
     vars(pipeline.queue)["extend"] = failing
     broken.set()
-    keeper = Keeper(pipeline.coordinator, 8.0)
+    keeper = Keeper(pipeline.coordinator)
     keeper.check(0.0)
     for _ in range(2):
         assert failed.acquire(timeout=LONG)
@@ -932,7 +932,7 @@ def test_a_share_group_does_not_give_up_the_message_of_a_file_whose_owner_has_go
     settings = tell_in_topic(wings, topic, path, source, limits=limits)
     wings.open_shards(settings.name, "somebody", [str(path)])
     pipeline = start(settings)
-    keeper = Keeper(pipeline.coordinator, 1.0)
+    keeper = Keeper(pipeline.coordinator)
     deadline = time.monotonic() + LONG
     while (claim := pipeline.claim()) is None:  # For twice the commit timeout: three locks.
         assert time.monotonic() < deadline

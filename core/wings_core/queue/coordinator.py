@@ -163,6 +163,11 @@ class QueueCoordinator:
             return self._local.count(phase)
 
     @property
+    def visibility_seconds(self) -> float:
+        """For how long messages are hidden, before they have to be extended."""
+        return self._queue.visibility_seconds(self._settings.visibility_seconds)
+
+    @property
     def lost(self) -> int:
         """How many messages were not extended in time so far: they may be handed out again."""
         with self._lock:
@@ -184,7 +189,7 @@ class QueueCoordinator:
     def _extend_due(self) -> None:
         seconds = self._settings.visibility_seconds
         with self._lock:
-            before = self._clock() + EXTEND_AT * seconds
+            before = self._clock() + EXTEND_AT * self.visibility_seconds
             due = [each.message for each in self._local.to_extend(before)]
         receipts = {message.id: message.receipt for message in due}
         extended, problem = extend_all(self._queue, receipts, seconds)

@@ -32,6 +32,14 @@ class Queue(Protocol):
         """Whether a message that was handed out too often does not come again."""
         return False
 
+    def visibility_seconds(self, asked: float) -> float:
+        """Return for how long messages are hidden now where it is asked for so long.
+
+        Args:
+            asked: What `receive` and `extend` are called with.
+        """
+        return asked
+
     def receive(
         self, messages_max: int, visibility_seconds: float, wait_seconds: float = 0.0
     ) -> list[QueueMessage]:

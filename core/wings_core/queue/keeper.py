@@ -10,6 +10,11 @@ from wings_core.queue.coordinator import QueueCoordinator
 RETRY_SECONDS = (0.25, 30.0)
 """Between two tries to extend messages where the last one failed: doubled, up to the second."""
 
+LOOKS_PER_VISIBILITY = 10
+"""How often messages are looked at in the time for which they are hidden."""
+
+PAUSE_SECONDS_MIN = 0.05
+
 _logger = logging.getLogger(__name__)
 
 
@@ -20,13 +25,12 @@ class Keeper:
     ever more rarely. Whoever runs the pipeline asks `check` whether that has gone on for too long.
 
     Args:
-        coordinator: Whose messages are extended.
-        visibility_seconds: Of the messages: they are looked at ten times as often.
+        coordinator: Whose messages are extended. They are looked at ten times as often as they have
+            to be.
     """
 
-    def __init__(self, coordinator: QueueCoordinator, visibility_seconds: float) -> None:
+    def __init__(self, coordinator: QueueCoordinator) -> None:
         self._coordinator = coordinator
-        self._pause = max(0.05, visibility_seconds / 10)
         self._closed = threading.Event()
         self._lock = threading.Lock()
         """Guards what is below; held while nothing blocks."""
@@ -59,16 +63,19 @@ class Keeper:
         self._thread.join()
 
     def _run(self) -> None:
-        pause = self._pause
+        pause = self._pause()
         while not self._closed.wait(pause):
             try:
                 self._coordinator.keep()
             except Exception as error:  # noqa: BLE001 - The thread has to outlive every error.
                 pause = self._failed(error, pause)
             else:
-                pause = self._pause
+                pause = self._pause()
                 with self._lock:
                     self._problem = None
+
+    def _pause(self) -> float:
+        return max(PAUSE_SECONDS_MIN, self._coordinator.visibility_seconds / LOOKS_PER_VISIBILITY)
 
     def _failed(self, error: Exception, pause: float) -> float:
         """Note a failure, and return for how long to wait before the next try."""
@@ -84,4 +91,5 @@ class Keeper:
             exc_info=None if isinstance(error, WingsError) else error,
         )
         first, most = RETRY_SECONDS
-        return min(first, self._pause) if is_first else min(2 * pause, max(most, self._pause))
+        usual = self._pause()
+        return min(first, usual) if is_first else min(2 * pause, max(most, usual))

@@ -194,7 +194,7 @@ class _Running:
         self._connections = Connections(settings)
         self.journal = self._connections.journal
         self.coordinator: QueueCoordinator = self._connections.coordinator()
-        self.keeper = Keeper(self.coordinator, settings.queue.visibility_seconds)
+        self.keeper = Keeper(self.coordinator)
         self.last_claim = 0
         self.pending: int | None = None
         self.failed_since: float | None = None

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
@@ -75,12 +75,17 @@ class ShareQueue(Queue):
             raise
         self._topic_uuid = found_topic.uuid
         """Offsets begin again in a topic that is made anew."""
-        self._hold_seconds = float(str(config["lock_duration_ms"])) / 1_000
+        self._note(config)
 
     @property
     def gives_up(self) -> bool:
         """Whether messages are archived that were handed out too often: yes."""
         return True
+
+    def visibility_seconds(self, asked: float) -> float:
+        """Return the group's lock, as it was found last: it may be changed."""
+        del asked  # The group's own.
+        return self._hold_seconds
 
     def receive(
         self, messages_max: int, visibility_seconds: float, wait_seconds: float = 0.0
@@ -99,9 +104,14 @@ class ShareQueue(Queue):
         finally:
             with self._lock:
                 self._readings.discard(reading)
+        if deliveries:
+            self._hold_seconds = deliveries[-1].lock_seconds
         # They are held from some moment after the call began.
-        deadline = began + self._hold_seconds
-        return [message for each in deliveries for message in self._messages(each, deadline)]
+        return [
+            message
+            for each in deliveries
+            for message in self._messages(each, began + each.lock_seconds)
+        ]
 
     def extend(self, receipt: str, visibility_seconds: float) -> float | None:
         """Hold a message for the group's time from now on; see `Queue.extend`."""
@@ -132,6 +142,7 @@ class ShareQueue(Queue):
     def pending(self) -> int:
         """Return how many messages are not finished, but for those that are held."""
         group = self._client.share_group(self._group, self._topic)
+        self._note(group.config)
         return sum(max(0, each.lag - each.in_flight) for each in group.partitions)
 
     def close(self) -> None:
@@ -141,6 +152,9 @@ class ShareQueue(Queue):
         for reading in readings:
             reading.cancel()
         self._client.close()
+
+    def _note(self, config: Mapping[str, Any]) -> None:
+        self._hold_seconds = config["lock_duration_ms"] / 1_000
 
     def _messages(self, delivery: Delivery, deadline: float) -> list[QueueMessage]:
         bodies: Any = delivery.batch.column(delivery.batch.schema.get_field_index(self._column))

@@ -467,6 +467,27 @@ def test_a_share_group_has_to_be_there_and_its_topic_to_have_the_column(
     queue.close()
 
 
+def test_for_how_long_messages_are_hidden_is_what_the_group_says_now(
+    server: "RunningServer",
+) -> None:
+    queue = share_queue(server.flight)
+    topic: str = vars(queue)["_topic"]
+    assert queue.visibility_seconds(LONG) == SHARE_HELD
+    queue.send(["one"])
+    with wings_client.connect(server.flight) as client:
+        client.alter_share_group("files", topic, {"lock_duration_ms": 60_000})
+        (message,) = queue.receive(1, LONG, wait_seconds=5)
+        assert message.deadline > time.time() + LONG
+        assert queue.visibility_seconds(LONG) == 60
+        client.alter_share_group("files", topic, {"lock_duration_ms": 2_000})
+        queue.pending()
+        assert queue.visibility_seconds(LONG) == 2
+        extended = queue.extend(message.receipt, LONG)
+        assert extended is not None
+        assert extended <= time.time() + 2
+    queue.close()
+
+
 def test_what_one_process_took_of_a_share_group_another_extends_and_acknowledges(
     server: "RunningServer",
 ) -> None:
