@@ -1,7 +1,7 @@
 """Share groups under test: coordinators over replicas with durable stores, and a clock to set."""
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -69,6 +69,8 @@ class WrittenLetters:
     letters: dict[str, tuple[int, DeadLetter]] = field(default_factory=dict)
     written: list[DeadLetter] = field(default_factory=list)
     fail: bool = False
+    slow: Callable[[], None] = lambda: None
+    """Called whenever some are written."""
 
     def begin(self, group: ShareGroup, letters: Sequence[DeadLetter]) -> "PendingLetters":
         return PendingLetters(self, group, letters)
@@ -87,6 +89,7 @@ class PendingLetters:
     def finish(self) -> None:
         if self.to.fail:
             raise Internal("the dead letters' disk is broken")
+        self.to.slow()
         for letter in self.letters:
             self.to.written.append(letter)
             for offset in range(letter.first, letter.last + 1):

@@ -23,7 +23,7 @@ from wings_core.share.places import Bounds, Place, Places, learn
 from wings_core.share.quorum import HoldQuorum
 from wings_core.share.results import Held
 from wings_core.share.settle import Entry
-from wings_core.share.settlement import Settlement
+from wings_core.share.settlement import Settlement, pieces
 from wings_core.share.steps import Steps
 from wings_core.share.throttle import deliverable, is_throttled
 
@@ -112,6 +112,12 @@ class HandOut:
                 skip,
                 alone=alone,
             )
+            fresh = [pick for pick in picks if not pick.exhausted]
+            if fresh:  # They do not wait for dead letters: the others are given up by themselves.
+                for pick in picks:
+                    if pick.exhausted:
+                        place.state.give_back(pick.first, pick.last, pick.count)
+                picks = fresh
             lease = self._places.next_lease(member)
         if retired:
             yield from self._retire(place, retired)
@@ -154,22 +160,29 @@ class HandOut:
             )
             delivered, surplus = _portion(held.granted, picks, limit)
             exhausted = [counted for counted in held.granted if counted.count >= limit]
+            if delivered:
+                surplus, exhausted = surplus + exhausted, []
             for counted in delivered + exhausted:
                 place.state.grant(counted.first, counted.last, lease, until, counted.count + 1)
         if surplus:
             yield from self._give_back(place, surplus, lease)
         if exhausted:
-            entries = [
-                Entry(
-                    _expired(place, counted), counted.first, counted.last, lease, until, [counted]
-                )
-                for counted in exhausted
+            lists = [
+                [
+                    Entry(_expired(place, part), part.first, part.last, lease, until, [part])
+                    for part in piece
+                ]
+                for piece in pieces(exhausted)
             ]
-            yield from self._give_up_exhausted(group, place, entries)
+            yield from self._give_up_exhausted(group, place, lists)
         if held.finished:
             yield from self._catch_up(group, place)
         if self._clock.now() >= until:
-            return []  # It took too long: others may have them by now.
+            # It took too long: others may have them by now.
+            yield from self._hand_back(
+                place, [LeaseEntry(each.first, each.last, lease) for each in delivered]
+            )
+            return []
         return [
             LeasedRange(
                 place.key.partition,
@@ -241,13 +254,15 @@ class HandOut:
         self, group: ShareGroup, partition: Partition, entries: Sequence[LeaseEntry]
     ) -> Steps[None]:
         """Release what never reached its member, in a loaded partition: no delivery is counted."""
-        place = self._places.get(group, partition)
+        yield from self._hand_back(self._places.get(group, partition), entries)
+
+    def _hand_back(self, place: Place, entries: Sequence[LeaseEntry]) -> Steps[None]:
         releases = [ReleaseEntry(entry.first, entry.last, entry.lease, 0) for entry in entries]
         yield from self._quorum.release(place.key, sorted(releases, key=_first))
         with self._places.lock:
             for entry in entries:
                 place.state.hand_back(entry.first, entry.last, entry.lease)
-        self._changed(group.uuid)
+        self._changed(place.key.group_uuid)
 
     def give_up(self, group: ShareGroup, partition: Partition, bounds: Bounds) -> Steps[None]:
         """Give up what is at the limit in a loaded partition, and hand out nothing.
@@ -264,19 +279,28 @@ class HandOut:
             yield from self._hold(group, place, picks, lease)
 
     def _give_up_exhausted(
-        self, group: ShareGroup, place: Place, entries: Sequence[Entry]
+        self, group: ShareGroup, place: Place, lists: Sequence[Sequence[Entry]]
     ) -> Steps[None]:
-        """Give up what met the limit; what cannot be now is tried again when its hold ends."""
-        failed = yield from self._settlement.bury(group, place, entries, entries, "")
-        if failed is None:
-            failed = yield from self._settlement.finish(place, (), entries, 0, "")
-        if failed is None:
-            return
+        """Give up what met the limit, one list after another, all of which are held meanwhile.
+
+        What cannot be given up now is tried again when its hold ends.
+        """
+        for number, entries in enumerate(lists):
+            left = [entry for each in lists[number:] for entry in each]
+            failed = yield from self._settlement.bury(group, place, entries, left, "")
+            if failed is None:
+                failed = yield from self._settlement.finish(place, (), entries, 0, "")
+            if failed is not None:
+                yield from self._keep(place, left, failed)
+                return
+
+    def _keep(self, place: Place, left: Sequence[Entry], failed: WingsError) -> Steps[None]:
+        """Release what could not be given up, to be tried again after a pause."""
         _logger.warning("messages at the delivery limit stay: %s", failed.message)
         delay_ms = int(GIVE_UP_SECONDS * 1_000)
         yield from self._settlement.release(
             place,
-            [ReleaseEntry(entry.first, entry.last, entry.lease, 0, delay_ms) for entry in entries],
+            [ReleaseEntry(entry.first, entry.last, entry.lease, 0, delay_ms) for entry in left],
         )
 
 

@@ -5,7 +5,9 @@ so after each step only what still is as it was left is changed, and the replica
 word.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 from wings_core.errors import WingsError
 from wings_core.share.clock import Clock
@@ -22,6 +24,11 @@ from wings_core.share.quorum import HoldQuorum
 from wings_core.share.results import Verdict
 from wings_core.share.settle import Entry, not_held, unknown
 from wings_core.share.steps import FinishDeadLetters, Steps
+
+LETTERS_MAX = 500
+"""Messages whose dead letters are written between two looks at the leases."""
+
+Ranged = TypeVar("Ranged", CountedRange, DeadLetter)
 
 
 class Settlement:
@@ -80,7 +87,7 @@ class Settlement:
         proved: Sequence[Entry],
         member: str,
     ) -> Steps[WingsError | None]:
-        """Write the dead letters of entries, and prove meanwhile that leases still hold.
+        """Write the dead letters of entries, and prove before and after it that leases hold.
 
         Args:
             group: With its configuration as it is now.
@@ -93,14 +100,18 @@ class Settlement:
             Why nothing may be finished.
         """
         letters = [letter for entry in entries for letter in _letters(group, place, entry)]
-        pending = None
+        of_pieces = pieces(letters)
         try:
-            pending = self._begin_letters(group, letters)
+            pending = self._begin_next(group, of_pieces)
+            error = yield from self.prove(group, place, proved, member)
+            while error is None and pending is not None:
+                ahead = self._begin_next(group, of_pieces)
+                error = yield FinishDeadLetters(pending)
+                if error is None and not self._is_fresh(group, proved):
+                    error = yield from self.prove(group, place, proved, member)
+                pending = ahead
         except WingsError as refused:
             return refused
-        error = yield from self.prove(group, place, proved, member)
-        if error is None and pending is not None:
-            error = yield FinishDeadLetters(pending)
         return error
 
     def finish(
@@ -155,12 +166,41 @@ class Settlement:
         by_first = dict(zip((release.first for release in ordered), verdicts, strict=True))
         return [by_first[release.first] for release in releases]
 
+    def _is_fresh(self, group: ShareGroup, proved: Sequence[Entry]) -> bool:
+        """Tell whether leases have more than half of the lock before them."""
+        half_seconds = group.config.lock_duration_ms / 2_000
+        return self._clock.now() + half_seconds < min(entry.until for entry in proved)
+
+    def _begin_next(
+        self, group: ShareGroup, of_pieces: Iterator[list[DeadLetter]]
+    ) -> PendingDeadLetters | None:
+        piece = next(of_pieces, None)
+        return None if piece is None else self._begin_letters(group, piece)
+
     def _begin_letters(
         self, group: ShareGroup, letters: Sequence[DeadLetter]
     ) -> PendingDeadLetters | None:
         if group.config.dlq_topic is None or self._dead_letters is None:
             return None
         return self._dead_letters.begin(group, letters)
+
+
+def pieces(ranges: Iterable[Ranged]) -> Iterator[list[Ranged]]:
+    """Divide ranges, in order, into lists of `LETTERS_MAX` messages; the last may have fewer."""
+    piece: list[Ranged] = []
+    room = LETTERS_MAX
+    for each in ranges:
+        first = each.first
+        while first <= each.last:
+            last = min(each.last, first + room - 1)
+            piece.append(replace(each, first=first, last=last))
+            room -= last - first + 1
+            first = last + 1
+            if room == 0:
+                yield piece
+                piece, room = [], LETTERS_MAX
+    if piece:
+        yield piece
 
 
 def _final_parts(entry: Entry, limit: int) -> list[CountedRange]:

@@ -11,6 +11,7 @@ from fix_share import ShareUnderTest, entry_of, spans
 
 from wings_core.errors import GroupNotFound, InvalidArgument, InvalidRecordState, Unavailable
 from wings_core.fetch.fetcher import Cancel
+from wings_core.share import settlement
 from wings_core.share.interfaces import ReleaseEntry
 from wings_core.share.model import (
     Acknowledgement,
@@ -239,8 +240,7 @@ def test_a_message_is_given_up_when_its_lock_expires_at_the_limit(share: ShareUn
     for _ in range(2):
         assert len(share.acquire(group)) == 1
         share.clock.time += 31
-    share.metadata.push(share.topic, 1)
-    assert spans(share.acquire(group)) == [(2, 2, 1)]
+    assert share.acquire(group) == []
     assert share.dead_letters.offsets == [0, 1]
     assert {letter.delivery_count for letter in share.dead_letters.written} == {2}
 
@@ -256,6 +256,44 @@ def test_what_expired_at_the_limit_is_given_up_also_when_nobody_asks(
     while not share.dead_letters.offsets:
         assert not done.wait(0.05)  # The test's time-out ends it.
     assert share.dead_letters.offsets == [0, 1]
+
+
+def test_messages_never_delivered_do_not_wait_for_dead_letters(share: ShareUnderTest) -> None:
+    def pass_time() -> None:
+        share.clock.time += 31
+
+    share.dead_letters.slow = pass_time
+    share.metadata.push(share.topic, 2)
+    group = share.group(delivery_limit=1, dlq_topic="dead")
+    assert len(share.acquire(group)) == 1
+    share.clock.time += 31
+    share.metadata.push(share.topic, 2)
+    assert spans(share.acquire(group)) == [(2, 3, 1)]
+
+
+def test_more_dead_letters_than_are_written_in_a_lock_are_written_once(
+    share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pass_time() -> None:
+        share.clock.time += 20
+
+    monkeypatch.setattr(settlement, "LETTERS_MAX", 2)
+    share.dead_letters.slow = pass_time
+    share.metadata.push(share.topic, 5)
+    group = share.group(delivery_limit=1, dlq_topic="dead")
+    (leased,) = share.acquire(group)
+    share.clock.time += 31
+    assert share.acquire(group) == []
+    assert lag(share, group) == (5, 0, 0)
+    share.metadata.push(share.topic, 5)
+    (leased,) = share.acquire(group)
+    assert share.settle(group, leased, "reject") is None
+    assert lag(share, group) == (10, 0, 0)
+    written = share.dead_letters.written
+    assert [(letter.first, letter.last) for letter in written] == [
+        *[(0, 1), (2, 3), (4, 4)],
+        *[(5, 6), (7, 8), (9, 9)],
+    ]
 
 
 def test_a_dead_letter_that_cannot_be_written_leaves_the_message_held(
