@@ -33,6 +33,7 @@ from wings_core.share.postgres_store import PostgresHoldStore
 from wings_core.share.remote.link import RemoteLink
 from wings_core.share.replica import Replica
 from wings_core.share.store import SqliteHoldStore
+from wings_core.share.watching import FindGroup
 from wings_core.times import Deadline
 from wings_server.holds.handlers import hold_service
 from wings_server.metadata.service import GrpcService
@@ -215,7 +216,7 @@ class ShareUnderTest:
         self.services[number] = None
         return service.address.port
 
-    def open_coordinator(self) -> Coordinator:
+    def open_coordinator(self, find_group: FindGroup | None = None) -> Coordinator:
         links: list[ReplicaLink] = list(self.links)
         if self.over_grpc:
             links = [
@@ -227,6 +228,7 @@ class ShareUnderTest:
             self.dead_letters,
             local=self.replica_count == 1,
             clock=self.clock,
+            find_group=find_group,
         )
         self.opened.append(coordinator)
         return coordinator

@@ -87,7 +87,7 @@ class Coordinator:
     ) -> None:
         clock, rng = clock or MonotonicClock(), random.Random()
         quorum = HoldQuorum(len(links), clock, rng, local=local)
-        self._watchers = Watchers(find_group, self._end)
+        self._watchers = Watchers(find_group, self._end, self._know)
         self._core = CoordinatorCore(quorum, dead_letters, clock, rng, self._watchers.wake)
         self._runner = Runner(links)
         self._registry = registry
@@ -144,6 +144,7 @@ class Coordinator:
 
     def altered(self, group: ShareGroup) -> None:
         """See `ShareCoordinator.altered`."""
+        self._know(group)
         self._watchers.altered(group)
 
     def acquire(
@@ -274,6 +275,12 @@ class Coordinator:
                 self._maintenance.start()
         return group
 
+    def _know(self, group: ShareGroup) -> None:
+        """Go on with a group as it is now, where it is known here."""
+        with self._lock:
+            if group.uuid in self._groups:
+                self._groups[group.uuid] = group
+
     def _end(self, group: ShareGroup) -> None:
         """Forget a group that another node has deleted, and wake those who wait for it."""
         self._forget(group)
@@ -310,8 +317,14 @@ class Coordinator:
             if sweep.passed:
                 self._watchers.look(groups[:SWEEP_MAX])
                 sweep = Deadline.after(SWEEP_SECONDS)
-            for group in groups:
-                for partition in self._core.exhausted_places(group):
+            for known in groups:
+                partitions = self._core.exhausted_places(known)
+                if partitions:  # What is given up by an old configuration is gone.
+                    self._watchers.look([known])
+                group = self._groups.get(known.uuid)
+                if group is None:
+                    continue
+                for partition in partitions:
                     try:
                         state = self._registry.partition_state(group.topic.uuid, partition)
                         bounds = Bounds(state.log_start_offset, state.next_offset)

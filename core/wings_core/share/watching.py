@@ -47,11 +47,18 @@ class Watchers:
     Args:
         find: Looks at a group; None: nobody else changes groups.
         ended: Called with a group that was deleted by somebody else.
+        changed: Called with a group that was altered by somebody else.
     """
 
-    def __init__(self, find: FindGroup | None, ended: Callable[[ShareGroup], None]) -> None:
+    def __init__(
+        self,
+        find: FindGroup | None,
+        ended: Callable[[ShareGroup], None],
+        changed: Callable[[ShareGroup], None],
+    ) -> None:
         self._find = find
         self._ended = ended
+        self._changed = changed
         self._lock = threading.Lock()
         self._watched: dict[str, _Watched] = {}
         self._watches = 0
@@ -148,4 +155,5 @@ class Watchers:
             _logger.exception("looking at the group %s failed", group.name)
         else:
             if found != group:
+                self._changed(found)
                 self.altered(found)

@@ -693,3 +693,20 @@ def test_a_group_that_is_altered_here_is_so_for_whoever_waits(share: ShareUnderT
         while not waiting.done():  # Told before it waits, the change would be of no wait.
             share.coordinator.altered(reconfigured(group, in_flight_max=4))
         assert spans(waiting.result(LONG)) == [(1, 3, 1)]
+
+
+def test_what_is_given_up_goes_where_another_node_has_told_the_group(
+    share: ShareUnderTest,
+) -> None:
+    share.metadata.push(share.topic, 2)
+    group = share.group(delivery_limit=1)
+    altered = reconfigured(group, dlq_topic="dead")
+    coordinator = share.open_coordinator(lambda _: altered)
+    assert len(share.acquire(group, coordinator=coordinator)) == 1
+    share.clock.time += 31
+    deadline = Deadline.after(LONG)
+    pause = threading.Event()
+    while lag(share, group) != (2, 0, 0):
+        assert not deadline.passed
+        pause.wait(0.05)
+    assert share.dead_letters.offsets == [0, 1]
