@@ -75,6 +75,8 @@ class Acquisition:
                 if not self._core.is_loaded(group, state.partition):
                     some = ordered[number : number + LOAD_PARTITIONS_MAX]
                     self._runner.run(self._core.load(group, [each.partition for each in some]))
+                if self._core.is_doubtful(group, state.partition):
+                    self._runner.run(self._core.catch_up(group, state.partition))
                 if self._core.look(group, state.partition, bounds) != 0:
                     continue
                 ranges += self._runner.run(

@@ -119,6 +119,14 @@ class CoordinatorCore:
         """
         return self._places.look(group, partition, bounds)
 
+    def is_doubtful(self, group: ShareGroup, partition: Partition) -> bool:
+        """Tell whether to `catch_up` with a partition; see `Places.is_doubtful`."""
+        return self._places.is_doubtful(group, partition)
+
+    def catch_up(self, group: ShareGroup, partition: Partition) -> Steps[None]:
+        """Hear what other coordinators have finished in a loaded partition."""
+        return self._hand_out.catch_up(group, partition)
+
     def state(self, group: ShareGroup, partition: Partition) -> SharePartition:
         """Return the state of a loaded partition, for whoever looks at it from outside."""
         return self._places.get(group, partition).state

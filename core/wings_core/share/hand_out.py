@@ -232,8 +232,11 @@ class HandOut:
                 place.state.give_back(over.first, over.last, over.count)
         self._changed(place.key.group_uuid)
 
+    def catch_up(self, group: ShareGroup, partition: Partition) -> Steps[None]:
+        """Hear what other coordinators have finished in a loaded partition, if replicas answer."""
+        return self._catch_up(group, self._places.get(group, partition))
+
     def _catch_up(self, group: ShareGroup, place: Place) -> Steps[None]:
-        """Hear what other coordinators have finished."""
         try:
             read = yield from self._quorum.read(group.uuid, group.topic.uuid, [place.key.partition])
         except WingsError:

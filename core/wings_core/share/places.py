@@ -20,6 +20,12 @@ from wings_core.share.votes import Known
 READ_PARTITIONS_MAX = 256
 """Partitions whose state is read at a time."""
 
+READ_AGAIN_SECONDS = 1.0
+"""How often a partition whose window is full is read, for what was acknowledged by others."""
+
+SOON_SECONDS = 0.01
+"""Until a partition that is to be read is looked at."""
+
 DELETED_MAX = 10_000
 """Deleted groups that are remembered, so that nothing of them is begun again."""
 
@@ -38,6 +44,8 @@ class Place:
 
     key: ShareKey
     state: SharePartition
+    read_at: float
+    """When the replicas were asked for its state, by the coordinator's clock."""
     collisions: int = 0
     """How often in a row all that was asked for was held by others."""
 
@@ -84,7 +92,8 @@ class Places:
                     if partition not in places:
                         state = SharePartition(read[partition].start_offset)
                         learn(state, read[partition])
-                        places[partition] = Place(key_of(group, partition), state)
+                        key = key_of(group, partition)
+                        places[partition] = Place(key, state, self._clock.now())
 
     def get(self, group: ShareGroup, partition: Partition) -> Place:
         """Return a loaded partition.
@@ -124,10 +133,31 @@ class Places:
                 return 0.0
             now = self._clock.now()
             place.state.advance(now, bounds.start)
-            room = place.state.in_flight < group.config.in_flight_max
-            if room and place.state.has_available(bounds.end):
-                return 0.0
-            return place.state.next_event(now)
+            event = place.state.next_event(now)
+            if place.state.in_flight >= group.config.in_flight_max:
+                if self._quorum.is_local:
+                    return event
+                again = max(SOON_SECONDS, place.read_at + READ_AGAIN_SECONDS - now)
+                return again if event is None else min(event, again)
+            return 0.0 if place.state.has_available(bounds.end) else event
+
+    def is_doubtful(self, group: ShareGroup, partition: Partition) -> bool:
+        """Tell whether a partition is to be read again: then others may have made room in it.
+
+        It is not for a while after this has told so.
+        """
+        with self.lock:
+            place = self._places.get(group.uuid, {}).get(partition)
+            now = self._clock.now()
+            if (
+                place is None
+                or self._quorum.is_local
+                or place.state.in_flight < group.config.in_flight_max
+                or now < place.read_at + READ_AGAIN_SECONDS
+            ):
+                return False
+            place.read_at = now
+            return True
 
     def exhausted(self, group: ShareGroup) -> list[Partition]:
         """Return the loaded partitions that may have something at the limit to give up."""

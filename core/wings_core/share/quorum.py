@@ -60,6 +60,9 @@ class HoldQuorum:
         clock: The coordinator's.
         rng: For pauses.
         local: Whether the only replica runs on the coordinator's own clock.
+
+    Attributes:
+        is_local: As told.
     """
 
     def __init__(
@@ -69,12 +72,12 @@ class HoldQuorum:
         self.majority = self._asker.majority
         self._clock = clock
         self._rng = rng
-        self._local = local
+        self.is_local = local
 
     def expiry(self, asked_at: float, ttl_ms: int) -> float:
         """Return until when a lease that was asked for at a time may be relied on."""
         seconds = ttl_ms / 1_000
-        margin = 0.0 if self._local else seconds * MARGIN_SHARE + MARGIN_SECONDS
+        margin = 0.0 if self.is_local else seconds * MARGIN_SHARE + MARGIN_SECONDS
         return asked_at + seconds - margin
 
     def hold(

@@ -710,3 +710,17 @@ def test_what_is_given_up_goes_where_another_node_has_told_the_group(
         assert not deadline.passed
         pause.wait(0.05)
     assert share.dead_letters.offsets == [0, 1]
+
+
+def test_what_is_accepted_through_another_coordinator_makes_room_here(
+    share: ShareUnderTest,
+) -> None:
+    share.metadata.push(share.topic, 4)
+    group = share.group(in_flight_max=2)
+    other = share.open_coordinator()
+    (leased,) = share.acquire(group)
+    assert share.settle(group, leased, "accept", coordinator=other) is None
+    if share.replica_count > 1:  # One replica in this process has no other coordinators.
+        assert share.acquire(group) == [], "the replicas are not asked for each acquire"
+        share.clock.time += 1.1
+        assert spans(share.acquire(group)) == [(2, 3, 1)]
