@@ -1,6 +1,6 @@
 """Acquisition: hands out what there is now, over all partitions that a member asks for."""
 
-import itertools
+import random
 from collections.abc import Callable
 
 from wings_core.errors import OffsetOutOfRange, WingsError
@@ -37,7 +37,7 @@ class Acquisition:
         self._runner = runner
         self._registry = registry
         self._partitions = partitions
-        self._turns = itertools.count()
+        self._rng = random.Random()
 
     def now(
         self,
@@ -62,7 +62,8 @@ class Acquisition:
         rows_max: int,
     ) -> list[LeasedRange]:
         states = self._partitions.states(group.topic, partition)
-        turn = next(self._turns) % len(states) if states else 0  # No partition is always last.
+        # No partition is always last, in whatever rhythm members of several groups ask.
+        turn = self._rng.randrange(len(states)) if states else 0
         ranges: list[LeasedRange] = []
         for number, state in enumerate(ordered := states[turn:] + states[:turn]):
             if state.next_offset == 0:

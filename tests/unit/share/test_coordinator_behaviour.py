@@ -724,3 +724,16 @@ def test_what_is_accepted_through_another_coordinator_makes_room_here(
         assert share.acquire(group) == [], "the replicas are not asked for each acquire"
         share.clock.time += 1.1
         assert spans(share.acquire(group)) == [(2, 3, 1)]
+
+
+def test_groups_that_take_turns_get_messages_of_all_partitions(share: ShareUnderTest) -> None:
+    topic = share.metadata.create_topic("key")
+    for partition in (A, B):
+        share.metadata.push(topic, 100, partition)
+    groups = [share.group(topic=topic) for _ in range(2)]
+    taken = [
+        {leased.partition for leased in share.acquire(group, 1)}
+        for _ in range(30)
+        for group in groups
+    ]
+    assert set.union(*taken[::2]) == set.union(*taken[1::2]) == {A, B}
