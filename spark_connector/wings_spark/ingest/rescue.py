@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute
 
 from wings_client._cast import Caster
-from wings_client.cli.files.csv_rows import CsvRows
+from wings_client.cli.files.csv_rows import CsvRows, text_converter
 from wings_client.cli.files.formats import FileFormat
 from wings_client.cli.files.json_rows import decode_block, line_blocks, object_blocks
 from wings_client.cli.files.opened import OpenFile
@@ -22,7 +21,6 @@ from wings_core.errors import SchemaMismatch, WingsError
 from wings_core.json_rows import decode_rows, encode_lines
 
 arrow: Any = pa
-pc: Any = pyarrow.compute
 
 Rows = TypeVar("Rows")
 
@@ -51,7 +49,7 @@ def rescued_pieces(file: OpenFile, schema: pa.Schema) -> Iterator[Piece]:
         schema: Of the rows that fit.
 
     Raises:
-        WingsError: The file itself is damaged.
+        WingsError: The file itself is damaged, or its columns are not those of the schema.
     """
     if file.format in (FileFormat.JSONL, FileFormat.JSON):
         is_lines = file.format is FileFormat.JSONL
@@ -77,14 +75,7 @@ def rescued_pieces(file: OpenFile, schema: pa.Schema) -> Iterator[Piece]:
         assert isinstance(file.rows, CsvRows), "CSV is read so"
         names = file.rows.schema().names
         own: pa.Schema = arrow.schema([(name, pa.string()) for name in names])
-        missing = [name for name in schema.names if name not in names]
-        if missing:
-            raise SchemaMismatch(f"the file has no column {missing[0]!r:.80}", column=missing[0])
-
-        def convert_texts(batch: pa.RecordBatch) -> pa.RecordBatch:
-            return _converted(batch, schema)
-
-        convert = convert_texts
+        convert = text_converter(names, schema)
     else:
         own = file.rows.schema()
         convert = Caster(own, schema).cast
@@ -127,17 +118,6 @@ def _decoded(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     if batch.num_rows != len(rows):
         raise SchemaMismatch("not one object on each line")
     return batch
-
-
-def _converted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return columns of texts as columns of other types; raises `ArrowInvalid` for a bad text."""
-    columns = [
-        pc.cast(batch.column(field.name), field.type)
-        if not pa.types.is_string(field.type)
-        else batch.column(field.name)
-        for field in fields_of(schema)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _texts(batch: pa.RecordBatch) -> list[str]:

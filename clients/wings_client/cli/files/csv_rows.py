@@ -5,7 +5,7 @@ would not come back as they were written (leading zeros, more digits than a doub
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,12 +138,7 @@ class CsvRows:
                     # Where there is one column, an empty line is a row without a value.
                     ignore_empty_lines=self.blank is Blank.EMPTY,
                 ),
-                pyarrow.csv.ConvertOptions(
-                    column_types=types,
-                    null_values=[""],
-                    strings_can_be_null=True,
-                    quoted_strings_can_be_null=False,
-                ),
+                _conversion(types),
             )
         except pa.ArrowInvalid as error:
             raise self._explained(error, file) from None
@@ -209,6 +204,62 @@ class CsvRows:
 
     def _line_of(self, path: Path, row: int) -> int | None:
         return line_of(path, self._delimiter, row, self._source.encoding)
+
+
+def text_converter(
+    names: Sequence[str], schema: pa.Schema
+) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Return what makes of rows that were read as texts what `CsvRows.parts` makes of them.
+
+    It raises `ArrowInvalid` or `SchemaMismatch` where a row does not fit.
+
+    Args:
+        names: Of the file's columns, which are the texts'.
+        schema: The topic's.
+
+    Raises:
+        SchemaMismatch: The columns are not the topic's, or CSV has no form for one of them.
+    """
+    types = {field.name: _read_type(field) for field in fields_of(schema)}
+    read = pa.schema([pa.field(name, types.get(name, pa.string())) for name in names])
+    caster = Caster(read, schema)
+    typed = [name for name in names if not pa.types.is_string(read.field(name).type)]
+
+    def convert(texts: pa.RecordBatch) -> pa.RecordBatch:
+        columns: dict[str, Any] = {name: texts.column(name) for name in names}
+        if typed:
+            columns |= _parsed(texts.select(typed), types)
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in names], schema=read)
+        return caster.cast(batch)
+
+    return convert
+
+
+def _parsed(texts: Any, types: dict[str, pa.DataType]) -> dict[str, Any]:
+    """Return texts as values, by the same reader that reads files."""
+    names: list[str] = texts.schema.names
+    sink: Any = pa.BufferOutputStream()
+    # All texts are quoted and nulls are not, which is what tells one from the other.
+    arrow_csv.write_csv(texts, sink, arrow_csv.WriteOptions(include_header=False))
+    written = sink.getvalue()
+    table = arrow_csv.read_csv(
+        pa.BufferReader(written),
+        arrow_csv.ReadOptions(
+            column_names=names, block_size=max(1, written.size), use_threads=False
+        ),
+        pyarrow.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+        _conversion({name: types[name] for name in names}),
+    )
+    return {name: table.column(name).combine_chunks() for name in names}
+
+
+def _conversion(types: dict[str, pa.DataType]) -> Any:
+    return pyarrow.csv.ConvertOptions(
+        column_types=types,
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
 
 
 def _head_file(head: bytes) -> CsvFile:
