@@ -4,12 +4,12 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
-from wings_client._consumer_offsets import ConsumerOffsets, OffsetCalls, Start
+from wings_client._consumer_offsets import ConsumerCalls, ConsumerOffsets, Start
 from wings_client._consumer_reads import ConsumerReads
 from wings_client._messages import wire_partition
-from wings_client._model import ConsumedBatch, PartitionState, PartitionValue, Topic
+from wings_client._model import ConsumedBatch, PartitionValue, Topic
 from wings_client._transport import Transport
 from wings_core.errors import WingsError
 from wings_core.partitions import (
@@ -19,14 +19,6 @@ from wings_core.partitions import (
     partition_of_value,
     partition_value,
 )
-
-
-class ConsumerCalls(OffsetCalls, Protocol):
-    """What a consumer asks of the client."""
-
-    def partitions(self, topic: Topic) -> list[PartitionState]:
-        """Return where each partition stands."""
-        ...
 
 
 class ConsumerEngine:
@@ -57,12 +49,13 @@ class ConsumerEngine:
         self.topic = topic
         self.timeout = timeout
         self.offsets = ConsumerOffsets(transport, calls, name, topic)
+        fixed = _fixed(topic, partitions)
         self.reads = ConsumerReads(
             transport,
             lambda: calls.partitions(topic),
             topic,
-            _fixed(topic, partitions),
-            self.offsets.first(start),
+            fixed,
+            self.offsets.first(start, fixed),
             selection,
         )
         self._auto_commit = auto_commit

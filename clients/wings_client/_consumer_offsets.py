@@ -5,13 +5,19 @@ Locks, in this order: `_committing` (one commit at a time, so that no offset goe
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
 from wings_client._cancellation import current_cancellation
 from wings_client._errors import client_closed, is_passing
-from wings_client._model import ConsumedBatch, ConsumerOffset, PartitionValue, Topic
+from wings_client._model import (
+    ConsumedBatch,
+    ConsumerOffset,
+    PartitionState,
+    PartitionValue,
+    Topic,
+)
 from wings_client._retry import Backoff
 from wings_client._scan import plan
 from wings_client._transport import Transport
@@ -26,8 +32,8 @@ Start = Literal["earliest", "latest"] | datetime
 """Where a consumer begins in a partition of which nothing was committed."""
 
 
-class OffsetCalls(Protocol):
-    """What is asked of the client."""
+class ConsumerCalls(Protocol):
+    """What a consumer asks of the client."""
 
     def commit_offsets(
         self, consumer: str, topic: Topic, offsets: Mapping[PartitionValue, int]
@@ -37,6 +43,10 @@ class OffsetCalls(Protocol):
 
     def committed_offsets(self, consumer: str, topic: Topic) -> list[ConsumerOffset]:
         """Return where a consumer reads on."""
+        ...
+
+    def partitions(self, topic: Topic) -> list[PartitionState]:
+        """Return where the partitions of a topic stand."""
         ...
 
 
@@ -50,7 +60,7 @@ class ConsumerOffsets:
         topic: What it reads.
     """
 
-    def __init__(self, transport: Transport, calls: OffsetCalls, name: str, topic: Topic) -> None:
+    def __init__(self, transport: Transport, calls: ConsumerCalls, name: str, topic: Topic) -> None:
         self._transport = transport
         self._calls = calls
         self._name = name
@@ -74,8 +84,13 @@ class ConsumerOffsets:
         """How long ago the last commit was, or the consumer was made."""
         return time.monotonic() - self._committed_at
 
-    def first(self, start: Start) -> dict[Partition, int]:
+    def first(self, start: Start, partitions: Sequence[Partition] | None) -> dict[Partition, int]:
         """Return where to begin in the partitions that are there now.
+
+        Args:
+            start: Of a name that has not read the topic before.
+            partitions: Those that will be read; None: whichever there are, and those without an
+                offset from the start of their log.
 
         The first time that a name reads a topic from elsewhere than its start, these offsets are
         committed: so partitions that come into being later are told by having none.
@@ -85,6 +100,11 @@ class ConsumerOffsets:
             for each in self._calls.committed_offsets(self._name, self._topic)
         }
         if committed or start == "earliest":
+            if partitions is not None and not committed.keys() >= set(partitions):
+                # Retention may have passed their first messages.
+                for state in self._calls.partitions(self._topic):
+                    partition = partition_of_value(state.partition)
+                    committed.setdefault(partition, state.log_start_offset)
             return committed
         _, parts = plan(self._transport, self._topic.name, None, start)
         starts: dict[Partition, int] = {}

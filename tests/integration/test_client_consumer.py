@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from breakable_proxy import BreakableProxy, breakable
 from fix_client import EAGER, Connect, NewTopic
+from fix_server import Trim
 
 from wings_client import Client, ConsumedBatch, Consumer, Topic
 from wings_core.errors import TopicNotFound
@@ -161,6 +162,19 @@ def test_a_new_name_begins_where_it_is_told_and_later_partitions_at_their_start(
             wings.commit_offsets("reader", topic, {1: 2, 2: 0})
             consumer.close()
         wings.commit_offsets("reader", topic, {1: 2, 2: 0})
+
+
+@pytest.mark.parametrize("partitions", [None, [None]])
+def test_a_new_name_begins_at_the_start_of_what_is_kept(
+    wings: Client, new_topic: NewTopic, trim: Trim, partitions: list[None] | None
+) -> None:
+    topic = new_topic()
+    for number in range(4):
+        wings.push(topic, {"n": [number]})
+    trim(topic, 2)
+    with wings.consumer("new", topic, partitions=partitions, timeout=IDLE) as consumer:
+        assert values(consumer) == {None: [2, 3]}
+    assert committed(wings, "new", topic) == {None: 4}
 
 
 def test_a_new_name_begins_at_a_time(wings: Client, new_topic: NewTopic) -> None:
