@@ -162,7 +162,8 @@ class _Api:
                     service.metrics.failed("http", one.result.error.code)
                 else:
                     service.metrics.pushed("http", one.rows, one.bytes)
-            return JsonAnswer(push_answer(batches, pushed), service.answers)
+            answer = push_answer(batches, pushed)
+            return JsonAnswer(answer, service.answers, is_of_change=True)
 
     async def share_acquire(self, request: Request) -> Response:
         """Take messages for a member of a share group, and wait where there are none.
@@ -177,12 +178,13 @@ class _Api:
                 raw = await body.receive(request, JSON_BYTES_MAX)
                 asked = ShareAcquireBody.parse(raw, InvalidArgument, "acquire body")
             deadline = Deadline(arrived + asked.timeout_ms / 1000)
+            service.answers.check_room()  # What is leased must be handed out.
             service.metrics.fetch_begun("http")
             poll, answer = await service.write(partial(_begin_acquire, service, asked, deadline))
             if answer is None:
                 answer = await self._wait_for_messages(poll, request)
             service.metrics.delivered("http", poll.messages, len(answer))
-            return JsonAnswer(answer, service.answers)
+            return JsonAnswer(answer, service.answers, is_of_change=True)
 
     async def _wait_for_messages(self, poll: AcquirePoll, request: Request) -> bytes:
         """Wait until there is something, or the deadline passes, and hold no thread meanwhile."""
@@ -261,7 +263,8 @@ class _Api:
         service = self._service
         with service.call():
             found = ACTIONS[action]
-            return self._answer(await service.read(lambda: found.run(service.log, body())))
+            answer = await service.read(lambda: found.run(service.log, body()))
+            return self._answer(answer, is_of_change=False)
 
     async def _change(
         self, action: str, parse: Callable[[bytes], ActionBody], request: Request | None = None
@@ -271,11 +274,12 @@ class _Api:
         with service.call(), Body(service.bodies) as body:
             raw = b"" if request is None else await body.receive(request, JSON_BYTES_MAX)
             found = ACTIONS[action]
-            return self._answer(await service.write(lambda: found.run(service.log, parse(raw))))
+            answer = await service.write(lambda: found.run(service.log, parse(raw)))
+            return self._answer(answer, is_of_change=True)
 
-    def _answer(self, answer: Json) -> Response:
+    def _answer(self, answer: Json, *, is_of_change: bool) -> Response:
         encoded = json.dumps(answer, ensure_ascii=False).encode()
-        return JsonAnswer(encoded, self._service.answers)
+        return JsonAnswer(encoded, self._service.answers, is_of_change=is_of_change)
 
 
 def _begin(

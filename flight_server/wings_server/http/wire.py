@@ -42,14 +42,30 @@ class Budget:
             ResourceExhausted: There is no room for them.
         """
         if self._held and self._held + size > self._bytes_max:
-            raise ResourceExhausted(
-                f"{self._held} bytes of bodies are held already, the limit is {self._bytes_max}"
-            )
+            raise self._exhausted()
+        self._held += size
+
+    def check_room(self) -> None:
+        """Check that something may still be held.
+
+        Raises:
+            ResourceExhausted: It may not.
+        """
+        if self._held >= self._bytes_max:
+            raise self._exhausted()
+
+    def hold(self, size: int) -> None:
+        """Count bytes as held, until they are given back, though there may be no room for them."""
         self._held += size
 
     def give_back(self, size: int) -> None:
         """Count bytes as no longer held."""
         self._held -= size
+
+    def _exhausted(self) -> ResourceExhausted:
+        return ResourceExhausted(
+            f"{self._held} bytes of bodies are held already, the limit is {self._bytes_max}"
+        )
 
 
 class Body:
@@ -121,12 +137,20 @@ def _too_large(bytes_max: int) -> BatchTooLarge:
 
 
 class JsonAnswer(Response):
-    """A JSON answer that is sent no faster than its client takes it, and held until then."""
+    """A JSON answer that is sent no faster than its client takes it, and held until then.
+
+    Args:
+        content: The answer.
+        budget: Where its bytes are counted.
+        is_of_change: Whether something was done that it tells of. Then it is never refused: the
+            client would take it for not done, and do it again.
+    """
 
     media_type = "application/json"
 
-    def __init__(self, content: bytes, budget: Budget) -> None:
+    def __init__(self, content: bytes, budget: Budget, *, is_of_change: bool = False) -> None:
         self._budget = budget
+        self._is_of_change = is_of_change
         super().__init__(content)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -137,7 +161,10 @@ class JsonAnswer(Response):
         """
         del scope, receive
         body = bytes(self.body)
-        self._budget.take(len(body))
+        if self._is_of_change:
+            self._budget.hold(len(body))
+        else:
+            self._budget.take(len(body))
         try:
             start = {"status": self.status_code, "headers": self.raw_headers}
             await send({"type": "http.response.start", **start})
