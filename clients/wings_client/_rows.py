@@ -6,6 +6,7 @@ the type does not have to nothing. So what it made is compared with what it was 
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -117,8 +118,13 @@ def _same(given: Any, back: Any) -> bool:
     if isinstance(back, (list, tuple)) and not isinstance(given, (str, bytes)):
         return _same_items(given, cast("Sequence[Any]", back))
     if back is None:
-        return given is None or (isinstance(given, float) and math.isnan(given))
-    return _equal(given, back)
+        return given is None or _is_nan(given)
+    return _equal(given, back) or (_is_nan(given) and _is_nan(back))
+
+
+def _is_nan(value: Any) -> bool:
+    """Tell whether a value is NaN, as float32 of NumPy may be too, which is no `float`."""
+    return isinstance(value, Real) and value != value
 
 
 def _equal(one: Any, other: Any) -> bool:

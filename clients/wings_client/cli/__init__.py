@@ -3,7 +3,7 @@
 import os
 import sys
 from contextlib import suppress
-from io import TextIOWrapper
+from io import BufferedWriter, RawIOBase, TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
@@ -53,6 +53,11 @@ def _prepare_streams() -> None:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - open until the end.
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison] - not in its stubs.
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - open until the end.
+    if isinstance(sys.stdout, TextIOWrapper) and isinstance(sys.stdout.buffer, RawIOBase):
+        # Unbuffered, a write may take a part of what it is given, and nobody looks at how much.
+        sys.stdout = TextIOWrapper(
+            BufferedWriter(sys.stdout.buffer), encoding=sys.stdout.encoding, write_through=True
+        )
     if isinstance(sys.stdout, TextIOWrapper):
         # What a terminal's encoding lacks becomes a question mark: messages may hold anything.
         sys.stdout.reconfigure(errors="replace")

@@ -233,3 +233,27 @@ def test_a_command_whose_extra_is_missing_says_how_to_get_it() -> None:
     assert result.stderr == (
         "wings: this needs structlog, of an extra: pip install 'wings-flight[server]'\n"
     )
+
+
+def test_output_that_cannot_be_written_whole_is_an_error_unbuffered_too(tmp_path: Path) -> None:
+    # As on a disk that fills up; unbuffered, a write of Python's takes what there is room for.
+    script = """
+import resource, signal, sys
+from wings_client.cli import _prepare_streams
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000))
+_prepare_streams()
+sys.stdout.buffer.write(b"x" * 10_000)
+sys.stdout.buffer.flush()
+"""
+    with (tmp_path / "output").open("wb") as output:
+        done = subprocess.run(
+            [sys.executable, "-u", "-c", script],
+            stdout=output,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=60,
+        )
+    assert done.returncode != 0
+    assert b"File too large" in done.stderr

@@ -2,6 +2,7 @@ import math
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from arrow_strategies import FLAT_TYPES, arrow, batches
@@ -66,6 +67,8 @@ def test_an_integer_is_a_float_and_a_whole_float_an_integer() -> None:
 def test_a_float_column_takes_the_nearest_of_a_python_float() -> None:
     assert math.isclose(one(0.1, pa.float32()), 0.1, rel_tol=1e-6)
     assert math.isnan(one(float("nan"), pa.float64()))
+    assert math.isnan(one(np.float32("nan"), pa.float32()))
+    assert one(np.float32(0.5), pa.float32()) == 0.5
 
 
 LOSING: list[tuple[Any, pa.DataType]] = [
