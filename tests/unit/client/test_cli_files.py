@@ -146,6 +146,19 @@ def test_what_is_not_one_object_on_a_line_is_named(tmp_path: Path, text: str) ->
         list(parts(write(tmp_path / "rows.jsonl", text), schema))
 
 
+@pytest.mark.parametrize("names", ["a,b", "\ufeffa,b", '"a","b"', "a,b\n"])
+def test_csv_of_names_alone_has_no_rows(tmp_path: Path, names: str) -> None:
+    path = write(tmp_path / "a.csv", names)
+    found = read(path)
+    assert (found.column_names, found.num_rows) == (["a", "b"], 0)
+    assert read(path, pa.schema([("b", pa.int64()), ("a", pa.date32())])).num_rows == 0
+
+
+def test_csv_of_a_name_whose_quote_is_never_closed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="CSV"):
+        read(write(tmp_path / "a.csv", '"a,b'), pa.schema([("a,b", pa.int64())]))
+
+
 def test_messy_csv_is_read_value_by_value(tmp_path: Path) -> None:
     text = (
         '\ufeffid,"a ""name""",zip,huge,when,nothing\r\n'

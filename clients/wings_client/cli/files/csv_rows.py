@@ -33,6 +33,7 @@ DECIMAL_DIGITS_MAX = 38
 _CONVERSION = re.compile(r"(?s)In CSV column #(\d+): Row #(\d+): (.*)")
 _INVALID_VALUE = re.compile(r"(?s)CSV conversion error to (.*?): invalid value '(.*)'")
 _STRUCTURE = re.compile(r"(?s)CSV parse error: Row #(\d+): (.*)")
+_NO_LINE = "CSV parse error: Empty CSV file or block"
 _PROBLEM_SHOWN_MAX = 200
 """Characters of what Arrow says of a row that an error shows."""
 
@@ -57,7 +58,11 @@ class CsvRows:
         self._source = source
         self._delimiter = delimiter
         self._path = path
-        self._names = column_names(source.head(), delimiter)
+        head = source.head()
+        self._names = column_names(head, delimiter)
+        is_cut = source.head_is_all and not head.endswith((b"\n", b"\r"))
+        self._ended_head = head + b"\n" if is_cut else None
+        """All of a short file whose last line does not end, with that end."""
 
     @property
     def blank(self) -> Blank:
@@ -129,19 +134,28 @@ class CsvRows:
 
     def _open(self, file: CsvFile, types: dict[str, pa.DataType], block_bytes: int) -> Any:
         try:
-            return arrow_csv.open_csv(
-                file,
-                pyarrow.csv.ReadOptions(block_size=max(1, block_bytes), use_threads=False),
-                pyarrow.csv.ParseOptions(
-                    delimiter=self._delimiter,
-                    newlines_in_values=True,
-                    # Where there is one column, an empty line is a row without a value.
-                    ignore_empty_lines=self.blank is Blank.EMPTY,
-                ),
-                _conversion(types),
-            )
+            try:
+                return self._reader(file, types, block_bytes)
+            except pa.ArrowInvalid as error:
+                if self._ended_head is None or not str(error).startswith(_NO_LINE):
+                    raise
+                # The names are all there is. Arrow takes them for a line only where it ends.
+                return self._reader(_head_file(self._ended_head), types, len(self._ended_head))
         except pa.ArrowInvalid as error:
             raise self._explained(error, file) from None
+
+    def _reader(self, file: CsvFile, types: dict[str, pa.DataType], block_bytes: int) -> Any:
+        return arrow_csv.open_csv(
+            file,
+            pyarrow.csv.ReadOptions(block_size=max(1, block_bytes), use_threads=False),
+            pyarrow.csv.ParseOptions(
+                delimiter=self._delimiter,
+                newlines_in_values=True,
+                # Where there is one column, an empty line is a row without a value.
+                ignore_empty_lines=self.blank is Blank.EMPTY,
+            ),
+            _conversion(types),
+        )
 
     def _next(self, reader: Any, file: CsvFile) -> pa.RecordBatch | None:
         try:
