@@ -228,9 +228,16 @@ def normal_uri(text: str) -> str:
             return text
     elif text.startswith("file:"):
         try:
-            path = unquote(urlsplit(text).path)
+            parts = urlsplit(text)
         except ValueError as error:
             raise InvalidArgument(f"{text[:80]!r} is not a URI: {error}") from None
+        if parts.netloc not in ("", "localhost"):
+            raise InvalidArgument(f"{text[:80]!r} is on another host: expected file:///PATH")
+        if "?" in text or "#" in text:
+            raise InvalidArgument(
+                f"{text[:80]!r} has a '?' or a '#', which are written %3F and %23 in a file's name"
+            )
+        path = unquote(parts.path)
         if path.startswith("/"):
             return path
     elif text.startswith("/"):

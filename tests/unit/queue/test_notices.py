@@ -141,6 +141,7 @@ def test_a_file_told_of_twice_in_one_message_is_one() -> None:
         ("s3://b/größe +.jsonl", "s3://b/größe +.jsonl"),
         (" /data/a.jsonl\n", "/data/a.jsonl"),
         ("file:///data/a%20b.jsonl", "/data/a b.jsonl"),
+        ("file://localhost/data/a%23b%3Fc", "/data/a#b?c"),
         ('{"uri": "/data/a"}', "/data/a"),
     ],
 )
@@ -156,7 +157,9 @@ def test_a_version_makes_another_file_where_it_counts() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    ["", "a.jsonl", "ftp://x/y", "s3://b", "s3:///k", '{"uri": 7}', '{"url": "/a"}',
+    ["", "a.jsonl", "ftp://x/y", "s3://b", "s3:///k",
+     "file:///a#b.csv", "file:///a?c.csv", "file:///a.csv?", "file://host/a",
+     '{"uri": 7}', '{"url": "/a"}',
      '{"uri": "/a", "size": -1}', '{"uri": "/a", "version": 1}', "{"],
 )  # fmt: skip
 def test_what_names_no_file_is_a_problem(body: str) -> None:
