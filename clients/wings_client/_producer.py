@@ -102,6 +102,14 @@ class Producer:
         """How many batches were committed since the producer was opened."""
         return self._window.answers
 
+    @property
+    def rows_in_doubt(self) -> int:
+        """How many rows may be committed though no answer tells; 0 until the producer has failed.
+
+        They follow those of `rows_committed`, and what is committed of them is their beginning.
+        """
+        return self._window.rows_in_doubt
+
     def send(
         self,
         data: Data,

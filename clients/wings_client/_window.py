@@ -13,13 +13,20 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import islice
 
 import pyarrow as pa
 
 from wings_client._cancellation import woken_by_cancellation
 from wings_client._errors import client_closed, copy_of, timed_out
 from wings_client._model import Committed, CommittedRange
-from wings_core.errors import InvalidArgument, ResourceExhausted, WingsError
+from wings_core.errors import (
+    Internal,
+    InvalidArgument,
+    ResourceExhausted,
+    Unavailable,
+    WingsError,
+)
 from wings_core.times import Deadline
 
 
@@ -110,11 +117,13 @@ class Window:
     Attributes:
         answers: How many batches were committed so far.
         rows: How many rows were committed so far.
+        rows_in_doubt: How many rows were given up without an answer, and may be committed.
     """
 
     def __init__(self, sequence: int, batches_max: int, bytes_max: int, endpoint: str) -> None:
         self.answers = 0
         self.rows = 0
+        self.rows_in_doubt = 0
         self._batches_max = batches_max
         self._bytes_max = bytes_max
         self._endpoint = endpoint
@@ -123,6 +132,8 @@ class Window:
         self._bytes = 0
         self._written = 0
         """How many of the entries were written to the present stream."""
+        self._ever_written = 0
+        """How many of the entries were written to any stream."""
         self._stream_ended = False
         self._failure: WingsError | None = None
         self._closing = False
@@ -219,9 +230,14 @@ class Window:
         with self._lock:
             self._failure = self._failure or copy_of(error)
             sends = {id(entry.send): entry.send for entry in self._entries}
+            if isinstance(error, (Unavailable, Internal)):
+                # Whatever else it fails with, a server refused, and committed none of them.
+                written = islice(self._entries, self._ever_written)
+                self.rows_in_doubt += sum(entry.batch.num_rows for entry in written)
             self._entries.clear()
             self._bytes = 0
             self._written = 0
+            self._ever_written = 0
             self._room.notify_all()
             self._work.notify_all()
             self._empty.notify_all()
@@ -256,6 +272,7 @@ class Window:
                     return None
                 if self._written < len(self._entries):
                     self._written += 1
+                    self._ever_written = max(self._ever_written, self._written)
                     return self._entries[self._written - 1]
                 if self._closing:
                     return None
@@ -278,6 +295,7 @@ class Window:
             entry = self._entries.popleft()
             self._bytes -= entry.bytes
             self._written -= 1
+            self._ever_written -= 1
             self.answers += 1
             self.rows += entry.batch.num_rows
             send = entry.send

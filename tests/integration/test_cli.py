@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,11 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from breakable_proxy import breakable
 from held_address import held_address
 
 import wings_client
+from wings_client import Retry
 from wings_client.cli import main
 from wings_core.errors import TopicNotFound
 from wings_server.testing import RunningServer, ServerProcess, server_process
@@ -492,6 +495,78 @@ def test_ctrl_c_stops_a_push_and_says_what_is_committed(
             out, err = child.communicate(timeout=50)
     assert (child.returncode, out) == (130, b"")
     assert err == b"wings: stopped; the first 5 rows are committed, and nothing after them\n"
+
+
+def test_ctrl_c_at_the_end_of_a_push_waits_for_the_answers(
+    server: RunningServer, new_topic_id: str
+) -> None:
+    with (
+        breakable(server.flight) as proxy,
+        wings_client.connect(server.flight) as client,
+    ):
+        client.create_topic(new_topic_id, {"a": "int64"})
+        arguments = ("push", new_topic_id, "-", "--format", "jsonl", "--endpoint", proxy.endpoint)
+        with start(server, *arguments, stdin=subprocess.PIPE) as child, killed_on_failure(child):
+            assert child.stdin is not None
+            child.stdin.write(b'{"a": 1}\n' * 5)
+            child.stdin.flush()
+            assert client.fetch(new_topic_id, offset=0, min_messages=5, timeout=40).num_rows == 5
+            proxy.stall_answers()
+            child.stdin.write(b'{"a": 1}\n' * 5)
+            child.stdin.close()
+            assert client.fetch(new_topic_id, offset=5, min_messages=5, timeout=40).num_rows == 5
+            with pytest.raises(subprocess.TimeoutExpired):
+                child.wait(0.2)  # For the answers, as all is sent.
+            child.send_signal(signal.SIGINT)
+            with pytest.raises(subprocess.TimeoutExpired):
+                child.wait(0.5)
+            proxy.go_on()
+            assert child.stderr is not None
+            err = child.stderr.read()
+    assert child.returncode == 130
+    assert err == b"wings: stopped; the first 10 rows are committed, and nothing after them\n"
+
+
+def test_a_push_that_loses_its_server_says_what_may_be_committed(
+    wings: Wings,
+    server: RunningServer,
+    new_topic_id: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quick = Retry(delay_max=0.05, reconnect_seconds=0.3)
+    monkeypatch.setattr("wings_client.cli.endpoint.Retry", lambda: quick)
+    path = tmp_path / "rows.jsonl"
+    os.mkfifo(path)
+    with (
+        breakable(server.flight) as proxy,
+        wings_client.connect(server.flight) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        client.create_topic(new_topic_id, {"a": "int64"})
+
+        def break_midway() -> None:
+            with path.open("wb", buffering=0) as fifo:
+                fifo.write(b'{"a": 1}\n' * 20)
+                client.fetch(new_topic_id, offset=0, min_messages=20, timeout=40)
+                proxy.stall_answers()
+                fifo.write(b'{"a": 1}\n' * 30)
+            client.fetch(new_topic_id, offset=20, min_messages=30, timeout=40)
+            proxy.stop_listening()
+
+        breaking = pool.submit(break_midway)
+        result = wings("push", new_topic_id, path, endpoint=proxy.endpoint)
+        breaking.result()
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith(f"wings: nobody answers at {proxy.endpoint}: start a server")
+    told = re.search(
+        r"; (?:the first 20 rows are committed, and )?"
+        r"up to (\d+) (?:further )?rows may be committed$",
+        result.err.rstrip(),
+    )
+    assert told is not None, result.err
+    # The first answer may have come before answers were held up.
+    assert int(told[1]) == (30 if "the first 20" in result.err else 50)
 
 
 @pytest.mark.parametrize(

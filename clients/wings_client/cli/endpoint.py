@@ -22,6 +22,9 @@ DEFAULT = "grpc://127.0.0.1:7777"
 NEAR_MAX = 3
 """Most names that are suggested for one that is not there."""
 
+KEPT = "kept"
+"""The fact that says, at the end of an error's message, what it left committed."""
+
 FLIGHT_SCHEMES = ("grpc", "grpc+tcp", "grpc+tls")
 HTTP_SCHEMES = ("http", "https")
 
@@ -128,9 +131,10 @@ def explained(
         names: Asks for those of all topics.
     """
     if isinstance(error, Unavailable) and error.facts.get("connection") == Connection.UNREACHABLE:
+        kept = error.facts.get(KEPT)
         return Unavailable(
             f"nobody answers at {endpoint}: start a server with `wings serve`, or say where one is "
-            "with --endpoint",
+            "with --endpoint" + (f"; {kept}" if kept else ""),
             **error.facts,
         )
     if isinstance(error, TopicNotFound) and topic:

@@ -24,7 +24,7 @@ from rich.table import Column
 from rich.text import Text
 
 from wings_client import Client, Producer, Topic
-from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected, short_name
+from wings_client.cli.endpoint import DEFAULT, KEPT, EndpointOption, connected, short_name
 from wings_client.cli.files import FileFormat, OpenFile, open_file
 from wings_client.cli.files.parts import PartCheck
 from wings_client.cli.values import columns_text, parse_fields
@@ -226,9 +226,10 @@ def _fail(error: WingsError, producer: Producer) -> NoReturn:
     Raises:
         WingsError: Always.
     """
-    with suppress(WingsError):  # The first error tells more; what is committed is known.
-        producer.close()
-    raise type(error)(f"{error.message}; {_kept(producer)}", **error.facts) from None
+    with suppress(WingsError):  # The first error tells more.
+        _settle(producer)
+    facts = {**error.facts, KEPT: _kept(producer)}
+    raise type(error)(f"{error.message}; {facts[KEPT]}", **facts) from None
 
 
 def _stop(producer: Producer) -> NoReturn:
@@ -239,20 +240,35 @@ def _stop(producer: Producer) -> NoReturn:
     """
     problem = ""
     try:
-        producer.close()
+        _settle(producer)
     except WingsError as error:
         problem = f" ({error.message})"
     typer.echo(f"wings: stopped{problem}; {_kept(producer)}", err=True)
     raise typer.Exit(130)
 
 
+def _settle(producer: Producer) -> None:
+    """Wait until all that was sent is answered, or given up, and close."""
+    # One that was interrupted while it closed does not wait when it is closed again.
+    producer.flush()
+    producer.close()
+
+
 def _kept(producer: Producer) -> str:
-    rows = producer.rows_committed
+    rows, in_doubt = producer.rows_committed, producer.rows_in_doubt
+    if in_doubt:
+        before = "" if not rows else f"the first {_counted(rows)} committed, and "
+        further = "rows" if not rows else "further rows"
+        return f"{before}up to {in_doubt:,} {further} may be committed"
     if not rows:
         return "nothing was pushed"
-    if rows == 1:
-        return "the first row is committed, and nothing after it"
-    return f"the first {rows:,} rows are committed, and nothing after them"
+    return (
+        f"the first {_counted(rows)} committed, and nothing after {'it' if rows == 1 else 'them'}"
+    )
+
+
+def _counted(rows: int) -> str:
+    return "row is" if rows == 1 else f"{rows:,} rows are"
 
 
 class _Shown(Protocol):

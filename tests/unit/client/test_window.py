@@ -206,3 +206,22 @@ def test_a_cancelled_send_puts_nothing_more_in_though_there_is_room() -> None:
     with pytest.raises(Unavailable):
         cancellation.run(put)
     assert found.next_sequence == 11
+
+
+def test_what_was_written_and_never_answered_is_in_doubt_where_nobody_refused_it() -> None:
+    for error, in_doubt in (
+        (Unavailable("gone"), 4),
+        (OffsetMismatch("not there", expected=1, actual=2), 0),
+    ):
+        found = window()
+        send = found.begin()
+        for _ in range(4):
+            found.put(send, BATCH, None, NOW)
+        found.begin_stream()
+        answer(found, 0, 1)
+        for _ in range(2):
+            assert found.next_to_write(in_one_minute()) is not None
+        found.end_stream()
+        found.begin_stream()  # On which nothing was written yet.
+        found.fail(error)
+        assert (found.rows, found.rows_in_doubt) == (2, in_doubt)
