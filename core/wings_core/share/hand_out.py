@@ -172,7 +172,7 @@ class HandOut:
                     Entry(_expired(place, part), part.first, part.last, lease, until, [part])
                     for part in piece
                 ]
-                for piece in pieces(exhausted)
+                for piece in pieces(group, exhausted)
             ]
             yield from self._give_up_exhausted(group, place, lists)
         if held.finished:

@@ -28,6 +28,9 @@ from wings_core.share.steps import FinishDeadLetters, Steps
 LETTERS_MAX = 500
 """Messages whose dead letters are written between two looks at the leases."""
 
+LETTER_MS = 10
+"""What the writing of a letter is taken to last, lest a piece of them outlasts a short lock."""
+
 Ranged = TypeVar("Ranged", CountedRange, DeadLetter)
 
 
@@ -100,7 +103,7 @@ class Settlement:
             Why nothing may be finished.
         """
         letters = [letter for entry in entries for letter in _letters(group, place, entry)]
-        of_pieces = pieces(letters)
+        of_pieces = pieces(group, letters)
         try:
             pending = self._begin_next(group, of_pieces)
             error = yield from self.prove(group, place, proved, member)
@@ -185,10 +188,11 @@ class Settlement:
         return self._dead_letters.begin(group, letters)
 
 
-def pieces(ranges: Iterable[Ranged]) -> Iterator[list[Ranged]]:
-    """Divide ranges, in order, into lists of `LETTERS_MAX` messages; the last may have fewer."""
+def pieces(group: ShareGroup, ranges: Iterable[Ranged]) -> Iterator[list[Ranged]]:
+    """Divide ranges, in order, into lists of as many messages as are to be buried at a time."""
+    most = min(LETTERS_MAX, group.config.lock_duration_ms // LETTER_MS)
     piece: list[Ranged] = []
-    room = LETTERS_MAX
+    room = most
     for each in ranges:
         first = each.first
         while first <= each.last:
@@ -198,7 +202,7 @@ def pieces(ranges: Iterable[Ranged]) -> Iterator[list[Ranged]]:
             first = last + 1
             if room == 0:
                 yield piece
-                piece, room = [], LETTERS_MAX
+                piece, room = [], most
     if piece:
         yield piece
 
