@@ -128,6 +128,50 @@ def test_a_json_array_is_read_by_the_types_of_its_values(tmp_path: Path) -> None
     assert table.num_rows == 2
 
 
+def test_integers_beyond_int64_are_uint64(tmp_path: Path) -> None:
+    ids = [12345678901234567891, 12345678901234567899, None, 0]
+    rows = [{"id": each, "in": {"ids": [each]}, "x": 1e300} for each in ids]
+    path = write(tmp_path / "rows.jsonl", "\n".join(map(json.dumps, rows)))
+    table = read(path)
+    assert table.schema.field("id").type == pa.uint64()
+    assert str(table.schema.field("in").type) == "struct<ids: list<item: uint64>>"
+    assert table.schema.field("x").type == pa.float64()
+    assert table.to_pylist() == rows
+
+
+@pytest.mark.parametrize(
+    ("other", "literal"),
+    [
+        ("0.5", "9007199254740993"),
+        ("-1", "12345678901234567891"),
+        ("1", "-9223372036854775809"),
+        ("1", "1" * 400),
+    ],
+)
+def test_an_integer_that_no_inferred_type_holds_is_refused(
+    tmp_path: Path, other: str, literal: str
+) -> None:
+    path = write(tmp_path / "rows.json", f'[{{"id": {other}}}, {{"id":\n{literal}}}]')
+    with pytest.raises(SchemaMismatch) as refused:
+        read(path)
+    told = f"row 2: column 'id': no double equals the integer {literal[:60]}"
+    assert refused.value.message.startswith(told)
+    assert "--field id:TYPE" in refused.value.message
+
+
+@pytest.mark.parametrize("text", ["9007199254740993", "[0.5, -9007199254740993]"])
+def test_an_integer_that_a_double_would_change_names_its_row(tmp_path: Path, text: str) -> None:
+    inner = pa.float64() if text[0] != "[" else pa.list_(pa.float64())
+    path = write(tmp_path / "rows.jsonl", f'{{"a": null}}\n\n{{"a": {text}}}\n')
+    with pytest.raises(SchemaMismatch, match=r"^line 3: column 'a(\[\])?': no double equals"):
+        read(path, pa.schema([pa.field("a", inner)]))
+
+
+def test_large_integers_that_are_doubles_and_large_doubles_are_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", '{"a": 100000000000000000000}\n{"a": 1.5e300}\n')
+    assert read(path).to_pylist() == [{"a": 1e20}, {"a": 1.5e300}]
+
+
 def test_empty_lines_count_and_bad_ones_are_named(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", '\ufeff{"a": 1}\r\n\n{"a": 2}\n{"a": "x"}\n{"a": 4}')
     schema = pa.schema([("a", pa.int64())])

@@ -80,3 +80,13 @@ def test_a_csv_file_with_columns_that_the_topic_has_not_fails(
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
     with pytest.raises(FileError, match="'b' is not a column of the topic"):
         read(tmp_path / "a.csv", {"a": pa.int64()}, rescues=rescues)
+
+
+def test_an_integer_that_a_double_would_change_is_rescued_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a":1}\n{"a":9007199254740993}\n{"a":2.5}\n')
+    with pytest.raises(FileError, match="line 2: column 'a'"):
+        read(path, {"a": pa.float64()}, rescues=False)
+    rows = read(path, {"a": pa.float64()}, rescues=True)
+    assert [row["a"] for row in rows] == [1.0, None, 2.5]
+    assert [row["rescued"] for row in rows] == [None, '{"a":9007199254740993}', None]

@@ -3,6 +3,7 @@
 import codecs
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.json
 
+from wings_client.cli.files.json_integers import first_changed, has_large, with_uint64
 from wings_client.cli.files.parts import Part, settled_type
 from wings_client.cli.files.source import HEAD_BYTES, Source
 from wings_client.cli.values import bad_row
@@ -250,10 +252,11 @@ def infer(blocks: Sequence[AnyBlock]) -> pa.Schema:
     """Infer columns from rows.
 
     Strings stay strings, but for those of which all are times as JSON has them in a topic. What is
-    null throughout becomes a string.
+    null throughout becomes a string. Integers beyond int64 become uint64, where all can.
 
     Raises:
-        SchemaMismatch: Values of one column are of different kinds; names the first row.
+        SchemaMismatch: Values of one column are of different kinds, or are integers that its type
+            would change; names the first row.
         InvalidArgument: There are no rows.
     """
     rows = [row.replace(b"\n", b" ") for block in blocks for row in block.rows]
@@ -271,7 +274,30 @@ def infer(blocks: Sequence[AnyBlock]) -> pa.Schema:
         elif pa.types.is_list(data_type) and values.null_count == len(values):
             data_type = settled_type(data_type, pa.string())
         fields.append(pa.field(field.name, data_type))
-    return pa.schema(fields)
+    return _exact(pa.schema(fields), table, rows, blocks)
+
+
+def _exact(
+    schema: pa.Schema, table: pa.Table, rows: Sequence[bytes], blocks: Sequence[AnyBlock]
+) -> pa.Schema:
+    """Return an inferred schema with types that change no integer.
+
+    Raises:
+        SchemaMismatch: There are none.
+    """
+    if not any(has_large(column) for column in table.columns):
+        return schema
+    schema = with_uint64(schema, rows)
+    changed = first_changed(table.columns, schema, lambda: rows)
+    if changed is None:
+        return schema
+    option = shlex.quote(f"{changed.column}:TYPE")
+    raise bad_row(
+        _places(blocks)[changed.row],
+        f"{changed}, and not all values are of uint64: write them as strings; --field {option} "
+        "then sets the type, like string or decimal128(38, 2)",
+        changed.column,
+    )
 
 
 def _read(data: bytes, schema: pa.Schema | None = None) -> pa.Table:
@@ -312,8 +338,17 @@ def decode_block(block: AnyBlock, schema: pa.Schema) -> pa.RecordBatch:
     """Return rows as a batch of a schema.
 
     Raises:
-        SchemaMismatch: A row does not fit; the message says where it is.
+        SchemaMismatch: A row does not fit, or has an integer that a float would change; the message
+            says where it is.
     """
+    batch = _decoded(block, schema)
+    changed = first_changed(batch.columns, schema, lambda: block.rows)
+    if changed is not None:
+        raise bad_row(block.place(changed.row), str(changed), changed.column)
+    return batch
+
+
+def _decoded(block: AnyBlock, schema: pa.Schema) -> pa.RecordBatch:
     # All at once, as they came; where that fails, row by row to where it does.
     text, count = block.array()
     with suppress(WingsError):
@@ -351,10 +386,14 @@ def _first_bad(block: AnyBlock, schema: pa.Schema, problem: WingsError) -> Wings
     return bad_row(block.place(low), message, problem.facts.get("column"))
 
 
+def _places(blocks: Sequence[AnyBlock]) -> list[str]:
+    return [block.place(index) for block in blocks for index in range(len(block.rows))]
+
+
 def _explained(error: pa.ArrowInvalid, blocks: Sequence[AnyBlock]) -> SchemaMismatch:
     """Say which row contradicts those before it."""
     rows = [row.replace(b"\n", b" ") for block in blocks for row in block.rows]
-    places = [block.place(index) for block in blocks for index in range(len(block.rows))]
+    places = _places(blocks)
     low, high = 0, len(rows)
     problem = str(error)
     while high - low > 1:

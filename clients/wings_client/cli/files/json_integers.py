@@ -1,0 +1,150 @@
+"""Integers of JSON that a column of floats would change: beyond 2^53, not every one is a double.
+
+Arrow's reader rounds them without a word, and takes an integer beyond int64 for a double.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute
+
+from wings_core.arrow_types import children, fields_of, is_list, with_children
+
+pc: Any = pyarrow.compute
+
+EXACT_MAX = 2.0**53
+"""Up to here, every integer is a double."""
+
+_SHOWN_MAX = 60
+
+
+class _Integer(str):
+    """A number without fraction or exponent, as it was written."""
+
+    __slots__ = ()
+
+
+# As lenient as Arrow's reader, which has seen the rows before.
+_DECODER = json.JSONDecoder(parse_int=_Integer, strict=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """An integer that is another number in its column."""
+
+    row: int
+    """Index of its row."""
+    column: str
+    """Its column."""
+    path: str
+    """Where in the row; with dots down to a nested field."""
+    literal: str
+    """As it was written."""
+
+    def __str__(self) -> str:
+        """Say what is wrong."""
+        return (
+            f"column {self.path!r:.80}: no double equals the integer {self.literal:.{_SHOWN_MAX}}"
+        )
+
+
+def first_changed(
+    columns: Iterable[Any], schema: pa.Schema, rows: Callable[[], Sequence[bytes]]
+) -> Changed | None:
+    """Return the first integer that lost its value.
+
+    Args:
+        columns: What the rows were read as.
+        schema: Of these columns.
+        rows: Returns their texts; called only where some number is large.
+    """
+    if not any(has_large(column) for column in columns):
+        return None
+    for index, row in enumerate(rows()):
+        found = _parsed(row)
+        for field in fields_of(schema):
+            for path, value in _floats(found.get(field.name), field.type, field.name):
+                if isinstance(value, _Integer) and not _is_exact(value):
+                    return Changed(index, field.name, path, value)
+    return None
+
+
+def has_large(column: Any) -> bool:
+    """Tell whether floats of a column, at any depth, are beyond the integers that all are exact."""
+    if isinstance(column, pa.ChunkedArray):
+        return any(has_large(chunk) for chunk in column.chunks)
+    data_type = column.type
+    if pa.types.is_float32(data_type) or pa.types.is_float64(data_type):
+        ends = pc.min_max(column)
+        low, high = ends["min"].as_py(), ends["max"].as_py()
+        return low is not None and max(-low, high) >= EXACT_MAX
+    if pa.types.is_map(data_type):
+        return has_large(column.keys) or has_large(column.items)
+    if is_list(data_type):
+        return has_large(column.flatten())
+    if pa.types.is_struct(data_type):
+        return any(has_large(part) for part in column.flatten())
+    return False
+
+
+def with_uint64(schema: pa.Schema, rows: Sequence[bytes]) -> pa.Schema:
+    """Return a schema with uint64 for those doubles that are all integers which it can hold."""
+    found = [_parsed(row) for row in rows]
+    return pa.schema(
+        [
+            field.with_type(_with_uint64(field.type, [row.get(field.name) for row in found]))
+            for field in fields_of(schema)
+        ]
+    )
+
+
+def _with_uint64(data_type: pa.DataType, found: Sequence[Any]) -> pa.DataType:
+    values = [value for value in found if value is not None]
+    if pa.types.is_float64(data_type):
+        return pa.uint64() if values and all(map(_is_uint64, values)) else data_type
+    if is_list(data_type):
+        inner = [[item for value in values for item in value]]
+    else:
+        inner = [[value.get(child.name) for value in values] for child in children(data_type)]
+    fields = [
+        child.with_type(_with_uint64(child.type, each))
+        for child, each in zip(children(data_type), inner, strict=True)
+    ]
+    return with_children(data_type, fields)
+
+
+def _is_uint64(value: object) -> bool:
+    if not isinstance(value, _Integer) or value.startswith("-"):
+        return False
+    return len(value) <= len(str(2**64)) and int(value) < 2**64
+
+
+def _is_exact(literal: str) -> bool:
+    value = float(literal)
+    return value not in (float("inf"), float("-inf")) and int(value) == int(literal)
+
+
+def _parsed(row: bytes) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", _DECODER.decode(row.decode("utf-8", "replace")))
+
+
+def _floats(value: Any, data_type: pa.DataType, path: str) -> Iterator[tuple[str, object]]:
+    """Yield the values of floats, at every depth, and where they are."""
+    if value is None:
+        return
+    if pa.types.is_floating(data_type):
+        yield path, value
+    elif pa.types.is_map(data_type):
+        key, item = children(data_type)
+        for entry in value:
+            yield from _floats(entry["key"], key.type, f"{path}.key")
+            yield from _floats(entry.get("value"), item.type, f"{path}.value")
+    elif is_list(data_type):
+        for item in value:
+            yield from _floats(item, children(data_type)[0].type, f"{path}[]")
+    elif pa.types.is_struct(data_type):
+        for child in children(data_type):
+            yield from _floats(value.get(child.name), child.type, f"{path}.{child.name}")
