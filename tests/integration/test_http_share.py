@@ -104,6 +104,24 @@ def test_a_release_ends_the_wait_of_another_member(http: httpx.Client, topic: st
     assert ([each["n"] for each in again["messages"]], again["delivery_count"]) == ([2, 3], 2)
 
 
+def test_a_release_just_before_a_wait_is_not_missed(
+    server: RunningServer, http: httpx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (delivery,) = acquire(http, topic)["deliveries"]
+    shares = server.server.log.shares
+    watch = shares.watch
+
+    def release_and_watch(*arguments: Any) -> Any:
+        acknowledge(http, topic, ack(delivery, "release", 2, 3))
+        return watch(*arguments)
+
+    monkeypatch.setattr(shares, "watch", release_and_watch)
+    began = time.monotonic()
+    (again,) = acquire(http, topic, "two", timeout_ms=LONG)["deliveries"]
+    assert [each["n"] for each in again["messages"]] == [2, 3]
+    assert time.monotonic() - began < LONG / 2000
+
+
 def test_a_lock_that_expires_ends_the_wait_of_another_member(
     http: httpx.Client, client: flight.FlightClient, topic: str
 ) -> None:

@@ -191,11 +191,10 @@ class _Api:
         service = self._service
         with service.waiting.one(request.receive) as wake, ExitStack() as watch:
             await service.write(lambda: watch.enter_context(poll.watch(wake.ring)))
-            while True:
+            # The first look is for what came since the one before: nobody was told of that.
+            while (answer := await service.write(poll.advance)) is None:
                 await wake.wait(poll.look_again)
-                answer = await service.write(poll.advance)
-                if answer is not None:
-                    break
+                service.answers.check_room()
             try:
                 await wake.wait(Deadline.after(0))  # Says whether the client is still there.
             except ClientGone:
