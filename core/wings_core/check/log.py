@@ -43,8 +43,9 @@ def check_log(
     partition's key, and its place in its file its own. Pages in stages are checked alike. Damage of
     any kind is reported, never raised.
 
-    Blocks for as long as reading the whole log takes, and keeps 40 bytes a page. Nothing is
-    written. A server that deletes topics meanwhile may make their pages look damaged.
+    Blocks for as long as reading the whole log takes, and keeps 40 bytes a page, and what each
+    partition of one topic has in its tiers. Nothing is written. A server that deletes topics
+    meanwhile may make their pages look damaged.
 
     Args:
         metadata: May be open for reading only.

@@ -321,11 +321,11 @@ class GroupCommit:
 
 
 def _settle_unknown(flush: list[Pending]) -> None:
-    """Refuse what has no outcome, where a flush was interrupted: nobody waits for ever."""
+    """Answer what has no outcome, where a flush was interrupted: nobody waits for ever."""
     unknown = [pending for pending in flush if not pending.done]
     for pending in unknown:
         if pending.stream.refused is None:
-            pending.stream.refused = Internal("the flush was interrupted")
+            pending.stream.refused = Unavailable("the flush was interrupted", in_doubt=True)
     for pending in unknown:
         pending.settle(Rejected(_refusal(pending.stream)))
 

@@ -163,7 +163,12 @@ class Tiering:
         return False
 
     def _remember(self, pages: Sequence[Location], error: StorageCorrupt) -> bool:
-        """Remember the damaged page that an error names; False where it is none of these."""
+        """Remember the damaged page that an error names; False where it is none of these.
+
+        One whose file is missing is not remembered: a directory may be there again later.
+        """
+        if error.facts.get("missing"):
+            return False
         at = (error.facts.get("folio"), error.facts.get("position"))
         for page in pages:
             if (page.address.folio, page.address.position) == at:

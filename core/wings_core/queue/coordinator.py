@@ -25,7 +25,8 @@ RETRY_SECONDS = (1.0, 300.0)
 """A file that failed is tried again after the first, doubled for each failure up to the second."""
 
 FILES_HELD_MAX = 10_000
-"""Nothing is received while so many files are held: most of them have failed."""
+"""Nothing is received while so many files are held: most of them have failed, or are
+another pipeline's."""
 
 LOOKS_PER_COMMIT_TIMEOUT = 4
 """How often it is looked whose a file is that is another pipeline's, where its message is held."""

@@ -65,6 +65,7 @@ class Acquisition:
         # No partition is always last, in whatever rhythm members of several groups ask.
         turn = self._rng.randrange(len(states)) if states else 0
         ranges: list[LeasedRange] = []
+        may_catch_up = True
         for number, state in enumerate(ordered := states[turn:] + states[:turn]):
             if state.next_offset == 0:
                 continue  # Any value can be asked for: nothing is kept of what was never written.
@@ -76,7 +77,9 @@ class Acquisition:
                 if not self._core.is_loaded(group, state.partition):
                     some = ordered[number : number + LOAD_PARTITIONS_MAX]
                     self._runner.run(self._core.load(group, [each.partition for each in some]))
-                if self._core.is_doubtful(group, state.partition):
+                # Of one partition in a call, since replicas are asked, and while nothing waits.
+                if may_catch_up and not ranges and self._core.is_doubtful(group, state.partition):
+                    may_catch_up = False
                     self._runner.run(self._core.catch_up(group, state.partition))
                 if self._core.look(group, state.partition, bounds) != 0:
                     continue

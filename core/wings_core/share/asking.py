@@ -57,7 +57,8 @@ class Asker:
 
     def give_back(self, key: ShareKey, ranges: Sequence[OffsetRange], lease: Lease) -> Steps[None]:
         """Release what a lease holds of ranges; never handed out, it counts as no delivery."""
-        entries = tuple(ReleaseEntry(gone.first, gone.last, lease, 0) for gone in ranges)
+        in_order = sorted(ranges, key=lambda gone: gone.first)
+        entries = tuple(ReleaseEntry(gone.first, gone.last, lease, 0) for gone in in_order)
         # Nobody waits for the answers: what stays held by mistake expires.
         yield Ask(
             dict.fromkeys(self.replicas, ReleaseRequest(key, entries)),

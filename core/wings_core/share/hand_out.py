@@ -113,7 +113,9 @@ class HandOut:
                 alone=alone,
             )
             fresh = [pick for pick in picks if not pick.exhausted]
-            if fresh:  # They do not wait for dead letters: the others are given up by themselves.
+            if fresh or not alone:
+                # Neither they nor what the member got before wait for dead letters: those that are
+                # at the limit are given up by themselves.
                 for pick in picks:
                     if pick.exhausted:
                         place.state.give_back(pick.first, pick.last, pick.count)
@@ -130,10 +132,16 @@ class HandOut:
                 raise
         if not picks:
             return []
-        return (yield from self._hold(group, place, picks, lease))
+        return (yield from self._hold(group, place, picks, lease, alone=alone))
 
     def _hold(
-        self, group: ShareGroup, place: Place, picks: Sequence[Pick], lease: Lease
+        self,
+        group: ShareGroup,
+        place: Place,
+        picks: Sequence[Pick],
+        lease: Lease,
+        *,
+        alone: bool,
     ) -> Steps[list[LeasedRange]]:
         config = group.config
         asked_at = self._clock.now()
@@ -160,7 +168,7 @@ class HandOut:
             )
             delivered, surplus = _portion(held.granted, picks, limit)
             exhausted = [counted for counted in held.granted if counted.count >= limit]
-            if delivered:
+            if delivered or not alone:
                 surplus, exhausted = surplus + exhausted, []
             for counted in delivered + exhausted:
                 place.state.grant(counted.first, counted.last, lease, until, counted.count + 1)
@@ -177,7 +185,7 @@ class HandOut:
             yield from self._give_up_exhausted(group, place, lists)
         if held.finished:
             yield from self._catch_up(group, place)
-        if self._clock.now() >= until:
+        if delivered and self._clock.now() >= until:
             # It took too long: others may have them by now.
             yield from self._hand_back(
                 place, [LeaseEntry(each.first, each.last, lease) for each in delivered]
@@ -225,8 +233,8 @@ class HandOut:
     def _give_back(
         self, place: Place, surplus: Sequence[CountedRange], lease: Lease
     ) -> Steps[None]:
-        entries = [ReleaseEntry(over.first, over.last, lease, 0) for over in surplus]
-        yield from self._quorum.release(place.key, entries)
+        releases = [ReleaseEntry(over.first, over.last, lease, 0) for over in surplus]
+        yield from self._quorum.release(place.key, sorted(releases, key=_first))
         with self._places.lock:
             for over in surplus:
                 place.state.give_back(over.first, over.last, over.count)
@@ -279,7 +287,11 @@ class HandOut:
             picks = place.state.select_exhausted(group.config.delivery_limit)
             lease = self._places.next_lease("")
         if picks:
-            yield from self._hold(group, place, picks, lease)
+            leased = yield from self._hold(group, place, picks, lease, alone=True)
+            # Fewer deliveries are agreed on than were known here: they are not at the limit.
+            if leased:
+                entries = [LeaseEntry(each.start_offset, each.end_offset, lease) for each in leased]
+                yield from self._hand_back(place, entries)
 
     def _give_up_exhausted(
         self, group: ShareGroup, place: Place, lists: Sequence[Sequence[Entry]]

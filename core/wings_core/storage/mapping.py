@@ -119,7 +119,7 @@ class SegmentMaps:
         try:
             descriptor = os.open(self._directory / folio, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise StorageCorrupt("its segment is missing") from None
+            raise StorageCorrupt("its segment is missing", missing=True) from None
         except OSError as error:
             raise Internal(f"could not open segment {folio}: {error.strerror}") from error
         try:

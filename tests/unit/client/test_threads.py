@@ -39,16 +39,20 @@ def test_a_call_that_raises_is_told_of_and_keeps_no_other_from_running(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[BaseException | None] = []
-    monkeypatch.setattr(threading, "excepthook", lambda args: told.append(args.exc_value))  # pyright: ignore[reportUnknownLambdaType]
+    is_told = threading.Event()
+
+    def hear(args: threading.ExceptHookArgs) -> None:
+        told.append(args.exc_value)
+        is_told.set()
+
+    monkeypatch.setattr(threading, "excepthook", hear)
     error = KeyError("the call's own")
-    is_under_way = threading.Event()
 
     def fail() -> None:
-        is_under_way.set()
         raise error
 
     start_thread(fail, "test-fail")
-    assert is_under_way.wait(20)
+    assert is_told.wait(20)
     for _ in range(20):
         run_one()
     assert told == [error]

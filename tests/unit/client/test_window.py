@@ -211,6 +211,7 @@ def test_a_cancelled_send_puts_nothing_more_in_though_there_is_room() -> None:
 def test_what_was_written_and_never_answered_is_in_doubt_where_nobody_refused_it() -> None:
     for error, in_doubt in (
         (Unavailable("gone"), 4),
+        (ResourceExhausted("too many streams"), 4),
         (OffsetMismatch("not there", expected=1, actual=2), 0),
     ):
         found = window()

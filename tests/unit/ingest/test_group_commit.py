@@ -173,7 +173,8 @@ def test_whoever_runs_a_flush_may_be_interrupted_and_the_others_hear_of_it(
             first.outcome()
         result = outcome(other)
         assert isinstance(result, Rejected)
-        assert isinstance(result.error, Internal)
+        assert isinstance(result.error, Unavailable)
+        assert result.error.in_doubt
     assert rig.group.pending_bytes == 0
     result = outcome(rig.group.submit(PushStream(), rig.batch(1), awaited=False))
     assert isinstance(result, Accepted)

@@ -440,7 +440,9 @@ def test_what_was_handed_out_reaches_its_member_where_another_partition_cannot_b
     for replica in share.replicas:
         monkeypatch.setattr(replica, "read", unread)
     found: list[LeasedRange] = []
+    deadline = Deadline.after(LONG)
     while not found:  # A is the first of them in one of two turns.
+        assert not deadline.passed
         with suppress(Unavailable):
             found += share.acquire(group)
     assert [(leased.partition, leased.delivery_count) for leased in found] == [(A, 1)]

@@ -109,16 +109,16 @@ def finish_every_other(postgres_holds: PostgresHolds, ranges: int) -> None:
 def test_what_takes_longer_than_a_call_may_is_done_in_several_and_the_lease_is_renewed_meanwhile(
     postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    ranges = 25
+    ranges = 60
     finish_every_other(postgres_holds, ranges)
-    monkeypatch.setattr(postgres_lease, "CALL_SECONDS_MAX", 0.6)
+    monkeypatch.setattr(postgres_lease, "CALL_SECONDS_MAX", 1.5)
     monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(postgres_store, "CHUNK_ROWS", 2)
     monkeypatch.setattr(postgres_lease, "MARGIN_SECONDS", 0.5)
-    with closing(postgres_holds.open(lease_seconds=2.5)) as store:
+    with closing(postgres_holds.open(lease_seconds=4)) as store:
         (loaded,) = store.load()
         begun = postgres_holds.lease_ends()
-        with postgres_holds.reads_doing("PERFORM pg_sleep(0.04)"):
+        with postgres_holds.reads_doing("PERFORM pg_sleep(0.06)"):
             if call == "load":
                 (loaded,) = store.load()
             else:

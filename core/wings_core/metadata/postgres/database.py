@@ -49,7 +49,8 @@ AND activity.state = 'active' AND activity.wait_event = 'ClientRead'
 AND activity.query_start < clock_timestamp() - make_interval(secs => %s)
 AND EXISTS (
     SELECT FROM pg_locks JOIN pg_class ON pg_class.oid = pg_locks.relation
-    WHERE pg_locks.pid = activity.pid AND pg_class.relnamespace = current_schema()::regnamespace
+    JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
+    WHERE pg_locks.pid = activity.pid AND pg_namespace.nspname = current_schema()
 )
 """
 """Ends transactions on these tables whose next statement has not come for so many seconds."""
