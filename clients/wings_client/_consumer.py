@@ -59,7 +59,7 @@ class ConsumerEngine:
             selection,
         )
         self._auto_commit = auto_commit
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # A signal handler may close it.
         self._started = False
         self._closed = False
 

@@ -65,8 +65,9 @@ class ConsumerOffsets:
         self._calls = calls
         self._name = name
         self._topic = topic
-        self._committing = threading.Lock()
-        self._lock = threading.Lock()
+        # A signal handler may commit on a thread that holds one of these.
+        self._committing = threading.RLock()
+        self._lock = threading.RLock()
         self._handed: dict[Partition, int] = {}
         self._last: tuple[Partition, int] | None = None
         """Of the batch handed on last, while nobody said that it was processed."""
@@ -145,7 +146,7 @@ class ConsumerOffsets:
             self._committed_at = time.monotonic()
             with self._lock:
                 for partition, offset in offsets.items():
-                    if self._uncommitted[partition] == offset:
+                    if self._uncommitted.get(partition) == offset:
                         del self._uncommitted[partition]
 
     def _send(self, offsets: Mapping[Partition, int]) -> None:

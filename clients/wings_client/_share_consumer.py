@@ -183,7 +183,12 @@ class ShareEngine:
             elif found and self._auto_renew is not False and not self._renewing:
                 renews = self._renewing = True
         if renews:
-            start_thread(self._renew, "wings-renew")
+            try:
+                start_thread(self._renew, "wings-renew")
+            except RuntimeError:
+                with self._lock:
+                    self._renewing = False
+                raise
         if is_open:
             return
         # Closed meanwhile: what came is given back.
@@ -241,7 +246,8 @@ class ShareEngine:
                 if self._closed or not self._held:
                     self._renewing = False
                     return
-                pause = min(each.due.remaining() or 0.0 for each in self._held.values())
+                dues = [each.due.remaining() or 0.0 for each in self._held.values()]
+                pause = min(dues, default=0.0)  # A finalizer may have closed it amid this.
                 if pause > 0:
                     self._changed.wait(max(PAUSE_SECONDS_MIN, pause))
                     continue

@@ -90,7 +90,7 @@ class Held:
         if self._in_doubt:
             self.left = without(self.left, self._in_doubt)
             self._in_doubt = []
-            return False
+            return self.is_settled
         return True
 
     def renewed(self) -> None:

@@ -23,7 +23,10 @@ from wings_client._model import Committed, CommittedRange
 from wings_core.errors import (
     Internal,
     InvalidArgument,
+    NotFound,
+    PermissionDenied,
     ResourceExhausted,
+    Unauthenticated,
     Unavailable,
     WingsError,
 )
@@ -134,6 +137,8 @@ class Window:
         """How many of the entries were written to the present stream."""
         self._ever_written = 0
         """How many of the entries were written to any stream."""
+        self._lost = 0
+        """How many of the entries were written to a stream before the present one."""
         self._stream_ended = False
         self._failure: WingsError | None = None
         self._closing = False
@@ -230,19 +235,28 @@ class Window:
         with self._lock:
             self._failure = self._failure or copy_of(error)
             sends = {id(entry.send): entry.send for entry in self._entries}
-            if isinstance(error, (Unavailable, Internal)):
-                # Whatever else it fails with, a server refused, and committed none of them.
-                written = islice(self._entries, self._ever_written)
-                self.rows_in_doubt += sum(entry.batch.num_rows for entry in written)
+            in_doubt = islice(self._entries, self._in_doubt(error))
+            self.rows_in_doubt += sum(entry.batch.num_rows for entry in in_doubt)
             self._entries.clear()
             self._bytes = 0
             self._written = 0
             self._ever_written = 0
+            self._lost = 0
             self._room.notify_all()
             self._work.notify_all()
             self._empty.notify_all()
         for send in sends.values():
             send.fail(error)
+
+    def _in_doubt(self, error: WingsError) -> int:
+        """Return how many of the oldest batches may be committed, though they were not answered."""
+        if isinstance(error, (Unavailable, Internal)):
+            return self._ever_written
+        if isinstance(error, (ResourceExhausted, NotFound, PermissionDenied, Unauthenticated)):
+            return self._lost  # It is the stream that was refused, and not the batch.
+        # A batch was; had it been committed before, its sequence would have told, and without it
+        # none after it is.
+        return 0
 
     # The writer's thread.
 
@@ -256,6 +270,7 @@ class Window:
         """Begin to write from the oldest batch on; return its sequence, None without a batch."""
         with self._lock:
             self._written = 0
+            self._lost = self._ever_written
             self._stream_ended = False
             return self._entries[0].sequence if self._entries else None
 
@@ -296,6 +311,7 @@ class Window:
             self._bytes -= entry.bytes
             self._written -= 1
             self._ever_written -= 1
+            self._lost = max(0, self._lost - 1)
             self.answers += 1
             self.rows += entry.batch.num_rows
             send = entry.send

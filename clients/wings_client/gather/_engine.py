@@ -116,8 +116,7 @@ class Engine:
     @property
     def end(self) -> GatherEnd | None:
         """How it ended, once it has."""
-        with self._lock:
-            return self._end
+        return self._end
 
     def start(self) -> None:
         """Send the requests."""

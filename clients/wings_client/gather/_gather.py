@@ -103,12 +103,17 @@ class Gather:
             InvalidArgument: It was iterated or delivered before.
         """
         self._read_once()
-        threading.Thread(
+        thread = threading.Thread(
             target=self._deliver,
             args=(on_reply, on_end),
             name="wings-gather-deliver",
             daemon=True,
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError:
+            self._unread.release()
+            raise
 
     def __enter__(self) -> Self:
         """Return the gather itself."""

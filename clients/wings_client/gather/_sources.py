@@ -198,8 +198,8 @@ class Sources:
             reply = turn.next()
             if reply is None:
                 again = self._goes_on(source)
-            else:
-                self._put(source, reply, False)
+            elif not self._put(source, reply, False):
+                reply = None  # It is not handed on, so nothing after it may be.
         except Exception as error:  # noqa: BLE001 - the gather's end tells of it.
             again = self._failed(source, turn, error)
         finally:
