@@ -1,7 +1,7 @@
 import asyncio
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +12,6 @@ from scripted_responders import (
     TRIES,
     WAYS_OUT,
     Responder,
-    responder,
     script,
     wait_for_streams,
 )
@@ -31,18 +30,6 @@ from wings_client.gather import (
 from wings_core.errors import Internal, InvalidArgument, Unavailable
 
 NOBODY = "grpc://127.0.0.1:1"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Responder]:
-    with responder() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: Responder) -> Iterator[Client]:
-    with wings_client.connect(server.endpoint, timeout=5.0) as connected:
-        yield connected
 
 
 def five(server: Responder, *, then: str = "end", empty: float = 100) -> list[Request]:

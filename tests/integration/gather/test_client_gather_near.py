@@ -32,10 +32,9 @@ def server() -> Iterator[Responder]:
 
 
 @pytest.fixture
-def client(server: Responder) -> Iterator[Client]:
-    with wings_client.connect(server.endpoint, timeout=5.0) as connected:
-        learn(connected, server)
-        yield connected
+def client(client: Client, server: Responder) -> Client:
+    learn(client, server)
+    return client
 
 
 def learn(client: Client, server: Responder) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 import pyarrow.flight as flight
 import pytest
-from scripted_responders import SCHEMA, Responder, batch, near_script, responder, script
+from scripted_responders import SCHEMA, Responder, batch, near_script, script
 
-import wings_client
 from wings_client import Client, Connection
 from wings_client.gather import Gather, GatherReason, Reply, Request
 from wings_client.gather._engine import REPLIES_WAITING_MAX
@@ -21,18 +20,6 @@ FULL = [(0.0, 1)] * (REPLIES_WAITING_MAX + 50)
 
 BEHIND_SECONDS = 0.4
 """How long a caller does something else; meanwhile all that may arrive has."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Responder]:
-    with responder() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: Responder) -> Iterator[Client]:
-    with wings_client.connect(server.endpoint, timeout=5.0) as connected:
-        yield connected
 
 
 def be_behind() -> None:

@@ -5,13 +5,12 @@ Python runs these between any two calls; a profiler's hook is run there as well,
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 
 import pytest
-from scripted_responders import Responder, near_script, responder
+from scripted_responders import Responder, near_script
 
-import wings_client
 from wings_client import Client
 from wings_client.gather import Gather, GatherReason, Request
 
@@ -20,18 +19,6 @@ CODE = ("_engine.py", "_sources.py")
 
 FIRST_CALLS = 150
 """Each of the first calls of a gather is followed by its end once; later ones are much the same."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Responder]:
-    with responder() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: Responder) -> Iterator[Client]:
-    with wings_client.connect(server.endpoint, timeout=5.0) as connected:
-        yield connected
 
 
 class Interruption:
