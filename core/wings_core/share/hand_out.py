@@ -234,7 +234,7 @@ class HandOut:
         self, place: Place, surplus: Sequence[CountedRange], lease: Lease
     ) -> Steps[None]:
         releases = [ReleaseEntry(over.first, over.last, lease, 0) for over in surplus]
-        yield from self._quorum.release(place.key, sorted(releases, key=_first))
+        yield from self._quorum.release(place.key, releases)
         with self._places.lock:
             for over in surplus:
                 place.state.give_back(over.first, over.last, over.count)
@@ -269,7 +269,7 @@ class HandOut:
 
     def _hand_back(self, place: Place, entries: Sequence[LeaseEntry]) -> Steps[None]:
         releases = [ReleaseEntry(entry.first, entry.last, entry.lease, 0) for entry in entries]
-        yield from self._quorum.release(place.key, sorted(releases, key=_first))
+        yield from self._quorum.release(place.key, releases)
         with self._places.lock:
             for entry in entries:
                 place.state.hand_back(entry.first, entry.last, entry.lease)
@@ -319,7 +319,7 @@ class HandOut:
         )
 
 
-def _first(entry: Pick | ReleaseEntry) -> int:
+def _first(entry: Pick) -> int:
     return entry.first
 
 

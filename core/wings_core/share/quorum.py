@@ -135,18 +135,25 @@ class HoldQuorum:
         return Renewed(verdict, counts)
 
     def release(self, key: ShareKey, entries: Sequence[ReleaseEntry]) -> Steps[list[Verdict]]:
-        """Give back what leases hold; returns what became of each entry, in their order."""
-        answers = yield from self._asker.ask_all(ReleaseRequest(key, tuple(entries)), {Outcome.OK})
+        """Give back what leases hold; returns what became of each entry, in their order.
+
+        Args:
+            key: Of the partition.
+            entries: In any order; no two have a message in common.
+        """
+        # Replicas take them in order, and votes are counted so.
+        ordered = sorted(entries, key=lambda entry: entry.first)
+        answers = yield from self._asker.ask_all(ReleaseRequest(key, tuple(ordered)), {Outcome.OK})
         votes = count_votes(parts_of(answers))
         yield from self._repair_in_passing(key, votes)
-        verdicts: list[Verdict] = []
+        verdicts: dict[int, Verdict] = {}
         at = 0
-        for entry in entries:
+        for entry in ordered:
             begun = at
             while at < len(votes) and votes[at].last <= entry.last:
                 at += 1
-            verdicts.append(self._verdict(votes[begun:at]))
-        return verdicts
+            verdicts[entry.first] = self._verdict(votes[begun:at])
+        return [verdicts[entry.first] for entry in entries]
 
     def tombstone(
         self,

@@ -158,16 +158,14 @@ class Settlement:
 
     def release(self, place: Place, releases: Sequence[ReleaseEntry]) -> Steps[list[Verdict]]:
         """Give ranges back, which do not overlap; returns what became of each, in their order."""
-        ordered = sorted(releases, key=lambda release: release.first)
-        verdicts = yield from self._quorum.release(place.key, ordered)
+        verdicts = yield from self._quorum.release(place.key, releases)
         now = self._clock.now()
         with self._places.lock:
-            for release in ordered:
+            for release in releases:
                 until = now + release.delay_ms / 1_000 if release.delay_ms else 0.0
                 place.state.release(release.first, release.last, release.lease, until)
                 place.state.learn(release.first, release.last, release.count)
-        by_first = dict(zip((release.first for release in ordered), verdicts, strict=True))
-        return [by_first[release.first] for release in releases]
+        return verdicts
 
     def _is_fresh(self, group: ShareGroup, proved: Sequence[Entry]) -> bool:
         """Tell whether leases have more than half of the lock before them."""
