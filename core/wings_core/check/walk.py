@@ -1,10 +1,10 @@
 """A partition's pages in their order: offsets, timestamps, bytes and tiers."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from wings_core.check.report import Page, Problem
 from wings_core.metadata.maintenance import first_timestamp
+from wings_core.metadata.tiers import PageCounts
 from wings_core.model import Location, PartitionState, TierState, Topic
 from wings_core.partitions import Partition
 
@@ -20,11 +20,7 @@ class Walk:
         self.is_sound = True
         """Whether there was no problem so far."""
         self._last_timestamp: int | None = None
-        self._bytes = 0
-        self._tiers = {
-            merged: TierState(state.partition, merged, pages=0, rows=0, bytes=0)
-            for merged in (False, True)
-        }
+        self._counts = PageCounts()
 
     @property
     def partition(self) -> Partition:
@@ -34,7 +30,7 @@ class Walk:
     @property
     def tiers(self) -> list[TierState]:
         """What the pages amount to in each tier that has any, the hot one first."""
-        return [tier for tier in self._tiers.values() if tier.pages]
+        return self._counts.tiers(self.partition)
 
     def step(self, location: Location) -> Iterator[Problem]:
         """Yield what is wrong with the next page's place in the log."""
@@ -62,15 +58,7 @@ class Walk:
         if location.timestamp < first_of_page:
             yield wrong(f"its timestamps begin at {first_of_page} and end at {location.timestamp}")
         self._last_timestamp = location.timestamp
-        self._bytes += location.address.length
-        merged = location.first_timestamp is not None
-        tier = self._tiers[merged]
-        self._tiers[merged] = replace(
-            tier,
-            pages=tier.pages + 1,
-            rows=tier.rows + location.rows,
-            bytes=tier.bytes + location.address.length,
-        )
+        self._counts += PageCounts.of_locations([location])
         self.next_offset = max(expected, end + 1)
 
     def finish(self) -> Iterator[Problem]:
@@ -84,8 +72,8 @@ class Walk:
             yield self.problem(
                 "these offsets are in no page", self.next_offset, state.next_offset - 1
             )
-        if self._bytes != state.bytes:
-            yield self.problem(f"the pages have {self._bytes} bytes, not {state.bytes}")
+        if self._counts.bytes != state.bytes:
+            yield self.problem(f"the pages have {self._counts.bytes} bytes, not {state.bytes}")
         if self._last_timestamp is not None and self._last_timestamp != state.last_timestamp:
             yield self.problem(
                 f"the last timestamp is {self._last_timestamp}, not {state.last_timestamp}"

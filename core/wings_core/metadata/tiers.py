@@ -1,7 +1,7 @@
 """What a partition has in each tier, counted along with its pages, so that nobody counts them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from wings_core.model import Location, TierState
 from wings_core.partitions import Partition, partition_sort_key
@@ -38,6 +38,10 @@ class PageCounts:
         return cls.of(
             (page.rows, page.address.length, page.first_timestamp is not None) for page in locations
         )
+
+    def __add__(self, other: "PageCounts") -> "PageCounts":
+        """Return the counts of both."""
+        return PageCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def tiers(self, partition: Partition) -> list[TierState]:
         """Return what there is in each tier that has pages, the hot one first."""
