@@ -19,7 +19,7 @@ PAUSE_SECONDS = (0.02, 0.5)
 
 _TABLES = (
     """
-CREATE TABLE messages (
+CREATE TABLE IF NOT EXISTS messages (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     key TEXT UNIQUE, -- What tells a message from one that is sent again; kept when acknowledged.
     body TEXT NOT NULL,
@@ -29,7 +29,9 @@ CREATE TABLE messages (
     acknowledged INTEGER NOT NULL
 ) STRICT
 """,
-    "CREATE INDEX messages_waiting ON messages (visible_at, id) WHERE NOT acknowledged",
+    """
+CREATE INDEX IF NOT EXISTS messages_waiting ON messages (visible_at, id) WHERE NOT acknowledged
+""",
 )
 
 _IDENTITY = "CREATE TABLE identity (identity TEXT NOT NULL) STRICT"
@@ -57,12 +59,16 @@ class SqliteQueue(Queue):
             self._connection = sqlite3.connect(
                 path, timeout=LOCK_SECONDS_MAX, isolation_level=None, check_same_thread=False
             )
+        except sqlite3.Error as error:
+            raise Unavailable(f"the queue {path} cannot be opened: {error}") from error
+        try:
             self._connection.execute("PRAGMA journal_mode=WAL").fetchall()
             self._connection.execute("PRAGMA synchronous=FULL")
             self._connection.execute("BEGIN IMMEDIATE")
             self._identity = _identity(self._connection)
             self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError) as error:
+            self._connection.close()
             raise Unavailable(f"the queue {path} cannot be opened: {error}") from error
 
     def send(self, bodies: Iterable[str]) -> None:
@@ -205,9 +211,8 @@ class SqliteQueue(Queue):
 def _identity(connection: sqlite3.Connection) -> str:
     """Return what the ids of all messages begin with; make the tables that are not there."""
     names = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-    if "messages" not in names:
-        for statement in _TABLES:
-            connection.execute(statement)
+    for statement in _TABLES:
+        connection.execute(statement)
     if "identity" not in names:
         connection.execute(_IDENTITY)
         identity = "" if "messages" in names else f"{uuid4().hex}."
