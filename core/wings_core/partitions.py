@@ -97,9 +97,14 @@ def _canonical(value: object) -> Partition:
     return Partition(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
+def is_longer(partition: Partition, bytes_max: int) -> bool:
+    """Tell whether a partition value has more bytes than these, as JSON in UTF-8."""
+    # Most are far shorter than any bound, and need not be encoded to see it.
+    return len(partition) * 4 > bytes_max and len(partition.encode()) > bytes_max
+
+
 def _bounded(partition: Partition) -> Partition:
-    # Most are far shorter than the bound, and need not be encoded to see it.
-    if len(partition) * 4 > VALUE_BYTES_MAX and len(partition.encode()) > VALUE_BYTES_MAX:
+    if is_longer(partition, VALUE_BYTES_MAX):
         raise PartitionTypeMismatch(
             f"partition value {partition:.40}…: longer than {VALUE_BYTES_MAX} bytes as JSON"
         )

@@ -32,7 +32,7 @@ from wings_core.model import (
     StageEntry,
     StoredPage,
 )
-from wings_core.partitions import VALUE_BYTES_MAX, Partition, partition_value
+from wings_core.partitions import VALUE_BYTES_MAX, Partition, is_longer, partition_value
 
 RESULTS_KEPT_MAX = 64
 """A producer's repeat is answered with its first result while it is among its last this many."""
@@ -85,11 +85,10 @@ def check_partition(partition: Partition, bytes_max: int) -> None:
     Raises:
         InvalidArgument: It is longer.
     """
-    # Most are far shorter than the bound, and need not be encoded to see it.
-    if len(partition) * 4 > bytes_max and (size := len(partition.encode())) > bytes_max:
+    if is_longer(partition, bytes_max):
         raise InvalidArgument(
-            f"partition value {partition:.40}… has {size} bytes as JSON, metadata here takes "
-            f"at most {bytes_max}"
+            f"partition value {partition:.40}… has {len(partition.encode())} bytes as JSON, "
+            f"metadata here takes at most {bytes_max}"
         )
 
 

@@ -52,8 +52,6 @@ class StageDraft:
         default_factory=list[tuple[StoredPage, int | None]]
     )
     """Pages of this flush with the producer's timestamp, in order."""
-    changed: bool = False
-    """Whether the flush added a batch, be it an empty one."""
 
     def append(self, pages: Sequence[StoredPage], timestamp: int | None) -> Staged:
         """Add a batch."""
@@ -63,7 +61,6 @@ class StageDraft:
         self.bytes += size
         self.pages += len(pages)
         self.added += [(page, timestamp) for page in pages]
-        self.changed = True
         return Staged(self.stage, rows, size)
 
 

@@ -17,7 +17,6 @@ from wings_core.metadata.judge import (
     Judge,
     PartitionDraft,
     check_id,
-    check_partition,
 )
 from wings_core.metadata.postgres import locks
 from wings_core.metadata.postgres.connections import Connection
@@ -26,7 +25,7 @@ from wings_core.metadata.postgres.stages import lock_stages, write_stages
 from wings_core.metadata.postgres.topics import find_topic_ids
 from wings_core.metadata.stages import StageDraft
 from wings_core.model import CommitBatch, CommitResult, CommittedRange, FlushId
-from wings_core.partitions import Partition
+from wings_core.partitions import Partition, is_longer
 
 PARTITION_BYTES_MAX = 2_048
 """The longest partition value, as JSON in UTF-8. An entry of an index holds 2,704 bytes at most, on
@@ -120,7 +119,8 @@ class _Stored:
                         *(page.partition for page in batch.pages),
                         *(() if batch.expected is None else (batch.expected.partition,)),
                     )
-                    if _is_storable(partition)
+                    # The judge refuses the others.
+                    if not is_longer(partition, PARTITION_BYTES_MAX)
                 }
             ),
         )
@@ -371,15 +371,6 @@ def _is_id(producer_id: str) -> bool:
     """Tell whether a producer's id can be stored; the judge refuses the others."""
     try:
         check_id("producer_id", producer_id)
-    except InvalidArgument:
-        return False
-    return True
-
-
-def _is_storable(partition: Partition) -> bool:
-    """Tell whether a partition can be stored; the judge refuses the others."""
-    try:
-        check_partition(partition, PARTITION_BYTES_MAX)
     except InvalidArgument:
         return False
     return True

@@ -24,8 +24,6 @@ def lock_stages(connection: Connection, stages: Sequence[str]) -> dict[str, Stag
 def write_stages(connection: Connection, stages: Iterable[StageDraft], now: int) -> None:
     """Write what a flush added to stages, giving ids to new ones; the folios are there."""
     for draft in stages:
-        if not draft.changed:
-            continue
         if draft.stage_id is None:
             row = connection.execute(
                 "INSERT INTO stages (name, topic_id, writing, rows, bytes, pages, changed_at) "

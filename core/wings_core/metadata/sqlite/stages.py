@@ -31,8 +31,6 @@ def write_stages(
 ) -> None:
     """Write what a flush added to stages, giving ids to new ones."""
     for draft in stages:
-        if not draft.changed:
-            continue
         if draft.stage_id is None:
             draft.stage_id = connection.execute(
                 "INSERT INTO stages (name, topic_id, writing, rows, bytes, pages, changed_at) "
