@@ -5,12 +5,13 @@ Offsets are per partition, start at 0 and have no gaps. In results `end_offset` 
 """
 
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
+from typing import NoReturn
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from wings_core.errors import WingsError
+from wings_core.errors import Internal, WingsError
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition
 
@@ -90,6 +91,25 @@ class PageAddress:
     length: int
 
 
+class PageFormat(IntEnum):
+    """How a page's bytes hold its rows; metadata stores the number, which never changes."""
+
+    PLAIN = 1
+    """As pushed: one Arrow IPC message, uncompressed; all rows have the page's timestamp."""
+    SEGMENT = 2
+    """Merged from other pages: one compressed Arrow IPC message in a segment file, with a timestamp
+    for each row in a last column of its own."""
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether maintenance wrote such pages, into the remote store, out of others."""
+        return self is not PageFormat.PLAIN
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise Internal(f"a page has format {value}, which only a later version of Wings reads")
+
+
 @dataclass(frozen=True, slots=True)
 class StoredPage:
     """Rows of one partition that are durable and wait for their offsets."""
@@ -109,13 +129,18 @@ class Location:
     """Of the last row of the page, in microseconds since the epoch; never before the others'."""
     address: PageAddress
     first_timestamp: int | None = None
-    """Of the first row of a merged page, which holds a timestamp for each row in a last column of
-    its own; None: every row has `timestamp`, and the page holds none."""
+    """Of the first row; None: every row has `timestamp`."""
+    format: PageFormat = PageFormat.PLAIN
 
     @property
     def rows(self) -> int:
         """The number of rows of the page."""
         return self.end_offset - self.start_offset + 1
+
+    @property
+    def earliest_timestamp(self) -> int:
+        """The timestamp of its first row, in microseconds since the epoch."""
+        return self.timestamp if self.first_timestamp is None else self.first_timestamp
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def flip_a_byte(directory: Path, topic: Topic, page: Location, column: int) -> N
     path, address = directory / page.address.folio, page.address
     data = bytearray(path.read_bytes())
     stored = memoryview(data)[address.position : address.position + address.length]
-    merged = page.first_timestamp is not None
+    merged = page.format.is_merged
     schema = segment_schema(topic.schema) if merged else topic.schema
     start, end = read_head(stored, len(stored), topic.uuid, schema).column(column)
     assert start < end

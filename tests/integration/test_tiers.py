@@ -802,7 +802,7 @@ def test_merged_pages_are_located_in_order(
     assert located[0].start_offset == 0
     for page, after in pairwise(located):
         assert page.end_offset + 1 == after.start_offset
-        assert page.timestamp <= (after.first_timestamp or after.timestamp)
+        assert page.timestamp <= after.earliest_timestamp
 
 
 def maintain_stopped(data_dir: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -674,11 +674,7 @@ class TiersMachine(RuleBasedStateMachine):
         for key in KEYS:
             counted: list[TierState] = []
             for remote in (False, True):
-                pages = [
-                    page
-                    for page in self._locations(key)
-                    if (page.first_timestamp is not None) == remote
-                ]
+                pages = [page for page in self._locations(key) if page.format.is_merged == remote]
                 rows = sum(page.rows for page in pages)
                 size = sum(page.address.length for page in pages)
                 state = TierState(UNPARTITIONED, remote, len(pages), rows, size)

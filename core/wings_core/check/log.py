@@ -240,7 +240,7 @@ class _Check:
         self._bytes += page.address.length
         try:
             schema = page.topic.schema
-            if page.merged:
+            if page.format.is_merged:
                 schema = segment_schema(schema)
             batch = self._store.read(page.address, page.topic.uuid, schema)
             self._rows += batch.num_rows
@@ -267,7 +267,7 @@ def _problem_of(batch: pa.RecordBatch, page: Page) -> str | None:
     if batch.num_rows != page.rows:
         counted = "offsets for" if page.stage is None else "counts"
         return f"it has {batch.num_rows} rows, and {counted} {page.rows}"
-    if page.merged:
+    if page.format.is_merged:
         times = cast("pa.Array[Any]", batch.column(len(page.topic.schema)))
         if times.null_count or pc.any(pc.less(times[1:], times[:-1])).as_py():
             return "its timestamps are not in order"

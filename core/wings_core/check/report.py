@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from wings_core.model import Location, PageAddress, PartitionState, StoredPage, Topic
+from wings_core.model import Location, PageAddress, PageFormat, PartitionState, StoredPage, Topic
 from wings_core.partitions import Partition
 
 PROBLEMS_MAX = 1_000
@@ -79,8 +79,7 @@ class Page:
     """None in a stage, as is the next."""
     end_offset: int | None = None
     stage: str | None = None
-    merged: bool = False
-    """Whether it holds a timestamp for each row."""
+    format: PageFormat = PageFormat.PLAIN
 
     @classmethod
     def committed(cls, topic: Topic, state: PartitionState, location: Location) -> "Page":
@@ -92,7 +91,7 @@ class Page:
             location.address,
             location.start_offset,
             location.end_offset,
-            merged=location.first_timestamp is not None,
+            format=location.format,
         )
 
     @classmethod

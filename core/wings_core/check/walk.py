@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from wings_core.check.report import Page, Problem
-from wings_core.metadata.maintenance import first_timestamp
 from wings_core.metadata.tiers import PageCounts
 from wings_core.model import Location, PartitionState, TierState, Topic
 from wings_core.partitions import Partition
@@ -49,7 +48,7 @@ class Walk:
             yield wrong("its last offset is before its first")
         if end >= self._state.next_offset:
             yield wrong(f"its offsets reach past the log's end, {self._state.next_offset}")
-        first_of_page = first_timestamp(location)
+        first_of_page = location.earliest_timestamp
         if self._last_timestamp is not None and first_of_page < self._last_timestamp:
             yield wrong(
                 f"its timestamp {first_of_page} is before {self._last_timestamp}, "

@@ -145,7 +145,7 @@ class ChunkReader:
             begin = max(start_offset, location.start_offset)
             end = min(stop_offset, location.end_offset + 1)
             size = location.address.length
-            if location.first_timestamp is not None:
+            if location.format.is_merged:
                 size = page.nbytes  # It is stored compressed.
             step = self._wire_rows(location.rows, size)
             if end - begin == location.rows <= step:

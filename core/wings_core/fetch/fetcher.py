@@ -250,8 +250,7 @@ class Fetcher:
             offset = self._registry.offset_for_timestamp(topic.uuid, partition, timestamp)
             try:
                 found = self._registry.locate(topic.uuid, partition, offset, 1).locations
-                first = found[0].first_timestamp if found else None
-                if first is None or first >= timestamp or found[0].timestamp < timestamp:
+                if not found or not found[0].earliest_timestamp < timestamp <= found[0].timestamp:
                     return offset
                 (page,) = self._pages.read(topic, found[:1], (), timestamps=True)
             except (StorageCorrupt, OffsetOutOfRange):

@@ -50,7 +50,7 @@ class PageReader:
         Raises:
             StorageCorrupt: A page is damaged or missing, where it would come.
         """
-        for merged, some in groupby(locations, lambda each: each.first_timestamp is not None):
+        for merged, some in groupby(locations, lambda each: each.format.is_merged):
             pages = list(some)
             addresses = [location.address for location in pages]
             if not merged:

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 
-from wings_core.metadata.maintenance import REPLACED_MAX, first_timestamp
+from wings_core.metadata.maintenance import REPLACED_MAX
 from wings_core.model import Location, PageAddress
 
 MERGED_ROWS = 65_536
@@ -80,7 +80,7 @@ def find_due(
             if not fresh:
                 small.settle(location)
             enough = bool(fresh)
-        elif location.first_timestamp is None:
+        elif not location.format.is_merged:
             fresh.append(location)
             size += location.address.length
             enough = size >= segment_bytes or len(fresh) >= SEGMENT_PAGES_MAX
@@ -92,7 +92,7 @@ def find_due(
             small.add(location)
         if enough:
             break
-    if not fresh or (not enough and first_timestamp(fresh[0]) > now - 2 * after_us):
+    if not fresh or (not enough and fresh[0].earliest_timestamp > now - 2 * after_us):
         return Due((), small.offset)
     rows = sum(page.rows for page in fresh)
     return Due((*small.worth_merging(rows), *fresh), small.offset)

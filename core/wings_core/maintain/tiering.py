@@ -26,7 +26,7 @@ from wings_core.maintain.plan import SEGMENT_BYTES_MAX, Group, find_due, parts_o
 from wings_core.maintain.report import MaintenanceReport
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.metadata.maintenance import Maintenance
-from wings_core.model import Location, PageAddress, PartitionState, Topic
+from wings_core.model import Location, PageAddress, PageFormat, PartitionState, Topic
 from wings_core.partitions import Partition
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.lru import Lru
@@ -237,7 +237,7 @@ class Tiering:
         parts: list[tuple[pa.RecordBatch, int | pa.Array[Any]]] = []
         read = self._pages.read(topic, pages, timestamps=True)
         for page, (rows, times) in zip(pages, read, strict=True):
-            size = page.address.length if page.first_timestamp is None else rows.nbytes
+            size = rows.nbytes if page.format.is_merged else page.address.length
             if not group.takes(page, size):
                 yield group.pages, _joined(parts, schema)
                 group, parts = Group(), []
@@ -260,6 +260,7 @@ class Tiering:
                 times[-1].as_py(),
                 PageAddress(name, position, length),
                 times[0].as_py(),
+                PageFormat.SEGMENT,
             )
 
     def _locations(

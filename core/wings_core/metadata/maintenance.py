@@ -81,7 +81,7 @@ class Maintenance(Protocol):
             topic_uuid: The topic.
             partition: One of its partitions.
             old: All pages of a range of offsets, as `locate` said; at most `REPLACED_MAX`.
-            new: Pages of the same range, durable; each with a first timestamp.
+            new: Pages of the same range, durable; each of a merged format, with a first timestamp.
             lease: The one under which the new pages were written, which must not have ended since.
 
         Returns:
@@ -137,12 +137,12 @@ def check_replacement(old: Sequence[Location], new: Sequence[Location]) -> None:
             raise InvalidArgument("the pages are not one range of offsets without gaps")
     if (old[0].start_offset, old[-1].end_offset) != (new[0].start_offset, new[-1].end_offset):
         raise InvalidArgument("the new pages hold other offsets than the old ones")
-    if any(page.rows < 1 or page.first_timestamp is None for page in new):
-        raise InvalidArgument("a merged page has rows and a first timestamp")
-    if new[0].first_timestamp != first_timestamp(old[0]) or new[-1].timestamp != old[-1].timestamp:
+    if any(
+        page.rows < 1 or page.first_timestamp is None or not page.format.is_merged for page in new
+    ):
+        raise InvalidArgument("a merged page has rows, a merged format and a first timestamp")
+    if (new[0].earliest_timestamp, new[-1].timestamp) != (
+        old[0].earliest_timestamp,
+        old[-1].timestamp,
+    ):
         raise InvalidArgument("the new pages have other timestamps than the old ones")
-
-
-def first_timestamp(location: Location) -> int:
-    """Return the timestamp of the first row of a page, in microseconds since the epoch."""
-    return location.timestamp if location.first_timestamp is None else location.first_timestamp

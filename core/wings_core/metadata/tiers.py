@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 
-from wings_core.model import Location, TierState
+from wings_core.model import Location, PageFormat, TierState
 from wings_core.partitions import Partition, partition_sort_key
 
 
@@ -19,10 +19,10 @@ class PageCounts:
     merged_bytes: int = 0
 
     @classmethod
-    def of(cls, pages: Iterable[tuple[int, int, bool]]) -> "PageCounts":
-        """Count pages, of each of which `(rows, bytes, merged)` is given."""
+    def of(cls, pages: Iterable[tuple[int, int, PageFormat]]) -> "PageCounts":
+        """Count pages, each given as `(rows, bytes, format)`."""
         every = list(pages)
-        merged = [page for page in every if page[2]]
+        merged = [page for page in every if page[2].is_merged]
         return cls(
             len(every),
             sum(rows for rows, _, _ in every),
@@ -35,9 +35,7 @@ class PageCounts:
     @classmethod
     def of_locations(cls, locations: Sequence[Location]) -> "PageCounts":
         """Count pages."""
-        return cls.of(
-            (page.rows, page.address.length, page.first_timestamp is not None) for page in locations
-        )
+        return cls.of((page.rows, page.address.length, page.format) for page in locations)
 
     def __add__(self, other: "PageCounts") -> "PageCounts":
         """Return the counts of both."""

@@ -56,7 +56,7 @@ def damage(directory: DataDirectory, page: Location) -> None:
 
 
 def hot(log: Log, topic: Topic) -> list[Location]:
-    return [page for page in locations(log, topic) if page.first_timestamp is None]
+    return [page for page in locations(log, topic) if not page.format.is_merged]
 
 
 @pytest.mark.parametrize("numbers", [(5,), (0,), (PAGES - 1,), (0, 1, 7)])

@@ -17,7 +17,7 @@ from wings_core.maintain.plan import (
     find_due,
     parts_of_rows,
 )
-from wings_core.model import Location, PageAddress
+from wings_core.model import Location, PageAddress, PageFormat
 
 AFTER = 1_000
 
@@ -35,7 +35,10 @@ def page(
 ) -> Location:
     """Return a page, the only one of its folio unless that is given."""
     address = PageAddress(folio or next(_names), start, size)
-    return Location(start, start + rows - 1, time, address, time if merged else None)
+    end = start + rows - 1
+    if merged:
+        return Location(start, end, time, address, time, PageFormat.SEGMENT)
+    return Location(start, end, time, address)
 
 
 def hot(count: int, time: int = 0, start: int = 0) -> list[Location]:

@@ -153,7 +153,7 @@ def test_what_tiers_hold_is_counted_by_the_migration(postgres: PostgresServer) -
     run(
         postgres,
         f"SET search_path = {schema}; DELETE FROM pages WHERE end_offset = 3; "
-        "UPDATE pages SET start_offset = 0, first_timestamp = 1 WHERE end_offset = 7;"
+        "UPDATE pages SET start_offset = 0, first_timestamp = 1, format = 2 WHERE end_offset = 7;"
         + ";".join(f"ALTER TABLE partitions DROP COLUMN {column}" for column in counts),
     )
     statements = migrations._TIERS  # pyright: ignore[reportPrivateUsage]

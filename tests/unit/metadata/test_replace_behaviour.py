@@ -7,7 +7,7 @@ from fix_metadata import NOON, SECOND, MetadataUnderTest, batch_of, offsets_of
 
 from wings_core.errors import Internal, InvalidArgument, TopicNotFound
 from wings_core.metadata.maintenance import Lease
-from wings_core.model import Location, PageAddress, TierState, Topic
+from wings_core.model import Location, PageAddress, PageFormat, TierState, Topic
 from wings_core.partitions import UNPARTITIONED, Partition
 
 MERGED = "segments/merged.arrow"
@@ -34,6 +34,7 @@ def merged(pages: list[Location], folio: str = MERGED, length: int = 64) -> Loca
         last.timestamp,
         PageAddress(folio, 128 * first.start_offset, length),
         first.timestamp,
+        PageFormat.SEGMENT,
     )
 
 
@@ -121,6 +122,7 @@ def test_what_cannot_replace_the_pages_is_refused(metadata: MetadataUnderTest) -
     for old, wrong in (
         (pages, [changed(new, end_offset=48)]),
         (pages, [changed(new, first_timestamp=None)]),
+        (pages, [changed(new, format=PageFormat.PLAIN)]),
         (pages, [changed(new, first_timestamp=new.timestamp)]),
         (pages, [changed(new, timestamp=new.timestamp + 1)]),
         (pages, [merged(pages[:2]), merged(pages[3:])]),
@@ -196,9 +198,7 @@ def counted(metadata: MetadataUnderTest, topic: Topic, start: int = 0) -> list[T
     found: list[TierState] = []
     for remote in (False, True):
         pages = [
-            page
-            for page in located(metadata, topic, start)
-            if (page.first_timestamp is not None) == remote
+            page for page in located(metadata, topic, start) if page.format.is_merged == remote
         ]
         rows = sum(page.rows for page in pages)
         size = sum(page.address.length for page in pages)

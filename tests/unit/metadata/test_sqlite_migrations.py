@@ -130,7 +130,8 @@ def test_what_tiers_hold_is_counted_by_the_migration_and_not_again(path: Path) -
         # As if the first two pages were one that was merged.
         connection.execute("DELETE FROM pages WHERE end_offset = 3")
         connection.execute(
-            "UPDATE pages SET start_offset = 0, first_timestamp = 1 WHERE end_offset = 7"
+            "UPDATE pages SET start_offset = 0, first_timestamp = 1, format = 2 "
+            "WHERE end_offset = 7"
         )
         for column in COUNTS:
             connection.execute(f"ALTER TABLE partitions DROP COLUMN {column}")

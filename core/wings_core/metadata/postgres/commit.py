@@ -291,7 +291,9 @@ def _write_pages(connection: Connection, judge: Judge) -> None:
     """Write the visible pages."""
     if judge.pages:
         connection.execute(
-            "INSERT INTO pages SELECT added.partition_id, added.end_offset, added.start_offset, "
+            "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
+            "position, length) "
+            "SELECT added.partition_id, added.end_offset, added.start_offset, "
             "added.timestamp, folios.id, added.position, added.length "
             "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::text[], "
             "%s::bigint[], %s::bigint[]) AS added "

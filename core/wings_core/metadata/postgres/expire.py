@@ -10,7 +10,7 @@ from wings_core.metadata.postgres.locks import Lock
 from wings_core.metadata.postgres.purge import count_off
 from wings_core.metadata.postgres.topics import find_topic_ids
 from wings_core.metadata.tiers import PageCounts
-from wings_core.model import Expired
+from wings_core.model import Expired, PageFormat
 from wings_core.partitions import Partition
 
 
@@ -29,7 +29,7 @@ def expire(
     partition_id, log_start_offset, size = locked
     pages = connection.execute(
         "SELECT end_offset, timestamp, length, folio_id, end_offset - start_offset + 1, "
-        "first_timestamp IS NOT NULL FROM pages WHERE partition_id = %s "
+        "format FROM pages WHERE partition_id = %s "
         "ORDER BY end_offset LIMIT %s::bigint",
         (partition_id, pages_max),
     ).fetchall()
@@ -38,7 +38,9 @@ def expire(
     if not gone:
         return Expired(log_start_offset, 0, 0, 0)
     last_offset = int(gone[-1][0])
-    dropped = PageCounts.of((rows, length, merged) for _, _, length, _, rows, merged in gone)
+    dropped = PageCounts.of(
+        (rows, length, PageFormat(format_)) for _, _, length, _, rows, format_ in gone
+    )
     connection.execute(
         "UPDATE partitions SET log_start_offset = %s, bytes = bytes - %s, pages = pages - %s, "
         "merged_pages = merged_pages - %s, merged_rows = merged_rows - %s, "

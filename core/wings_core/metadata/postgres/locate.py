@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.metadata.interfaces import LOCATIONS_MAX, OFFSET_MAX
 from wings_core.metadata.postgres.connections import Connection
-from wings_core.model import Located, Location, PageAddress, PartitionState, Position
+from wings_core.model import Located, Location, PageAddress, PageFormat, PartitionState, Position
 from wings_core.partitions import UNPARTITIONED, Partition, partition_sort_key
 
 LOCATE = """
@@ -17,7 +17,7 @@ FROM topics
 LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = %(partition)s::text
 LEFT JOIN LATERAL (
     SELECT pages.start_offset, pages.end_offset, pages.timestamp,
-        folios.name, pages.position, pages.length, pages.first_timestamp
+        folios.name, pages.position, pages.length, pages.first_timestamp, pages.format
     FROM pages LEFT JOIN folios ON folios.id = pages.folio_id
     WHERE pages.partition_id = partitions.id AND pages.end_offset >= %(offset)s::bigint
     AND pages.end_offset <= coalesce(
@@ -122,9 +122,9 @@ def locate(
             log_start_offset=log_start_offset,
         )
     locations = tuple(
-        Location(start_offset, end_offset, timestamp, PageAddress(folio, position, length), first)
-        for _, _, start_offset, end_offset, timestamp, folio, position, length, first in rows
-        if start_offset is not None
+        Location(start, end, timestamp, PageAddress(*address), first, PageFormat(format_))
+        for _, _, start, end, timestamp, *address, first, format_ in rows
+        if start is not None
     )
     return Located(locations, log_start_offset, log_end_offset)
 

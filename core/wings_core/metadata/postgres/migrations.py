@@ -360,6 +360,23 @@ _TIERS = (
     """,
 )
 
+_FORMATS = (
+    """
+    -- How the page holds its rows, by the number of `PageFormat`: as pushed, where nothing is said.
+    ALTER TABLE pages ADD COLUMN format SMALLINT NOT NULL DEFAULT 1
+    """,
+    """
+    -- Until now the merged pages were those with a first timestamp.
+    UPDATE pages SET format = 2 WHERE first_timestamp IS NOT NULL
+    """,
+    """
+    -- A process of the version before, which still runs, cannot merge: its pages would have no
+    -- format, and could not be read.
+    ALTER TABLE pages ADD CONSTRAINT pages_of_one_timestamp
+    CHECK (format <> 1 OR first_timestamp IS NULL)
+    """,
+)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _INITIAL,
     _FLUSHES,
@@ -371,6 +388,7 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _MERGED_PAGES,
     _RECOGNISED,
     _TIERS,
+    _FORMATS,
 )
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 

@@ -75,6 +75,7 @@ WITH moved AS (
     )
 ), inserted AS (
     INSERT INTO pages
+        (partition_id, end_offset, start_offset, timestamp, folio_id, position, length)
     SELECT id, through - 1, through - rows, timestamp, folio_id, position, length FROM moved
 ), total AS (
     SELECT id, min(place) AS place, max(through) AS next_offset, sum(rows) AS rows,

@@ -9,7 +9,7 @@ from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.expire import lock_partition
 from wings_core.metadata.postgres.purge import count_off
 from wings_core.metadata.tiers import PageCounts, states_of
-from wings_core.model import Location, PageAddress, TierState
+from wings_core.model import Location, PageAddress, PageFormat, TierState
 from wings_core.partitions import Partition
 
 
@@ -28,7 +28,7 @@ def replace(
     place = (partition_id, old[0].end_offset, old[-1].end_offset)
     found = connection.execute(
         "SELECT start_offset, end_offset, timestamp, folios.name, position, length, "
-        "first_timestamp, folio_id FROM pages JOIN folios ON folios.id = folio_id "
+        "first_timestamp, format, folio_id FROM pages JOIN folios ON folios.id = folio_id "
         "WHERE partition_id = %s AND end_offset BETWEEN %s AND %s ORDER BY end_offset",
         place,
     ).fetchall()
@@ -47,11 +47,13 @@ def replace(
     )
     count_off(connection, Counter(page[-1] for page in found))
     connection.execute(
-        "INSERT INTO pages SELECT %s, added.end_offset, added.start_offset, added.timestamp, "
-        "folios.id, added.position, added.length, added.first_timestamp "
+        "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
+        "position, length, first_timestamp, format) "
+        "SELECT %s, added.end_offset, added.start_offset, added.timestamp, "
+        "folios.id, added.position, added.length, added.first_timestamp, added.format "
         "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::bigint[], "
-        "%s::bigint[], %s::bigint[]) AS added "
-        "(end_offset, start_offset, timestamp, folio, position, length, first_timestamp) "
+        "%s::bigint[], %s::bigint[], %s::smallint[]) AS added "
+        "(end_offset, start_offset, timestamp, folio, position, length, first_timestamp, format) "
         "JOIN folios ON folios.name = added.folio",
         (
             partition_id,
@@ -62,6 +64,7 @@ def replace(
             [page.address.position for page in new],
             [page.address.length for page in new],
             [page.first_timestamp for page in new],
+            [int(page.format) for page in new],
         ),
     )
     came, went = PageCounts.of_locations(new), PageCounts.of_locations(old)
@@ -104,6 +107,8 @@ def tier_states(
 
 
 def _location(row: tuple[Any, ...]) -> Location:
-    start_offset, end_offset, timestamp, folio, position, length, first_timestamp, _ = row
+    start_offset, end_offset, timestamp, folio, position, length, first_timestamp, format_, _ = row
     address = PageAddress(folio, position, length)
-    return Location(start_offset, end_offset, timestamp, address, first_timestamp)
+    return Location(
+        start_offset, end_offset, timestamp, address, first_timestamp, PageFormat(format_)
+    )

@@ -19,6 +19,7 @@ from wings_core.model import (
     Namespace,
     Node,
     PageAddress,
+    PageFormat,
     PartitionState,
     Published,
     PublishedRange,
@@ -299,17 +300,26 @@ def location_message(location: Location) -> registry.Location:
         timestamp_us=location.timestamp,
         address=_address_message(location.address),
         first_timestamp_us=location.first_timestamp,
+        format=registry.PageFormat.ValueType(location.format),
     )
 
 
 def location_of(message: registry.Location) -> Location:
-    """Return the location that a message tells of."""
+    """Return the location that a message tells of.
+
+    Raises:
+        Internal: Its format is not known to this version.
+    """
+    merged = message.HasField("first_timestamp_us")
+    # Earlier versions name no format.
+    unnamed = PageFormat.SEGMENT if merged else PageFormat.PLAIN
     return Location(
         message.start_offset,
         message.end_offset,
         message.timestamp_us,
         _address_of(message.address),
-        message.first_timestamp_us if message.HasField("first_timestamp_us") else None,
+        message.first_timestamp_us if merged else None,
+        PageFormat(message.format) if message.format else unnamed,
     )
 
 

@@ -196,7 +196,8 @@ def _write_pages(
             (folio, pages),
         ).fetchall()
     connection.executemany(
-        "INSERT INTO pages VALUES (?, ?, ?, ?, ?, ?, ?, NULL)",
+        "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
+        "position, length) VALUES (?, ?, ?, ?, ?, ?, ?)",
         [
             (
                 page.partition.partition_id,

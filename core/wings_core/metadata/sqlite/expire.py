@@ -7,7 +7,7 @@ from wings_core.metadata.expiry import expired_pages
 from wings_core.metadata.sqlite.stages import count_off
 from wings_core.metadata.sqlite.topics import require_topic_id
 from wings_core.metadata.tiers import PageCounts
-from wings_core.model import Expired
+from wings_core.model import Expired, PageFormat
 from wings_core.partitions import Partition
 
 
@@ -30,7 +30,7 @@ def expire(
     partition_id, log_start_offset, size = row
     pages: list[tuple[int, int, int, int, int, int]] = connection.execute(
         "SELECT end_offset, timestamp, length, folio_id, end_offset - start_offset + 1, "
-        "first_timestamp IS NOT NULL FROM pages WHERE partition_id = ? "
+        "format FROM pages WHERE partition_id = ? "
         "ORDER BY end_offset LIMIT ?",
         (partition_id, pages_max),
     ).fetchall()
@@ -39,7 +39,9 @@ def expire(
     if not gone:
         return Expired(log_start_offset, 0, 0, 0)
     last_offset = gone[-1][0]
-    dropped = PageCounts.of((rows, length, bool(merged)) for _, _, length, _, rows, merged in gone)
+    dropped = PageCounts.of(
+        (rows, length, PageFormat(format_)) for _, _, length, _, rows, format_ in gone
+    )
     connection.execute(
         "DELETE FROM pages WHERE partition_id = ? AND end_offset <= ?", (partition_id, last_offset)
     )

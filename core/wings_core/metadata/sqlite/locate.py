@@ -8,13 +8,13 @@ from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.metadata.interfaces import LOCATIONS_MAX, OFFSET_MAX
 from wings_core.metadata.sqlite.connections import limit_of
 from wings_core.metadata.sqlite.topics import require_topic_id
-from wings_core.model import Located, Location, PageAddress, PartitionState, Position
+from wings_core.model import Located, Location, PageAddress, PageFormat, PartitionState, Position
 from wings_core.partitions import UNPARTITIONED, Partition, partition_sort_key
 
 _LOCATE = """
 SELECT partitions.log_start_offset, partitions.next_offset,
     pages.start_offset, pages.end_offset, pages.timestamp,
-    folios.name, pages.position, pages.length, pages.first_timestamp
+    folios.name, pages.position, pages.length, pages.first_timestamp, pages.format
 FROM topics
 LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = ?
 LEFT JOIN pages ON pages.partition_id = partitions.id AND pages.end_offset >= ?
@@ -59,10 +59,10 @@ def locate(
         locations: list[Location] = []
         stop_offset = offset + max(1, messages_max)
         while row is not None and row[2] is not None:
-            _, _, start_offset, end_offset, timestamp, folio, position, length, first = row
-            address = PageAddress(folio, position, length)
-            locations.append(Location(start_offset, end_offset, timestamp, address, first))
-            if end_offset + 1 >= stop_offset:
+            _, _, start, end, timestamp, *address, first, format_ = row
+            place = PageAddress(*address)
+            locations.append(Location(start, end, timestamp, place, first, PageFormat(format_)))
+            if end + 1 >= stop_offset:
                 break
             row = next(rows, None)
     return Located(tuple(locations), log_start_offset, log_end_offset)

@@ -335,6 +335,17 @@ _TIERS = (
     """,
 )
 
+_FORMATS = (
+    """
+    -- How the page holds its rows, by the number of `PageFormat`: as pushed, where nothing is said.
+    ALTER TABLE pages ADD COLUMN format INTEGER NOT NULL DEFAULT 1
+    """,
+    """
+    -- Until now the merged pages were those with a first timestamp.
+    UPDATE pages SET format = 2 WHERE first_timestamp IS NOT NULL
+    """,
+)
+
 MIGRATIONS: Sequence[Sequence[str]] = (
     _INITIAL,
     _STAGES,
@@ -348,6 +359,7 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     _MERGED_PAGES,
     _RECOGNISED,
     _TIERS,
+    _FORMATS,
 )
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 

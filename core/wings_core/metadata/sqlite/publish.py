@@ -224,7 +224,8 @@ class _Move:
             pages.append((draft, place))
         write_partitions(self.connection, changed.values())
         self.connection.executemany(
-            "INSERT INTO pages VALUES (?, ?, ?, ?, ?, ?, ?, NULL)",
+            "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
+            "position, length) VALUES (?, ?, ?, ?, ?, ?, ?)",
             [(draft.partition_id, *place) for draft, place in pages],
         )
 

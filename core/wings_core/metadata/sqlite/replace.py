@@ -9,7 +9,7 @@ from wings_core.metadata.sqlite.connections import limit_of
 from wings_core.metadata.sqlite.stages import count_off
 from wings_core.metadata.sqlite.topics import require_topic_id
 from wings_core.metadata.tiers import PageCounts, states_of
-from wings_core.model import Location, PageAddress, TierState
+from wings_core.model import Location, PageAddress, PageFormat, TierState
 from wings_core.partitions import Partition
 
 
@@ -31,7 +31,7 @@ def replace(
     place = (partition_id, old[0].end_offset, old[-1].end_offset)
     found = connection.execute(
         "SELECT start_offset, end_offset, timestamp, folios.name, position, length, "
-        "first_timestamp, folio_id FROM pages JOIN folios ON folios.id = folio_id "
+        "first_timestamp, format, folio_id FROM pages JOIN folios ON folios.id = folio_id "
         "WHERE partition_id = ? AND end_offset BETWEEN ? AND ? ORDER BY end_offset",
         place,
     ).fetchall()
@@ -49,7 +49,8 @@ def replace(
     )
     count_off(connection, Counter(page[-1] for page in found))
     connection.executemany(
-        "INSERT INTO pages VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
+        "position, length, first_timestamp, format) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (
                 partition_id,
@@ -60,6 +61,7 @@ def replace(
                 page.address.position,
                 page.address.length,
                 page.first_timestamp,
+                page.format,
             )
             for page in new
         ],
@@ -108,7 +110,9 @@ def tier_states(
     return states_of((row[0], PageCounts(*row[1:])) for row in rows if row[0] is not None)
 
 
-def _location(row: tuple[int, int, int, str, int, int, int | None, int]) -> Location:
-    start_offset, end_offset, timestamp, folio, position, length, first_timestamp, _ = row
+def _location(row: tuple[int, int, int, str, int, int, int | None, int, int]) -> Location:
+    start_offset, end_offset, timestamp, folio, position, length, first_timestamp, format_, _ = row
     address = PageAddress(folio, position, length)
-    return Location(start_offset, end_offset, timestamp, address, first_timestamp)
+    return Location(
+        start_offset, end_offset, timestamp, address, first_timestamp, PageFormat(format_)
+    )

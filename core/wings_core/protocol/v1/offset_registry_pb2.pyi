@@ -13,6 +13,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from wings_core.protocol.v1 import shards_pb2 as _shards_pb2
 import builtins as _builtins
 import sys
@@ -24,6 +25,30 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _PageFormat:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PageFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PageFormat.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PAGE_FORMAT_UNSPECIFIED: _PageFormat.ValueType  # 0
+    """As earlier versions say it: a segment where the location has a first timestamp, else plain."""
+    PAGE_FORMAT_PLAIN: _PageFormat.ValueType  # 1
+    """As pushed: one Arrow IPC message, without timestamps."""
+    PAGE_FORMAT_SEGMENT: _PageFormat.ValueType  # 2
+    """Merged: one compressed Arrow IPC message, with a timestamp for each row in its last column."""
+
+class PageFormat(_PageFormat, metaclass=_PageFormatEnumTypeWrapper):
+    """How a page holds its rows."""
+
+PAGE_FORMAT_UNSPECIFIED: PageFormat.ValueType  # 0
+"""As earlier versions say it: a segment where the location has a first timestamp, else plain."""
+PAGE_FORMAT_PLAIN: PageFormat.ValueType  # 1
+"""As pushed: one Arrow IPC message, without timestamps."""
+PAGE_FORMAT_SEGMENT: PageFormat.ValueType  # 2
+"""Merged: one compressed Arrow IPC message, with a timestamp for each row in its last column."""
+Global___PageFormat: _TypeAlias = PageFormat  # noqa: Y015
 
 @_typing.final
 class PageAddress(_message.Message):
@@ -466,12 +491,14 @@ class Location(_message.Message):
     TIMESTAMP_US_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     FIRST_TIMESTAMP_US_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
     start_offset: _builtins.int
     end_offset: _builtins.int
     timestamp_us: _builtins.int
     """Of the last message."""
     first_timestamp_us: _builtins.int
-    """Of the first message, where the page holds a timestamp for each. Absent: all have the one."""
+    """Of the first message. Absent: all have the one."""
+    format: Global___PageFormat.ValueType
     @_builtins.property
     def address(self) -> Global___PageAddress: ...
     def __init__(
@@ -482,10 +509,11 @@ class Location(_message.Message):
         timestamp_us: _builtins.int = ...,
         address: Global___PageAddress | None = ...,
         first_timestamp_us: _builtins.int | None = ...,
+        format: Global___PageFormat.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_first_timestamp_us", b"_first_timestamp_us", "address", b"address", "first_timestamp_us", b"first_timestamp_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_timestamp_us", b"_first_timestamp_us", "address", b"address", "end_offset", b"end_offset", "first_timestamp_us", b"first_timestamp_us", "start_offset", b"start_offset", "timestamp_us", b"timestamp_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_timestamp_us", b"_first_timestamp_us", "address", b"address", "end_offset", b"end_offset", "first_timestamp_us", b"first_timestamp_us", "format", b"format", "start_offset", b"start_offset", "timestamp_us", b"timestamp_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__first_timestamp_us: _TypeAlias = _typing.Literal["first_timestamp_us"]  # noqa: Y015
     _WhichOneofArgType__first_timestamp_us: _TypeAlias = _typing.Literal["_first_timestamp_us", b"_first_timestamp_us"]  # noqa: Y015

@@ -1,0 +1,83 @@
+"""The format of pages: what earlier versions left unsaid, and what a later version says."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import cast
+
+import psycopg
+import pytest
+from fix_metadata import NOON, SCHEMA, batch_of
+from fix_postgres import PostgresServer, new_schema
+
+from wings_core.errors import Internal
+from wings_core.metadata.postgres import PostgresMetadata
+from wings_core.metadata.postgres import migrations as postgres_migrations
+from wings_core.metadata.remote.codec import location_message, location_of
+from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.metadata.sqlite import migrations as sqlite_migrations
+from wings_core.model import Location, PageAddress, PageFormat
+from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.partitions import UNPARTITIONED
+from wings_core.protocol.v1 import offset_registry_pb2 as registry
+
+PLAIN = Location(0, 3, NOON, PageAddress("folio", 8, 64))
+MERGED = Location(4, 9, NOON, PageAddress("segment", 8, 64), NOON, PageFormat.SEGMENT)
+
+AS_BEFORE = "ALTER TABLE pages DROP COLUMN format"
+MERGED_BEFORE = "UPDATE pages SET first_timestamp = timestamp WHERE end_offset = 3"
+FORMATS = [(3, PageFormat.SEGMENT), (7, PageFormat.PLAIN), (11, PageFormat.PLAIN)]
+
+
+@pytest.mark.parametrize("location", [PLAIN, MERGED])
+def test_a_location_on_the_wire_names_its_format(location: Location) -> None:
+    message = location_message(location)
+    assert message.format == location.format
+    assert location_of(message) == location
+
+
+@pytest.mark.parametrize("location", [PLAIN, MERGED])
+def test_a_location_of_an_earlier_version_has_the_format_of_its_timestamps(
+    location: Location,
+) -> None:
+    message = location_message(location)
+    message.ClearField("format")
+    assert location_of(message) == location
+
+
+def test_a_location_of_a_later_version_is_an_error_that_names_the_format() -> None:
+    message = location_message(PLAIN)
+    message.format = cast(registry.PageFormat.ValueType, 99)
+    with pytest.raises(Internal, match="format 99"):
+        location_of(message)
+
+
+def test_a_migration_of_sqlite_names_the_format_of_every_page(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    with SqliteMetadata(path) as metadata:
+        topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("orders"), SCHEMA)
+        for _ in range(3):
+            metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 4})])
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in (AS_BEFORE, MERGED_BEFORE, *sqlite_migrations._FORMATS):  # pyright: ignore[reportPrivateUsage]
+            connection.execute(statement)
+    with SqliteMetadata(path) as metadata:
+        found = metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 12).locations
+    assert [(page.end_offset, page.format) for page in found] == FORMATS
+
+
+def test_a_migration_of_postgres_names_the_format_of_every_page(postgres: PostgresServer) -> None:
+    schema = new_schema()
+    with PostgresMetadata(postgres.url, schema=schema) as metadata:
+        topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("orders"), SCHEMA)
+        for _ in range(3):
+            metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 4})])
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(f"SET search_path = {schema}".encode())
+        for statement in (AS_BEFORE, MERGED_BEFORE, *postgres_migrations._FORMATS):  # pyright: ignore[reportPrivateUsage]
+            connection.execute(statement)
+        with pytest.raises(psycopg.errors.CheckViolation):
+            connection.execute("UPDATE pages SET first_timestamp = 1 WHERE end_offset = 7")
+    with PostgresMetadata(postgres.url, schema=schema) as metadata:
+        found = metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 12).locations
+    assert [(page.end_offset, page.format) for page in found] == FORMATS
