@@ -8,9 +8,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wings_client._cast import Caster
 from wings_client._model import Topic
 from wings_client._rows import Row, batch_of_columns, batch_of_rows
+from wings_client.cast import Caster
 
 BATCH_ROWS = 65_536
 """Rows of one batch, unless the caller wants others."""

@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 import pyarrow as pa
 
+from wings_client._acquire import ticket_of
 from wings_client._admin import TopicRef, name_of
 from wings_client._batches import BATCH_ROWS, Data
 from wings_client._consumer import Consumer, ConsumerEngine
@@ -22,7 +23,7 @@ from wings_client._push import Identities, push
 from wings_client._retry import Retry
 from wings_client._scan import plan, scan
 from wings_client._shards import ShardCalls
-from wings_client._share import ShareCalls, ticket_of
+from wings_client._share import DELIVERY_MESSAGES, ShareCalls
 from wings_client._share_consumer import ShareConsumer, ShareEngine
 from wings_client._stages import StageCalls
 from wings_client._stream import Chunks
@@ -34,9 +35,6 @@ from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import WingsError
 
 TIMEOUT_SECONDS = 30.0
-
-DELIVERY_MESSAGES = 500
-"""The most messages that a share consumer takes at once, unless the caller says else."""
 
 
 def connect(

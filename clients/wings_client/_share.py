@@ -1,43 +1,32 @@
-"""Share groups: the calls of those who manage them, and of members that take messages."""
+"""Share groups: the calls of those who manage them, and of members that acquire messages."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
-import pyarrow.flight as flight
 from pydantic import ValidationError
 
+from wings_client._acquire import acknowledge, acquire, ticket_of
 from wings_client._admin import AdminCalls, TopicRef, name_of
-from wings_client._errors import CALL_ERRORS, lost, typed_error
-from wings_client._interrupt import interruptible
-from wings_client._messages import build, wire_partition
+from wings_client._errors import client_closed
+from wings_client._messages import build
 from wings_client._model import PartitionValue
 from wings_client._share_model import Delivery, Redriven, ShareGroup
-from wings_client._stream import (
-    GRACE_SECONDS,
-    INTERRUPT_SECONDS,
-    Reading,
-    StreamCancelled,
-    milliseconds,
-)
-from wings_client._transport import Transport
+from wings_client._stream import TIMEOUT_MS_MIN, Reading, StreamCancelled
 from wings_core.contracts.messages import sentence, shortened
 from wings_core.contracts.share import (
-    Acknowledge,
     AcknowledgementEntry,
-    AcquireEnd,
     AlterGroup,
     CreateGroup,
     GroupBody,
     ListGroups,
     Redrive,
-    parse_acquired_metadata,
 )
-from wings_core.contracts.tickets import AcquireTicket
-from wings_core.errors import InvalidArgument, InvalidTicket, WingsError, error_from_json
+from wings_core.errors import InvalidArgument, WingsError
 from wings_core.share.model import ShareConfig
 
-AckType = Literal["accept", "release", "reject", "renew"]
+DELIVERY_MESSAGES = 500
+"""The most messages that a member acquires at once, unless the caller says else."""
 
 
 class ShareCalls(AdminCalls):
@@ -135,6 +124,78 @@ class ShareCalls(AdminCalls):
         )
         return ShareGroup.from_json(self._act("share-delete", body, repeatable=False))
 
+    def acquire_messages(
+        self,
+        group: str,
+        topic: TopicRef,
+        member: str,
+        partition: PartitionValue = None,
+        *,
+        max_messages: int = DELIVERY_MESSAGES,
+        timeout: float = 0.0,
+    ) -> list[Delivery]:
+        """Acquire messages for a member of a share group, by one call that is not repeated.
+
+        The call under `share_consumer`, which also renews and releases what it holds; here all of
+        that is the caller's. What was acquired is held for `Delivery.lock_seconds`.
+
+        Args:
+            group: Its name.
+            topic: Whose messages it shares.
+            member: The name of the member, which `acknowledge_messages` is told again; any process
+                may use it.
+            partition: Acquire messages of this partition alone; None: of any.
+            max_messages: Acquire at most so many.
+            timeout: Seconds to wait where there are none, up to 300; less than 0.002 counts as
+                that.
+
+        Returns:
+            The deliveries, none where none came in time. Where the connection breaks, those that
+            came before.
+
+        Raises:
+            InvalidTicket: A name or number is out of range.
+            TopicNotFound: There is no such topic.
+            GroupNotFound: It has no such group.
+            Unavailable: The server cannot be reached, or the client was closed, by another thread
+                too (fact `connection`: `closed`).
+        """
+        ticket = ticket_of(group, name_of(topic), member, partition, max_messages)
+        wait = max(TIMEOUT_MS_MIN / 1000, timeout)
+        try:
+            return acquire(self._transport, ticket, wait, Reading(self._transport))
+        except StreamCancelled:
+            raise client_closed(self._transport.endpoint) from None
+
+    def acknowledge_messages(
+        self,
+        group: str,
+        topic: TopicRef,
+        member: str,
+        entries: Sequence[AcknowledgementEntry],
+    ) -> list[WingsError | None]:
+        """Accept, release, reject or renew messages that a member of a share group acquired.
+
+        The call is repeated where its connection breaks: an entry that was carried out before its
+        response was lost may come back as `InvalidRecordState`.
+
+        Args:
+            group: Its name.
+            topic: Whose messages it shares.
+            member: The member that acquired them.
+            entries: Ranges of offsets, each with the lease of its delivery, up to 10,000. Those of
+                one partition succeed or fail together.
+
+        Returns:
+            For each entry, in order, its error or None.
+
+        Raises:
+            InvalidArgument: An entry is out of range.
+            TopicNotFound: There is no such topic.
+            GroupNotFound: It has no such group.
+        """
+        return acknowledge(self._transport, group, name_of(topic), member, entries, repeatable=True)
+
     def redrive(
         self,
         dlq_topic: TopicRef,
@@ -189,108 +250,6 @@ REDRIVE_STEP = 1_000
 """Dead letters looked at by one call, so that none takes long."""
 
 _COUNTS = ("redriven", "already_redriven", "without_payload", "failed")
-
-
-def acquire(
-    transport: Transport, ticket: AcquireTicket, wait: float, reading: Reading
-) -> list[Delivery]:
-    """Take messages for a member; blocks until there are some, at most `wait` seconds. Tries once.
-
-    Where the stream breaks midway, what came of it is returned.
-
-    Args:
-        transport: To the server.
-        ticket: Without an end of the wait.
-        wait: Seconds.
-        reading: Of this call alone.
-
-    Raises:
-        StreamCancelled: `Reading.cancel` was called.
-        WingsError: The server's refusal, or `Unavailable`.
-    """
-    asked = ticket.model_copy(update={"timeout_ms": milliseconds(wait)})
-    stream = reading.open(asked.to_bytes(), wait + GRACE_SECONDS + transport.timeout)
-    found: list[Delivery] = []
-    try:
-        _read(stream.reader, found, wait, transport.endpoint)
-    except CALL_ERRORS as error:
-        if reading.is_cancelled:
-            raise StreamCancelled from None
-        if not found:
-            raise typed_error(error, transport.endpoint) from error
-    finally:
-        reading.done()
-    return found
-
-
-def _read(
-    reader: flight.FlightStreamReader, found: list[Delivery], wait: float, endpoint: str
-) -> None:
-    with interruptible(reader.read_chunk, waits_long=wait > INTERRUPT_SECONDS) as read_chunk:
-        while True:
-            try:
-                batch, metadata = read_chunk()
-            except StopIteration:
-                if not found:
-                    raise lost("a stream ended before its end chunk", endpoint) from None
-                return
-            described = parse_acquired_metadata(metadata)
-            if isinstance(described, AcquireEnd):
-                return
-            found.append(
-                Delivery(
-                    batch,
-                    described.partition,
-                    described.start_offset,
-                    described.end_offset,
-                    described.lease,
-                    described.delivery_count,
-                    described.lock_duration_ms / 1000,
-                )
-            )
-
-
-def acknowledge(
-    transport: Transport,
-    group: str,
-    topic: str,
-    member: str,
-    entries: Sequence[AcknowledgementEntry],
-    *,
-    repeatable: bool = False,
-) -> list[WingsError | None]:
-    """Settle messages; return for each entry, in order, its error or None.
-
-    Raises:
-        WingsError: Of the call as a whole; then it is unknown what was settled.
-    """
-    body = build(
-        Acknowledge,
-        InvalidArgument,
-        "acknowledge",
-        group=group,
-        topic=topic,
-        member=member,
-        acks=tuple(entries),
-    )
-    answer = transport.act("share-acknowledge", body, repeatable=repeatable)
-    return [None if each["code"] is None else error_from_json(each) for each in answer["results"]]
-
-
-def ticket_of(
-    group: str, topic: str, member: str, partition: PartitionValue, max_messages: int
-) -> AcquireTicket:
-    """Return the ticket of a member's acquires; no partition means any."""
-    return build(
-        AcquireTicket,
-        InvalidTicket,
-        "share_consumer",
-        group=group,
-        topic=topic,
-        member=member,
-        partition=wire_partition(partition),
-        max_messages=max_messages,
-    )
 
 
 def _config(config: Mapping[str, Any]) -> ShareConfig:

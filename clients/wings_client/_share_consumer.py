@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
+from wings_client._acquire import AckType, acknowledge, acquire
 from wings_client._errors import is_passing
 from wings_client._retry import Backoff
-from wings_client._share import AckType, acknowledge, acquire
 from wings_client._share_held import RENEWALS_PER_LOCK, Held
 from wings_client._share_model import Delivery, OffsetRange, Rows
 from wings_client._stream import Reading, StreamCancelled

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
-from wings_client._cast import Conversion, cast_column, conversion
+from wings_client.cast import Conversion, cast_column, conversion
 from wings_core.arrow_types import children, fields_of
 from wings_core.contracts.messages import shortened
 from wings_core.errors import SchemaMismatch, WingsError

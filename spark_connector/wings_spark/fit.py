@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from wings_client import Topic
-from wings_client._cast import Conversion, conversion
+from wings_client.cast import Conversion, conversion
 from wings_core.arrow_types import fields_of
 from wings_core.contracts.messages import shortened
 from wings_core.errors import SchemaMismatch

@@ -10,7 +10,7 @@ import pytest
 from fix_client import NewTopic
 
 from wings_client import Client, Delivery, Topic
-from wings_client._share import acknowledge
+from wings_client._acquire import acknowledge
 from wings_core.errors import (
     AlreadyExists,
     GroupNotFound,

@@ -95,7 +95,7 @@ def test_a_quote_that_comes_late_has_the_file_read_by_one_task(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("wings_client.cli.files.sections.SAMPLE_BYTES", 100)
+    monkeypatch.setattr("wings_client.files.sections.SAMPLE_BYTES", 100)
     wings.create_topic(new_topic_id, {"n": "int64", "s": "string"})
     path = tmp_path / "a.csv"
     values = ["x\n7,y" if n > ROWS // 2 else "x" for n in range(ROWS)]
@@ -221,7 +221,7 @@ def test_an_object_that_one_section_has_is_fetched_once(
     aws: "Aws",
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in ("wings_client.cli.files.sections", "wings_spark.ingest.fetch_object"):
+    for module in ("wings_client.files.sections", "wings_spark.ingest.fetch_object"):
         monkeypatch.setattr(f"{module}.SAMPLE_BYTES", 100)
     wings.create_topic(new_topic_id, {"n": "int64", "s": "string"})
     data = ("n,s\n" + "".join(f'{n},"x"\n' for n in range(ROWS))).encode()
@@ -297,7 +297,7 @@ def test_a_value_that_is_longer_than_a_section_has_the_file_read_by_one_task(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("wings_client.cli.files.sections.SAMPLE_BYTES", 100)
+    monkeypatch.setattr("wings_client.files.sections.SAMPLE_BYTES", 100)
     wings.create_topic(new_topic_id, {"n": "int64", "s": "string"})
     path = tmp_path / "a.csv"
     lines = "\n".join(["no number,x"] * 400)

@@ -180,6 +180,8 @@ class AsyncClient:
     share_group = _awaited(Client.share_group)
     share_groups = _awaited(Client.share_groups)
     delete_share_group = _awaited(Client.delete_share_group)
+    acquire_messages = _awaited(Client.acquire_messages, reads=True)
+    acknowledge_messages = _awaited(Client.acknowledge_messages)
     redrive = _awaited(Client.redrive)
 
     # Writing.

@@ -5,8 +5,8 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from wings_client._acquire import AckType
 from wings_client._async._turns import Turns
-from wings_client._share import AckType
 from wings_client._share_consumer import ShareConsumer
 from wings_client._share_model import Delivery, Rows
 

@@ -25,9 +25,9 @@ from rich.text import Text
 
 from wings_client import Client, Producer, Topic
 from wings_client.cli.endpoint import DEFAULT, KEPT, EndpointOption, connected, short_name
-from wings_client.cli.files import FileFormat, OpenFile, open_file
-from wings_client.cli.files.parts import PartCheck
-from wings_client.cli.values import columns_text, parse_fields
+from wings_client.cli.values import columns_text, file_options, parse_fields
+from wings_client.files import FileFormat, OpenFile, open_file
+from wings_client.files.parts import PartCheck
 from wings_core.errors import InvalidArgument, SchemaMismatch, TopicNotFound, WingsError
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def push(
     fields = parse_fields(field or [])
     path = _path(file)
     with (
+        file_options(),
         open_file(path, file_format, delimiter, encoding) as opened,
         connected(endpoint, topic) as client,
     ):

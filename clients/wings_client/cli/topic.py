@@ -19,7 +19,13 @@ from wings_client.cli.endpoint import (
 )
 from wings_client.cli.plugins import MARKUP
 from wings_client.cli.tables import Column, render, terminal_width
-from wings_client.cli.values import columns_text, parse_fields, partition_text, printable
+from wings_client.cli.values import (
+    columns_text,
+    file_options,
+    parse_fields,
+    partition_text,
+    printable,
+)
 from wings_core.arrow_types import fields_of
 from wings_core.contracts.actions import TopicBody
 from wings_core.names import DEFAULT_NAMESPACE
@@ -84,9 +90,10 @@ def create(
     """
     fields = parse_fields(field or [])
     if like is not None:
-        from wings_client.cli.files import infer_schema
+        from wings_client.files import infer_schema
 
-        schema = infer_schema(like, fields)
+        with file_options():
+            schema = infer_schema(like, fields)
     elif fields:
         schema = pa.schema(list(fields.values()))
     else:

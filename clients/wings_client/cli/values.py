@@ -1,6 +1,8 @@
 """Values of the command line: partitions, offsets and columns, as text."""
 
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
@@ -9,13 +11,16 @@ import typer
 
 from wings_client import Topic
 from wings_core.arrow_types import fields_of
-from wings_core.errors import InvalidArgument, InvalidSchema, SchemaMismatch
+from wings_core.errors import InvalidArgument, InvalidSchema
 from wings_core.partitions import JsonScalar, partition_of
 from wings_core.times import parse_timestamp
 from wings_core.type_names import parse_type, type_name
 
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
+
+_FILE_OPTIONS = {"format": "--format", "encoding": "--encoding", "fields": "--field"}
+"""By the argument of `wings_client.files.open_file` or `OpenFile.schema`."""
 
 Offset = int | Literal["earliest", "latest"] | datetime
 
@@ -121,6 +126,24 @@ def _parse_field(text: str) -> "ArrowField":
     raise typer.BadParameter(f"{text!r:.120}: {problem}")
 
 
+@contextmanager
+def file_options() -> Generator[None]:
+    """Turn a refusal by `wings_client.files` of what an option said into a usage error.
+
+    Raises:
+        typer.BadParameter: Instead of an `InvalidArgument` with the fact `argument`.
+    """
+    try:
+        yield
+    except InvalidArgument as error:
+        argument = error.facts.get("argument")
+        if argument is None:
+            raise
+        raise typer.BadParameter(
+            error.message, param_hint=_FILE_OPTIONS.get(str(argument))
+        ) from None
+
+
 def chosen_columns(given: list[str] | None, schema: pa.Schema) -> list[str] | None:
     """Return the columns that were asked for, one by one or with commas between them.
 
@@ -149,15 +172,3 @@ def columns_text(topic: Topic) -> str:
 def printable(text: str) -> str:
     """Return a text on one line, with what would act on a terminal written as escapes."""
     return text.translate(_ESCAPES)
-
-
-def bad_row(place: str, message: str, column: str | None = None) -> SchemaMismatch:
-    """Return the error of a row of a file.
-
-    Args:
-        place: Where it is, like `line 17`.
-        message: What is wrong with it.
-        column: Where in it.
-    """
-    facts = {} if column is None else {"column": column}
-    return SchemaMismatch(f"{place}: {message}", **facts)

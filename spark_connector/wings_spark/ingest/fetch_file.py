@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 
 import pyarrow as pa
 
-from wings_client.cli.files.sections import Section
+from wings_client.files.sections import Section
 from wings_core.errors import Unavailable
 from wings_core.queue.notices import DedupKey
 from wings_spark.ingest.plan import FileSection

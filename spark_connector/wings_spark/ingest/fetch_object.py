@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet
 
-from wings_client.cli.files.arrow_batches import groups_of
-from wings_client.cli.files.formats import FileFormat, format_by_name
-from wings_client.cli.files.sections import SAMPLE_BYTES, Section, csv_ranges, line_ranges
+from wings_client.files.arrow_batches import groups_of
+from wings_client.files.formats import FileFormat, format_by_name
+from wings_client.files.sections import SAMPLE_BYTES, Section, csv_ranges, line_ranges
 from wings_core.errors import Unauthenticated, Unavailable
 from wings_core.queue.notices import DedupKey
 from wings_spark.ingest.fetch_file import (

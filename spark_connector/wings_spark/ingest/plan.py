@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict
 
-from wings_client.cli.files.formats import FileFormat, compression_of, format_by_name
+from wings_client.files.formats import FileFormat, compression_of, format_by_name
 from wings_core.queue.claims import Claim, ClaimedFile
 from wings_core.queue.commit import mark_prefix
 from wings_spark.ingest.settings import SourceSettings

@@ -12,10 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
-import typer
 
-from wings_client.cli.files.opened import OpenFile, open_file
-from wings_client.cli.files.parts import PartCheck
+from wings_client.files.opened import OpenFile, open_file
+from wings_client.files.parts import PartCheck
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.queue.claims import ClaimedFile
@@ -121,7 +120,7 @@ class FileReader:
                 opened = stack.enter_context(
                     open_file(found.path, files.format, files.delimiter, section=found.section)
                 )
-                if opened.is_doubtful:
+                if opened.is_ambiguous:
                     reading.is_whole = True
                     return
                 row = 0 if files.lineage.offset is None else opened.rows_before()
@@ -129,8 +128,6 @@ class FileReader:
                     yield row, piece
                     row += piece.batch.num_rows
                 found.check()
-            except typer.BadParameter as error:
-                raise FileError(error.message) from None
             except WingsError as error:
                 raise FileError(error.message) from None
 

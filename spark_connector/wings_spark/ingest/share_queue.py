@@ -1,7 +1,6 @@
 """A share group of Wings as a queue: each message of a topic is held by one pipeline at a time."""
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -10,13 +9,10 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from wings_client import Client, Retry
-from wings_client._share import acknowledge, acquire, ticket_of
-from wings_client._share_model import Delivery
-from wings_client._stream import Reading, StreamCancelled
-from wings_client._transport import Transport
+import wings_client
+from wings_client import Connection, Delivery
 from wings_core.contracts.share import AcknowledgementEntry
-from wings_core.errors import InvalidArgument, WingsError
+from wings_core.errors import InvalidArgument, Unavailable, WingsError
 from wings_core.queue.interfaces import Queue, QueueMessage
 
 CALL_SECONDS = 30.0
@@ -48,13 +44,10 @@ class ShareQueue(Queue):
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._transport = Transport(endpoint, CALL_SECONDS, Retry())
-        self._client = Client(self._transport)
+        self._client = wings_client.connect(endpoint, timeout=CALL_SECONDS)
         self._topic, self._group, self._column = topic, group, column
         self._member = f"ingest-{uuid4().hex}"
         self._clock = clock
-        self._lock = threading.Lock()
-        self._readings: set[Reading] = set()
         try:
             found_topic = self._client.topic(topic)
             schema = found_topic.schema
@@ -92,18 +85,19 @@ class ShareQueue(Queue):
     ) -> list[QueueMessage]:
         """Take messages; see `Queue.receive`."""
         del visibility_seconds  # The group's own.
-        reading = Reading(self._transport)
-        ticket = ticket_of(self._group, self._topic, self._member, None, messages_max)
-        with self._lock:
-            self._readings.add(reading)
         began = self._clock()
         try:
-            deliveries = acquire(self._transport, ticket, max(0.002, wait_seconds), reading)
-        except StreamCancelled:
-            return []
-        finally:
-            with self._lock:
-                self._readings.discard(reading)
+            deliveries = self._client.acquire_messages(
+                self._group,
+                self._topic,
+                self._member,
+                max_messages=messages_max,
+                timeout=wait_seconds,
+            )
+        except Unavailable as error:
+            if error.facts.get("connection") == Connection.CLOSED:
+                return []
+            raise
         if deliveries:
             self._hold_seconds = deliveries[-1].lock_seconds
         # They are held from some moment after the call began.
@@ -147,10 +141,6 @@ class ShareQueue(Queue):
 
     def close(self) -> None:
         """Close the connection; a wait ends."""
-        with self._lock:
-            readings = list(self._readings)
-        for reading in readings:
-            reading.cancel()
         self._client.close()
 
     def _note(self, config: Mapping[str, Any]) -> None:
@@ -179,13 +169,8 @@ class ShareQueue(Queue):
                     partition=partition, first=offset, last=offset, lease=lease, type=kind
                 )
         for member, of_member in entries.items():
-            errors = acknowledge(
-                self._transport,
-                self._group,
-                self._topic,
-                member,
-                tuple(of_member.values()),
-                repeatable=True,
+            errors = self._client.acknowledge_messages(
+                self._group, self._topic, member, tuple(of_member.values())
             )
             for place, error in zip(of_member, errors, strict=True):
                 results[place] = error

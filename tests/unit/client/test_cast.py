@@ -8,7 +8,7 @@ from arrow_strategies import arrays, arrow, batches
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wings_client._cast import Caster
+from wings_client.cast import Caster
 from wings_core.errors import SchemaMismatch
 
 

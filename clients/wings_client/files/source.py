@@ -12,8 +12,8 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from wings_client.cli.files.formats import compression_of
-from wings_client.cli.files.sections import Range, lines_in
+from wings_client.files.formats import compression_of
+from wings_client.files.sections import Range, lines_in
 from wings_core.errors import InvalidArgument
 
 arrow: Any = pa

@@ -8,14 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
-import typer
 
-from wings_client._cast import Caster
 from wings_client._plain import plain_schema
-from wings_client.cli.files.formats import ARROW_FILE
-from wings_client.cli.files.parts import Part, cast_part
-from wings_client.cli.files.sections import Section
-from wings_client.cli.files.source import Source, SourceFile
+from wings_client.cast import Caster
+from wings_client.files.formats import ARROW_FILE
+from wings_client.files.parts import Part, cast_part
+from wings_client.files.sections import Section
+from wings_client.files.source import Source, SourceFile
 from wings_core.errors import InvalidArgument
 
 arrow: Any = pa
@@ -50,8 +49,10 @@ class ParquetRows:
     def __init__(self, source: Source, path: Path | None, section: Section | None = None) -> None:
         self._source = source
         if path is None or not source.is_plain:
-            raise typer.BadParameter(
-                "Parquet is read from its end, so it must be a file, and one that is not compressed"
+            raise InvalidArgument(
+                "Parquet is read from its end, so it must be a file, and one that is not "
+                "compressed",
+                argument="path",
             )
         try:
             self._file: Any = pyarrow.parquet.ParquetFile(path, memory_map=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from wings_client.cli.files.formats import compression_of
+from wings_client.files.formats import compression_of
 from wings_core.errors import InvalidArgument
 
 HEADER_BYTES_MAX = 1024 * 1024

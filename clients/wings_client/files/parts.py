@@ -6,8 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from wings_client._cast import Caster
-from wings_client.cli.values import bad_row
+from wings_client.cast import Caster
 from wings_core.arrow_types import children, fields_of, with_children
 from wings_core.batches import BatchCheck
 from wings_core.errors import SchemaMismatch
@@ -46,6 +45,18 @@ class HasRowsBefore(Protocol):
     """Rows that know how many of the file come before them."""
 
     rows_before: int
+
+
+def bad_row(place: str, message: str, column: str | None = None) -> SchemaMismatch:
+    """Return the error of a row of a file.
+
+    Args:
+        place: Where it is, like `line 17`.
+        message: What is wrong with it.
+        column: Where in it.
+    """
+    facts = {} if column is None else {"column": column}
+    return SchemaMismatch(f"{place}: {message}", **facts)
 
 
 class PartCheck:

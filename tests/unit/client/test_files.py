@@ -8,15 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wings_client.cli.files import FileFormat, infer_schema, open_file
-from wings_client.cli.files import source as source_module
-from wings_client.cli.files.json_rows import object_blocks
-from wings_client.cli.files.parts import Part
-from wings_client.cli.files.source import HEAD_BYTES, CsvFile, Source, SourceFile
+from wings_client.files import FileFormat, infer_schema, open_file
+from wings_client.files import source as source_module
+from wings_client.files.json_rows import object_blocks
+from wings_client.files.parts import Part
+from wings_client.files.source import HEAD_BYTES, CsvFile, Source, SourceFile
 from wings_core.errors import InvalidArgument, SchemaMismatch
 
 json_values: Any = st.recursive(
@@ -346,7 +345,7 @@ def test_a_file_that_was_cut_off_is_an_error(tmp_path: Path, name: str) -> None:
 
 def test_what_nothing_tells_the_format_of_is_asked_for(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.txt", "a,b\n1,2\n")
-    with pytest.raises(typer.BadParameter, match="cannot tell"):
+    with pytest.raises(InvalidArgument, match="cannot tell"):
         read(path)
     assert read(path, given=FileFormat.CSV).num_rows == 1
     assert read(write(tmp_path / "rows", '{"a": 1}\n')).num_rows == 1

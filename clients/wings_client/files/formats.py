@@ -3,7 +3,7 @@
 from enum import StrEnum
 from pathlib import PurePath
 
-import typer
+from wings_core.errors import InvalidArgument
 
 
 class FileFormat(StrEnum):
@@ -59,7 +59,7 @@ def format_by_content(head: bytes) -> FileFormat:
     """Return the format that the first bytes tell of.
 
     Raises:
-        typer.BadParameter: They could be anything.
+        InvalidArgument: They could be anything; fact `argument` is `format`.
     """
     if head.startswith((ARROW_FILE, _ARROW_STREAM)):
         return FileFormat.ARROW
@@ -70,6 +70,6 @@ def format_by_content(head: bytes) -> FileFormat:
         return FileFormat.JSONL
     if text.startswith(b"["):
         return FileFormat.JSON
-    raise typer.BadParameter(
-        f"cannot tell what the input is; say one of {', '.join(FileFormat)}", param_hint="--format"
+    raise InvalidArgument(
+        f"cannot tell what the input is; say one of {', '.join(FileFormat)}", argument="format"
     )

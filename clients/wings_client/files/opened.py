@@ -7,26 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import typer
 
-from wings_client.cli.files.formats import (
+from wings_client.files.formats import (
     FileFormat,
     compression_of,
     format_by_content,
     format_by_name,
 )
-from wings_client.cli.files.parts import HasRowsBefore, Rows, settled_type
-from wings_client.cli.files.sections import (
+from wings_client.files.parts import HasRowsBefore, Rows, settled_type
+from wings_client.files.sections import (
     Blank,
     Range,
     Section,
     csv_ranges,
-    has_doubtful_lines,
-    has_doubtful_names,
     line_ranges,
+    may_split_names,
+    may_split_values,
     rows_in,
 )
-from wings_client.cli.files.source import Source
+from wings_client.files.source import Source
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument
 
@@ -67,20 +66,20 @@ class OpenFile:
     def _blank(self) -> Blank:
         if self.format is not FileFormat.CSV:
             return Blank.SPACES
-        from wings_client.cli.files.csv_rows import CsvRows
+        from wings_client.files.csv_rows import CsvRows
 
         assert isinstance(self.rows, CsvRows), "CSV is read so"
         return self.rows.blank
 
     @property
-    def is_doubtful(self) -> bool:
+    def is_ambiguous(self) -> bool:
         """Whether the section may begin or end within a value, so that all must be read as one."""
         if self.format is not FileFormat.CSV or not self.source.ranges or self.path is None:
             return False
         names, lines = self.source.ranges
         if lines == (names[1], self.path.stat().st_size):
             return False  # It is all of them.
-        return has_doubtful_names(self.path, names) or has_doubtful_lines(self.path, lines)
+        return may_split_names(self.path, names) or may_split_values(self.path, lines)
 
     def schema(self, fields: "Mapping[str, ArrowField]") -> pa.Schema:
         """Return the columns for a topic.
@@ -89,15 +88,13 @@ class OpenFile:
             fields: Those that are given, by name; the others are as in the file.
 
         Raises:
-            typer.BadParameter: The file has no column of a given name.
+            InvalidArgument: The file has no column of a given name; fact `argument` is `fields`.
             WingsError: The file cannot be read, or its rows contradict each other.
         """
         found = self.rows.schema()
         for name in fields:
             if name not in found.names:
-                raise typer.BadParameter(
-                    f"{self.name} has no column {name!r:.80}", param_hint="--field"
-                )
+                raise InvalidArgument(f"{self.name} has no column {name!r:.80}", argument="fields")
         return pa.schema(
             [
                 fields.get(field.name)
@@ -128,9 +125,9 @@ def open_file(
             None: all.
 
     Raises:
-        typer.BadParameter: Its format is not known, or standard input cannot be read in it; or it
-            has no encoding.
-        InvalidArgument: It is not of that format, or cannot be read in sections.
+        InvalidArgument: Its format is not known (fact `argument`: `format`), it has no encoding
+            (`encoding`), it cannot be read from standard input or compressed (`path`); it is not of
+            its format, or cannot be read in sections.
     """
     ranges = None if section is None or path is None else _ranges(path, given, section)
     is_alone = section is not None and section.is_alone
@@ -140,9 +137,7 @@ def open_file(
         if found is None:
             found = format_by_content(source.head())
         if encoding is not None and found is not FileFormat.CSV:
-            raise typer.BadParameter(
-                f"goes with CSV; {name} is {found.value}", param_hint="--encoding"
-            )
+            raise InvalidArgument(f"goes with CSV; {name} is {found.value}", argument="encoding")
         yield OpenFile(name, found, _rows(source, path, found, delimiter, section), source, path)
 
 
@@ -179,18 +174,18 @@ def _rows(
 ) -> Rows:
     # Imported here: a command's start is not to wait for readers of other formats.
     if wanted is FileFormat.PARQUET:
-        from wings_client.cli.files.arrow_batches import ParquetRows
+        from wings_client.files.arrow_batches import ParquetRows
 
         return ParquetRows(source, path, section)
     if wanted is FileFormat.ARROW:
-        from wings_client.cli.files.arrow_batches import ArrowRows
+        from wings_client.files.arrow_batches import ArrowRows
 
         return ArrowRows(source, path, section)
     if wanted is FileFormat.CSV:
-        from wings_client.cli.files.csv_rows import CsvRows
+        from wings_client.files.csv_rows import CsvRows
 
         is_tabbed = path is not None and ".tsv" in path.suffixes
         return CsvRows(source, delimiter or ("\t" if is_tabbed else ","), path)
-    from wings_client.cli.files.json_rows import JsonRows
+    from wings_client.files.json_rows import JsonRows
 
     return JsonRows(source, by_line=wanted is FileFormat.JSONL)

@@ -14,10 +14,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.json
 
-from wings_client.cli.files.json_integers import first_changed, has_large, with_uint64
-from wings_client.cli.files.parts import Part, settled_type
-from wings_client.cli.files.source import HEAD_BYTES, Source
-from wings_client.cli.values import bad_row
+from wings_client.files.json_integers import first_changed, has_large, with_uint64
+from wings_client.files.parts import Part, bad_row, settled_type
+from wings_client.files.source import HEAD_BYTES, Source
 from wings_core.arrow_types import children, fields_of, with_children
 from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
 from wings_core.json_rows import decode_rows, encode_rows

@@ -13,12 +13,11 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv
 
-from wings_client._cast import Caster
-from wings_client.cli.files.csv_lines import CONVERT, column_names, is_open, line_of
-from wings_client.cli.files.parts import Part, cast_part, settled_type
-from wings_client.cli.files.sections import Blank
-from wings_client.cli.files.source import BLOCK_BYTES, HEAD_BYTES, CsvFile, Head, Source
-from wings_client.cli.values import bad_row
+from wings_client.cast import Caster
+from wings_client.files.csv_lines import CONVERT, column_names, is_open, line_of
+from wings_client.files.parts import Part, bad_row, cast_part, settled_type
+from wings_client.files.sections import Blank
+from wings_client.files.source import BLOCK_BYTES, HEAD_BYTES, CsvFile, Head, Source
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, SchemaMismatch
 from wings_core.type_names import type_name

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from wings_client.cli.files.formats import FileFormat
-from wings_client.cli.files.opened import open_file
-from wings_client.cli.files.sections import Blank, Section, rows_in
+from wings_client.files.formats import FileFormat
+from wings_client.files.opened import open_file
+from wings_client.files.sections import Blank, Section, rows_in
 from wings_core.errors import InvalidArgument, SchemaMismatch
 
 arrow: Any = pa
@@ -21,7 +21,7 @@ ROWS = 500
 def read(path: Path, section: Section | None) -> tuple[list[Any], int]:
     """Return the rows of a section, and how many it says come before."""
     with open_file(path, section=section) as opened:
-        assert not opened.is_doubtful
+        assert not opened.is_ambiguous
         rows = [row for part in opened.rows.parts(SCHEMA) for row in part.batch.to_pylist()]
         return rows, opened.rows_before()
 
@@ -94,13 +94,13 @@ def test_sections_have_the_rows_of_the_file_in_order(
 def test_a_quote_that_comes_late_makes_a_section_doubtful(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wings_client.cli.files.sections.SAMPLE_BYTES", 100)
+    monkeypatch.setattr("wings_client.files.sections.SAMPLE_BYTES", 100)
     path = tmp_path / "a.csv"
     path.write_text("n,s\n" + "".join(f"{n},a\n" for n in range(ROWS)) + '500,"b\nc"\n')
     found: list[bool] = []
     for index in range(4):
         with open_file(path, section=Section(index, 4)) as opened:
-            found.append(opened.is_doubtful)
+            found.append(opened.is_ambiguous)
     assert found == [False, False, False, True]
 
 
@@ -123,15 +123,15 @@ NUMBERS = [f"{n},x" for n in range(ROWS)]
 def test_rows_of_csv_are_read_once_whatever_ends_its_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, read_by: str
 ) -> None:
-    monkeypatch.setattr("wings_client.cli.files.sections.SAMPLE_BYTES", 100)
-    monkeypatch.setattr("wings_client.cli.files.sections.NAMES_BYTES_MAX", 1_000)
+    monkeypatch.setattr("wings_client.files.sections.SAMPLE_BYTES", 100)
+    monkeypatch.setattr("wings_client.files.sections.NAMES_BYTES_MAX", 1_000)
     path = tmp_path / "a.csv"
     path.write_bytes(text.encode())
     read_in: list[int] = []
     numbers: list[Any] = []
     for index in range(4):
         with open_file(path, section=Section(index, 4)) as opened:
-            if opened.is_doubtful:
+            if opened.is_ambiguous:
                 continue
             rows = [row for part in opened.rows.parts(SCHEMA) for row in part.batch.to_pylist()]
             assert not rows or opened.rows_before() == len(numbers)
@@ -183,7 +183,7 @@ def test_what_has_no_sections_is_refused(tmp_path: Path) -> None:
 def test_rows_are_counted_whatever_is_read_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr("wings_client.cli.files.sections._BLOCK_BYTES", block)
+    monkeypatch.setattr("wings_client.files.sections._BLOCK_BYTES", block)
     path = tmp_path / "a"
     path.write_bytes(b"\n \na\n\r\nb\r\n\n\tc\n")
     counts = [rows_in(path, (0, path.stat().st_size), blank) for blank in Blank]

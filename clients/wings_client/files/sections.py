@@ -4,7 +4,7 @@ Lines are cut at bytes, and belong to the section in which they begin. Which byt
 from the file alone, so that readers who never meet agree. A value of CSV may hold line ends between
 quotes, and lines of CSV may end with a carriage return alone: where one of these comes early, the
 first section is the whole file. One that comes later is told of by its reader, as the others cannot
-know by then what is a row, or count them (`has_doubtful_lines`).
+know by then what is a row, or count them (`may_split_values`).
 """
 
 import codecs
@@ -98,7 +98,7 @@ def csv_ranges(file: Readable, size: int, section: Section) -> tuple[Range, ...]
     return ((0, names_end), lines)
 
 
-def has_doubtful_names(path: Path, of: Range) -> bool:
+def may_split_names(path: Path, of: Range) -> bool:
     """Tell whether the names of CSV may go on after these bytes.
 
     A quote may be open at the end of their line, or their line does not end.
@@ -107,7 +107,7 @@ def has_doubtful_names(path: Path, of: Range) -> bool:
     return names.count(_QUOTE) % 2 == 1 or not names.endswith((b"\n", b"\r"))
 
 
-def has_doubtful_lines(path: Path, of: Range) -> bool:
+def may_split_values(path: Path, of: Range) -> bool:
     """Tell whether there is a quote among some bytes, or a carriage return that ends a line."""
     last = b""
     for block in _blocks(path, of):

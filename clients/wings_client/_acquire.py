@@ -1,0 +1,132 @@
+"""Messages of share groups on the wire: a member's acquires and acknowledgements."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import pyarrow.flight as flight
+
+from wings_client._errors import CALL_ERRORS, lost, typed_error
+from wings_client._interrupt import interruptible
+from wings_client._messages import build, wire_partition
+from wings_client._model import PartitionValue
+from wings_client._share_model import Delivery
+from wings_client._stream import (
+    GRACE_SECONDS,
+    INTERRUPT_SECONDS,
+    Reading,
+    StreamCancelled,
+    milliseconds,
+)
+from wings_client._transport import Transport
+from wings_core.contracts.share import (
+    Acknowledge,
+    AcknowledgementEntry,
+    AcquireEnd,
+    parse_acquired_metadata,
+)
+from wings_core.contracts.tickets import AcquireTicket
+from wings_core.errors import InvalidArgument, InvalidTicket, WingsError, error_from_json
+
+AckType = Literal["accept", "release", "reject", "renew"]
+
+
+def acquire(
+    transport: Transport, ticket: AcquireTicket, wait: float, reading: Reading
+) -> list[Delivery]:
+    """Take messages for a member; blocks until there are some, at most `wait` seconds. Tries once.
+
+    Where the stream breaks midway, what came of it is returned.
+
+    Args:
+        transport: To the server.
+        ticket: Without an end of the wait.
+        wait: Seconds.
+        reading: Of this call alone.
+
+    Raises:
+        StreamCancelled: `Reading.cancel` was called.
+        WingsError: The server's refusal, or `Unavailable`.
+    """
+    asked = ticket.model_copy(update={"timeout_ms": milliseconds(wait)})
+    stream = reading.open(asked.to_bytes(), wait + GRACE_SECONDS + transport.timeout)
+    found: list[Delivery] = []
+    try:
+        _read(stream.reader, found, wait, transport.endpoint)
+    except CALL_ERRORS as error:
+        if reading.is_cancelled:
+            raise StreamCancelled from None
+        if not found:
+            raise typed_error(error, transport.endpoint) from error
+    finally:
+        reading.done()
+    return found
+
+
+def _read(
+    reader: flight.FlightStreamReader, found: list[Delivery], wait: float, endpoint: str
+) -> None:
+    with interruptible(reader.read_chunk, waits_long=wait > INTERRUPT_SECONDS) as read_chunk:
+        while True:
+            try:
+                batch, metadata = read_chunk()
+            except StopIteration:
+                if not found:
+                    raise lost("a stream ended before its end chunk", endpoint) from None
+                return
+            described = parse_acquired_metadata(metadata)
+            if isinstance(described, AcquireEnd):
+                return
+            found.append(
+                Delivery(
+                    batch,
+                    described.partition,
+                    described.start_offset,
+                    described.end_offset,
+                    described.lease,
+                    described.delivery_count,
+                    described.lock_duration_ms / 1000,
+                )
+            )
+
+
+def acknowledge(
+    transport: Transport,
+    group: str,
+    topic: str,
+    member: str,
+    entries: Sequence[AcknowledgementEntry],
+    *,
+    repeatable: bool = False,
+) -> list[WingsError | None]:
+    """Settle messages; return for each entry, in order, its error or None.
+
+    Raises:
+        WingsError: Of the call as a whole; then it is unknown what was settled.
+    """
+    body = build(
+        Acknowledge,
+        InvalidArgument,
+        "acknowledge",
+        group=group,
+        topic=topic,
+        member=member,
+        acks=tuple(entries),
+    )
+    answer = transport.act("share-acknowledge", body, repeatable=repeatable)
+    return [None if each["code"] is None else error_from_json(each) for each in answer["results"]]
+
+
+def ticket_of(
+    group: str, topic: str, member: str, partition: PartitionValue, max_messages: int
+) -> AcquireTicket:
+    """Return the ticket of a member's acquires; no partition means any."""
+    return build(
+        AcquireTicket,
+        InvalidTicket,
+        "share_consumer",
+        group=group,
+        topic=topic,
+        member=member,
+        partition=wire_partition(partition),
+        max_messages=max_messages,
+    )
