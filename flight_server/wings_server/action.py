@@ -1,4 +1,4 @@
-"""Action: what the actions of all parts of a log have in common."""
+"""Action: a body model, a function from the log and a body to JSON, and their table by name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Json = dict[str, Any] | list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Action(Generic[Body]):
-    """An action: what it takes, what it does, and a sentence for whoever lists the actions."""
+    """An action: the model of its body, its function, and its sentence in `list_actions`."""
 
     body: type[Body]
     run: Callable[[Log, Body], Json]
@@ -23,7 +23,24 @@ class Action(Generic[Body]):
         """Parse a body and run the action.
 
         Raises:
-            InvalidArgument: The body is not what the action takes.
-            WingsError: What the action raises.
+            InvalidArgument: The body is not one of this action.
+            WingsError: An error of the action.
         """
         return self.run(log, self.body.parse_body(raw))
+
+
+class Actions(dict[str, Action[Any]]):
+    """Actions by name, in the order in which they were added."""
+
+    def add(
+        self, name: str, body: type[Body]
+    ) -> Callable[[Callable[[Log, Body], Json]], Callable[[Log, Body], Json]]:
+        """Return a decorator that adds a function; its docstring is the action's description."""
+
+        def added(run: Callable[[Log, Body], Json]) -> Callable[[Log, Body], Json]:
+            assert name not in self
+            assert run.__doc__ is not None
+            self[name] = Action(body, run, run.__doc__)
+            return run
+
+        return added

@@ -6,10 +6,9 @@ from wings_core import allocator
 
 
 def keep_freed_memory() -> bool:
-    """Set the bounds for this process, before it starts threads; return whether that was possible.
+    """Set glibc's bounds for this process, before it starts threads; return whether they were set.
 
-    What the environment sets (`MALLOC_ARENA_MAX` and others) is left as it is. Another C library
-    than glibc is left alone.
+    They are not with another C library, or where the environment has a `MALLOC_…` variable.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
         return False

@@ -1,6 +1,6 @@
 """The commands that the server adds to `wings`: `serve` and `check`.
 
-What a command runs is imported when it runs: `wings --help` imports this module too.
+The parts that a command runs are imported when it runs: `wings --help` imports this module too.
 """
 
 import os
@@ -84,8 +84,8 @@ def serve(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where clients reach Flight on this node of several, told to them by each; port 0 "
-            "is the real one. Default: where it is served.",
+            help="Where clients reach Flight on this node; every node of the cluster tells it to "
+            "them. Port 0 is the real one. Default: where it is served.",
         ),
     ] = None,
     http: Annotated[
@@ -135,7 +135,7 @@ def check(
     ],
     metadata_url: MetadataUrlOption = None,
 ) -> None:
-    """Read every message of a data directory and tell what is wrong with it.
+    """Read every message of a data directory and report what is damaged or missing.
 
     Writes nothing. Run it on a server's directory while that is stopped; beside a running one it
     may take a topic that is deleted meanwhile for damaged.

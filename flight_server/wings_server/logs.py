@@ -25,9 +25,9 @@ _TELLS_SECRETS = ("boto3", "botocore", "urllib3")
 
 
 def route_to_logging() -> None:
-    """Hand the entries of structlog's loggers to the standard library's, as its records.
+    """Turn the entries of structlog's loggers into records of the standard library's.
 
-    Where entries go is then for the program to say; a test sees them in its captured log.
+    The program's handlers then decide where entries go, and pytest captures them.
     """
     structlog.configure(
         processors=[

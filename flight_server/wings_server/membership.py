@@ -1,4 +1,4 @@
-"""Membership: a node tells metadata that it lives, and hears which others do."""
+"""Membership: a node keeps a lease in metadata, and reads there which other nodes are live."""
 
 import threading
 import uuid
@@ -13,16 +13,16 @@ from wings_core.model import Node
 from wings_server.settings import Address
 
 HEARTBEATS_PER_LEASE = 5
-"""How often a node renews its lease before it would run out, and hears of the others."""
+"""How often a node renews its lease within its duration, and reads the list of nodes."""
 
 _logger = structlog.get_logger("wings.nodes")
 
 
 class Membership:
-    """One node among others: `join`, then `leave`; one thread between the two.
+    """The lease of one node: `join`, then `leave`; a heartbeat thread renews it between the two.
 
-    A lease that could not be renewed in time, whether the node or metadata was not there or the
-    renewal failed in any other way, is taken again with the next heartbeat.
+    A lease that expired, as renewals failed for whatever reason, is acquired again by the next
+    heartbeat.
 
     Args:
         nodes: Where leases are kept.
@@ -40,7 +40,7 @@ class Membership:
         self._thread = threading.Thread(target=self._run, name="wings-membership", daemon=True)
 
     def join(self, address: Address) -> None:
-        """Be listed from now on, once metadata can be asked; one attempt is waited for.
+        """Acquire a lease for this node; blocks for one attempt, later ones are the heartbeat's.
 
         Args:
             address: Where clients reach this node.
@@ -52,7 +52,7 @@ class Membership:
         self._thread.start()
 
     def addresses(self) -> Sequence[str]:
-        """Return the addresses of the live nodes as last heard, this node's own first.
+        """Return the addresses of the live nodes as last read, this node's own first.
 
         The others follow in the order of their addresses, beginning after its own: so the lists of
         all nodes together name each as often in each place. None before `join`.
@@ -60,12 +60,12 @@ class Membership:
         return self._live
 
     def leave(self) -> None:
-        """Be listed no more; waits for a renewal that is under way."""
+        """Deregister this node; waits for a renewal under way."""
         if self._node is None:
             return
         self._leaving.set()
         self._thread.join()
-        with suppress(Exception):  # Its lease runs out, and the rest of the stop goes on.
+        with suppress(Exception):  # The lease expires by itself.
             self._nodes.leave(self._node.id)
 
     def _look_for_namesakes(self, address: str) -> None:

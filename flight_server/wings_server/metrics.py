@@ -1,8 +1,8 @@
-"""Metrics for Prometheus: what was done, told by all handlers, and where the log stands, looked up.
+"""Metrics for Prometheus: counts that the handlers keep, and gauges of the log, read when scraped.
 
 Series are named `wings_…`; the label `transport` is `flight` or `http`, `partition` the value's
-JSON text. Where the log stands is read when it is asked for, and bounded: partitions and consumers
-beyond the bounds have no series, and `wings_series_left_out` says how many they are.
+JSON text. A scrape is bounded: partitions and consumers beyond the bounds have no series, and
+`wings_series_left_out` counts them.
 """
 
 import itertools
@@ -35,10 +35,10 @@ from wings_core.share.model import ShareGroup, SharePartitionState
 from wings_core.storage.place import Storage
 
 SERIES_MAX = 10_000
-"""Series of partitions, as many of consumers, of tiers, and of share groups, in one answer."""
+"""The most series of partitions in one scrape; as many of consumers, of tiers, of share groups."""
 
 CONSUMERS_MAX = 1_000
-"""Named consumers looked at for one answer."""
+"""The most named consumers whose lag is computed in one scrape."""
 
 Transport = Literal["flight", "http"]
 _TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
@@ -47,10 +47,10 @@ _FLUSH_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 
 
 class _Counts:
-    """Numbers that only grow, by name and transport.
+    """Counters by name and transport.
 
-    Counted for each batch that passes, so one lock is taken for all numbers of an event; the
-    library's counters take one each, and ten times as long (measured).
+    An event takes one lock for all its counters; the library's take one each, and ten times as
+    long (measured), for every batch.
     """
 
     def __init__(self, about: dict[str, str]) -> None:
@@ -59,13 +59,13 @@ class _Counts:
         self._counts = {(name, transport): 0 for name in about for transport in _TRANSPORTS}
 
     def add(self, transport: Transport, **amounts: int) -> None:
-        """Count an event: each number grows by its amount."""
+        """Add an event's amounts to the counters of their names."""
         with self._lock:
             for name, amount in amounts.items():
                 self._counts[name, transport] += amount
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all of them."""
+        """Yield a family for each name."""
         with self._lock:
             counts = dict(self._counts)
         for name, about in self._about.items():
@@ -76,7 +76,7 @@ class _Counts:
 
 
 class _Flushes:
-    """What group commits did; told of each before its producers are answered."""
+    """Counters and the latency histogram of group commits."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -88,7 +88,7 @@ class _Flushes:
         self._buckets = [0] * (len(_FLUSH_SECONDS) + 1)
 
     def add(self, report: FlushReport) -> None:
-        """Count a group commit."""
+        """Count a group commit; called before its producers are answered."""
         with self._lock:
             self._count += 1
             self._batches += report.batches
@@ -98,7 +98,7 @@ class _Flushes:
             self._buckets[bisect_left(_FLUSH_SECONDS, report.seconds)] += 1
 
     def collect(self) -> Iterator[Metric]:
-        """Yield how many there were, what they held and how long they took."""
+        """Yield the counters, then the histogram."""
         with self._lock:
             below = list(itertools.accumulate(self._buckets))
             seconds = self._seconds
@@ -146,7 +146,7 @@ class Metrics:
         self._registry.register(self._flushes)
 
     def pushed(self, transport: Transport, rows: int, size: int) -> None:
-        """Count a batch that was committed; `size` is in bytes of its pages."""
+        """Count a committed batch of `rows` rows and pages of `size` bytes."""
         self._counts.add(transport, pushes=1, push_rows=rows, push_bytes=size)
 
     def fetch_begun(self, transport: Transport) -> None:
@@ -154,11 +154,11 @@ class Metrics:
         self._counts.add(transport, fetches=1)
 
     def delivered(self, transport: Transport, rows: int, size: int) -> None:
-        """Count messages on their way to a reader; `size` is in bytes on that way."""
+        """Count messages sent to a reader; `size` is in bytes as read from storage, or of JSON."""
         self._counts.add(transport, fetch_rows=rows, fetch_bytes=size)
 
     def failed(self, transport: Transport, code: str) -> None:
-        """Count an error that was answered, of a whole call or of a part of it."""
+        """Count an error response, of a whole call or of one part of it."""
         self._errors.labels(transport, code).inc()
 
     def flushed(self, report: FlushReport) -> None:
@@ -166,22 +166,22 @@ class Metrics:
         self._flushes.add(report)
 
     def observe(self, log: Log) -> None:
-        """Tell, whenever asked from now on, where this log stands."""
+        """Register the gauges of a log; every later scrape reads them."""
         self._registry.register(_LogCollector(log))
 
     @property
     def media_type(self) -> str:
-        """Of `exposition`."""
+        """The media type of `exposition`."""
         return CONTENT_TYPE_PLAIN_0_0_4
 
     def exposition(self) -> bytes:
-        """Return all of it in Prometheus's text format; reads metadata, so it blocks for that."""
+        """Return all metrics in Prometheus's text format; blocks, as it reads metadata."""
         return generate_latest(self._registry)
 
 
 @dataclass(slots=True)
 class _Standing:
-    """What one look at the log found."""
+    """The state of the log at one scrape."""
 
     ends: dict[tuple[TopicName, Partition], int] = field(
         default_factory=dict[tuple[TopicName, Partition], int]
@@ -192,7 +192,7 @@ class _Standing:
     tiers: dict[tuple[TopicName, bool], tuple[int, int, int]] = field(
         default_factory=dict[tuple[TopicName, bool], tuple[int, int, int]]
     )
-    """Pages, rows and bytes by topic, and by whether they are merged ones."""
+    """Pages, rows and bytes by topic, and by whether the pages are merged."""
     groups: list[tuple[ShareGroup, SharePartitionState]] = field(
         default_factory=list[tuple[ShareGroup, SharePartitionState]]
     )
@@ -218,17 +218,17 @@ _MAINTENANCE = {
 
 
 class _LogCollector:
-    """Looks at a log whenever Prometheus asks."""
+    """Reads the gauges of a log at each scrape."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
 
     def describe(self) -> list[Metric]:
-        """Say nothing beforehand: what series there are depends on the log."""
+        """Return no families beforehand: the series depend on the log."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what the log is at."""
+        """Yield the families of the log, its storage, its maintenance and its groups."""
         waits = self._log.fetcher.waits
         yield CounterMetricFamily("wings_waits", "Waits for messages begun.", waits.begun)
         yield GaugeMetricFamily("wings_waiting", "Readers waiting for messages.", waits.waiting)
@@ -306,7 +306,7 @@ class _LogCollector:
 
 
 def _of_tiers(standing: _Standing) -> Iterator[Metric]:
-    """Yield what topics have in each tier."""
+    """Yield the pages, rows and bytes of topics in each tier."""
     for index, (name, about) in enumerate(
         (
             ("pages", "Pages of a topic in a tier."),
@@ -337,7 +337,7 @@ def _of_groups(groups: list[tuple[ShareGroup, SharePartitionState]]) -> Iterator
 
 
 def _storage_metrics(storage: Storage) -> Iterator[Metric]:
-    """Yield what the cache of pages holds, and what was asked of object stores."""
+    """Yield the families of the page cache and of requests to object stores."""
     cache = storage.cache
     yield GaugeMetricFamily(
         "wings_page_cache_bytes", "Bytes of pages of object stores in memory.", cache.bytes

@@ -74,7 +74,7 @@ class Server:
         """
         settings = self.settings
         if settings.metadata is not None:
-            _advertised(settings, settings.flight)  # Tells before anything is opened.
+            _advertised(settings, settings.flight)  # Raises before anything is opened.
         elif settings.advertise is not None:
             raise InvalidArgument("--advertise is for nodes of a metadata service: give --metadata")
         # Every part pushes how it is stopped; unwound backwards, that is the order of a drain.
@@ -84,7 +84,7 @@ class Server:
             self.log = started.enter_context(closing(log))
             metrics.observe(log)
             self.http_service = started.enter_context(closing(HttpService(log, metrics)))
-            # Started before Flight so that it is stopped after it, and tells of the drain.
+            # Started before Flight so that it is stopped after it, and `/readyz` reports the drain.
             app = create_app(lambda: self._ready, self.http_service)
             listener = HttpListener(app, settings.http)
             started.callback(listener.stop)
@@ -102,7 +102,7 @@ class Server:
         self._ready = True
 
     def stop(self) -> None:
-        """Drain and stop; blocks for the drain's bound and a little more, or not at all again.
+        """Drain and stop; blocks for the drain's bound and a little more; a second call returns.
 
         First `/readyz` turns to 503. Then Flight and HTTP refuse new calls, end waiting polls with
         UNAVAILABLE, and wait for what was received to be committed and acknowledged. Then they
@@ -134,7 +134,7 @@ def _open_log(settings: Settings, started: ExitStack, metrics: Metrics) -> Log:
 
     directory = started.enter_context(DataDirectory.open(settings.data_dir, "pages"))
     metadata = started.enter_context(closing(RemoteMetadata(str(settings.metadata))))
-    replicas = replicas or [str(settings.metadata)]  # It serves one beside the metadata.
+    replicas = replicas or [str(settings.metadata)]  # The service has one beside the metadata.
     return Log.join(
         directory,
         metadata,
@@ -150,7 +150,7 @@ def _advertised(settings: Settings, flight: Address) -> Address:
     """Return where clients reach a node.
 
     Raises:
-        InvalidArgument: Nobody could.
+        InvalidArgument: The address is a wildcard, which no client can connect to.
     """
     given = settings.advertise or settings.flight
     if given.is_wildcard:
@@ -164,7 +164,7 @@ def _advertised(settings: Settings, flight: Address) -> Address:
 def _serve_flight(
     log: Log, address: Address, metrics: Metrics, membership: Membership
 ) -> FlightService:
-    # gRPC does not tell why a start fails, so the address is tried beforehand.
+    # gRPC hides why a start fails, so the address is bound once beforehand.
     bind(address).close()
     try:
         return FlightService(log, address.host, address.port, metrics, membership.addresses)
@@ -207,7 +207,7 @@ def run_until_signalled(
     signals = _Signals()
     start()
     line = ready_line()
-    with suppress(OSError):  # Nobody may be reading, and the server serves all the same.
+    with suppress(OSError):  # A closed standard output is no reason to stop.
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
     _logger.info("serving", data_dir=str(settings.data_dir), **_addresses(line))

@@ -147,7 +147,7 @@ class Settings(BaseSettings):
     )
     advertise: AddressSetting | None = Field(
         default=None,
-        description="Where clients reach Flight on this node, told to them by all nodes of a "
+        description="Where clients reach Flight on this node, listed to them by all nodes of a "
         "metadata service; port 0: the real one. None: where it is served.",
     )
     node_lease_seconds: float = Field(

@@ -18,38 +18,45 @@ from wings_core.log import Log
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.partitions import partition_of
 from wings_core.share.model import Acknowledgement, ShareGroup
-from wings_server.action import Action, Json
+from wings_server.action import Actions, Json
+
+SHARE_ACTIONS = Actions()
 
 
+@SHARE_ACTIONS.add("share-create", CreateGroup)
 def create_group(log: Log, body: CreateGroup) -> Json:
-    """Create a share group and return its description."""
+    """Create a share group of a topic; returns its description."""
     group = log.shares.create(
         TopicName.parse(body.topic), body.group, body.config, if_not_exists=body.if_not_exists
     )
     return _described(log, group)
 
 
+@SHARE_ACTIONS.add("share-alter", AlterGroup)
 def alter_group(log: Log, body: AlterGroup) -> Json:
-    """Change a share group's configuration and return its description."""
+    """Change keys of a share group's configuration; returns its description."""
     group = log.shares.alter(TopicName.parse(body.topic), body.group, body.config)
     return _described(log, group)
 
 
+@SHARE_ACTIONS.add("share-describe", GroupBody)
 def describe_share_group(log: Log, body: GroupBody) -> Json:
-    """Return a share group's description."""
+    """Return a share group's description: configuration, and each partition's position."""
     return _described(log, log.shares.find(TopicName.parse(body.topic), body.group))
 
 
+@SHARE_ACTIONS.add("share-delete", GroupBody)
 def delete_group(log: Log, body: GroupBody) -> Json:
-    """Delete a share group and return what its description was."""
+    """Delete a share group; returns its last description."""
     topic = TopicName.parse(body.topic)
     described = _described(log, log.shares.find(topic, body.group))
     log.shares.delete(topic, body.group)
     return described
 
 
+@SHARE_ACTIONS.add("share-list", ListGroups)
 def list_groups(log: Log, body: ListGroups) -> Json:
-    """Return the share groups of a topic, or of all topics of a namespace, by topic and name."""
+    """Return the share groups of a topic, or of a namespace, by topic and name."""
     if body.topic is not None:
         groups = log.shares.of_topic(TopicName.parse(body.topic))
     else:
@@ -60,10 +67,11 @@ def list_groups(log: Log, body: ListGroups) -> Json:
     return [describe_group(group) for group in groups]
 
 
+@SHARE_ACTIONS.add("share-acknowledge", Acknowledge)
 def acknowledge(log: Log, body: Acknowledge) -> Json:
-    """Settle messages that a member holds, the entries of a partition together."""
+    """Accept, release, reject or renew messages that a member holds."""
     group = log.shares.find(TopicName.parse(body.topic), body.group)
-    # An entry whose partition cannot be is answered with its error; those of others are settled.
+    # An entry with an impossible partition value is answered with its error, the others are done.
     results: list[WingsError | None] = []
     entries: list[Acknowledgement] = []
     for entry in body.acks:
@@ -72,15 +80,16 @@ def acknowledge(log: Log, body: Acknowledge) -> Json:
             results.append(None)
         except WingsError as error:
             results.append(error)
-    settled = iter(log.shares.acknowledge(group, body.member, entries) if entries else ())
+    outcomes = iter(log.shares.acknowledge(group, body.member, entries) if entries else ())
     return describe_results(
         body.acks,
-        [error if error is not None else next(settled).error for error in results],
+        [error if error is not None else next(outcomes).error for error in results],
     )
 
 
+@SHARE_ACTIONS.add("share-redrive", Redrive)
 def redrive(log: Log, body: Redrive) -> Json:
-    """Send dead letters back to where they came from, each once."""
+    """Send dead letters back to the topics they came from, each once."""
     done = log.shares.redrive(
         TopicName.parse(body.dlq_topic), body.filter, body.offset, body.max_messages
     )
@@ -109,22 +118,3 @@ def _acknowledgement(group: ShareGroup, entry: AcknowledgementEntry) -> Acknowle
         delay_ms=entry.delay_ms or 0,
         reason=entry.reason,
     )
-
-
-SHARE_ACTIONS: dict[str, Action[Any]] = {
-    "share-create": Action(CreateGroup, create_group, "Create a share group of a topic."),
-    "share-alter": Action(AlterGroup, alter_group, "Change a share group's configuration."),
-    "share-describe": Action(
-        GroupBody, describe_share_group, "Tell where a share group stands in each partition."
-    ),
-    "share-delete": Action(GroupBody, delete_group, "Delete a share group."),
-    "share-list": Action(
-        ListGroups, list_groups, "List the share groups of a topic, or of a namespace."
-    ),
-    "share-acknowledge": Action(
-        Acknowledge, acknowledge, "Accept, release, reject or renew messages that a member holds."
-    ),
-    "share-redrive": Action(
-        Redrive, redrive, "Send dead letters back to where they came from, each once."
-    ),
-}

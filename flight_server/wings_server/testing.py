@@ -30,19 +30,19 @@ READY_SECONDS = 30.0
 """How long a child may take to say that it serves."""
 
 STOP_SECONDS = 30.0
-"""How long a child may take to end once it is told to."""
+"""How long a child may take to end after a signal."""
 
 CALLS_SECONDS = 20.0
 """How long `wait_for_calls` waits."""
 
 STDERR_CHARACTERS_MAX = 20_000
-"""How much of a child's standard error an error shows, from its end."""
+"""The most characters of a child's standard error in an error message, from its end."""
 
 _ANY_PORT = Address("127.0.0.1", 0)
 
 
 class _Addresses:
-    """Where a server listens, and Flight clients of it that are closed with it."""
+    """The addresses of a server, and its Flight clients, which are closed with it."""
 
     def __init__(self, flight_url: str, http_url: str) -> None:
         self.flight = flight_url
@@ -54,7 +54,7 @@ class _Addresses:
         return self._clients.enter_context(flight.FlightClient(self.flight))
 
     def close_clients(self) -> None:
-        """Close the clients handed out so far."""
+        """Close the clients that `client` returned."""
         self._clients.close()
 
 
@@ -74,10 +74,10 @@ class RunningServer(_Addresses):
         self.data_dir = server.settings.data_dir
 
     def wait_for_calls(self, calls: int) -> None:
-        """Wait until exactly so many Flight calls are under way.
+        """Wait until exactly `count` Flight calls are under way.
 
         Raises:
-            TimeoutError: It did not come to that within `CALLS_SECONDS`.
+            TimeoutError: There is another number after `CALLS_SECONDS`.
         """
         end = time.monotonic() + CALLS_SECONDS
         while self.server.service.calls_running != calls:
@@ -165,7 +165,7 @@ class ServerProcess(_Addresses):
         return self._child.process.poll() is None
 
     def signal(self, number: signal.Signals) -> int:
-        """Send a signal that ends the process, wait until it is gone, return its exit status."""
+        """Send a signal that ends the process, wait for its end, and return its exit status."""
         self._child.process.send_signal(number)
         return self.wait()
 

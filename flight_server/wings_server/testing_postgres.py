@@ -30,7 +30,7 @@ STOP_SECONDS_MAX = 10.0
 """How long it may take to stop before it is killed."""
 
 PASSWORD = "not-to-be-shown"
-"""Of the user `wings`, in every address; nothing may ever print it."""
+"""The password of the user `wings`, in every address; tests look that nothing prints it."""
 
 _MEMORY = Path("/dev/shm")
 
@@ -44,10 +44,10 @@ def _programs() -> Path | None:
         # Its programs are all that is wanted of it: servers are killed here, and started again.
         return Path(package.origin).parent / "pginstall" / "bin"
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        asked = subprocess.run(
+        found = subprocess.run(
             ["pg_config", "--bindir"], capture_output=True, text=True, check=True, timeout=10
         )
-        return Path(asked.stdout.strip())
+        return Path(found.stdout.strip())
     return None
 
 
@@ -91,7 +91,7 @@ class PostgresServer:
         programs = _programs()
         if programs is None:
             raise RuntimeError("there is no PostgreSQL: neither the package pgserver nor pg_config")
-        # It refuses to run as root, and who runs it then may not be able to look in here.
+        # It refuses to run as root; the user that it runs as then may not read this directory.
         self._user = 65534 if os.getuid() == 0 else None
         if self._user is not None:
             programs = _copy(programs, directory / "programs")
@@ -132,7 +132,7 @@ class PostgresServer:
         return f"postgresql://wings:{PASSWORD}@127.0.0.1:{self.port}/postgres"
 
     def new_database(self) -> str:
-        """Return the address of a database that nobody else has, with nothing in it."""
+        """Create an empty database under a name of its own, and return its address."""
         name = f"database_{next(_numbers)}"
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
@@ -182,7 +182,7 @@ class PostgresServer:
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Stop all its processes for a while, so that it takes what is sent and says nothing."""
+        """Pause all its processes for the block: it accepts bytes and answers none."""
         assert self._process is not None
         processes = [self._process.pid, *self._children()]
         for process in processes:
@@ -219,8 +219,8 @@ def postgres_server(*, sync: bool) -> Generator[PostgresServer]:
     Raises:
         RuntimeError: There is no PostgreSQL on this machine.
     """
-    # Where others than its owner may enter. What need not outlast anything is kept in memory where
-    # that can be had: thousands of tables are thousands of files.
+    # In memory where that can be had and durability is not tested: thousands of tables are
+    # thousands of files.
     memory = None if sync or not os.access(_MEMORY, os.W_OK) else _MEMORY
     with tempfile.TemporaryDirectory(prefix="wings-postgres-", dir=memory) as directory:
         server = PostgresServer(Path(directory), sync=sync)

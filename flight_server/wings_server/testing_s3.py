@@ -1,7 +1,7 @@
 """A local S3 server (moto's) for tests and examples, in a process of its own.
 
-`python -m wings_server.testing_s3` prints its port. It lives until its standard input ends, so it
-never outlives whoever started it. It knows conditional puts, keeps everything in memory, and
+`python -m wings_server.testing_s3` prints its port and runs until its standard input ends, so it
+never outlives its parent process. It supports conditional puts, keeps everything in memory, and
 checks no signature.
 """
 
@@ -38,7 +38,7 @@ def running_s3() -> Generator[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        start_new_session=True,  # Ctrl-C is for those who write to it, and need it to the end.
+        start_new_session=True,  # Ctrl-C is for its clients, which still write to it.
     ) as process:
         try:
             assert process.stdout is not None

@@ -153,12 +153,12 @@ class OffsetForTimestamp(ActionBody):
 
 
 class OffsetEntry(Message):
-    """Where a consumer reads on in one partition."""
+    """A consumer's position in one partition."""
 
     topic: str
     partition: JsonValue = None
     offset: OffsetNumber
-    """The next one to read."""
+    """The next offset to read."""
 
 
 class CommitOffsets(ActionBody):
@@ -168,7 +168,7 @@ class CommitOffsets(ActionBody):
     offsets: Annotated[tuple[OffsetEntry, ...], Field(strict=False, max_length=OFFSETS_MAX)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the answer: what was asked for, as it was asked."""
+        """Return the answer, which repeats the request's keys."""
         return self.model_dump(mode="json", exclude_unset=True)
 
 
@@ -181,10 +181,10 @@ class GetOffsets(ActionBody):
 
 
 class _StageBody(ActionBody):
-    """What the actions on stages have in common."""
+    """The keys that the actions on stages share."""
 
     writer: Identifier
-    """Whose batches are counted, such as a streaming query."""
+    """The writer whose batches are numbered, such as a streaming query."""
     stages: Annotated[
         tuple[StageId, ...],
         Field(strict=False, max_length=STAGES_MAX),
@@ -198,30 +198,30 @@ class StagePublish(_StageBody):
     batch: OffsetNumber
     """The writer's number for what it publishes."""
     shards: Annotated[tuple[ShardEntry, ...], Field(strict=False, max_length=SHARDS_MAX)] = ()
-    """What becomes of them in the same transaction."""
+    """The changes of shards made in the same transaction."""
 
 
 class StageAbort(_StageBody):
     """The body of `stage-abort`."""
 
     batch: OffsetNumber | None = None
-    """None: it is not asked whether the writer published it."""
+    """None: do not report whether the writer published it."""
     prefix: StageId | None = None
     """Delete also the stages whose ids begin with this."""
 
 
 class _ShardsBody(ActionBody):
-    """What the actions on shards have in common."""
+    """The keys that the actions on shards share."""
 
     source: Identifier
-    """Whose shards they are."""
+    """The source of the shards."""
 
 
 class ShardOpen(_ShardsBody):
     """The body of `shard-open`."""
 
     token: Identifier
-    """Of whoever wants to own those that are not there."""
+    """The token of the owner of those that are created."""
     shards: ShardIds
 
 
@@ -229,10 +229,10 @@ class ShardAcquire(_ShardsBody):
     """The body of `shard-acquire`."""
 
     token: Identifier
-    """Of the owner to be."""
+    """The token of the new owner."""
     claims: Annotated[tuple[ClaimEntry, ...], Field(strict=False, max_length=SHARDS_MAX)]
     stale_seconds: Seconds
-    """An owner that was not heard of for so long may be replaced."""
+    """An owner whose shard did not change for so long may be replaced."""
 
 
 class ShardNames(_ShardsBody):
@@ -247,7 +247,7 @@ class ShardList(_ShardsBody):
     state: State | None = None
     """None: in any state."""
     after: Annotated[str, Field(max_length=2_048)] = ""
-    """Those whose id is greater."""
+    """Shards with ids greater than this, in the order of their ids."""
     limit: Annotated[int, Field(ge=1, le=SHARDS_MAX)] = 1_000
 
 
@@ -259,11 +259,11 @@ class ShardPrune(_ShardsBody):
     """The body of `shard-prune`."""
 
     age_seconds: Seconds
-    """Those that have not changed for so long are forgotten."""
+    """Finished and dead shards that have not changed for so long are deleted."""
     count_max: OffsetNumber | None = None
-    """And those older than the newest so many."""
+    """Of finished and dead shards, all but the newest `count_max` are deleted too."""
     interval_seconds: Seconds
-    """Does nothing so shortly after the last pruning."""
+    """The shortest time between two prunings of a source; within it nothing is deleted."""
 
 
 class Maintain(ActionBody):

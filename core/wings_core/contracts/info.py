@@ -13,7 +13,7 @@ from wings_core.errors import InvalidArgument
 
 
 class InfoCommand(Message):
-    """What a reader wants `scan` tickets for; the keys mean what they mean in a ticket."""
+    """The command of GetFlightInfo, answered with `scan` tickets; its keys are as in a ticket."""
 
     topic: str
     partition: JsonValue = None
@@ -33,7 +33,7 @@ class InfoCommand(Message):
 
 
 class Criteria(Message):
-    """Which topics ListFlights lists."""
+    """The criteria of ListFlights."""
 
     namespace: str | None = None
     """A full name; None: every namespace."""

@@ -27,7 +27,7 @@ INT64_MAX = (1 << 63) - 1
 _INPUT_SHOWN_MAX = 60
 
 _OWN = "wings"
-"""The type of errors that validators of ours raise; their messages are whole."""
+"""The type of errors that our own validators raise, with complete messages."""
 
 _SENTENCES: Mapping[str, str] = {
     "bool_type": "must be true or false",
@@ -48,7 +48,7 @@ _SENTENCES: Mapping[str, str] = {
     "too_short": "must not be empty",
     "tuple_type": "must be a list",
 }
-"""What pydantic's errors are called here, by their type; others keep pydantic's words."""
+"""Our sentences for pydantic's errors, by their type; other types keep pydantic's."""
 
 
 class Message(BaseModel):
@@ -57,7 +57,7 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     nullable_keys: ClassVar[frozenset[str]] = frozenset({"partition"})
-    """Keys whose null means something: of `partition`, the one of a topic without a key."""
+    """Keys that may be null: a null `partition` is that of a topic without a key."""
 
     @classmethod
     def parse(cls, raw: bytes, error: type[InvalidArgument], what: str) -> Self:
@@ -65,8 +65,8 @@ class Message(BaseModel):
 
         Args:
             raw: JSON in UTF-8.
-            error: What to raise.
-            what: What the message is, for errors: "ticket".
+            error: The class of error to raise.
+            what: The kind of message, for errors: "ticket".
 
         Raises:
             InvalidArgument: Of class `error`; the message names the key and the problem.
@@ -102,7 +102,7 @@ def load_object(raw: bytes, error: type[InvalidArgument], what: str) -> dict[str
     if len(raw) > JSON_BYTES_MAX:
         raise error(f"{what}: longer than {JSON_BYTES_MAX} bytes")
     try:
-        # Decoded here, as `json` would take UTF-16 and UTF-32 as well.
+        # Decoded here, as `json` would accept UTF-16 and UTF-32 as well.
         found = _DECODER.decode(raw.decode("utf-8"))
     except UnicodeDecodeError:
         raise error(f"{what}: not UTF-8") from None
@@ -135,14 +135,14 @@ def dump(value: object) -> bytes:
 
 
 def to_bytes(raw: "bytes | pa.Buffer | None") -> bytes:
-    """Return the bytes that Flight handed on in one form or another; none are empty."""
+    """Return the bytes of a buffer or of bytes, as Flight delivers either; empty for None."""
     if raw is None:
         return b""
     return raw.to_pybytes() if isinstance(raw, pa.Buffer) else bytes(raw)
 
 
 def sentence(problem: ValidationError) -> str:
-    """Say in one sentence what is wrong first: `key 'min_messages': must be at least 1; got 0`."""
+    """Return a sentence for the first error: `key 'min_messages': must be at least 1; got 0`."""
     details = problem.errors(include_url=False)[0]
     if details["type"] == "json_invalid":
         return f"not valid JSON: {details.get('ctx', {}).get('error', details['msg'])}"
@@ -157,7 +157,7 @@ def sentence(problem: ValidationError) -> str:
 
 
 def shortened(text: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
-    """Return the text, cut to a number of bytes in UTF-8."""
+    """Return the text, cut to `bytes_max` bytes of UTF-8."""
     encoded = text.encode("utf-8", "replace")
     if len(encoded) <= bytes_max:
         return encoded.decode("utf-8")
@@ -165,7 +165,7 @@ def shortened(text: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value from outside as JSON, cut to what fits an error."""
+    """Return a value from outside as JSON, cut to `_INPUT_SHOWN_MAX` characters for an error."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
@@ -174,12 +174,12 @@ def shown(value: object) -> str:
 
 
 def problem_of(message: str) -> PydanticCustomError:
-    """Return an error for validators to raise; the message is taken as it is."""
+    """Return an error for validators to raise, with exactly this message."""
     return PydanticCustomError(_OWN, "{message}", {"message": message})
 
 
 def accepted_by(check: Callable[[str], object]) -> Callable[[str], str]:
-    """Return a validator of strings that one of the core's parsers must accept."""
+    """Return a validator that fails with the message of the `WingsError` that `check` raises."""
 
     def validate(text: str) -> str:
         try:
@@ -207,10 +207,10 @@ Timestamp = Annotated[str, AfterValidator(accepted_by(parse_timestamp))]
 OffsetNumber = Annotated[int, Field(ge=0, le=INT64_MAX)]
 
 StageId = Annotated[str, AfterValidator(accepted_by(check_stage_id))]
-"""What a stage is called."""
+"""The id of a stage."""
 
 Identifier = Annotated[str, Field(min_length=1, max_length=255)]
-"""What a producer or consumer calls itself."""
+"""The name of a producer, consumer, member, group or owner, chosen by the client."""
 
 
 def _names_field(model: type[BaseModel], key: str) -> bool:

@@ -24,7 +24,7 @@ from wings_core.times import format_timestamp, parse_timestamp
 
 
 class _BatchValues(Message):
-    """What may be said of a stream's first batch by its descriptor, or of any with the batch."""
+    """The keys that a descriptor sets for a stream's first batch, and a batch for itself."""
 
     sequence: OffsetNumber | None = None
     """The producer's number for the batch."""
@@ -42,14 +42,14 @@ class _BatchValues(Message):
 class PutCommand(_BatchValues):
     """The JSON command that opens a DoPut stream.
 
-    A `producer_id` needs a sequence too, here or with every batch; that is for whoever joins the
-    two to check.
+    A `producer_id` needs a sequence too, here or with every batch; `Put` checks that when it joins
+    the two.
     """
 
     topic: str
     """A full name or a bare id."""
     partition: JsonValue = None
-    """Of all rows; None: by the key column."""
+    """The partition of all rows; None: by the key column."""
     producer_id: Identifier | None = None
     stage: StageId | None = None
     """Keep the batches invisible until the stage is published; None: visible at once."""
@@ -66,13 +66,13 @@ class PutCommand(_BatchValues):
 
 
 class BatchMetadata(_BatchValues):
-    """The app_metadata of one pushed batch; it comes before what the descriptor said."""
+    """The app_metadata of one pushed batch; its keys override those of the descriptor."""
 
     def check_staged(self) -> None:
-        """Make sure that a staged batch says nothing that only a visible one can.
+        """Check that a staged batch has no key that only a visible one may have.
 
         Raises:
-            InvalidArgument: It does; the message names the key.
+            InvalidArgument: It has one; the message names it.
         """
         for key in _NOT_STAGED:
             if getattr(self, key) is not None:
@@ -80,7 +80,7 @@ class BatchMetadata(_BatchValues):
 
 
 _NOT_STAGED = ("sequence", "expected_offset")
-"""What is judged against the log, which a staged batch is not yet in."""
+"""Conditions on the log, which a staged batch is not yet in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +124,22 @@ def topic_of_path(path: Sequence[bytes | str]) -> str:
 
 
 def parse_batch_metadata(raw: "bytes | pa.Buffer | None") -> BatchMetadata:
-    """Parse the app_metadata of a pushed batch; without any, nothing is said of it.
+    """Parse the app_metadata of a pushed batch; empty metadata sets no key.
 
     Raises:
         InvalidArgument: The message names the key and the problem.
     """
     found = to_bytes(raw)
     if not found:
-        return _NOTHING_SAID
+        return _NO_METADATA
     return BatchMetadata.parse(found, InvalidArgument, "batch metadata")
 
 
-_NOTHING_SAID = BatchMetadata()
+_NO_METADATA = BatchMetadata()
 
 
 def result_to_json(batch: int, result: CommitResult | WingsError) -> bytes:
-    """Return the PutResult of a batch: what it got, where it was staged, or why it was refused."""
+    """Return the PutResult of a batch: its offsets, its stage, or its error."""
     if isinstance(result, Accepted):
         # Formatted by hand: this runs once for each batch, and a partition is JSON already.
         ranges = ", ".join([_range_to_json(committed) for committed in result.committed])

@@ -1,6 +1,6 @@
-"""DoAction on shards: the bodies, the JSON of their answers, and what a publish says of them.
+"""DoAction on shards: entries of the bodies, the JSON of the answers, and shards in a publish.
 
-Whether ids can be stored, and what may become of a shard, is judged by the metadata.
+The metadata store checks ids and transitions of shards.
 """
 
 from collections.abc import Iterable
@@ -22,24 +22,24 @@ ShardIds = Annotated[tuple[ShardId, ...], Field(strict=False, max_length=SHARDS_
 
 
 class ShardEntry(Message):
-    """What a publish does to a shard, in its own transaction."""
+    """The change of a shard in the transaction of a publish."""
 
     source: Identifier
     shard: ShardId
     token: Identifier
-    """The owner's."""
+    """The owner's token."""
     position: OffsetNumber
-    """Where the shard stands."""
+    """The position before the change; the publish is refused where the shard has another."""
     next_position: OffsetNumber
-    """Where it stands afterwards."""
+    """The position after the change."""
     state: State = ShardState.OPEN
-    """What it is afterwards."""
+    """The state after the change."""
     error: str | None = None
-    """Why a try failed; absent: it did not."""
+    """The error of a failed attempt; None: it did not fail."""
 
     @classmethod
     def of(cls, progress: ShardProgress) -> "ShardEntry":
-        """Return the entry that tells of a progress."""
+        """Return the entry of a progress."""
         return cls(
             source=progress.source,
             shard=progress.shard,
@@ -51,7 +51,7 @@ class ShardEntry(Message):
         )
 
     def progress(self) -> ShardProgress:
-        """Return what it tells of."""
+        """Return the progress of the entry."""
         return ShardProgress(
             self.source,
             self.shard,
@@ -64,14 +64,14 @@ class ShardEntry(Message):
 
 
 class ClaimEntry(Message):
-    """Asks for a shard that another one owns."""
+    """A request for a shard that another owner has."""
 
     shard: ShardId
     token: Annotated[str, Field(max_length=255)]
-    """Of the owner that is to be replaced; empty where there is none."""
+    """The token of the owner to be replaced; empty where there is none."""
 
     def claim(self) -> ShardClaim:
-        """Return what it asks for."""
+        """Return the claim of the entry."""
         return ShardClaim(self.shard, self.token)
 
 

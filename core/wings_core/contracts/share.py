@@ -69,7 +69,7 @@ class ListGroups(ActionBody):
 
 
 class AcknowledgementEntry(Message):
-    """What a member says of the messages `[first, last]` of a partition."""
+    """A member's acknowledgement of the messages `[first, last]` of a partition."""
 
     partition: JsonValue = None
     first: OffsetNumber
@@ -78,9 +78,9 @@ class AcknowledgementEntry(Message):
     lease: Identifier
     type: Literal["accept", "release", "reject", "renew"]
     delay_ms: Annotated[int, Field(ge=0, le=DELAY_MS_MAX)] | None = None
-    """Of a release."""
+    """Of a release: how long until the messages are available again, in milliseconds."""
     reason: Annotated[str, Field(max_length=REASON_CHARACTERS_MAX)] | None = None
-    """Of a reject."""
+    """Of a reject: a text for the dead letter."""
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
@@ -110,7 +110,7 @@ class Redrive(ActionBody):
     filter: str | None = None
     """A SQL predicate over its columns."""
     offset: OffsetNumber = 0
-    """Where in it to begin."""
+    """The first offset of it that is looked at."""
     max_messages: Annotated[int, Field(ge=1, le=REDRIVE_MESSAGES_MAX)] = REDRIVE_MESSAGES_MAX
     """The most dead letters looked at, whether or not they pass the filter."""
 
@@ -140,7 +140,7 @@ def describe_group(
 def describe_results(
     entries: Sequence[AcknowledgementEntry], errors: Sequence[WingsError | None]
 ) -> dict[str, Any]:
-    """Return the answer to `share-acknowledge`, in the order asked; no error is success."""
+    """Return the answer to `share-acknowledge`, in the order of the entries; None is success."""
     answers: list[dict[str, Any]] = []
     for entry, error in zip(entries, errors, strict=True):
         answer: dict[str, Any] = {
@@ -159,7 +159,7 @@ def describe_results(
 class AcquiredChunk:
     """The app_metadata of a chunk of leased messages `[start_offset, end_offset]`.
 
-    Messages that are gone, as retention has passed them, are in the range and not in the chunk.
+    Messages that retention has deleted are in the range and not in the chunk.
     """
 
     partition: JsonScalar
@@ -175,10 +175,10 @@ class AcquireEnd:
     """The app_metadata of the last chunk of an acquire, which is empty."""
 
     end: EndReason
-    """`max_messages`: as many as asked for; `min_messages`: some; `deadline`: none came."""
+    """`max_messages`: as many as requested; `min_messages`: fewer; `deadline`: none."""
     next_offset: int | None
-    """One past the last message delivered, of an acquire from one partition: not where the group
-    goes on, which leases decide."""
+    """One past the last message delivered, of an acquire from one partition. Not the group's
+    position, which leases decide."""
     log_end_offset: int | None
     """The next offset to be assigned, of an acquire from one partition."""
 

@@ -1,7 +1,7 @@
-"""DoGet tickets: what a reader may ask for.
+"""DoGet tickets: one model for each kind, which refuses the keys of other kinds.
 
-There is one model for each kind; a key of another kind is refused. `topic` and `partition` are
-checked against the log, by whoever opens the read, and keep their own error codes.
+The handler that opens a read checks `topic` and `partition` against the log; they keep their own
+error codes.
 """
 
 from abc import ABC, abstractmethod
@@ -37,13 +37,13 @@ from wings_core.schemas import FIELDS_MAX
 from wings_core.times import Deadline, parse_timestamp
 
 MESSAGES_MAX = 100_000
-"""The most messages that one fetch may ask for."""
+"""The largest `min_messages` and `max_messages`."""
 
 TIMEOUT_MS_MAX = 300_000
 """The longest `timeout_ms`."""
 
 FETCH_TIMEOUT_SECONDS = 0.5
-"""How long a fetch that names no end waits."""
+"""How long a fetch or acquire without `deadline` and `timeout_ms` waits."""
 
 
 class TimestampOffset(Message):
@@ -58,7 +58,7 @@ class TimestampOffset(Message):
 
 
 def _one_sentence(value: object, handler: ValidatorFunctionWrapHandler) -> object:
-    """Say in one sentence what is wrong, where pydantic would tell of each alternative."""
+    """Raise one sentence where pydantic would report an error for each alternative."""
     if isinstance(value, dict):
         return TimestampOffset.model_validate(value)
     try:
@@ -84,7 +84,7 @@ Columns = Annotated[
 
 
 class _Ticket(Message):
-    """What all tickets have in common."""
+    """The keys of all tickets."""
 
     topic: str
     """A full name or a bare id."""
@@ -98,7 +98,7 @@ class _Ticket(Message):
 
 
 class _Read(_Ticket):
-    """What all tickets that read a partition have in common."""
+    """The keys of tickets that read a partition."""
 
     columns: Columns | None = None
     """The columns wanted; None for all."""
@@ -109,7 +109,7 @@ class _Read(_Ticket):
 
 
 class _Waiting(_Ticket, ABC):
-    """A ticket that may wait, until a time or for a time."""
+    """A ticket that may wait, until `deadline` or for `timeout_ms`."""
 
     deadline: Timestamp | None = None
     timeout_ms: Annotated[int, Field(gt=1, le=TIMEOUT_MS_MAX)] | None = None
@@ -134,7 +134,7 @@ class _Waiting(_Ticket, ABC):
 
 
 class FetchTicket(_Read, _Waiting):
-    """Read from an offset, and wait for messages where there are fewer than asked for."""
+    """Read from an offset, and wait while there are fewer than `min_messages`."""
 
     kind: Literal["fetch"] = "fetch"
     offset: Offset
@@ -178,17 +178,17 @@ class ScanTicket(_Read):
 
 
 class AcquireTicket(_Waiting):
-    """Take messages of a share group's topic for a member, and wait where there are none."""
+    """Acquire messages of a share group's topic for a member, and wait where there are none."""
 
     kind: Literal["acquire"] = "acquire"
     group: Identifier
     member: Identifier
-    """Who holds them then; what it calls itself."""
+    """The member that holds them, by its own name."""
     max_messages: Annotated[int, Field(ge=1, le=MESSAGES_MAX)] = 10_000
 
     @property
     def any_partition(self) -> bool:
-        """Whether messages of any partition will do: the ticket names none."""
+        """Whether the ticket names no partition: messages of any may be acquired."""
         return "partition" not in self.model_fields_set
 
     def _default_deadline(self) -> Deadline:
@@ -229,7 +229,7 @@ def parse_ticket(raw: bytes) -> Ticket:
 
 
 def resolve_columns(schema: pa.Schema, columns: Sequence[str]) -> tuple[int, ...]:
-    """Return the indices of columns in a topic's schema, in the order asked for.
+    """Return the indices of columns in a topic's schema, in the order of `columns`.
 
     Raises:
         InvalidTicket: The topic has no such column.
@@ -250,7 +250,7 @@ def check_range(offset: object, end_offset: int | None) -> None:
 
 
 def _check_keys(found: dict[str, Any], kind: str, model: type[Ticket]) -> None:
-    """Tell a key of another kind from one that no kind has."""
+    """Refuse a key of another kind, and one of no kind, each with its own message."""
     for key in found:
         if key in model.model_fields:
             continue

@@ -1,4 +1,4 @@
-"""Rows as JSON, in bulk: what HTTP answers and takes, exact for every type a topic may have.
+"""Rows as JSON, in bulk, as HTTP sends and receives them; exact for every type of a topic.
 
 | Arrow type | JSON value |
 | --- | --- |
@@ -19,14 +19,13 @@
 | struct | objects |
 | map | arrays of `{"key": …, "value": …}` |
 
-Fractions have six digits; a value that has nanoseconds has nine, as it would be another one with
-six. Years outside 0000 to 9999 have a sign, as ISO 8601 has them: `"+10000-01-01"`. Both ways are
-the same form, so what was written is read back equal, but for floats that JSON lacks. In a row, a
-field that is absent is null; keys are matched exactly, none may be unknown or there twice.
+Fractions have six digits, or nine where a value has nanoseconds. Years outside 0000 to 9999 have a
+sign, as in ISO 8601: `"+10000-01-01"`. Encoding and decoding use the same forms, so rows survive
+the round trip, except floats that JSON lacks. In a row, an absent field is null; keys are matched
+exactly, and an unknown or duplicate one is an error.
 
-All work is done by Arrow's kernels on whole columns; no row becomes a Python object. (DuckDB's
-`to_json` is no faster, takes names that differ in case alone for one, and would need every column
-brought to these forms first.)
+Arrow's kernels do all work on whole columns; no row becomes a Python object. (DuckDB's `to_json` is
+no faster, merges names that differ in case alone, and would need every column in these forms.)
 """
 
 from wings_core.json_rows.decode import decode_rows

@@ -1,9 +1,9 @@
-"""From what Arrow's JSON reader can read to the types of a topic.
+"""Convert the types that Arrow's JSON reader produces to the types of a topic.
 
 The reader knows numbers, booleans, strings, lists and structs, and is strict about them: a value of
-another kind, a number out of range or with a fraction for an integer, an unknown field and a field
-that is there twice are errors. Everything else is read as one of these and converted here, by
-whole columns.
+another kind, a number out of range or with a fraction for an integer, an unknown field and a
+duplicate field are errors. All other types are read as one of these and converted here, by whole
+columns.
 """
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from wings_core.json_rows.temporal import (
 
 
 def read_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the type that a column is read as, before `converted` makes it its own."""
+    """Return the type as which a column is read, before `converted` gives it its own."""
     if pa.types.is_map(data_type):
         key, value = children(data_type)
         entry = [pa.field("key", read_type(key.type)), pa.field("value", read_type(value.type))]
@@ -44,7 +44,7 @@ def read_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def converted(values: Column, data_type: pa.DataType) -> Column:
-    """Turn a column as it was read into one of a topic's type.
+    """Return a column that was read as `read_type(data_type)`, as one of `data_type`.
 
     Args:
         values: Of `read_type(data_type)`, without an offset.

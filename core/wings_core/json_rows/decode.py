@@ -9,8 +9,8 @@ import pyarrow.json
 from wings_core.arrow_types import fields_of
 from wings_core.batches import check_batch
 from wings_core.errors import BatchTooLarge, SchemaMismatch
-from wings_core.json_rows.blame import first_problem
 from wings_core.json_rows.convert import converted, read_type
+from wings_core.json_rows.diagnostics import first_problem
 from wings_core.json_rows.kernels import Column, UnfitError, arrow, pc
 
 DATA_BYTES_MAX = 1 << 30
@@ -22,13 +22,13 @@ def decode_rows(
 ) -> pa.RecordBatch:
     """Read a JSON array of objects into a batch.
 
-    Every row must fit exactly: no unknown field and none twice, at any depth, no value of another
-    kind, none out of range, none in another form than the one written. What is absent is null.
+    Every row must fit exactly: at any depth no unknown or duplicate field, no value of another
+    kind, out of range, or in another form than `encode` writes. An absent field is null.
 
     Args:
         data: The array, in UTF-8.
         schema: The topic's; the batch has it.
-        fill: JSON texts for columns, taken where a row has no value or null.
+        fill: JSON texts by column, used where a row has no value or null.
 
     Raises:
         InvalidArgument: Not JSON.
@@ -42,16 +42,16 @@ def decode_rows(
     try:
         return _decode(data, schema, fill)
     except (ValueError, SchemaMismatch) as problem:
-        # The rows in bulk only tell that one is bad; finding which may take its time.
+        # Reading in bulk says that a row is bad, not which; finding it is slow.
         raise first_problem(data, schema, fill, _decode, problem) from None
 
 
 def _decode(data: bytes, schema: pa.Schema, fill: Mapping[str, str]) -> pa.RecordBatch:
-    """Read rows that are hoped to be good.
+    """Read rows in bulk.
 
     Raises:
-        ValueError: One is not, or the JSON is not.
-        SchemaMismatch: A null where none may be.
+        ValueError: A row does not fit, or the JSON is malformed.
+        SchemaMismatch: A null in a column that is not nullable.
     """
     data.decode("utf-8")  # Arrow's reader does not look.
     rows = _read(data, schema)

@@ -12,10 +12,10 @@ from wings_core.json_rows.sizes import text_bytes_max
 from wings_core.json_rows.texts import object_texts
 
 ROW_BYTES_MAX = 512 * 1024 * 1024
-"""A row whose JSON could be longer is refused, before any of it is made."""
+"""A row whose JSON could be longer is refused before it is encoded, in bytes."""
 
 STEP_BYTES = 8 * 1024 * 1024
-"""About how many bytes of JSON are made at a time; bounds the memory that is needed beside them."""
+"""About how many bytes of JSON are made at a time; bounds the working memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ def encode_rows_within(
 
     Args:
         batch: As for `encode_rows`.
-        bytes_max: Of the text; None for no bound.
-        rows_min: So many rows are taken however long they are.
+        bytes_max: The bound of the text; None for none.
+        rows_min: As many rows are taken however long they are.
 
     Raises:
         BatchTooLarge: As `encode_rows`.

@@ -1,4 +1,4 @@
-"""What the modules beside this one share: joining texts, dividing, and telling what does not fit.
+"""Kernels that the modules beside this one share: joining texts, dividing, checking.
 
 pyarrow's stubs know arrays and kernels by the type of their values, which here is any, so both are
 typed as `Any`.
@@ -17,7 +17,7 @@ pc: Any = pyarrow.compute
 
 
 class UnfitError(ValueError):
-    """A column that was read has a value that its type cannot take; which one is found later."""
+    """A column that was read has a value outside its type; `diagnostics` finds which one."""
 
 
 def joined(*parts: Column | str) -> Column:

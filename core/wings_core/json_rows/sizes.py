@@ -1,4 +1,4 @@
-"""How long the JSON of a column can become, from types and sizes of buffers, before any is made."""
+"""Upper bounds on the JSON of a column, from its type and the sizes of its buffers."""
 
 import json
 
@@ -8,7 +8,7 @@ from wings_core.arrow_types import children, is_list, map_entries
 from wings_core.json_rows.kernels import Column, pc
 
 _FLAT_LENGTH_MAX = 48
-"""Of a number, boolean, time or null, with quotes and the comma that follows."""
+"""The most bytes of a number, boolean, time or null, with quotes and the comma after it."""
 
 _INTERVAL_LENGTH_MAX = 96
 _ESCAPE_LENGTH = len("\\u0000")

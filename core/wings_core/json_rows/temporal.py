@@ -44,7 +44,7 @@ _DURATION_PARTS = r"^(?P<sign>-?)PT(?P<seconds>\d{1,19})(?:\.(?P<fraction>\d{1,1
 
 
 def is_zoned(data_type: pa.DataType) -> bool:
-    """Tell whether a type is a timestamp with a zone."""
+    """Return whether a type is a timestamp with a zone."""
     return pa.types.is_timestamp(data_type) and cast("Any", data_type).tz is not None
 
 
@@ -182,7 +182,7 @@ def _arrow_texts(counts: Column, unit: str) -> Column:
 
 
 def _has_plain_years(counts: Column, unit: str) -> bool:
-    """Tell whether all years are 0000 to 9999."""
+    """Return whether all years are 0000 to 9999."""
     extremes = pc.min_max(counts)
     first, last = extremes["min"].as_py(), extremes["max"].as_py()
     per_second = UNITS[unit]

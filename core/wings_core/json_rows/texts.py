@@ -23,7 +23,7 @@ _ESCAPES = {
     b"\b": "\\b", b"\t": "\\t", b"\n": "\\n", b"\f": "\\f", b"\r": "\\r",
     b'"': '\\"', b"\\": "\\\\",
 }  # fmt: skip
-"""What JSON does not take as it is in a string."""
+"""The characters that a JSON string must escape, and their escapes."""
 
 _UNESCAPED = bytes(code for code in range(256) if bytes([code]) not in _ESCAPES)
 
@@ -39,10 +39,10 @@ def object_texts(
     """Return for each row the object of its fields, in their order.
 
     Args:
-        names: Of the fields.
+        names: The names of the fields.
         columns: Their values, of equal length.
         rows: That length, also where there are no fields.
-        end: What each text ends with.
+        end: The end of each text: `}` and what is to follow it.
     """
     pieces: list[Column | str] = []
     constant = "{"
@@ -60,7 +60,7 @@ def object_texts(
 
 
 def _parts(values: Column) -> tuple[str, Column, str]:
-    """Return what stands before each value, the values as texts, and what stands after each.
+    """Return the text before each value, the values as texts, and the text after each.
 
     A text is null where `null` stands alone: for nulls, and for floats that JSON lacks.
     """
@@ -151,7 +151,7 @@ def _float_texts(values: Column) -> Column:
 
 
 def _escaped(values: Column) -> Column:
-    """Escape what a JSON string must not hold; costs one look at the bytes where nothing is."""
+    """Escape the characters of `_ESCAPES`; one pass over the bytes where there are none."""
     data = values.buffers()[2]
     if data is None:
         return values

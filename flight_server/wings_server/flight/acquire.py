@@ -1,4 +1,4 @@
-"""DoGet of kind `acquire`: a long poll for messages that a member of a share group works at.
+"""DoGet of kind `acquire`: a long poll by which a member of a share group leases messages.
 
 ticket ─▶ group, partition ─▶ Shares.acquire ─▶ leased ranges ─▶ (batch, app_metadata)… ─▶ end
 """
@@ -28,7 +28,7 @@ from wings_server.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """An acquire whose ticket was found good, ready to be streamed."""
+    """A validated acquire, ready to be streamed."""
 
     log: Log
     group: ShareGroup
@@ -69,20 +69,22 @@ def open_acquire(log: Log, ticket: AcquireTicket) -> Acquire:
         log=log,
         group=group,
         member=ticket.member,
-        partition=wanted_partition(group.topic, ticket.partition, anyone=ticket.any_partition),
+        partition=wanted_partition(
+            group.topic, ticket.partition, any_partition=ticket.any_partition
+        ),
         messages_max=ticket.max_messages,
         deadline=deadline,
         schema=delivery_schema(group.topic),
     )
 
 
-def wanted_partition(topic: Topic, value: object, *, anyone: bool) -> Partition | None:
+def wanted_partition(topic: Topic, value: object, *, any_partition: bool) -> Partition | None:
     """Return the partition that an acquire is for; None for any of several.
 
     Raises:
         PartitionTypeMismatch: And the other errors of a partition value.
     """
-    if anyone:
+    if any_partition:
         return UNPARTITIONED if topic.partition_key is None else None
     return partition_of(value, topic.key_type)
 
@@ -92,7 +94,7 @@ def stream_acquired(
 ) -> Generator[tuple[pa.RecordBatch, bytes]]:
     """Yield what goes on the wire: each leased range with its lease, then the empty end chunk.
 
-    What is leased and not sent, as the client has gone, is given back.
+    Ranges that were leased and not sent, as the client has gone, are released.
     """
     cancel = Cancel()
     shares = acquire.log.shares
@@ -108,7 +110,7 @@ def stream_acquired(
             cancel,
         )
         if leased and context.is_cancelled():
-            # The watch asks from time to time; this client left just before.
+            # The watch polls: this client left since its last look.
             cancel.cancel(ClientGone("the client has gone away"))
         with closing(shares.deliver(acquire.group, acquire.member, leased, cancel)) as parts:
             for part in parts:

@@ -1,9 +1,9 @@
 """Notice clients that vanish while their long poll waits.
 
-A handler that waits in Python does not learn that its client is gone; `context.is_cancelled()`
-tells, but asking it for 2,000 waiters every 50 ms costs a fifth of a core (measured), and asking it
-of a context whose call has ended crashes the process. So one thread asks for all in turn, a bounded
-number at a time, and a call is watched only while its own generator runs.
+A handler that waits in Python does not learn that its client is gone. `context.is_cancelled()`
+does, but polling 2,000 contexts every 50 ms costs a fifth of a core (measured), and polling one
+whose call has ended crashes the process. So one thread polls all in rotation, a bounded number at a
+time, and a call is watched only while its own generator runs.
 """
 
 import threading
@@ -16,22 +16,22 @@ from wings_core.errors import Unavailable, WingsError
 from wings_core.fetch.fetcher import Cancel
 
 SWEEP_SECONDS = 0.04
-"""Pause between two looks at some of the calls."""
+"""Pause between two sweeps."""
 
 SWEEP_CALLS_MAX = 100
-"""Calls asked at a look: at 100 each is asked every 40 ms, at 2,000 every 0.8 s."""
+"""Calls polled in one sweep: of 100 calls each is polled every 40 ms, of 2,000 every 0.8 s."""
 
 
 class ClientGone(Unavailable):
-    """The client of a call has gone away; nobody will read this."""
+    """The client of a call has disconnected; this error is never sent."""
 
 
 class ClientWatch:
     """Cancels the reads of clients that are gone, and all reads when the server stops."""
 
     def __init__(self) -> None:
-        # Held while a context is asked: leaving `watched` waits for that, so a context is never
-        # asked after its call has ended. Calls stand in the order in which they are asked next.
+        # Held while a context is polled: leaving `watched` waits for that, so a context is never
+        # polled after its call has ended. Calls stand in the order in which they are polled next.
         self._lock = threading.Lock()
         self._calls: dict[int, tuple[flight.ServerCallContext, Cancel]] = {}
         self._stopping: WingsError | None = None
@@ -77,7 +77,7 @@ class ClientWatch:
                 self._ask_next()
 
     def _ask_next(self) -> None:
-        """Ask the call that was not asked for the longest time, and put it last."""
+        """Poll the call that was polled longest ago, and put it last."""
         with self._lock:
             key = next(iter(self._calls), None)
             if key is None:

@@ -39,7 +39,7 @@ from wings_server.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """A DoGet whose ticket was found good, ready to be streamed."""
+    """A validated DoGet, ready to be streamed."""
 
     fetcher: Fetcher
     cursor: Cursor
@@ -78,7 +78,7 @@ def open_get(log: Log, ticket: ReadTicket) -> Get:
         InvalidTicket: An unknown column; and the other errors of the ticket's contract.
         TopicNotFound: No such topic.
         OffsetOutOfRange: The offset is below the log's start.
-        Unavailable: A scan's end is past what is known here, and metadata cannot be asked.
+        Unavailable: A scan's end is past what this node knows, and metadata cannot be reached.
     """
     arrived_at = time.monotonic()
     deadline = ticket.deadline_from_now() if not isinstance(ticket, ScanTicket) else None
@@ -88,7 +88,7 @@ def open_get(log: Log, ticket: ReadTicket) -> Get:
         topic, ticket.columns, ticket.filter, system_columns=ticket.system_columns
     )
     offset = resolve_offset(log, topic, partition, ticket.offset)
-    # Tells at once of an offset below the log's start, and what is committed at arrival.
+    # Raises at once for an offset below the log's start, and finds what is committed at arrival.
     located = log.registry.locate(topic.uuid, partition, offset, 1)
     cursor = Cursor(topic, partition, offset, selection, located.log_end_offset)
     if isinstance(ticket, ScanTicket):
@@ -109,7 +109,7 @@ def _scan_end(
     while wanted is None or located.log_end_offset < wanted:
         if located.asked_at is None or located.asked_at >= arrived_at:
             break
-        if not located.locations:  # What began earlier and finds nothing was not asked of metadata.
+        if not located.locations:  # The answer came from a cache: metadata was not reached.
             if wanted is None:
                 break
             raise Unavailable(
@@ -130,7 +130,7 @@ def _state(ticket: FetchTicket | FollowTicket, deadline: Deadline) -> FetchState
 
 
 def resolve_offset(log: Log, topic: Topic, partition: Partition, offset: Offset) -> int:
-    """Turn `"earliest"`, `"latest"` or a time into an offset; an int stays as it is."""
+    """Return the offset that `"earliest"`, `"latest"`, a time or an int stands for."""
     if isinstance(offset, int):
         return offset
     if isinstance(offset, TimestampOffset):

@@ -60,7 +60,7 @@ class Put:
     Args:
         log: Where the batches go.
         command: From the descriptor.
-        metrics: Told of every batch that is committed.
+        metrics: Counts the batches committed.
 
     Raises:
         TopicNotFound: And the other refusals before any batch.
@@ -114,7 +114,7 @@ class Put:
         answers: "Answers",
         stopping: threading.Event,
     ) -> None:
-        """Take the next batch: hand it to the group commit, or refuse it and all after it."""
+        """Submit the next batch to the group commit, or refuse it and all after it."""
         index = self._batches
         self._batches += 1
         try:
@@ -138,7 +138,7 @@ class Put:
             self._stream.refused = self._stream.refused or error
 
     def _options(self, metadata: BatchMetadata, *, first: bool) -> PushOptions:
-        """Join what the descriptor and the batch's own metadata say."""
+        """Return the batch's options: those of its own metadata, then those of the descriptor."""
         command = self._command
         timestamp = metadata.timestamp_us
         if timestamp is None:
@@ -163,7 +163,7 @@ class Put:
         return PushOptions(self._partition, number, expected, timestamp)
 
     def _check_unsent(self, schema: pa.Schema) -> None:
-        """Tell a client that finishes without a batch of what would have refused the first one."""
+        """Raise, for a client that finishes without a batch, the refusal of the first one."""
         check_stream_schema(self._topic.schema, schema)
         self._options(BatchMetadata(), first=True)
 
@@ -213,7 +213,7 @@ class Answers:
             if not silent:
                 silent = not self._write(index, result)
             if isinstance(outcome, Pending) and isinstance(result, Accepted):
-                # Counted when it is answered, which is what somebody waits for.
+                # Counted before it is answered: a client that has its answer finds it counted.
                 rows = sum(page.rows for _, page in outcome.batch.pages)
                 self._metrics.pushed("flight", rows, outcome.batch.bytes)
             self._answered += 1
@@ -236,7 +236,7 @@ class Answers:
 
 
 def _read(reader: flight.MetadataRecordBatchReader) -> Iterator[flight.FlightStreamChunk]:
-    """Yield what the client sends.
+    """Yield the batches that the client sends, with their metadata.
 
     Raises:
         InvalidArgument: A message that is not Arrow IPC; nothing after it can be read.

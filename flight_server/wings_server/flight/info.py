@@ -45,14 +45,14 @@ def get_schema(log: Log, descriptor: flight.FlightDescriptor) -> pa.Schema:
 def get_info(
     log: Log, descriptor: flight.FlightDescriptor, addresses: Sequence[str] = ()
 ) -> flight.FlightInfo:
-    """Return endpoints that together read what the command names, and its size.
+    """Return the endpoints that together read what the command names, and its size.
 
     There is one endpoint for each partition, or with `splits: n` min(n, rows) of near-equal ranges.
     Ranges are fixed now, so all endpoints of one answer read one state of the log.
 
     Args:
-        log: Where from.
-        descriptor: Names it.
+        log: The log.
+        descriptor: A path `[topic]` or a JSON command.
         addresses: The `HOST:PORT` of all nodes, the answering one first. Each endpoint lists all of
             them as locations, and begins with the one after that of the endpoint before it: a
             client that takes the first of each spreads its reads. None: no locations, which in

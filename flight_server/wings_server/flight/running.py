@@ -1,4 +1,4 @@
-"""Count the calls under way: a bound on them, and what a stop waits for."""
+"""Count the calls under way, bound them, and wait for them at a stop."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from wings_core.errors import ResourceExhausted
 
 IDLE_SECONDS = 0.2
-"""Where no call ended or began for so long while stopping, those left are idle streams."""
+"""During a stop, calls are taken for idle streams when for so long none began or ended."""
 
 LOOK_SECONDS = 0.02
 
@@ -32,7 +32,7 @@ class Running:
         """Count one call.
 
         Raises:
-            ResourceExhausted: So many run already.
+            ResourceExhausted: `calls_max` calls run already.
         """
         with self._lock:
             if self._calls >= self._calls_max:
@@ -44,18 +44,19 @@ class Running:
             with self._lock:
                 self._count(-1)
 
-    def drain(self, seconds: float, settled: Callable[[], bool]) -> None:
-        """Wait until no call is under way, or all that are left are idle; at most `seconds`.
+    def drain(self, seconds: float, all_committed: Callable[[], bool]) -> None:
+        """Wait until no call is under way, or those left are idle; at most `seconds`.
 
         Args:
             seconds: The bound.
-            settled: Whether nothing received waits to be committed.
+            all_committed: Whether no received batch waits for its commit; while it is false, no
+                call counts as idle.
         """
         pause = threading.Event()  # Never set.
         end = time.monotonic() + seconds
         while self._calls and time.monotonic() < end:
             idle = time.monotonic() - self._changed_at > IDLE_SECONDS
-            if idle and settled():
+            if idle and all_committed():
                 return
             pause.wait(LOOK_SECONDS)
 

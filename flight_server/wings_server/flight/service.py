@@ -36,7 +36,7 @@ class FlightService(flight.FlightServerBase):
         log: What is served; closed by its owner after `stop`.
         host: Where to listen.
         port: 0 picks a free one; `self.port` tells which.
-        metrics: Told of what is done.
+        metrics: Counts what is done.
         addresses: Returns the `HOST:PORT` of all nodes that serve the same log, this one first;
             none where it is the only one.
     """
@@ -61,7 +61,7 @@ class FlightService(flight.FlightServerBase):
     def do_get(
         self, context: flight.ServerCallContext, ticket: flight.Ticket
     ) -> flight.FlightDataStream:
-        """Answer a ticket."""
+        """Stream the messages that a ticket reads or acquires."""
         with flight_errors("do_get"), self._call():
             parsed = parse_ticket(ticket.ticket)
             if isinstance(parsed, AcquireTicket):
@@ -78,7 +78,7 @@ class FlightService(flight.FlightServerBase):
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
-        """Commit a stream of batches."""
+        """Commit a stream of batches, and answer each with a PutResult."""
         with flight_errors("do_put"), self._call():
             put = Put(self._log, parse_descriptor(descriptor), self._metrics)
             put.run(reader, writer, self._stopping)
@@ -100,20 +100,20 @@ class FlightService(flight.FlightServerBase):
     def list_flights(  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs say str
         self, context: flight.ServerCallContext, criteria: bytes
     ) -> Iterator[flight.FlightInfo]:
-        """Return the topics."""
+        """Yield the topics that the criteria name, by name."""
         with flight_errors("list_flights"), self._call():
             return iter(list(list_flights(self._log, criteria, self._addresses())))
 
     def list_actions(  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs say Action
         self, context: flight.ServerCallContext
     ) -> list[tuple[str, str]]:
-        """Return the actions and what they do."""
+        """Return the names of the actions and their descriptions."""
         return [(name, action.description) for name, action in ACTIONS.items()]
 
     def do_action(
         self, context: flight.ServerCallContext, action: flight.Action
     ) -> Iterator[bytes]:
-        """Run an action."""
+        """Run an action, and yield its answer as JSON."""
         with flight_errors("do_action"), self._call():
             found = ACTIONS.get(action.type)
             if found is None:

@@ -1,4 +1,4 @@
-"""What the endpoints answer, for the OpenAPI document alone: answers are written, not modelled."""
+"""Models of the answers, for the OpenAPI document alone: handlers write their JSON directly."""
 
 from typing import Annotated, Any, Literal
 
@@ -11,7 +11,7 @@ _TIME = Field(description="RFC 3339, UTC, six digits of fraction.")
 
 
 class _Answer(BaseModel):
-    """A documented answer; nothing else is in it."""
+    """A documented answer, which has no other keys."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -42,7 +42,7 @@ class TopicDescription(_Answer):
 
 
 class PartitionDescription(_Answer):
-    """Where a partition stands."""
+    """The offsets and size of a partition."""
 
     partition: JsonValue
     log_start_offset: int = Field(description="The first that is still kept.")
@@ -52,7 +52,7 @@ class PartitionDescription(_Answer):
 
 
 class FetchSuccess(_Answer):
-    """What was read of a partition."""
+    """The messages read from a partition."""
 
     tag: Literal["success"] = Field(alias="_tag")
     topic: str = Field(description="The full name.")
@@ -74,7 +74,7 @@ class FetchFailure(_Answer):
 
 
 class FetchAnswer(_Answer):
-    """The partitions, in the order asked."""
+    """A result for each partition, in the order of the request."""
 
     topics: list[Annotated[FetchSuccess | FetchFailure, Field(discriminator="tag")]]
 
@@ -132,16 +132,16 @@ class DeliveryDescription(_Answer):
 
 
 class AcquireAnswer(_Answer):
-    """What was acquired; nothing where nothing came."""
+    """The deliveries; an empty list where no message became available."""
 
     deliveries: list[DeliveryDescription]
     end: Literal["max_messages", "min_messages", "deadline"] = Field(
-        description="As many as asked for, some, or none came."
+        description="As many messages as requested, fewer, or none."
     )
 
 
 class AcknowledgementDescription(_Answer):
-    """What became of an acknowledgement."""
+    """The outcome of an acknowledgement."""
 
     partition: JsonValue
     first: int
@@ -151,6 +151,6 @@ class AcknowledgementDescription(_Answer):
 
 
 class AcknowledgeAnswer(_Answer):
-    """The acknowledgements, in the order asked."""
+    """A result for each acknowledgement, in the order of the request."""
 
     results: list[AcknowledgementDescription]

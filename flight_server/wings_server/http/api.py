@@ -109,15 +109,15 @@ class _Api:
         self._service = service
 
     async def metrics(self) -> Response:
-        """Tell what was done and where the log stands, in Prometheus's text format."""
+        """Return the metrics in Prometheus's text format."""
         metrics = self._service.metrics
         return Response(await self._service.read(metrics.exposition), media_type=metrics.media_type)
 
     async def fetch(self, request: Request) -> Response:
         """Read messages of many partitions, and wait for them where there are too few.
 
-        The answer has one result for each partition, in the order asked. A partition that cannot
-        be read fails alone; with too many messages for one answer, fewer are returned.
+        The answer has one result for each partition, in the order of the request. A partition that
+        cannot be read fails alone; where the messages exceed one answer, fewer are returned.
         """
         arrived = time.monotonic()
         service = self._service
@@ -136,11 +136,11 @@ class _Api:
             return JsonAnswer(answer.body, service.answers)
 
     async def _wait(self, poll: Poll, request: Request) -> Answer:
-        """Wait until there is enough, once, and hold no thread meanwhile."""
+        """Wait for enough messages or the deadline; holds no thread meanwhile."""
         service = self._service
         with service.waiting.one(request.receive) as wake, ExitStack() as watch:
             # Entered on a reader's thread, as it looks at the log.
-            await service.read(lambda: watch.enter_context(poll.watch(wake.ring)))
+            await service.read(lambda: watch.enter_context(poll.watch(wake.notify)))
             while True:
                 await wake.wait(poll.deadline)
                 answer = await service.read(poll.advance)
@@ -148,7 +148,7 @@ class _Api:
                     return answer
 
     async def push(self, request: Request) -> Response:
-        """Commit batches, each on its own and in order, and tell what became of each."""
+        """Commit batches, each on its own and in order; the answer has a result for each."""
         service = self._service
         with service.call():
             with Body(service.bodies) as body:
@@ -166,10 +166,10 @@ class _Api:
             return JsonAnswer(answer, service.answers, is_of_change=True)
 
     async def share_acquire(self, request: Request) -> Response:
-        """Take messages for a member of a share group, and wait where there are none.
+        """Acquire messages for a member of a share group, and wait where there are none.
 
         Each delivery is held under its lease until it is acknowledged or the lock expires. With too
-        many messages for one answer, fewer are taken.
+        many messages for one answer, fewer are acquired.
         """
         arrived = time.monotonic()
         service = self._service
@@ -178,7 +178,7 @@ class _Api:
                 raw = await body.receive(request, JSON_BYTES_MAX)
                 asked = ShareAcquireBody.parse(raw, InvalidArgument, "acquire body")
             deadline = Deadline(arrived + asked.timeout_ms / 1000)
-            service.answers.check_room()  # What is leased must be handed out.
+            service.answers.check_room()  # Before leasing: leased messages must be sent.
             service.metrics.fetch_begun("http")
             poll, answer = await service.write(partial(_begin_acquire, service, asked, deadline))
             if answer is None:
@@ -187,18 +187,18 @@ class _Api:
             return JsonAnswer(answer, service.answers, is_of_change=True)
 
     async def _wait_for_messages(self, poll: AcquirePoll, request: Request) -> bytes:
-        """Wait until there is something, or the deadline passes, and hold no thread meanwhile."""
+        """Wait for messages or the deadline; holds no thread meanwhile."""
         service = self._service
         with service.waiting.one(request.receive) as wake, ExitStack() as watch:
-            await service.write(lambda: watch.enter_context(poll.watch(wake.ring)))
-            # The first look is for what came since the one before: nobody was told of that.
+            await service.write(lambda: watch.enter_context(poll.watch(wake.notify)))
+            # The first look is for commits between the one before and the watch.
             while (answer := await service.write(poll.advance)) is None:
                 await wake.wait(poll.look_again)
                 service.answers.check_room()
             try:
-                await wake.wait(Deadline.after(0))  # Says whether the client is still there.
+                await wake.wait(Deadline.after(0))  # Raises if the client has gone.
             except ClientGone:
-                await service.write(poll.give_back)
+                await service.write(poll.release)
                 raise
             return answer
 

@@ -16,7 +16,7 @@ from wings_server.http.service import HttpService
 
 
 class Status(BaseModel):
-    """That all is well."""
+    """The answer of the health endpoints."""
 
     status: Literal["ok"] = "ok"
 
@@ -25,8 +25,8 @@ def create_app(ready: Callable[[], bool], service: HttpService | None = None) ->
     """Build the application.
 
     Args:
-        ready: Whether the server takes requests; false from the moment that it begins to stop.
-        service: What the endpoints of the log work on; None leaves them out.
+        ready: Whether the server accepts requests; false from the beginning of its stop.
+        service: The service behind the endpoints under `/v1` and `/metrics`; None: neither exists.
     """
     app = FastAPI(
         title="Wings",
@@ -49,13 +49,13 @@ def create_app(ready: Callable[[], bool], service: HttpService | None = None) ->
     @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", tags=["health"])
     async def healthz() -> Status:  # pyright: ignore[reportUnusedFunction]
-        """Tell that the process is alive, also while it drains."""
+        """Answer 200 while the process is alive, also while it drains."""
         return Status()
 
     @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", tags=["health"], responses={503: {"model": errors.ErrorBody}})
     async def readyz() -> Status:  # pyright: ignore[reportUnusedFunction]
-        """Tell whether the server takes requests; 503 while it starts or drains."""
+        """Answer 200 while the server accepts requests, 503 while it starts or drains."""
         if not ready():
             raise Unavailable("the server is starting or stopping")
         return Status()

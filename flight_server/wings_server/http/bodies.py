@@ -1,4 +1,4 @@
-"""Request bodies as frozen models, and the names in them resolved; all that a 400 is about."""
+"""Request bodies as frozen models, and the names in them resolved."""
 
 import json
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ ENTRIES_MAX = 10_000
 """The most partitions of one fetch, and batches of one push."""
 
 TIMEOUT_MS = 500
-"""How long a fetch that names no time waits."""
+"""How long a request without `timeout_ms` waits, in milliseconds."""
 
 NAMESPACE_PATTERN = f"^tenants/{ID_PATTERN}/namespaces/{ID_PATTERN}$"
 
@@ -123,13 +123,13 @@ class PushEntry(Message):
         WithJsonSchema(
             {
                 "type": "array",
-                # Not said to be objects: a row that is none refuses its batch, not the request.
+                # Not declared as objects: any other row fails its batch, not the request.
                 "items": {},
                 "description": "The rows: objects of the topic's columns.",
             }
         ),
     ]
-    """Where the text of the rows stands among those that were cut out of the body."""
+    """The index of the rows among those that `envelope` cut out of the body."""
 
     @property
     def timestamp_us(self) -> int | None:
@@ -150,7 +150,7 @@ class ShareAcquireBody(Message):
     namespace: NamespaceText = str(DEFAULT_NAMESPACE)
     group: Identifier
     topic: TopicText
-    member: Identifier = Field(description="Who holds the messages then; what it calls itself.")
+    member: Identifier = Field(description="The member that holds the messages, by its own name.")
     partition: PartitionValue = None
     timeout_ms: int = Field(
         default=TIMEOUT_MS, gt=1, le=TIMEOUT_MS_MAX, description="Counted from arrival."
@@ -159,7 +159,7 @@ class ShareAcquireBody(Message):
 
     @property
     def any_partition(self) -> bool:
-        """Whether messages of any partition will do: the body names none."""
+        """Whether the body names no partition: messages of any may be acquired."""
         return "partition" not in self.model_fields_set
 
     @property
@@ -193,7 +193,7 @@ class ShareAcknowledgeBody(Acknowledge):
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """A fetch whose names were found good; the topics are in the order asked."""
+    """A fetch with valid names; `topics` are those of the body's entries, in their order."""
 
     body: FetchBody
     topics: tuple[TopicName, ...]
@@ -213,10 +213,10 @@ def topic_in(namespace: NamespaceName, text: str) -> TopicName:
 
 
 def parse_fetch(raw: bytes) -> FetchRequest:
-    """Parse the body of a fetch, whole.
+    """Parse the body of a fetch and the names in it.
 
     Raises:
-        InvalidArgument: And `InvalidName`; everything that fails the request as such.
+        InvalidArgument: Also `InvalidName`; the request fails as a whole.
     """
     body = FetchBody.parse(raw, InvalidArgument, "fetch body")
     namespace = NamespaceName.parse(body.namespace)

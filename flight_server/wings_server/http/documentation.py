@@ -1,7 +1,6 @@
-"""The OpenAPI document: bodies and errors as they are, beside what the framework finds itself.
+"""The OpenAPI document: the schemas of bodies and errors, which the framework does not see.
 
-Bodies are parsed by our own models from the raw bytes, which the framework does not see; so their
-schemas are added here.
+Handlers parse bodies from raw bytes by models of `wings_core`, so their schemas are added here.
 """
 
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ BODIES: tuple[type[Message], ...] = (
     ShareAcquireBody,
     ShareAcknowledgeBody,
 )
-"""The bodies that endpoints take."""
+"""The bodies of the endpoints."""
 
 _REFERENCE = "#/components/schemas/{model}Input"
 
@@ -43,12 +42,12 @@ _WITH_BODY = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_TIMEOUT,
 def described(
     answer: Any, *, body: type[Message] | None = None, errors: Sequence[HTTPStatus] = ()
 ) -> dict[str, Any]:
-    """Return the arguments of a route that describe it.
+    """Return the arguments of `FastAPI.add_api_route` that document a route.
 
     Args:
-        answer: A model of what it answers with 200.
-        body: The model of what it takes, one of `BODIES`.
-        errors: What else it answers, beside what every endpoint may.
+        answer: The model of its answer with status 200.
+        body: The model of its body, one of `BODIES`.
+        errors: Its other statuses, besides those that every endpoint has.
     """
     statuses = {*errors, *_ANYWHERE, *(_WITH_BODY if body is not None else ())}
     responses: dict[int, Any] = {200: {"model": answer, "description": "Done."}}
@@ -63,7 +62,7 @@ def described(
 
 
 def complete(app: FastAPI) -> None:
-    """Let an application's document tell of the bodies too."""
+    """Add the bodies to an application's document, and drop the framework's own errors."""
     found = app.openapi
 
     def document() -> dict[str, Any]:
@@ -80,7 +79,7 @@ def complete(app: FastAPI) -> None:
 
 
 def _drop_framework_errors(document: dict[str, Any]) -> None:
-    """Take out the 422 that the framework adds; nothing ever answers it."""
+    """Remove the 422 that the framework documents; no endpoint answers it."""
     for operations in document["paths"].values():
         for operation in operations.values():
             operation["responses"].pop("422", None)
@@ -105,7 +104,7 @@ def _schemas(body: type[Message]) -> dict[str, Any]:
 
 
 def _forbid_null(described: dict[str, Any]) -> None:
-    """Take null away from a key's schema: absent is how such a key is left out."""
+    """Remove null from a key's schema: such a key is left out by its absence."""
     kinds = [kind for kind in described.get("anyOf", []) if kind != {"type": "null"}]
     if len(kinds) == 1 and described.pop("anyOf") != kinds:
         described.update(kinds[0])

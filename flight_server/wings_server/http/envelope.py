@@ -29,19 +29,19 @@ _DECODER = msgspec.json.Decoder(_Body)
 
 @dataclass(frozen=True, slots=True)
 class PushedRows:
-    """One batch of a push, its name found good."""
+    """One batch of a push, its topic's name parsed."""
 
     topic: TopicName
     entry: PushEntry
     rows: bytes
-    """A JSON array, not yet looked into."""
+    """The text of a JSON array, not yet parsed."""
 
 
 def parse_push(raw: bytes) -> list[PushedRows]:
-    """Parse the body of a push, but for what is in its rows.
+    """Parse the body of a push, except its rows.
 
     Raises:
-        InvalidArgument: And `InvalidName`; everything that fails the request as such.
+        InvalidArgument: Also `InvalidName`; the request fails as a whole.
     """
     spans = _row_spans(raw)
     envelope: list[bytes] = []
@@ -59,7 +59,7 @@ def parse_push(raw: bytes) -> list[PushedRows]:
 
 
 def _row_spans(raw: bytes) -> list[tuple[int, int]]:
-    """Return from where to where the rows of each batch stand in the body, in order."""
+    """Return the ranges `[start, end)` of bytes that hold the rows of each batch, in order."""
     try:
         raw.decode("utf-8")  # msgspec does not look inside what it skips.
         body = _DECODER.decode(raw)
@@ -74,7 +74,7 @@ def _row_spans(raw: bytes) -> list[tuple[int, int]]:
     for index, batch in enumerate(body.batches):
         data = pa.py_buffer(memoryview(batch.data))
         if data.size == 0:
-            continue  # There is none, which the envelope's model says better.
+            continue  # Absent: the envelope's model raises the better error.
         if bytes(data[:1]) != b"[":
             raise InvalidArgument(f"push body: key 'batches[{index}].data': must be a list")
         # Raw values are views of the body, not copies.

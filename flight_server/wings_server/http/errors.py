@@ -44,7 +44,7 @@ _STATUS: dict[type[WingsError], HTTPStatus] = {
 
 
 class ErrorBody(BaseModel):
-    """What every error answers."""
+    """The body of every error."""
 
     message: str = Field(description="What was wrong, for a person.")
     code: str = Field(description="A stable code, for a program.")
@@ -61,7 +61,7 @@ def install(app: FastAPI, on_error: Callable[[str], None] = lambda code: None) -
 
     Args:
         app: The application.
-        on_error: Called with the code of each.
+        on_error: Called with the code of each error.
     """
     app.state.on_error = on_error
     app.add_exception_handler(WingsError, _wings_error)
@@ -77,7 +77,7 @@ def _answer(request: Request, status: int, code: str, message: str) -> JSONRespo
 
 
 async def _gone(_request: Request, _error: Exception) -> Response:
-    """Answer nobody: the client left, before its body was whole or while it waited."""
+    """Return an answer that is never sent: the client disconnected."""
     return Response(status_code=HTTPStatus.BAD_REQUEST)
 
 
@@ -111,9 +111,9 @@ async def _bad_request(request: Request, error: Exception) -> JSONResponse:
 
 
 class _Faults:
-    """Answers a fault of our own, which the framework would answer and then hand on to uvicorn.
+    """Answers unexpected exceptions, which the framework would answer and then raise to uvicorn.
 
-    uvicorn closes the connection of a request that raised, and the client's next one fails.
+    uvicorn closes the connection of a request that raised, and the client's next request fails.
     """
 
     def __init__(self, app: ASGIApp, on_error: Callable[[str], None]) -> None:

@@ -2,7 +2,7 @@
 
     open ─▶ read in turns, a slice of each ─▶ too few: wait once ─▶ read ─▶ … ─▶ answer
 
-All but the wait runs on a few threads, which none holds while it waits. Messages become JSON only
+All but the wait runs on a few threads; a waiting call holds none of them. Messages become JSON only
 at the end, all of a partition at once.
 """
 
@@ -32,17 +32,17 @@ from wings_server.http.bodies import FetchRequest
 _NONE = EncodedRows(b"", 0)
 
 _OFFSETS_BYTES_MAX = 60
-"""By how much the numbers of a result may be longer than those of one without messages."""
+"""The most bytes by which offsets make a result longer than one without messages."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """One partition of a request, and what was read of it so far."""
+    """One partition of a request, and the chunks read of it so far."""
 
     topic: TopicName
     partition_value: JsonValue
     offset: int
-    """The one asked for."""
+    """The offset of the request."""
     cursor: Cursor | None = None
     """None once nothing more is read."""
     chunks: list[Chunk] = field(default_factory=list[Chunk])
@@ -52,7 +52,7 @@ class _Entry:
 
     @property
     def has_rows(self) -> bool:
-        """Whether there were more when it was looked at last."""
+        """Whether the last read left messages."""
         return self.cursor is not None and self.cursor.has_rows
 
 
@@ -60,10 +60,10 @@ class Poll:
     """One fetch. Its methods block for reads alone and may run on any thread, one at a time.
 
     Args:
-        log: What is read.
-        fetcher: Reads it, in chunks that are small against an answer.
-        request: What is asked for.
-        deadline: The end of waiting.
+        log: The log.
+        fetcher: Reads the log in chunks that are small against an answer.
+        request: The partitions, offsets and bounds.
+        deadline: When the fetch is answered with fewer than `min_messages`.
 
     Raises:
         NotFound: A topic or the namespace does not exist.
@@ -83,7 +83,7 @@ class Poll:
         self._state = FetchState(deadline, body.min_messages, body.max_messages, max(1, live))
 
     def advance(self) -> "Answer | None":
-        """Take what is committed; return the answer, or None where the request is to wait."""
+        """Read what is committed; return the answer, or None where the caller is to wait."""
         return self._answer() if self._read() else None
 
     def watch(self, callback: Callable[[], None]) -> AbstractContextManager[None]:
@@ -95,11 +95,11 @@ class Poll:
         return self._registry.watch(positions, callback)
 
     def _read(self) -> bool:
-        """Take what is committed, within the budget; return whether that is all there will be.
+        """Read what is committed, within the budget; return whether the fetch is complete.
 
-        Partitions take turns, a slice of the budget each, until none has more, so that none starves
-        another: none takes more than its share of the bytes either, and a random one begins. A
-        partition that fails ends alone, with the messages that came before.
+        Partitions are read round-robin, a slice of the budget each, from a random first one, and
+        none exceeds its share of the bytes: no partition starves another. A partition that fails
+        ends alone, with the messages before its error.
         """
         moved, cut = True, False
         while moved and not self._full:
@@ -166,7 +166,7 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a fetch answers."""
+    """The answer to a fetch."""
 
     body: bytes
     messages: int

@@ -40,7 +40,7 @@ _BAD_REQUEST = (
 
 
 def bind(address: Address) -> socket.socket:
-    """Bind a TCP socket, for listening; port 0 gets a free one.
+    """Return a TCP socket bound to an address, ready to listen; port 0 gets a free one.
 
     Raises:
         Unavailable: The port is in use, or the host is not one of this machine; it is named.
@@ -97,7 +97,7 @@ class HttpListener:
         # A daemon, so that a request that never ends cannot keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="wings-http", daemon=True)
         self._thread.start()
-        self._server.settled.wait(START_SECONDS_MAX)
+        self._server.start_ended.wait(START_SECONDS_MAX)
         if not self._server.started:
             self._socket.close()
             raise Unavailable(f"HTTP on {self.address} did not start")
@@ -113,11 +113,11 @@ class HttpListener:
         try:
             asyncio.run(self._server.serve(sockets=[self._socket]))
         finally:
-            self._server.settled.set()
+            self._server.start_ended.set()
 
 
 class _Protocol(H11Protocol):
-    """HTTP/1.1 whose refusals of what is none have the form of every other error."""
+    """HTTP/1.1 that answers a malformed request with `ErrorBody` too."""
 
     def send_400_response(self, msg: str) -> None:
         cycle = self.cycle
@@ -128,24 +128,24 @@ class _Protocol(H11Protocol):
         self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
-        # Whoever asks for WebSocket gets a plain answer; it is nothing for the log.
+        # An upgrade to WebSocket gets a plain answer, and no entry in the log.
         return
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that tells when its start has come to an end, and ends when it is told to.
+    """A uvicorn server with an event for the end of its start, and one that ends it.
 
-    uvicorn's own wakes ten times a second to look whether it is to end.
+    uvicorn's own main loop polls ten times a second for its flag to end.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.settled = threading.Event()
+        self.start_ended = threading.Event()
         self._leaving = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def leave(self) -> None:
-        """End it, from another thread."""
+        """End the server; may be called from any thread."""
         self.should_exit = True
         if self._loop is not None:
             with suppress(RuntimeError):  # The loop has ended already.
@@ -154,7 +154,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
-        self.settled.set()
+        self.start_ended.set()
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):  # Which also renews the date in the headers.

@@ -24,13 +24,13 @@ class _Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What became of one batch."""
+    """The outcome of one batch."""
 
     result: CommitResult
     rows: int
-    """That were committed."""
+    """Rows committed."""
     bytes: int
-    """Of their pages."""
+    """Bytes of their pages."""
 
 
 def push(log: Log, batches: Sequence[PushedRows]) -> list[Pushed]:
@@ -64,7 +64,7 @@ def push_answer(batches: Sequence[PushedRows], results: Sequence[Pushed]) -> byt
 
 
 def _prepare(log: Log, batch: PushedRows) -> "_Prepared | WingsError":
-    """Read a batch's rows and check them."""
+    """Parse and check the rows of a batch."""
     try:
         topic = log.admin.get_topic(batch.topic)
         partition: Partition | None = None

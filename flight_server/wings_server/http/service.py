@@ -1,4 +1,4 @@
-"""The HTTP service: what its handlers share, from the log to the threads they work on."""
+"""The HTTP service: the log, the metrics, the budgets and the threads that its handlers share."""
 
 import asyncio
 import threading
@@ -17,13 +17,13 @@ from wings_server.http.wire import Budget
 from wings_server.metrics import Metrics
 
 READERS = 4
-"""Threads that read and encode; each is busy for its own work alone, never for a wait."""
+"""Threads that read and encode; none ever waits for messages."""
 
 CHUNKS_MIN = 16
 """An answer has room for at least so many chunks, so that as many partitions can share it."""
 
 WRITERS = 32
-"""Threads that push: each waits for its flush, and all that wait share one."""
+"""Threads that push: each waits for its flush, and waiting ones share a flush."""
 
 Result = TypeVar("Result")
 
@@ -33,7 +33,7 @@ class HttpService:
 
     Args:
         log: What is served; closed by its owner after `close`.
-        metrics: Told of what is done.
+        metrics: Counts what is done.
 
     Attributes:
         log: The log.
@@ -68,7 +68,7 @@ class HttpService:
 
         Raises:
             Unavailable: The server is stopping.
-            ResourceExhausted: Too many run already.
+            ResourceExhausted: `calls_running_max` calls run already.
         """
         if self._stopping.is_set():
             raise Unavailable("the server is stopping")
@@ -81,11 +81,11 @@ class HttpService:
         return self._running.calls
 
     async def read(self, work: Callable[[], Result]) -> Result:
-        """Run something short on a reader's thread."""
+        """Run `work` on a reader's thread; it reads and never waits for a commit."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
 
     async def write(self, work: Callable[[], Result]) -> Result:
-        """Run something that waits for a commit on a writer's thread."""
+        """Run `work` on a writer's thread; it may wait for a commit."""
         return await asyncio.get_running_loop().run_in_executor(self._writers, work)
 
     def refuse(self) -> None:
@@ -95,11 +95,11 @@ class HttpService:
         self.waiting.stop(Unavailable("the server is stopping"))
 
     def drain(self, seconds: float) -> None:
-        """Wait until no call is under way, at most so long after `refuse`."""
+        """Wait until no call is under way, at most `seconds` after `refuse`."""
         left = self._stopped_at + seconds - time.monotonic()
         self._running.drain(left, lambda: False)
 
     def close(self) -> None:
-        """End the threads, after the work they are at."""
+        """End the threads; waits for their current work."""
         self._readers.shutdown()
         self._writers.shutdown()

@@ -2,7 +2,7 @@
 
     find the group ─▶ acquire what there is ─▶ nothing: wait once, by callback ─▶ … ─▶ answer
 
-All but the wait runs on a few threads, which none holds while it waits.
+All but the wait runs on a few threads; a waiting call holds none of them.
 """
 
 import json
@@ -22,19 +22,19 @@ from wings_server.flight.acquire import wanted_partition
 from wings_server.http.bodies import ShareAcquireBody
 
 FRAME_BYTES = 100
-"""What an answer has around its deliveries, at most."""
+"""The most bytes of an answer besides its deliveries."""
 
 DELIVERY_BYTES = 500
-"""What a delivery has around its messages, beside its partition, at most."""
+"""The most bytes of a delivery besides its messages and its partition."""
 
 
 class AcquirePoll:
     """One acquire. Its methods block for replicas and reads alone, on any thread, one at a time.
 
     Args:
-        log: What is acquired from.
-        body: What is asked for.
-        deadline: The end of waiting.
+        log: Where the group is.
+        body: The request.
+        deadline: When an acquire without messages is answered.
 
     Raises:
         NotFound: The topic or the group does not exist.
@@ -49,15 +49,15 @@ class AcquirePoll:
         self._deadline = deadline
         self._group = log.shares.find(body.topic_name, body.group)
         self._partition = wanted_partition(
-            self._group.topic, body.partition, anyone=body.any_partition
+            self._group.topic, body.partition, any_partition=body.any_partition
         )
         self._again_after: float | None = None
         self._delivered: list[LeasedRange] = []
         self.messages = 0
-        """How many the answer has."""
+        """How many messages the answer has."""
 
     def watch(self, callback: Callable[[], None]) -> AbstractContextManager[object]:
-        """Call back when there may be something; see `ShareCoordinator.watch`."""
+        """Call back when messages may be available; see `ShareCoordinator.watch`."""
         return self._shares.watch(self._group, self._partition, callback)
 
     @property
@@ -69,7 +69,7 @@ class AcquirePoll:
         return Deadline.after(min(remaining, self._again_after))
 
     def advance(self) -> bytes | None:
-        """Return the answer, or None where there is nothing yet and time is left."""
+        """Acquire what is available; return the answer, or None where the caller is to wait."""
         acquired = self._shares.acquire_now(
             self._group, self._member, self._partition, self._messages_max
         )
@@ -78,12 +78,12 @@ class AcquirePoll:
             return self._answer(acquired.ranges)
         return _framed([], EndReason.DEADLINE) if self._deadline.passed else None
 
-    def give_back(self) -> None:
-        """Release what the answer has: nobody gets it."""
+    def release(self) -> None:
+        """Release the messages of an answer that cannot be sent."""
         self._shares.give_back(self._group, self._delivered)
 
     def _answer(self, leased: tuple[LeasedRange, ...]) -> bytes:
-        """Return as many of the messages as one answer has room for; the others are given back."""
+        """Return as many of the messages as one answer has room for; release the others."""
         texts: list[bytes] = []
         room = self._bytes_max - FRAME_BYTES
         with closing(
@@ -95,13 +95,13 @@ class AcquirePoll:
                     texts.append(text)
                     room -= len(text)
                 if text is None or self._delivered[-1] != delivery.range:
-                    break  # There is no room for more.
+                    break  # The answer is full.
         total = sum(each.messages for each in self._delivered)
         full = total >= self._messages_max
         return _framed(texts, EndReason.MAX_MESSAGES if full else EndReason.MIN_MESSAGES)
 
     def _encoded(self, delivery: Delivery, room: int) -> bytes | None:
-        """Encode as much of a delivery as there is room for, and give back the rest of it."""
+        """Encode the rows of a delivery that fit into `room` bytes, and release the others."""
         leased = delivery.range
         frame = DELIVERY_BYTES + 4 * len(leased.partition)
         rows_min = 0 if self._delivered else 1  # The first message always fits.

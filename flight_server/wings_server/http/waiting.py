@@ -1,6 +1,6 @@
 """Waiting without a thread: commits, clients that leave and a server that stops wake coroutines.
 
-commit ─▶ (its thread) Wake.ring ─▶ Bell ─▶ (event loop) the coroutine that waits goes on
+commit ─▶ (its thread) Wake.notify ─▶ _Notifier ─▶ (event loop) the waiting coroutine resumes
 """
 
 import asyncio
@@ -19,35 +19,35 @@ from wings_server.flight.client_watch import ClientGone
 
 
 class Wake:
-    """Ends the waits of one call; `ring` may be called from any thread, all else on the loop."""
+    """Ends the waits of one call; `notify` is for any thread, all else for the event loop's."""
 
-    __slots__ = ("_bell", "_error", "_future", "_rung")
+    __slots__ = ("_error", "_future", "_notified", "_notifier")
 
-    def __init__(self, bell: "_Bell") -> None:
-        self._bell = bell
-        self._rung = False
+    def __init__(self, notifier: "_Notifier") -> None:
+        self._notifier = notifier
+        self._notified = False
         self._error: WingsError | None = None
         self._future: asyncio.Future[None] | None = None
 
-    def ring(self) -> None:
-        """Say that it is worth looking again; quick, and never raises."""
-        self._bell.ring(self)
+    def notify(self) -> None:
+        """Schedule `set` on the event loop; never blocks, never raises."""
+        self._notifier.notify(self)
 
     def set(self, error: WingsError | None = None) -> None:
-        """End the wait under way, or the next one; with an error, every later one."""
-        self._rung = True
+        """End the wait under way, or the next one; with an error, every later one too."""
+        self._notified = True
         self._error = self._error or error
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
     async def wait(self, deadline: Deadline) -> None:
-        """Wait until rung, or the deadline passes; rings since the last wait count.
+        """Wait until notified or the deadline passes; a notification since the last wait counts.
 
         Raises:
-            WingsError: What it was ended with.
+            WingsError: The error that `set` was called with.
         """
         remaining = deadline.remaining()
-        if not self._rung and remaining != 0:
+        if not self._notified and remaining != 0:
             loop = asyncio.get_running_loop()
             self._future = loop.create_future()
             timer = None if remaining is None else loop.call_later(remaining, self.set)
@@ -58,41 +58,41 @@ class Wake:
                 if timer is not None:
                     timer.cancel()
         # Cleared before the caller looks, so that a commit after its look is not missed.
-        self._rung = False
+        self._notified = False
         if self._error is not None:
             raise self._error
 
 
 class Waiting:
-    """The calls that wait, on one event loop.
+    """The waiting calls of one event loop.
 
     Args:
-        waits: Counts and bounds them, with all other readers that wait.
+        waits: Counts and bounds them, together with the waiting calls of Flight.
     """
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
-        self._bell: _Bell | None = None
+        self._notifier: _Notifier | None = None
         self._wakes: set[Wake] = set()
         self._stopped: WingsError | None = None
 
     @contextmanager
     def one(self, receive: Receive) -> Generator[Wake]:
-        """Let a call wait during the block; its client's leaving ends that with `ClientGone`.
+        """Register one call for the block; a disconnect of its client ends it with `ClientGone`.
 
         Args:
-            receive: Of the call, its body received whole.
+            receive: The call's ASGI channel, its body received already.
 
         Raises:
-            ResourceExhausted: Too many wait already.
-            WingsError: What `stop` was called with.
+            ResourceExhausted: As many calls wait as may.
+            WingsError: The error that `stop` was called with.
         """
         if self._stopped is not None:
             raise self._stopped
-        if self._bell is None:
-            self._bell = _Bell(asyncio.get_running_loop())
+        if self._notifier is None:
+            self._notifier = _Notifier(asyncio.get_running_loop())
         with self._waits.one():
-            wake = Wake(self._bell)
+            wake = Wake(self._notifier)
             self._wakes.add(wake)
             watcher = asyncio.ensure_future(_watch_client(receive, wake))
             try:
@@ -104,41 +104,41 @@ class Waiting:
     def stop(self, error: WingsError) -> None:
         """End every wait, and every later one, with an error; from any thread."""
         self._stopped = error
-        if self._bell is not None:
-            self._bell.call(self._end_all)
+        if self._notifier is not None:
+            self._notifier.call(self._end_all)
 
     def _end_all(self) -> None:
         for wake in self._wakes:
             wake.set(self._stopped)
 
 
-class _Bell:
-    """Hands rings to the event loop, all that come before it looks at once.
+class _Notifier:
+    """Passes notifications to the event loop in batches.
 
-    A commit that many wait for rings each of them: they cost its thread one wake-up of the loop.
+    A commit notifies each of its waiters: together they cost its thread one wake-up of the loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._rung: deque[Wake] = deque()
+        self._notified: deque[Wake] = deque()
         self._called = False
 
-    def ring(self, wake: Wake) -> None:
-        # Appended before the look, and the loop takes back the mark before it empties the deque:
-        # whichever comes first, the wake is seen.
-        self._rung.append(wake)
+    def notify(self, wake: Wake) -> None:
+        # Appended before the check, and the loop clears the flag before it empties the deque: in
+        # either order, the wake is seen.
+        self._notified.append(wake)
         if not self._called:
             self._called = True
-            self.call(self._answer)
+            self.call(self._set_all)
 
     def call(self, callback: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # The loop is closed; nobody waits any more.
+        with contextlib.suppress(RuntimeError):  # The loop is closed: no call waits.
             self._loop.call_soon_threadsafe(callback)
 
-    def _answer(self) -> None:
+    def _set_all(self) -> None:
         self._called = False
-        while self._rung:
-            self._rung.popleft().set()
+        while self._notified:
+            self._notified.popleft().set()
 
 
 async def _watch_client(receive: Receive, wake: Wake) -> None:

@@ -13,17 +13,17 @@ from starlette.types import Receive, Scope, Send
 from wings_core.errors import BatchTooLarge, ResourceExhausted
 
 PIECE_BYTES = 256 * 1024
-"""An answer is handed to the transport in such pieces, each when the client has taken the last."""
+"""Answers are sent in pieces of this size, each once the transport has taken the one before."""
 
 PIECE_SECONDS_MAX = 60.0
 """How long a client may take to send, or to take, the next piece of a body."""
 
 
 class Budget:
-    """Bytes of bodies held in memory; used on the event loop alone.
+    """Counts the bytes of bodies held in memory; used on the event loop alone.
 
     Args:
-        bytes_max: How many may be held; one body may exceed them alone.
+        bytes_max: How many may be held; a single body may exceed it.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -32,33 +32,33 @@ class Budget:
 
     @property
     def held(self) -> int:
-        """How many are held now."""
+        """How many bytes are held now."""
         return self._held
 
     def take(self, size: int) -> None:
-        """Count bytes as held, until they are given back.
+        """Count bytes as held until `release`.
 
         Raises:
-            ResourceExhausted: There is no room for them.
+            ResourceExhausted: They would exceed the budget.
         """
         if self._held and self._held + size > self._bytes_max:
             raise self._exhausted()
         self._held += size
 
     def check_room(self) -> None:
-        """Check that something may still be held.
+        """Check that the budget is not used up.
 
         Raises:
-            ResourceExhausted: It may not.
+            ResourceExhausted: It is.
         """
         if self._held >= self._bytes_max:
             raise self._exhausted()
 
     def hold(self, size: int) -> None:
-        """Count bytes as held, until they are given back, though there may be no room for them."""
+        """Count bytes as held until `release`, even beyond the budget."""
         self._held += size
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Count bytes as no longer held."""
         self._held -= size
 
@@ -81,31 +81,31 @@ class Body:
         self.raw = b""
 
     def __enter__(self) -> Self:
-        """Return the body, empty until it is received."""
+        """Return this body, empty until `receive`."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Drop it."""
+        """Drop the body."""
         self.drop()
 
     def drop(self) -> None:
-        """Let go of it, where nothing needs it any more."""
+        """Forget the bytes and release their budget; may be called again."""
         self.raw = b""
-        self._budget.give_back(self._held)
+        self._budget.release(self._held)
         self._held = 0
 
     async def receive(self, request: Request, bytes_max: int) -> bytes:
-        """Receive it whole, and return it.
+        """Receive and return the whole body; waits for the client.
 
         Args:
-            request: Whose.
-            bytes_max: The longest that is taken.
+            request: The request that the body is of.
+            bytes_max: The most bytes that are accepted.
 
         Raises:
-            BatchTooLarge: It is longer; what is left of it is not read.
-            ResourceExhausted: Too much is held already.
-            ClientDisconnect: The client left before it had sent all.
-            HTTPException: It does not come in time.
+            BatchTooLarge: The body is longer; the rest of it is not read.
+            ResourceExhausted: The budget is used up.
+            ClientDisconnect: The client disconnected before the end of the body.
+            HTTPException: No byte came within `PIECE_SECONDS_MAX`.
         """
         declared = request.headers.get("content-length", "")
         if declared.isdecimal() and len(declared) < 20 and int(declared) > bytes_max:
@@ -137,13 +137,13 @@ def _too_large(bytes_max: int) -> BatchTooLarge:
 
 
 class JsonAnswer(Response):
-    """A JSON answer that is sent no faster than its client takes it, and held until then.
+    """A JSON answer, sent as fast as its client reads and counted as held until then.
 
     Args:
-        content: The answer.
+        content: The JSON.
         budget: Where its bytes are counted.
-        is_of_change: Whether something was done that it tells of. Then it is never refused: the
-            client would take it for not done, and do it again.
+        is_of_change: Whether it reports a change. Such an answer is sent even beyond the budget: a
+            client that got an error would make the change again.
     """
 
     media_type = "application/json"
@@ -154,10 +154,10 @@ class JsonAnswer(Response):
         super().__init__(content)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it.
+        """Send the answer.
 
         Raises:
-            ResourceExhausted: Too much is held already; nothing was sent.
+            ResourceExhausted: The budget is used up; nothing was sent.
         """
         del scope, receive
         body = bytes(self.body)
@@ -174,4 +174,4 @@ class JsonAnswer(Response):
                 async with asyncio.timeout(PIECE_SECONDS_MAX):
                     await send({"type": "http.response.body", "body": piece, "more_body": more})
         finally:
-            self._budget.give_back(len(body))
+            self._budget.release(len(body))

@@ -27,10 +27,10 @@ async def leaving() -> dict[str, Any]:
     return {"type": "http.disconnect"}
 
 
-def test_a_ring_from_another_thread_ends_a_wait() -> None:
+def test_a_notification_from_another_thread_ends_a_wait() -> None:
     async def scenario() -> None:
         with Waiting(Waits(1)).one(never) as wake:
-            thread = threading.Thread(target=wake.ring)
+            thread = threading.Thread(target=wake.notify)
             thread.start()
             await wake.wait(Deadline.after(LATER))
             thread.join()
@@ -38,7 +38,7 @@ def test_a_ring_from_another_thread_ends_a_wait() -> None:
     asyncio.run(asyncio.wait_for(scenario(), LATER / 2))
 
 
-def test_a_ring_before_the_wait_counts_once() -> None:
+def test_a_notification_before_the_wait_counts_once() -> None:
     async def scenario() -> None:
         with Waiting(Waits(1)).one(never) as wake:
             wake.set()
@@ -83,12 +83,12 @@ def test_a_stop_ends_waits_and_refuses_later_ones() -> None:
     assert waits.waiting == 0
 
 
-def test_a_ring_after_the_loop_is_closed_does_no_harm() -> None:
+def test_a_notification_after_the_loop_is_closed_does_no_harm() -> None:
     async def scenario() -> Any:
         with Waiting(Waits(1)).one(never) as wake:
             return wake
 
-    asyncio.run(scenario()).ring()
+    asyncio.run(scenario()).notify()
 
 
 def test_one_body_may_exceed_the_budget_alone() -> None:
@@ -96,7 +96,7 @@ def test_one_body_may_exceed_the_budget_alone() -> None:
     budget.take(50)
     with pytest.raises(ResourceExhausted):
         budget.take(1)
-    budget.give_back(50)
+    budget.release(50)
     budget.take(4)
     budget.take(6)
     with pytest.raises(ResourceExhausted):

@@ -33,5 +33,5 @@ def test_what_tells_of_a_change_is_sent_though_there_is_no_room() -> None:
     start, body = sent(JsonAnswer(b"{}", budget, is_of_change=True))
     assert (start["status"], body["body"]) == (200, b"{}")
     assert budget.held == 10
-    budget.give_back(1)
+    budget.release(1)
     budget.check_room()

@@ -1,7 +1,7 @@
-"""Which row is bad, and why: asked only once it is known that one is, so it may be slow.
+"""The first bad row of a batch and its problem, for the error; slow, and run only after a failure.
 
-The rows are cut apart by Python's JSON decoder, the first bad one is found by halving, as a batch
-is bad if and only if one of its rows is, and that one is looked at value by value.
+Python's JSON decoder cuts the rows apart, halving finds the first bad one (a batch is bad if and
+only if one of its rows is), and that one is examined value by value.
 """
 
 import json
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from wings_core.arrow_types import children, fields_of, is_list, shape
 from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
+from wings_core.first_bad import first_bad
 from wings_core.json_rows.intervals import INTERVAL
 from wings_core.json_rows.temporal import is_zoned
 
@@ -33,9 +34,9 @@ def first_problem(
     Args:
         data: An array of rows that `decode` failed on.
         schema: The topic's.
-        fill: Columns that need not be there.
+        fill: Columns that rows may lack.
         decode: Raises `ValueError` or `SchemaMismatch` for bad rows.
-        problem: What it raised for all of them.
+        problem: The error of `decode` for all rows together.
     """
     try:
         rows = _rows(data)
@@ -43,14 +44,14 @@ def first_problem(
         return error
     if not rows:
         return SchemaMismatch(f"{problem!s:.300}")
-    row = _first_bad(rows, lambda part: _is_bad(part, schema, fill, decode))
+    row = first_bad(len(rows), lambda low, high: _is_bad(rows[low:high], schema, fill, decode))
     path, what = _Explanation(fill, decode).of_row(rows[row], schema) or ("", f"{problem!s:.300}")
     where = f"row {row}: column {path!r:.80}: " if path else f"row {row}: "
     return SchemaMismatch(where + what, row=row, **({"column": path} if path else {}))
 
 
 def _rows(data: bytes) -> list[str]:
-    """Cut an array into the texts of its items.
+    """Return the texts of an array's items.
 
     Raises:
         InvalidArgument: It is not a JSON array.
@@ -99,35 +100,23 @@ def _is_bad(
     return False
 
 
-def _first_bad(rows: list[str], is_bad: Callable[[list[str]], bool]) -> int:
-    """Return the index of the first row that makes a part bad, where all together are bad."""
-    low, high = 0, len(rows)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if is_bad(rows[low:middle]):
-            high = middle
-        else:
-            low = middle
-    return low
-
-
 class _Number(str):
-    """A number as it was written."""
+    """A number's text, as in the document."""
 
     __slots__ = ()
 
 
 class _Object(dict[str, Any]):
-    """An object, and the first of its keys that is there twice, if one is."""
+    """An object, and its first duplicate key, if it has one."""
 
-    __slots__ = ("twice",)
+    __slots__ = ("duplicate",)
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
-        self.twice: str | None = None
+        self.duplicate: str | None = None
         if len(self) < len(pairs):
             seen: set[str] = set()
-            self.twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+            self.duplicate = next(name for name, _ in pairs if name in seen or seen.add(name))
 
 
 _DECODER = json.JSONDecoder(
@@ -139,14 +128,14 @@ _DECODER = json.JSONDecoder(
 
 
 class _Explanation:
-    """Says what is wrong with one row: the path down to a value, and a sentence."""
+    """Finds the first problem of one row: the path to a value, and a sentence about it."""
 
     def __init__(self, fill: Mapping[str, str], decode: Decode) -> None:
         self._fill = fill
         self._decode = decode
 
     def of_row(self, text: str, schema: pa.Schema) -> tuple[str, str] | None:
-        """Return the first problem of a row, or None where none is found."""
+        """Return the path and the sentence of a row's first problem, or None if it has none."""
         return self._of_object(_DECODER.decode(text), fields_of(schema), "")
 
     def _of_object(
@@ -156,8 +145,8 @@ class _Explanation:
             return path, f"expected an object, got {_shown(value)}"
         found = value
         prefix = f"{path}." if path else ""
-        if found.twice is not None:
-            return prefix + found.twice, "the field is there twice"
+        if found.duplicate is not None:
+            return prefix + found.duplicate, "the field is there twice"
         names = {field.name for field in fields}
         for name in found:
             if name not in names:
@@ -176,7 +165,7 @@ class _Explanation:
         return None
 
     def _of_value(self, value: object, data_type: pa.DataType, path: str) -> tuple[str, str] | None:
-        """Return what is wrong with a value that is not null."""
+        """Return the path and the sentence of the first problem of a value other than null."""
         if pa.types.is_struct(data_type):
             return self._of_object(value, children(data_type), path)
         if data_type == pa.month_day_nano_interval():
@@ -216,7 +205,7 @@ class _Explanation:
 
 
 def _expected(data_type: pa.DataType) -> str:
-    """Say what a value of a flat type looks like."""
+    """Return a phrase for the values of a flat type: `an integer in range (int8)`."""
     for is_kind, form in _FORMS:
         if is_kind(data_type):
             return f"{form} ({data_type})"
@@ -254,7 +243,7 @@ def _shown(value: object) -> str:
 
 
 def _text(value: object, depth: int) -> str:
-    """Return a value as it was written, but for spaces, and for what lies deeper."""
+    """Return a value's JSON without spaces; `…` below `_DEPTH_SHOWN_MAX` levels."""
     if isinstance(value, _Number):
         return str(value)
     if isinstance(value, dict):
