@@ -234,7 +234,11 @@ class ShareUnderTest:
         return coordinator
 
     def restart_replica(self, number: int, *, crash: bool = True) -> None:
-        """Restart a replica; a crash forgets what it would write down when it is closed."""
+        """Restart a replica; a crash forgets what it would write down when it is closed.
+
+        A write that a call has begun ends first: its outcome is one that a crash may leave. Later
+        writes of the old replica are refused with `Unavailable`.
+        """
         old = self.replicas[number]
         if crash:
             old._store.close()  # pyright: ignore[reportPrivateUsage]

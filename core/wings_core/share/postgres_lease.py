@@ -40,11 +40,17 @@ _logger = logging.getLogger(__name__)
 
 
 class Session:
-    """One connection, opened when it is first needed and again after it broke."""
+    """One connection, opened when it is first needed and again after it broke.
+
+    Transactions and `close` of several threads run one after the other: a connection in use is
+    never closed.
+    """
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._connection: Connection | None = None
+        self._lock = threading.Lock()
+        self._closed = False
 
     @contextmanager
     def transaction(self) -> Generator[Connection]:
@@ -52,21 +58,30 @@ class Session:
 
         Raises:
             psycopg.Error: The server failed, or cannot be reached.
+            Unavailable: The session is closed.
         """
-        if self._connection is None:
-            self._connection = self._connections.open()
-        try:
-            with (
-                self._connections.watchdog.guarding(self._connection, CALL_SECONDS_MAX),
-                self._connection.transaction(),
-            ):
-                yield self._connection
-        except psycopg.Error:
-            self.close()
-            raise
+        with self._lock:
+            if self._closed:
+                raise Unavailable("the connection to the store of holds is closed")
+            if self._connection is None:
+                self._connection = self._connections.open()
+            try:
+                with (
+                    self._connections.watchdog.guarding(self._connection, CALL_SECONDS_MAX),
+                    self._connection.transaction(),
+                ):
+                    yield self._connection
+            except psycopg.Error:
+                self._disconnect()
+                raise
 
     def close(self) -> None:
-        """Close the connection, which ends its transaction."""
+        """Close the connection, after a transaction that runs; later ones are refused."""
+        with self._lock:
+            self._closed = True
+            self._disconnect()
+
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         discard(connection)
 

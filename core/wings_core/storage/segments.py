@@ -15,6 +15,7 @@ import errno
 import fcntl
 import os
 import secrets
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -105,6 +106,8 @@ class SegmentStore:
             DECODED_BUFFERS_MAX, group_of=lambda key: key[0]
         )
         """Of maps that are kept, and of no others: rows hold their map, and its descriptor."""
+        self._write_lock = threading.Lock()
+        """Held while the active segment is written to, finished or closed."""
         self._active: _Segment | None = None
         self._writing: str | None = None
 
@@ -113,6 +116,10 @@ class SegmentStore:
         length = sum(page.length for page in pages)
         if length == 0:
             return []
+        with self._write_lock:
+            return self._append(pages, length)
+
+    def _append(self, pages: Sequence[EncodedPage], length: int) -> list[PageAddress]:
         segment = self._segment_for(length)
         start = segment.length
         try:
@@ -245,7 +252,8 @@ class SegmentStore:
 
     def close(self) -> None:
         """See `FolioStore.close`."""
-        self._finish()
+        with self._write_lock:  # A number in use is not closed: another file would get it.
+            self._finish()
         self._decoded.clear()
         self._maps.clear()
 

@@ -12,15 +12,20 @@ frame with the mark, which is the last, was not written.
 If even the rollback fails, the state of the connection is unknown: it is discarded, which ends its
 transaction, and a new one is opened before the next use. Readers stay open meanwhile, so the
 shared index of the log, which does not have the failed frames, stays in force.
+
+**A connection in use is never closed.** SQLite's handle is gone once it is closed, and a statement
+that runs on it meanwhile ends the process (tried: a segmentation fault). So one lock covers each
+transaction, and closing too.
 """
 
 import logging
 import sqlite3
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from wings_core.errors import Internal, WingsError
+from wings_core.errors import Internal, Unavailable, WingsError
 from wings_core.metadata.sqlite.faults import discard, translated
 
 FOREIGN_LOCK_SECONDS_MAX = 5.0
@@ -36,7 +41,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Writer:
-    """Runs durable transactions; used by one thread at a time.
+    """Runs durable transactions, one at a time; all methods may be called from any thread.
 
     Args:
         path: The database; created at the first use if it is not there.
@@ -47,16 +52,39 @@ class Writer:
         self._path = path
         self._connection_type = connection_type
         self._connection: sqlite3.Connection | None = None
+        self._lock = threading.Lock()
+        self._closed = False
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
         """Run the block in one durable transaction, which is undone if anything raises.
 
+        Waits for the transaction of another thread; the block must not begin a second one.
+
         Raises:
             ResourceExhausted: The disk is full.
-            Unavailable: Another process holds the database's lock.
+            Unavailable: The writer is closed, or another process holds the database's lock.
             Internal: SQLite failed; nothing of the transaction is or will become visible.
         """
+        with self._lock:
+            if self._closed:
+                raise Unavailable(f"the database {self._path.name} is closed")
+            with self._transaction() as connection:
+                yield connection
+
+    def close(self) -> None:
+        """Close the connection, after the transaction that runs; later ones are refused.
+
+        The last connection to close moves the log into the database.
+        """
+        with self._lock:
+            self._closed = True
+            self._disconnect()
+
+    # Inside; the lock is held.
+
+    @contextmanager
+    def _transaction(self) -> Generator[sqlite3.Connection]:
         committing = False
         try:
             connection = self._open()
@@ -72,8 +100,7 @@ class Writer:
                 raise translated(error) from error
             raise
 
-    def close(self) -> None:
-        """Close the connection; the last of all to close moves the log into the database."""
+    def _disconnect(self) -> None:
         discard(self._connection)
         self._connection = None
 
@@ -106,7 +133,7 @@ class Writer:
                 self._connection.execute("ROLLBACK")
         except sqlite3.Error:
             _logger.exception("metadata could not be rolled back: its connection is replaced")
-            self.close()
+            self._disconnect()
 
     def _fence(self) -> None:
         """Make sure that recovery does not find the transaction whose COMMIT failed."""
