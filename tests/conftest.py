@@ -1,4 +1,4 @@
-"""The fixture plugins, one for each concern; they lie beside this file."""
+"""The fixture plugins, one for each concern; they lie in `fixtures`."""
 
 import os
 import shutil

@@ -17,7 +17,7 @@ from share_calls import Leased, Member, create_group
 from wings_core.metadata.remote import RemoteMetadata
 from wings_server.testing import MetadataProcess, ServerProcess, metadata_process, server_process
 
-SKEWED_CLOCK = Path(__file__).parents[1] / "skewed_clock"
+SKEWED_CLOCK = Path(__file__).with_name("skewed_clock")
 LEASE_SECONDS = 1.5
 LOCK_MS = 2_000
 LONG_MS = 30_000

@@ -69,10 +69,9 @@ def connect() -> Connect:
 
 def run_and_die(settings: "SourceSettings", point: str) -> None:
     """Run a pipeline in a process that is killed at a point, and see that it was."""
-    tests = Path(__file__).parents[1]
     process = subprocess.run(
         [sys.executable, "-c", _PROGRAM, settings.model_dump_json(), point],
-        env=os.environ | {"PYTHONPATH": str(tests)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -370,7 +369,7 @@ def test_a_node_that_is_paused_in_a_commit_keeps_its_locks_for_so_long_and_commi
         node = stack.enter_context(
             subprocess.Popen(
                 [sys.executable, "-c", _PAUSED, postgres.url, schema],
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
         )
         stack.callback(node.kill)

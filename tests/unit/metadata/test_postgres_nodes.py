@@ -1,13 +1,13 @@
 """Several processes on one PostgreSQL: no gaps, no deadlocks, no wake-up lost."""
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -101,9 +101,7 @@ def test_metadata_is_served_to_nodes_or_belongs_to_one_directory(
 def test_processes_that_commit_to_the_same_partitions_leave_no_gaps_and_wake_everybody(
     postgres: PostgresServer, schema: str
 ) -> None:
-    tests = str(Path(__file__).parents[2])
-    program = f"import sys; sys.path.insert(0, {tests!r})\n{NODE}"
-    command = [sys.executable, "-c", program, postgres.url, schema, str(NAME)]
+    command = [sys.executable, "-c", NODE, postgres.url, schema, str(NAME)]
     with (
         PostgresMetadata(postgres.url, schema=schema) as metadata,
         contextlib.ExitStack() as nodes,
@@ -114,6 +112,7 @@ def test_processes_that_commit_to_the_same_partitions_leave_no_gaps_and_wake_eve
             nodes.enter_context(
                 subprocess.Popen(
                     [*command, str(node), str(COMMITS)],
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
