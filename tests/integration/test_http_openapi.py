@@ -1,6 +1,5 @@
 """The OpenAPI document tells the truth: requests made from it meet only what it says."""
 
-import contextlib
 import json
 import re
 from typing import Any, cast
@@ -10,7 +9,6 @@ import pytest
 import schemathesis
 from http_calls import create_topic, push
 from hypothesis import HealthCheck, given, settings
-from hypothesis.errors import Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 from property_examples import examples
 from schemathesis import GenerationMode
@@ -45,31 +43,25 @@ def test_requests_made_from_the_document_meet_only_what_it_says(server: RunningS
         create_topic(http, "t", ["n: int64", "k: string not null"], "k")
         push(http, {"topic": "t", "data": [{"n": 1, "k": "a"}]})
     api = schemathesis.openapi.from_url(f"{server.http}/openapi.json")
-    tried = 0
     operations: list[Any] = [found.ok() for found in cast("Any", api.get_all_operations())]
     for operation in operations:
-        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
-            tried += _try(operation.as_strategy(generation_mode=mode))
-    assert tried >= 13
+        _try(operation.as_strategy(generation_mode=GenerationMode.POSITIVE))
+        if operation.body:  # Any string is a good path parameter: without a body, none is bad.
+            _try(operation.as_strategy(generation_mode=GenerationMode.NEGATIVE))
 
 
-def _try(cases: SearchStrategy[Any]) -> bool:
-    """Make requests; return whether any could be made."""
-    tried = False
+def _try(cases: SearchStrategy[Any]) -> None:
+    """Make requests; fails where none can be made."""
 
     @given(cases)
     @settings(max_examples=examples(4, 15), suppress_health_check=SLOW, database=None)
     def make(case: Any) -> None:
-        nonlocal tried
-        tried = True
         body: Any = case.body
         if isinstance(body, dict) and isinstance(body.get("timeout_ms"), int):  # pyright: ignore[reportUnknownMemberType]
-            body["timeout_ms"] = min(5, body["timeout_ms"])  # pyright: ignore[reportUnknownArgumentType] - nobody waits long
+            body["timeout_ms"] = min(5, body["timeout_ms"])  # pyright: ignore[reportUnknownArgumentType] - nothing waits long
         case.call_and_validate(checks=CHECKS, timeout=30)
 
-    with contextlib.suppress(Unsatisfiable):  # Nothing of an operation without input can be bad.
-        make()
-    return tried
+    make()
 
 
 @pytest.fixture(scope="module")

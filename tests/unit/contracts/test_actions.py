@@ -77,48 +77,48 @@ def refusal(model: type[ActionBody], found: object) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize(("model", "found"), BODIES)
-def test_a_body_is_read_and_survives_its_bytes(
-    model: type[ActionBody], found: dict[str, Any]
-) -> None:
-    body = parse(model, found)
-    assert model.parse_body(body.to_bytes()) == body
+def test_a_body_is_read_and_survives_its_bytes(subtests: pytest.Subtests) -> None:
+    for model, found in BODIES:
+        with subtests.test(f"{model!r:.60} {found!r:.60}"):
+            body = parse(model, found)
+            assert model.parse_body(body.to_bytes()) == body
 
 
-@pytest.mark.parametrize(("model", "found"), BODIES)
-def test_an_unknown_key_is_refused(model: type[ActionBody], found: dict[str, Any]) -> None:
-    assert "unknown key 'x'" in refusal(model, {**found, "x": 1})
+def test_an_unknown_key_is_refused(subtests: pytest.Subtests) -> None:
+    for model, found in BODIES:
+        with subtests.test(f"{model!r:.60} {found!r:.60}"):
+            assert "unknown key 'x'" in refusal(model, {**found, "x": 1})
 
 
-@pytest.mark.parametrize(("model", "found"), BODIES)
-def test_no_key_takes_a_value_of_another_kind(
-    model: type[ActionBody], found: dict[str, Any]
-) -> None:
-    for key in found:
-        if key == "partition":
-            continue
-        for value in (1, 1.5, ["x"]):
-            assert f"key '{key}" in refusal(model, {**found, key: value})
-        if key != "partition_key":
-            assert f"key '{key}' must not be null" in refusal(model, {**found, key: None})
+def test_no_key_takes_a_value_of_another_kind(subtests: pytest.Subtests) -> None:
+    for model, found in BODIES:
+        with subtests.test(f"{model!r:.60} {found!r:.60}"):
+            for key in found:
+                if key == "partition":
+                    continue
+                for value in (1, 1.5, ["x"]):
+                    assert f"key '{key}" in refusal(model, {**found, key: value})
+                if key != "partition_key":
+                    assert f"key '{key}' must not be null" in refusal(model, {**found, key: None})
 
 
-@pytest.mark.parametrize(
-    ("model", "found", "key"),
-    [
-        (CreateTopic, {"schema": {"fields": FIELDS}}, "topic"),
-        (TopicBody, {}, "topic"),
-        (AlterTopic, {"topic": "t"}, "config"),
-        (NamespaceBody, {}, "namespace"),
-        (OffsetForTimestamp, {"topic": "t"}, "timestamp"),
-        (CommitOffsets, {"offsets": []}, "consumer"),
-        (CommitOffsets, {"consumer": "c"}, "offsets"),
-        (CommitOffsets, {"consumer": "c", "offsets": [{"topic": "t"}]}, "offsets[0].offset"),
-        (GetOffsets, {}, "consumer"),
-    ],
-)
-def test_a_required_key_is_named(model: type[ActionBody], found: dict[str, Any], key: str) -> None:
-    assert f"key '{key}' is required" in refusal(model, found)
+REQUIRED = [
+    (CreateTopic, {"schema": {"fields": FIELDS}}, "topic"),
+    (TopicBody, {}, "topic"),
+    (AlterTopic, {"topic": "t"}, "config"),
+    (NamespaceBody, {}, "namespace"),
+    (OffsetForTimestamp, {"topic": "t"}, "timestamp"),
+    (CommitOffsets, {"offsets": []}, "consumer"),
+    (CommitOffsets, {"consumer": "c"}, "offsets"),
+    (CommitOffsets, {"consumer": "c", "offsets": [{"topic": "t"}]}, "offsets[0].offset"),
+    (GetOffsets, {}, "consumer"),
+]
+
+
+def test_a_required_key_is_named(subtests: pytest.Subtests) -> None:
+    for model, found, key in REQUIRED:
+        with subtests.test(f"{model!r:.60} {found!r:.60} {key!r:.60}"):
+            assert f"key '{key}' is required" in refusal(model, found)
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"null", b"{", b"\xff", b'{"topic": "t", "topic": "t"}'])
@@ -336,24 +336,25 @@ def test_a_publish_tells_of_shards() -> None:
     assert again.shards[0].state is ShardState.FINISHED
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("source", ...),
-        ("token", ""),
-        ("shard", "x" * 2_049),
-        ("position", -1),
-        ("next_position", "7"),
-        ("state", "closed"),
-        ("error", None),
-        ("owner", "a"),
-    ],
-)
-def test_what_a_publish_says_wrong_of_a_shard_is_named(key: str, value: object) -> None:
-    if value is None:
-        assert parse(StagePublish, publish(error=None)).shards[0].error is None
-    else:
-        assert f"shards[0].{key}" in refusal(StagePublish, publish(**{key: value}))
+BAD_ENTRIES = [
+    ("source", ...),
+    ("token", ""),
+    ("shard", "x" * 2_049),
+    ("position", -1),
+    ("next_position", "7"),
+    ("state", "closed"),
+    ("error", None),
+    ("owner", "a"),
+]
+
+
+def test_what_a_publish_says_wrong_of_a_shard_is_named(subtests: pytest.Subtests) -> None:
+    for key, value in BAD_ENTRIES:
+        with subtests.test(f"{key!r:.60} {value!r:.60}"):
+            if value is None:
+                assert parse(StagePublish, publish(error=None)).shards[0].error is None
+            else:
+                assert f"shards[0].{key}" in refusal(StagePublish, publish(**{key: value}))
 
 
 @pytest.mark.parametrize("seconds", [-1, "1", None, 1e12])

@@ -39,74 +39,75 @@ def parse(raw: bytes) -> Example:
     return Example.parse(raw, InvalidTicket, "example")
 
 
-@pytest.mark.parametrize(
-    ("raw", "problem"),
-    [
-        (b"", "not valid JSON"),
-        (b"{", "not valid JSON"),
-        (b"{'count': 1}", "not valid JSON"),
-        (b'{"count": 1,}', "not valid JSON"),
-        (b'{"count": 1} x', "not valid JSON"),
-        (b'{"count": 01}', "not valid JSON"),
-        (b"\xff\xfe", "not UTF-8"),
-        (b'{"maybe": "\xc3"}', "not UTF-8"),
-        ('{"count": 1}'.encode("utf-16"), "not UTF-8"),
-        (b'\xef\xbb\xbf{"count": 1}', "not valid JSON"),
-        (b'{"count": 1, "maybe": "\\ud800"}', "not valid JSON"),
-        (b'{"count": 1, "maybe": "a\nb"}', "not valid JSON"),
-        (b"null", "must be a JSON object"),
-        (b"[]", "must be a JSON object"),
-        (b'"count"', "must be a JSON object"),
-        (b"1", "must be a JSON object"),
-        (b'{"count": 1, "count": 1}', "key 'count' is there twice"),
-        (b'{"count": 1, "entries": [{"name": "a", "name": "b"}]}', "key 'name' is there twice"),
-        (b'{"count": NaN}', "NaN is not JSON"),
-        (b'{"count": -Infinity}', "-Infinity is not JSON"),
-        (b'{"count": 1e999}', "1e999 is too large"),
-        (b'{"count": ' + b"9" * 5000 + b"}", "not valid JSON"),
-        (b"[" * 100_000, "nested too deeply"),
-        (b'{"count": 1, "x": ' + b"[" * 300 + b"]" * 300 + b"}", "not valid JSON"),
-        (b" " * (JSON_BYTES_MAX + 1), "longer than"),
-    ],
-    ids=lambda value: repr(value)[:40],
-)
-def test_what_is_no_strict_json_object_is_refused(raw: bytes, problem: str) -> None:
-    with pytest.raises(InvalidTicket) as caught:
-        parse(raw)
-    assert caught.value.message.startswith("example: ")
-    assert problem in caught.value.message
-    assert len(caught.value.message.encode()) <= MESSAGE_BYTES_MAX
+NOT_STRICT = [
+    (b"", "not valid JSON"),
+    (b"{", "not valid JSON"),
+    (b"{'count': 1}", "not valid JSON"),
+    (b'{"count": 1,}', "not valid JSON"),
+    (b'{"count": 1} x', "not valid JSON"),
+    (b'{"count": 01}', "not valid JSON"),
+    (b"\xff\xfe", "not UTF-8"),
+    (b'{"maybe": "\xc3"}', "not UTF-8"),
+    ('{"count": 1}'.encode("utf-16"), "not UTF-8"),
+    (b'\xef\xbb\xbf{"count": 1}', "not valid JSON"),
+    (b'{"count": 1, "maybe": "\\ud800"}', "not valid JSON"),
+    (b'{"count": 1, "maybe": "a\nb"}', "not valid JSON"),
+    (b"null", "must be a JSON object"),
+    (b"[]", "must be a JSON object"),
+    (b'"count"', "must be a JSON object"),
+    (b"1", "must be a JSON object"),
+    (b'{"count": 1, "count": 1}', "key 'count' is there twice"),
+    (b'{"count": 1, "entries": [{"name": "a", "name": "b"}]}', "key 'name' is there twice"),
+    (b'{"count": NaN}', "NaN is not JSON"),
+    (b'{"count": -Infinity}', "-Infinity is not JSON"),
+    (b'{"count": 1e999}', "1e999 is too large"),
+    (b'{"count": ' + b"9" * 5000 + b"}", "not valid JSON"),
+    (b"[" * 100_000, "nested too deeply"),
+    (b'{"count": 1, "x": ' + b"[" * 300 + b"]" * 300 + b"}", "not valid JSON"),
+    (b" " * (JSON_BYTES_MAX + 1), "longer than"),
+]
 
 
-@pytest.mark.parametrize(
-    ("raw", "sentence"),
-    [
-        (b"{}", "key 'count' is required"),
-        (b'{"count": 0}', "key 'count': must be at least 1; got 0"),
-        (b'{"count": 11}', "key 'count': must be at most 10; got 11"),
-        (b'{"count": true}', "key 'count': must be an integer; got true"),
-        (b'{"count": 1.0}', "key 'count': must be an integer; got 1.0"),
-        (b'{"count": 1e0}', "key 'count': must be an integer; got 1.0"),
-        (b'{"count": "1"}', "key 'count': must be an integer; got \"1\""),
-        (b'{"count": 1, "maybe": 1}', "key 'maybe': must be a string; got 1"),
-        (b'{"count": 1, "entries": {}}', "key 'entries': must be a list; got {}"),
-        (b'{"count": 1, "entries": [1]}', "key 'entries[0]': must be an object; got 1"),
-        (b'{"count": 1, "entries": [{}]}', "key 'entries[0].name' is required"),
-        (b'{"count": 1, "entries": [{"name": "a"}, {"name": 1}]}',
-         "key 'entries[1].name': must be a string; got 1"),
-        (b'{"count": 1, "entries": [{"name": "a", "x": 1}]}', "unknown key 'entries[0].x'"),
-        (b'{"count": 1, "x": null}', "unknown key 'x'"),
-        (b'{"count": 1, "aliased": true}', "unknown key 'aliased'"),
-        (b'{"count": 1, "as": 0}', "key 'as': must be true or false; got 0"),
-        (b'{"count": 1, "as": null}', "key 'as' must not be null"),
-        (b'{"count": null}', "key 'count' must not be null"),
-        (b'{"count": 1, "other": null}', "key 'other' must not be null"),
-    ],
-)  # fmt: skip
-def test_a_sentence_names_the_key_and_the_problem(raw: bytes, sentence: str) -> None:
-    with pytest.raises(InvalidTicket) as caught:
-        parse(raw)
-    assert caught.value.message == f"example: {sentence}"
+def test_what_is_no_strict_json_object_is_refused(subtests: pytest.Subtests) -> None:
+    for raw, problem in NOT_STRICT:
+        with subtests.test(f"{raw!r:.60} {problem!r:.60}"):
+            with pytest.raises(InvalidTicket) as caught:
+                parse(raw)
+            assert caught.value.message.startswith("example: ")
+            assert problem in caught.value.message
+            assert len(caught.value.message.encode()) <= MESSAGE_BYTES_MAX
+
+
+SENTENCES = [
+    (b"{}", "key 'count' is required"),
+    (b'{"count": 0}', "key 'count': must be at least 1; got 0"),
+    (b'{"count": 11}', "key 'count': must be at most 10; got 11"),
+    (b'{"count": true}', "key 'count': must be an integer; got true"),
+    (b'{"count": 1.0}', "key 'count': must be an integer; got 1.0"),
+    (b'{"count": 1e0}', "key 'count': must be an integer; got 1.0"),
+    (b'{"count": "1"}', "key 'count': must be an integer; got \"1\""),
+    (b'{"count": 1, "maybe": 1}', "key 'maybe': must be a string; got 1"),
+    (b'{"count": 1, "entries": {}}', "key 'entries': must be a list; got {}"),
+    (b'{"count": 1, "entries": [1]}', "key 'entries[0]': must be an object; got 1"),
+    (b'{"count": 1, "entries": [{}]}', "key 'entries[0].name' is required"),
+    (b'{"count": 1, "entries": [{"name": "a"}, {"name": 1}]}',
+     "key 'entries[1].name': must be a string; got 1"),
+    (b'{"count": 1, "entries": [{"name": "a", "x": 1}]}', "unknown key 'entries[0].x'"),
+    (b'{"count": 1, "x": null}', "unknown key 'x'"),
+    (b'{"count": 1, "aliased": true}', "unknown key 'aliased'"),
+    (b'{"count": 1, "as": 0}', "key 'as': must be true or false; got 0"),
+    (b'{"count": 1, "as": null}', "key 'as' must not be null"),
+    (b'{"count": null}', "key 'count' must not be null"),
+    (b'{"count": 1, "other": null}', "key 'other' must not be null"),
+]  # fmt: skip
+
+
+def test_a_sentence_names_the_key_and_the_problem(subtests: pytest.Subtests) -> None:
+    for raw, sentence in SENTENCES:
+        with subtests.test(f"{raw!r:.60} {sentence!r:.60}"):
+            with pytest.raises(InvalidTicket) as caught:
+                parse(raw)
+            assert caught.value.message == f"example: {sentence}"
 
 
 def test_null_is_a_value_where_the_model_says_so() -> None:

@@ -82,16 +82,18 @@ def test_an_unknown_key_of_a_command_is_refused(key: str) -> None:
     assert type(caught.value) is InvalidArgument
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [(key, value) for key, values in BAD_VALUES.items() for value in values]
-)
-def test_a_bad_value_is_refused_in_a_command_and_with_a_batch(key: str, value: object) -> None:
-    with pytest.raises(InvalidArgument, match=f"key '{key}'") as caught:
-        command({**PRODUCER, key: value})
-    assert type(caught.value) is InvalidArgument
-    with pytest.raises(InvalidArgument, match=f"key '{key}'") as caught:
-        metadata({key: value})
-    assert type(caught.value) is InvalidArgument
+BAD_PAIRS = [(key, value) for key, values in BAD_VALUES.items() for value in values]
+
+
+def test_a_bad_value_is_refused_in_a_command_and_with_a_batch(subtests: pytest.Subtests) -> None:
+    for key, value in BAD_PAIRS:
+        with subtests.test(f"{key!r:.60} {value!r:.60}"):
+            with pytest.raises(InvalidArgument, match=f"key '{key}'") as caught:
+                command({**PRODUCER, key: value})
+            assert type(caught.value) is InvalidArgument
+            with pytest.raises(InvalidArgument, match=f"key '{key}'") as caught:
+                metadata({key: value})
+            assert type(caught.value) is InvalidArgument
 
 
 @pytest.mark.parametrize("value", ["", "x" * 256, 1, None, [], True])

@@ -60,21 +60,27 @@ def test_the_time_of_a_start_is_told_in_utc() -> None:
     assert found == {"timestamp": "2020-01-01T00:00:00.000000Z"}
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [(key, value) for key, values in GOOD.items() for value in values]
-)
-def test_a_configuration_has_these_keys(key: str, value: Any) -> None:
-    found = create({key: value}).config.model_dump(mode="json")[key]
-    assert found == ("tenants/default/namespaces/default/topics/dead" if value == "dead" else value)
+GOOD_VALUES = [(key, value) for key, values in GOOD.items() for value in values]
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [(key, value) for key, values in BAD.items() for value in values]
-)
-def test_a_configuration_out_of_bounds_is_refused_by_its_key(key: str, value: Any) -> None:
-    with pytest.raises(InvalidArgument, match=rf"config\.{key}") as caught:
-        create({key: value})
-    assert len(caught.value.message) <= 512
+def test_a_configuration_has_these_keys(subtests: pytest.Subtests) -> None:
+    for key, value in GOOD_VALUES:
+        with subtests.test(f"{key!r:.60} {value!r:.60}"):
+            found = create({key: value}).config.model_dump(mode="json")[key]
+            assert found == (
+                "tenants/default/namespaces/default/topics/dead" if value == "dead" else value
+            )
+
+
+BAD_VALUES = [(key, value) for key, values in BAD.items() for value in values]
+
+
+def test_a_configuration_out_of_bounds_is_refused_by_its_key(subtests: pytest.Subtests) -> None:
+    for key, value in BAD_VALUES:
+        with subtests.test(f"{key!r:.60} {value!r:.60}"):
+            with pytest.raises(InvalidArgument, match=rf"config\.{key}") as caught:
+                create({key: value})
+            assert len(caught.value.message) <= 512
 
 
 def test_what_is_absent_of_a_configuration_has_the_designs_default() -> None:
@@ -97,19 +103,22 @@ def test_a_change_of_a_configuration_touches_the_keys_given() -> None:
     assert old.changed_by(ShareConfig(dlq_topic=None)).dlq is None
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"first": -1}, {"first": 1.5}, {"first": None}, {"last": 0}, {"lease": ""}, {"lease": 1},
-        {"type": "Accept"}, {"type": None}, {"x": 1}, {"delay_ms": 1}, {"reason": "r"},
-        {"type": "release", "delay_ms": -1}, {"type": "release", "delay_ms": DELAY_MS_MAX + 1},
-        {"type": "reject", "reason": 1}, {"type": "reject", "reason": "x" * 4_097},
-        {"type": "renew", "delay_ms": 1},
-    ],
-)  # fmt: skip
-def test_a_bad_acknowledgement_fails_the_request(keys: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument, match=r"acks\[1\]"):
-        acknowledge(ENTRY, {**ENTRY, **keys})
+BAD_ACKNOWLEDGEMENTS = [
+    {"first": -1}, {"first": 1.5}, {"first": None}, {"last": 0}, {"lease": ""}, {"lease": 1},
+    {"type": "Accept"}, {"type": None}, {"x": 1}, {"delay_ms": 1}, {"reason": "r"},
+    {"type": "release", "delay_ms": -1}, {"type": "release", "delay_ms": DELAY_MS_MAX + 1},
+    {"type": "reject", "reason": 1}, {"type": "reject", "reason": "x" * 4_097},
+    {"type": "renew", "delay_ms": 1},
+]  # fmt: skip
+
+
+def test_a_bad_acknowledgement_fails_the_request(subtests: pytest.Subtests) -> None:
+    for keys in BAD_ACKNOWLEDGEMENTS:
+        with (
+            subtests.test(f"{keys!r:.60}"),
+            pytest.raises(InvalidArgument, match=r"acks\[1\]"),
+        ):
+            acknowledge(ENTRY, {**ENTRY, **keys})
 
 
 def test_acknowledgements_are_of_four_types() -> None:

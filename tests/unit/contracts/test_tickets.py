@@ -93,13 +93,13 @@ KEYS: dict[str, tuple[set[str], list[Any], list[Any]]] = {
 
 KINDS = list(MINIMAL)
 GOOD = [
-    pytest.param(kind, key, value, id=f"{kind}-{key}-{value!r}"[:60])
+    (kind, key, value)
     for key, (kinds, good, _) in KEYS.items()
     for kind in sorted(kinds)  # In the same order in every process.
     for value in good
 ]
 BAD = [
-    pytest.param(kind, key, value, id=f"{kind}-{key}-{value!r}"[:60])
+    (kind, key, value)
     for key, (kinds, _, bad) in KEYS.items()
     for kind in sorted(kinds)  # In the same order in every process.
     for value in [*bad, *([] if key == "partition" else [None])]
@@ -121,27 +121,30 @@ def refusal(found: object) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize(("kind", "key", "value"), GOOD)
-def test_every_good_value_of_every_key_is_taken_as_it_is(kind: str, key: str, value: Any) -> None:
-    ticket = parse({**MINIMAL[kind], key: value})
-    assert ticket.kind == kind
-    taken = getattr(ticket, key)
-    if isinstance(taken, TimestampOffset):
-        taken = taken.model_dump()
-    assert taken == (tuple(value) if key == "columns" else value)
-    assert parse_ticket(ticket.to_bytes()) == ticket
+def test_every_good_value_of_every_key_is_taken_as_it_is(subtests: pytest.Subtests) -> None:
+    for kind, key, value in GOOD:
+        with subtests.test(f"{kind!r:.60} {key!r:.60} {value!r:.60}"):
+            ticket = parse({**MINIMAL[kind], key: value})
+            assert ticket.kind == kind
+            taken = getattr(ticket, key)
+            if isinstance(taken, TimestampOffset):
+                taken = taken.model_dump()
+            assert taken == (tuple(value) if key == "columns" else value)
+            assert parse_ticket(ticket.to_bytes()) == ticket
 
 
-@pytest.mark.parametrize(("kind", "key", "value"), BAD)
-def test_every_bad_value_of_every_key_is_refused_by_name(kind: str, key: str, value: Any) -> None:
-    assert f"key '{key}" in refusal({**MINIMAL[kind], key: value})
+def test_every_bad_value_of_every_key_is_refused_by_name(subtests: pytest.Subtests) -> None:
+    for kind, key, value in BAD:
+        with subtests.test(f"{kind!r:.60} {key!r:.60} {value!r:.60}"):
+            assert f"key '{key}" in refusal({**MINIMAL[kind], key: value})
 
 
-@pytest.mark.parametrize(("kind", "key"), FOREIGN)
-def test_a_key_of_another_kind_is_refused(kind: str, key: str) -> None:
-    value = KEYS[key][1][0]
-    message = refusal({**MINIMAL[kind], key: value})
-    assert message == f"ticket: key '{key}' does not belong to kind '{kind}'"
+def test_a_key_of_another_kind_is_refused(subtests: pytest.Subtests) -> None:
+    for kind, key in FOREIGN:
+        with subtests.test(f"{kind!r:.60} {key!r:.60}"):
+            value = KEYS[key][1][0]
+            message = refusal({**MINIMAL[kind], key: value})
+            assert message == f"ticket: key '{key}' does not belong to kind '{kind}'"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -150,13 +153,15 @@ def test_an_unknown_key_is_refused(kind: str, key: str) -> None:
     assert refusal({**MINIMAL[kind], key: 1}) == f"ticket: unknown key {key!r}"
 
 
-@pytest.mark.parametrize(
-    "kind", ["acquired", "Fetch", "", "scan ", None, 1, True, ["fetch"], {"fetch": 1}, 1.5]
-)
-def test_an_unknown_kind_is_refused(kind: object) -> None:
-    assert "key 'kind': must be one of fetch, scan, follow, acquire" in refusal(
-        {**MINIMAL["fetch"], "kind": kind}
-    )
+UNKNOWN_KINDS = ["acquired", "Fetch", "", "scan ", None, 1, True, ["fetch"], {"fetch": 1}, 1.5]
+
+
+def test_an_unknown_kind_is_refused(subtests: pytest.Subtests) -> None:
+    for kind in UNKNOWN_KINDS:
+        with subtests.test(f"{kind!r:.60}"):
+            assert "key 'kind': must be one of fetch, scan, follow, acquire" in refusal(
+                {**MINIMAL["fetch"], "kind": kind}
+            )
 
 
 def test_a_ticket_without_a_kind_is_a_fetch() -> None:
@@ -241,29 +246,29 @@ def test_a_scan_does_not_end_before_it_begins() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"",
-        b"topic",
-        b"[]",
-        b"null",
-        b'"t"',
-        b'{"topic": "t", "offset": 0',
-        b'{"topic": "t", "offset": 0, "offset": 0}',
-        b'{"topic": "t", "topic": "t", "offset": 0}',
-        b'{"topic": "t", "offset": NaN}',
-        b'{"topic": "t", "offset": 0, "partition": Infinity}',
-        b'{"topic": "t", "offset": 0, "partition": {"a": 1, "a": 2}}',
-        b'{"topic": "t", "offset": 0, "partition": "\\udc00"}',
-        b'{"topic": "\xff", "offset": 0}',
-        b'{"topic": "t", "offset": 99999999999999999999999999}',
-        b'{"topic": "t", "offset": -0.0}',
-    ],
-)
-def test_what_is_no_strict_json_object_is_an_invalid_ticket(raw: bytes) -> None:
-    with pytest.raises(InvalidTicket):
-        parse_ticket(raw)
+NOT_STRICT = [
+    b"",
+    b"topic",
+    b"[]",
+    b"null",
+    b'"t"',
+    b'{"topic": "t", "offset": 0',
+    b'{"topic": "t", "offset": 0, "offset": 0}',
+    b'{"topic": "t", "topic": "t", "offset": 0}',
+    b'{"topic": "t", "offset": NaN}',
+    b'{"topic": "t", "offset": 0, "partition": Infinity}',
+    b'{"topic": "t", "offset": 0, "partition": {"a": 1, "a": 2}}',
+    b'{"topic": "t", "offset": 0, "partition": "\\udc00"}',
+    b'{"topic": "\xff", "offset": 0}',
+    b'{"topic": "t", "offset": 99999999999999999999999999}',
+    b'{"topic": "t", "offset": -0.0}',
+]
+
+
+def test_what_is_no_strict_json_object_is_an_invalid_ticket(subtests: pytest.Subtests) -> None:
+    for raw in NOT_STRICT:
+        with subtests.test(f"{raw!r:.60}"), pytest.raises(InvalidTicket):
+            parse_ticket(raw)
 
 
 # Deadlines.

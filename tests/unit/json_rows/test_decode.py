@@ -25,27 +25,28 @@ def decoded(data_type: Any, text: str) -> Any:
     return batch.column(0)[0].as_py()
 
 
-@pytest.mark.parametrize(
-    ("data_type", "text", "same_as"),
-    [
-        (pa.float64(), "1", "1.0"),
-        (pa.float64(), "-0", "-0.0"),
-        (pa.float64(), "100", "1e2"),
-        (pa.int64(), "-0", "0"),
-        (arrow.timestamp("us", "UTC"), '"2026-11-20T12:00:00Z"', '"2026-11-20T12:00:00.000000Z"'),
-        (arrow.timestamp("us", "UTC"), '"2026-11-20T14:00:00+02:00"',
-         '"2026-11-20T12:00:00.000000Z"'),
-        (arrow.timestamp("s"), '"2026-11-20T12:00:00"', '"2026-11-20T12:00:00.000000"'),
-        (arrow.timestamp("ms"), '"2026-11-20T12:00:00.1"', '"2026-11-20T12:00:00.100000000"'),
-        (pa.time32("ms"), '"12:00:00"', '"12:00:00.000"'),
-        (arrow.duration("s"), '"PT5S"', '"PT5.000000S"'),
-        (arrow.decimal128(10, 2), '"1.5"', '"1.50"'),
-        (arrow.decimal128(10, 2), '"15E-1"', '"1.50"'),
-        (arrow.decimal128(10, 2), '"1.5000"', '"1.50"'),
-    ],
-)  # fmt: skip
-def test_other_ways_to_write_a_value_are_taken(data_type: Any, text: str, same_as: str) -> None:
-    assert repr(decoded(data_type, text)) == repr(decoded(data_type, same_as))
+OTHER_FORMS = [
+    (pa.float64(), "1", "1.0"),
+    (pa.float64(), "-0", "-0.0"),
+    (pa.float64(), "100", "1e2"),
+    (pa.int64(), "-0", "0"),
+    (arrow.timestamp("us", "UTC"), '"2026-11-20T12:00:00Z"', '"2026-11-20T12:00:00.000000Z"'),
+    (arrow.timestamp("us", "UTC"), '"2026-11-20T14:00:00+02:00"',
+     '"2026-11-20T12:00:00.000000Z"'),
+    (arrow.timestamp("s"), '"2026-11-20T12:00:00"', '"2026-11-20T12:00:00.000000"'),
+    (arrow.timestamp("ms"), '"2026-11-20T12:00:00.1"', '"2026-11-20T12:00:00.100000000"'),
+    (pa.time32("ms"), '"12:00:00"', '"12:00:00.000"'),
+    (arrow.duration("s"), '"PT5S"', '"PT5.000000S"'),
+    (arrow.decimal128(10, 2), '"1.5"', '"1.50"'),
+    (arrow.decimal128(10, 2), '"15E-1"', '"1.50"'),
+    (arrow.decimal128(10, 2), '"1.5000"', '"1.50"'),
+]  # fmt: skip
+
+
+def test_other_ways_to_write_a_value_are_taken(subtests: pytest.Subtests) -> None:
+    for data_type, text, same_as in OTHER_FORMS:
+        with subtests.test(f"{data_type!r:.60} {text!r:.60} {same_as!r:.60}"):
+            assert repr(decoded(data_type, text)) == repr(decoded(data_type, same_as))
 
 
 BAD = [
@@ -107,41 +108,43 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("data_type", "text"), BAD)
-def test_a_bad_value_is_refused_by_row_and_column(data_type: Any, text: str) -> None:
-    rows = f'[{GOOD}, {{}}, {{"a": {text}}}, {{"a": {text}}}, {GOOD}]'.encode()
-    with pytest.raises(SchemaMismatch) as caught:
-        decode_rows(rows, schema_of(data_type))
-    assert caught.value.row == 2
-    assert caught.value.column.startswith("a")
-    assert caught.value.message.startswith(f"row 2: column '{caught.value.column}': ")
+def test_a_bad_value_is_refused_by_row_and_column(subtests: pytest.Subtests) -> None:
+    for data_type, text in BAD:
+        with subtests.test(f"{data_type!r:.60} {text!r:.60}"):
+            rows = f'[{GOOD}, {{}}, {{"a": {text}}}, {{"a": {text}}}, {GOOD}]'.encode()
+            with pytest.raises(SchemaMismatch) as caught:
+                decode_rows(rows, schema_of(data_type))
+            assert caught.value.row == 2
+            assert caught.value.column.startswith("a")
+            assert caught.value.message.startswith(f"row 2: column '{caught.value.column}': ")
 
 
-@pytest.mark.parametrize(
-    ("row", "column", "what"),
-    [
-        ('{"b": 1}', "b", "there is no such field"),
-        ('{"a": {"x": [{"y": 1, "z": 2}]}}', "a.x[0].z", "there is no such field"),
-        ('{"a": {"x": [{"y": 1}, {"y": "1"}]}}', "a.x[1].y",
-         'expected an integer in range (int64), got "1"'),
-        ('{"a": {"x": [{}, null, {"y": null}]}}', "a.x[0].y", "the field is required"),
-        ('{"a": {"x": [null, {"y": null}]}}', "a.x[1].y", "the field must not be null"),
-        ('{"a": {"x": 5}}', "a.x", "expected an array, got 5"),
-        ('{"a": {"x": {"y": [1, 2.50, null]}}}', "a.x",
-         'expected an array, got {"y": [1, 2.50, null]}'),
-        ('{"a": {"x": {"y": ' + '[' * 900 + ']' * 900 + '}}}', "a.x",
-         'expected an array, got {"y": [[[...]]]}'),
-        ('{"a": 5}', "a", "expected an object, got 5"),
-        ('{"a": null, "a": null}', "a", "the field is there twice"),
-        ('{"a": {"x": [{"y": 1, "y": 1}]}}', "a.x[0].y", "the field is there twice"),
-    ],
-)  # fmt: skip
-def test_the_path_leads_to_the_bad_value(row: str, column: str, what: str) -> None:
-    inner = arrow.struct([pa.field("y", pa.int64(), False)])
-    schema = schema_of(arrow.struct([pa.field("x", arrow.list_(inner))]))
-    with pytest.raises(SchemaMismatch) as caught:
-        decode_rows(f"[{row}]".encode(), schema)
-    assert caught.value.message == f"row 0: column {column!r}: {what}"
+PATHS = [
+    ('{"b": 1}', "b", "there is no such field"),
+    ('{"a": {"x": [{"y": 1, "z": 2}]}}', "a.x[0].z", "there is no such field"),
+    ('{"a": {"x": [{"y": 1}, {"y": "1"}]}}', "a.x[1].y",
+     'expected an integer in range (int64), got "1"'),
+    ('{"a": {"x": [{}, null, {"y": null}]}}', "a.x[0].y", "the field is required"),
+    ('{"a": {"x": [null, {"y": null}]}}', "a.x[1].y", "the field must not be null"),
+    ('{"a": {"x": 5}}', "a.x", "expected an array, got 5"),
+    ('{"a": {"x": {"y": [1, 2.50, null]}}}', "a.x",
+     'expected an array, got {"y": [1, 2.50, null]}'),
+    ('{"a": {"x": {"y": ' + '[' * 900 + ']' * 900 + '}}}', "a.x",
+     'expected an array, got {"y": [[[...]]]}'),
+    ('{"a": 5}', "a", "expected an object, got 5"),
+    ('{"a": null, "a": null}', "a", "the field is there twice"),
+    ('{"a": {"x": [{"y": 1, "y": 1}]}}', "a.x[0].y", "the field is there twice"),
+]  # fmt: skip
+
+
+def test_the_path_leads_to_the_bad_value(subtests: pytest.Subtests) -> None:
+    for row, column, what in PATHS:
+        with subtests.test(f"{row!r:.60} {column!r:.60} {what!r:.60}"):
+            inner = arrow.struct([pa.field("y", pa.int64(), False)])
+            schema = schema_of(arrow.struct([pa.field("x", arrow.list_(inner))]))
+            with pytest.raises(SchemaMismatch) as caught:
+                decode_rows(f"[{row}]".encode(), schema)
+            assert caught.value.message == f"row 0: column {column!r}: {what}"
 
 
 @pytest.mark.parametrize(("row", "got"), [("5", "5"), ("null", "null"), ("[]", "[]")])
@@ -151,21 +154,21 @@ def test_a_row_that_is_no_object_is_refused(row: str, got: str) -> None:
     assert caught.value.message == f"row 1: expected an object, got {got}"
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"", b"5", b"{}", b"null", b"[", b"[{}", b"[{}}", b"[{},]", b"[,{}]", b"[{}] x",
-        b'[{"a":1,}]',
-        b"[{}]}", b'[]}{"rows":[]', b'[],"rows":[]', b'[{"a": 01}]', b"[{a: 1}]", b"[{'a': 1}]",
-        b'[{"a": \xff}]', b'[{"a": "\xff"}]', b'[{"a": "\n"}]', b'[{"a": 1}] []', b"[{} {}]",
-        b'[{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}]",
-    ],
-    ids=lambda data: repr(data[:30]),
-)  # fmt: skip
-def test_what_is_no_json_array_is_an_invalid_argument(data: bytes) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        decode_rows(data, schema_of(pa.string()))
-    assert not isinstance(caught.value, SchemaMismatch)
+NOT_ARRAYS = [
+    b"", b"5", b"{}", b"null", b"[", b"[{}", b"[{}}", b"[{},]", b"[,{}]", b"[{}] x",
+    b'[{"a":1,}]',
+    b"[{}]}", b'[]}{"rows":[]', b'[],"rows":[]', b'[{"a": 01}]', b"[{a: 1}]", b"[{'a': 1}]",
+    b'[{"a": \xff}]', b'[{"a": "\xff"}]', b'[{"a": "\n"}]', b'[{"a": 1}] []', b"[{} {}]",
+    b'[{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}]",
+]  # fmt: skip
+
+
+def test_what_is_no_json_array_is_an_invalid_argument(subtests: pytest.Subtests) -> None:
+    for data in NOT_ARRAYS:
+        with subtests.test(f"{data!r:.60}"):
+            with pytest.raises(InvalidArgument) as caught:
+                decode_rows(data, schema_of(pa.string()))
+            assert not isinstance(caught.value, SchemaMismatch)
 
 
 def test_absent_and_null_are_the_same_where_nulls_may_be() -> None:

@@ -33,64 +33,65 @@ def column(values: Any, data_type: Any) -> pa.RecordBatch:
     return arrow.RecordBatch.from_arrays([array], names=["a"])
 
 
-@pytest.mark.parametrize(
-    ("data_type", "value", "text"),
-    [
-        (pa.int64(), INT64_MIN, "-9223372036854775808"),
-        (pa.uint64(), (1 << 64) - 1, "18446744073709551615"),
-        (pa.float64(), 1.0, "1.0"),
-        (pa.float64(), -0.0, "-0.0"),
-        (pa.float64(), 0.1, "0.1"),
-        (pa.float64(), 1e22, "1e+22"),
-        (pa.float64(), 5e-324, "5e-324"),
-        (pa.float64(), float("nan"), "null"),
-        (pa.float64(), float("-inf"), "null"),
-        (pa.float32(), 0.1, "0.1"),
-        (pa.bool_(), True, "true"),
-        (pa.string(), 'a"\\\n\x00\x1fü\u2028', r'"a\"\\\n\u0000\u001fü' + '\u2028"'),
-        (pa.binary(), b"\x00\xff", '"AP8="'),
-        (pa.binary(3), b"abc", '"YWJj"'),
-        (arrow.decimal128(10, 2), Decimal("-1.50"), '"-1.50"'),
-        (arrow.decimal128(18, 9), Decimal(0), '"0.000000000"'),
-        (arrow.decimal128(18, 9), Decimal("1E-9"), '"0.000000001"'),
-        (arrow.decimal128(5, -2), Decimal("12300"), '"12300"'),
-        (arrow.timestamp("us", "UTC"), 0, '"1970-01-01T00:00:00.000000Z"'),
-        (arrow.timestamp("us", "Europe/Berlin"), 0, '"1970-01-01T00:00:00.000000Z"'),
-        (arrow.timestamp("us"), -1, '"1969-12-31T23:59:59.999999"'),
-        (arrow.timestamp("s"), 1, '"1970-01-01T00:00:01.000000"'),
-        (arrow.timestamp("ms"), 1, '"1970-01-01T00:00:00.001000"'),
-        (arrow.timestamp("ns"), 1_000, '"1970-01-01T00:00:00.000001"'),
-        (arrow.timestamp("ns"), 1, '"1970-01-01T00:00:00.000000001"'),
-        (arrow.timestamp("ns"), INT64_MIN, '"1677-09-21T00:12:43.145224192"'),
-        (arrow.timestamp("s"), -62_167_219_200, '"0000-01-01T00:00:00.000000"'),
-        (arrow.timestamp("s"), -62_167_219_201, '"-0001-12-31T23:59:59.000000"'),
-        (arrow.timestamp("s"), 253_402_300_800, '"+10000-01-01T00:00:00.000000"'),
-        (arrow.timestamp("s"), INT64_MAX, '"+292277026596-12-04T15:30:07.000000"'),
-        (pa.date32(), 20_777, '"2026-11-20"'),
-        (pa.date32(), 2_932_897, '"+10000-01-01"'),
-        (pa.date32(), -719_529, '"-0001-12-31"'),
-        (pa.date64(), 20_777 * 86_400_000, '"2026-11-20"'),
-        (pa.time32("s"), 43_200, '"12:00:00.000000"'),
-        (pa.time64("ns"), 1_001, '"00:00:00.000001001"'),
-        (pa.time64("ns"), 1_000, '"00:00:00.000001"'),
-        (arrow.duration("us"), 90_500_000, '"PT90.500000S"'),
-        (arrow.duration("s"), INT64_MIN, '"-PT9223372036854775808.000000S"'),
-        (arrow.duration("ns"), -1, '"-PT0.000000001S"'),
-        (pa.month_day_nano_interval(), (1, -2, 3), '{"months":1,"days":-2,"nanoseconds":3}'),
-        (arrow.list_(pa.int64()), [1, None], "[1,null]"),
-        (arrow.list_(pa.float64()), [float("nan"), 2.0], "[null,2.0]"),
-        (arrow.list_(pa.binary(), 2), [b"a", b"bc"], '["YQ==","YmM="]'),
-        (arrow.struct([("x", pa.int64()), ("X", pa.string())]), {"x": 1}, '{"x":1,"X":null}'),
-        (arrow.struct([]), {}, "{}"),
-        (arrow.map_(pa.string(), pa.int64()), [("k", 1), ("l", None)],
-         '[{"key":"k","value":1},{"key":"l","value":null}]'),
-        (pa.null(), None, "null"),
-    ],
-)  # fmt: skip
-def test_a_value_has_the_documented_form(data_type: Any, value: Any, text: str) -> None:
-    assert encode_rows(column([value], data_type)).decode() == f'[{{"a":{text}}}]'
-    padded = column([value, None, value], data_type).slice(1)
-    assert encode_rows(padded).decode() == f'[{{"a":null}},{{"a":{text}}}]'
+FORMS = [
+    (pa.int64(), INT64_MIN, "-9223372036854775808"),
+    (pa.uint64(), (1 << 64) - 1, "18446744073709551615"),
+    (pa.float64(), 1.0, "1.0"),
+    (pa.float64(), -0.0, "-0.0"),
+    (pa.float64(), 0.1, "0.1"),
+    (pa.float64(), 1e22, "1e+22"),
+    (pa.float64(), 5e-324, "5e-324"),
+    (pa.float64(), float("nan"), "null"),
+    (pa.float64(), float("-inf"), "null"),
+    (pa.float32(), 0.1, "0.1"),
+    (pa.bool_(), True, "true"),
+    (pa.string(), 'a"\\\n\x00\x1fü\u2028', r'"a\"\\\n\u0000\u001fü' + '\u2028"'),
+    (pa.binary(), b"\x00\xff", '"AP8="'),
+    (pa.binary(3), b"abc", '"YWJj"'),
+    (arrow.decimal128(10, 2), Decimal("-1.50"), '"-1.50"'),
+    (arrow.decimal128(18, 9), Decimal(0), '"0.000000000"'),
+    (arrow.decimal128(18, 9), Decimal("1E-9"), '"0.000000001"'),
+    (arrow.decimal128(5, -2), Decimal("12300"), '"12300"'),
+    (arrow.timestamp("us", "UTC"), 0, '"1970-01-01T00:00:00.000000Z"'),
+    (arrow.timestamp("us", "Europe/Berlin"), 0, '"1970-01-01T00:00:00.000000Z"'),
+    (arrow.timestamp("us"), -1, '"1969-12-31T23:59:59.999999"'),
+    (arrow.timestamp("s"), 1, '"1970-01-01T00:00:01.000000"'),
+    (arrow.timestamp("ms"), 1, '"1970-01-01T00:00:00.001000"'),
+    (arrow.timestamp("ns"), 1_000, '"1970-01-01T00:00:00.000001"'),
+    (arrow.timestamp("ns"), 1, '"1970-01-01T00:00:00.000000001"'),
+    (arrow.timestamp("ns"), INT64_MIN, '"1677-09-21T00:12:43.145224192"'),
+    (arrow.timestamp("s"), -62_167_219_200, '"0000-01-01T00:00:00.000000"'),
+    (arrow.timestamp("s"), -62_167_219_201, '"-0001-12-31T23:59:59.000000"'),
+    (arrow.timestamp("s"), 253_402_300_800, '"+10000-01-01T00:00:00.000000"'),
+    (arrow.timestamp("s"), INT64_MAX, '"+292277026596-12-04T15:30:07.000000"'),
+    (pa.date32(), 20_777, '"2026-11-20"'),
+    (pa.date32(), 2_932_897, '"+10000-01-01"'),
+    (pa.date32(), -719_529, '"-0001-12-31"'),
+    (pa.date64(), 20_777 * 86_400_000, '"2026-11-20"'),
+    (pa.time32("s"), 43_200, '"12:00:00.000000"'),
+    (pa.time64("ns"), 1_001, '"00:00:00.000001001"'),
+    (pa.time64("ns"), 1_000, '"00:00:00.000001"'),
+    (arrow.duration("us"), 90_500_000, '"PT90.500000S"'),
+    (arrow.duration("s"), INT64_MIN, '"-PT9223372036854775808.000000S"'),
+    (arrow.duration("ns"), -1, '"-PT0.000000001S"'),
+    (pa.month_day_nano_interval(), (1, -2, 3), '{"months":1,"days":-2,"nanoseconds":3}'),
+    (arrow.list_(pa.int64()), [1, None], "[1,null]"),
+    (arrow.list_(pa.float64()), [float("nan"), 2.0], "[null,2.0]"),
+    (arrow.list_(pa.binary(), 2), [b"a", b"bc"], '["YQ==","YmM="]'),
+    (arrow.struct([("x", pa.int64()), ("X", pa.string())]), {"x": 1}, '{"x":1,"X":null}'),
+    (arrow.struct([]), {}, "{}"),
+    (arrow.map_(pa.string(), pa.int64()), [("k", 1), ("l", None)],
+     '[{"key":"k","value":1},{"key":"l","value":null}]'),
+    (pa.null(), None, "null"),
+]  # fmt: skip
+
+
+def test_a_value_has_the_documented_form(subtests: pytest.Subtests) -> None:
+    for data_type, value, text in FORMS:
+        with subtests.test(f"{data_type!r:.60} {value!r:.60} {text!r:.60}"):
+            assert encode_rows(column([value], data_type)).decode() == f'[{{"a":{text}}}]'
+            padded = column([value, None, value], data_type).slice(1)
+            assert encode_rows(padded).decode() == f'[{{"a":null}},{{"a":{text}}}]'
 
 
 def test_names_keep_their_case_and_characters() -> None:
