@@ -1,10 +1,9 @@
 """Check a log at rest: every page against metadata, and metadata against itself."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wings_core.batches import check_batch
 from wings_core.check.extents import Extents
@@ -16,8 +15,8 @@ from wings_core.model import Location, PartitionState, Stage, TierState, Topic
 from wings_core.names import NamespaceName
 from wings_core.partitions import Partition, partition_of_scalar
 from wings_core.schemas import check_topic_schema
+from wings_core.storage.codecs import CODECS
 from wings_core.storage.interfaces import FolioStore
-from wings_core.storage.segment_file import segment_schema
 
 _FAULTS = (
     *(WingsError, pa.ArrowException, OSError),
@@ -239,10 +238,7 @@ class _Check:
         self._pages += 1
         self._bytes += page.address.length
         try:
-            schema = page.topic.schema
-            if page.format.is_merged:
-                schema = segment_schema(schema)
-            batch = self._store.read(page.address, page.topic.uuid, schema)
+            batch = CODECS[page.format].check(self._store, page.topic, page.address)
             self._rows += batch.num_rows
             message = _problem_of(batch, page)
         except _FAULTS as error:
@@ -267,11 +263,6 @@ def _problem_of(batch: pa.RecordBatch, page: Page) -> str | None:
     if batch.num_rows != page.rows:
         counted = "offsets for" if page.stage is None else "counts"
         return f"it has {batch.num_rows} rows, and {counted} {page.rows}"
-    if page.format.is_merged:
-        times = cast("pa.Array[Any]", batch.column(len(page.topic.schema)))
-        if times.null_count or pc.any(pc.less(times[1:], times[:-1])).as_py():
-            return "its timestamps are not in order"
-        batch = batch.select(range(len(page.topic.schema)))
     check_batch(page.topic.schema, batch)
     if page.topic.partition_key is not None:
         keys = cast("pa.Array[pa.Scalar[pa.DataType]]", batch.column(page.topic.partition_key))

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wings_core.errors import StorageCorrupt
-from wings_core.fetch.pages import PageReader
 from wings_core.fetch.selection import Selection
 from wings_core.limits import Limits
 from wings_core.model import Location, Topic
+from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 
 SMALL_PAGE_BYTES = 512 * 1024
@@ -86,7 +86,7 @@ class ChunkReader:
     """
 
     def __init__(self, store: FolioStore, limits: Limits) -> None:
-        self._pages = PageReader(store)
+        self._store = store
         self._limits = limits
 
     def read(
@@ -137,32 +137,25 @@ class ChunkReader:
         selection: Selection,
     ) -> Iterator[_Piece]:
         """Read pages one after another, and cut those that are above the wire's bounds."""
-        wanted = [each for each in locations if each.start_offset < stop_offset]
-        pages = self._pages.read(
-            topic, wanted, selection.stored_columns, timestamps=selection.system_columns
+        located = [each for each in locations if each.start_offset < stop_offset]
+        wanted = Wanted(
+            selection.stored_columns, start_offset, stop_offset, selection.system_columns
         )
-        for location, (page, timestamps) in zip(wanted, pages, strict=True):
+        pages = read_pages(self._store, topic, located, wanted)
+        for location, (rows, timestamps, size) in zip(located, pages, strict=True):
             begin = max(start_offset, location.start_offset)
-            end = min(stop_offset, location.end_offset + 1)
-            size = location.address.length
-            if location.format.is_merged:
-                size = page.nbytes  # It is stored compressed.
             step = self._wire_rows(location.rows, size)
-            if end - begin == location.rows <= step:
-                yield _Piece(begin, timestamps, page, size)
+            if rows.num_rows == location.rows <= step:
+                yield _Piece(begin, timestamps, rows, size)
                 continue
-            for offset in range(begin, end, step):
-                rows = page.slice(offset - location.start_offset, min(step, end - offset))
-                for part in _cut(rows, self._limits.wire_bytes_max):
+            for first in range(0, rows.num_rows, step):
+                for part in _cut(rows.slice(first, step), self._limits.wire_bytes_max):
+                    times = timestamps
+                    if not isinstance(times, int):
+                        times = times.slice(first, part.num_rows)
                     part_bytes = max(part.nbytes, size * part.num_rows // location.rows)
-                    first = offset - location.start_offset
-                    if not isinstance(timestamps, int):
-                        yield _Piece(
-                            offset, timestamps.slice(first, part.num_rows), part, part_bytes
-                        )
-                    else:
-                        yield _Piece(offset, timestamps, part, part_bytes)
-                    offset += part.num_rows
+                    yield _Piece(begin + first, times, part, part_bytes)
+                    first += part.num_rows
 
     def _wire_rows(self, rows: int, size: int) -> int:
         """Return how many rows of a page make one batch on the wire, if all are of one size."""

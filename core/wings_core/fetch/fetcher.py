@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from wings_core.errors import OffsetOutOfRange, StorageCorrupt, WingsError
 from wings_core.fetch.chunks import Chunk, ChunkReader
-from wings_core.fetch.pages import PageReader
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.fetch.waits import Waits
@@ -25,6 +24,7 @@ from wings_core.limits import Limits
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import Location, Position, Topic
 from wings_core.partitions import Partition
+from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 from wings_core.times import Deadline
 
@@ -98,7 +98,7 @@ class Fetcher:
 
     def __init__(self, store: FolioStore, registry: OffsetRegistry, limits: Limits) -> None:
         self._chunks = ChunkReader(store, limits)
-        self._pages = PageReader(store)
+        self._store = store
         self._registry = registry
         self.waits = Waits(limits.calls_waiting_max)
 
@@ -252,13 +252,14 @@ class Fetcher:
                 found = self._registry.locate(topic.uuid, partition, offset, 1).locations
                 if not found or not found[0].earliest_timestamp < timestamp <= found[0].timestamp:
                     return offset
-                (page,) = self._pages.read(topic, found[:1], (), timestamps=True)
+                wanted = Wanted((), timestamps=True)
+                (page,) = read_pages(self._store, topic, found[:1], wanted)
             except (StorageCorrupt, OffsetOutOfRange):
                 moves += 1  # By retention, or to another place.
                 if moves > MOVES_MAX:
                     raise
                 continue
-            times = cast("pa.Array[Any]", page[1])
+            times = cast("pa.Array[Any]", page.timestamps)
             late = pc.greater_equal(times, pa.scalar(timestamp, times.type))
             return found[0].start_offset + int(pc.index(late, pa.scalar(True)).as_py())
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from wings_core.contracts.tickets import resolve_columns
 from wings_core.fetch.filter import RowFilter
-from wings_core.fetch.pages import timestamp_column
+from wings_core.fetch.timestamps import timestamp_column
 from wings_core.model import Topic
 from wings_core.storage.segment_file import TIMESTAMP_FIELD as TIMESTAMP_FIELD
 

@@ -10,8 +10,8 @@ from wings_core.ingest.route import check_single_partition, route
 from wings_core.limits import Limits
 from wings_core.model import ExpectedOffset, Sequence, StageEntry, Topic
 from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.storage.codecs import PUSHES
 from wings_core.storage.interfaces import EncodedPage
-from wings_core.storage.page import PageEncoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Preparer:
     def __init__(self, topic: Topic, limits: Limits) -> None:
         self._topic = topic
         self._check = BatchCheck(topic.schema)
-        self._encoder = PageEncoder(topic.uuid, topic.schema)
+        self._encoder = PUSHES.encoder(topic.uuid, topic.schema)
         self._partitions_max = limits.batch_partitions_max
         configured = topic.config.batch_bytes_max
         self._bytes_max = min(limits.batch_bytes_max, configured or limits.batch_bytes_max)

@@ -20,17 +20,17 @@ from typing import Any
 import pyarrow as pa
 
 from wings_core.errors import StorageCorrupt
-from wings_core.fetch.pages import PageReader, timestamp_column
+from wings_core.fetch.timestamps import timestamp_column
 from wings_core.maintain.leases import HeldLease
 from wings_core.maintain.plan import SEGMENT_BYTES_MAX, Group, find_due, parts_of_rows
 from wings_core.maintain.report import MaintenanceReport
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.metadata.maintenance import Maintenance
-from wings_core.model import Location, PageAddress, PageFormat, PartitionState, Topic
+from wings_core.model import Location, PageAddress, PartitionState, Topic
 from wings_core.partitions import Partition
+from wings_core.storage.codecs import MERGED_FORMAT, MERGES, MergedFile, Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.lru import Lru
-from wings_core.storage.segment_file import SegmentWriter
 from wings_core.storage.segment_objects import SegmentObjects
 from wings_core.times import now_us
 
@@ -84,7 +84,7 @@ class Tiering:
     ) -> None:
         self._registry = registry
         self._maintenance = maintenance
-        self._pages = PageReader(store)
+        self._store = store
         self._remote = remote
         self._after_ms_default = after_ms_default
         self._clock = clock
@@ -209,7 +209,7 @@ class Tiering:
         """Write one segment and put it into the place of pages; tell whether to go on."""
         until = time.monotonic() + COMMIT_SECONDS_MAX
         name = self._remote.name(topic.uuid, pages[0].start_offset)
-        writer = SegmentWriter(topic.uuid, topic.schema, _about(topic, partition, pages))
+        writer = MERGES.begin_file(topic.uuid, topic.schema, _about(topic, partition, pages))
         written: list[_Replacement] = []
         for old, rows in self._groups(topic, pages, writer.schema):
             new = list(self._write(rows, old[0].start_offset, name, writer))
@@ -235,9 +235,8 @@ class Tiering:
         """Read pages, and yield those that become one, with their rows as one batch."""
         group = Group()
         parts: list[tuple[pa.RecordBatch, int | pa.Array[Any]]] = []
-        read = self._pages.read(topic, pages, timestamps=True)
-        for page, (rows, times) in zip(pages, read, strict=True):
-            size = rows.nbytes if page.format.is_merged else page.address.length
+        read = read_pages(self._store, topic, pages, Wanted(timestamps=True))
+        for page, (rows, times, size) in zip(pages, read, strict=True):
             if not group.takes(page, size):
                 yield group.pages, _joined(parts, schema)
                 group, parts = Group(), []
@@ -246,7 +245,7 @@ class Tiering:
         yield group.pages, _joined(parts, schema)
 
     def _write(
-        self, rows: pa.RecordBatch, start_offset: int, name: str, writer: SegmentWriter
+        self, rows: pa.RecordBatch, start_offset: int, name: str, writer: MergedFile
     ) -> Iterator[Location]:
         """Write rows to a segment, and yield where they are then."""
         for first, count in parts_of_rows(rows.num_rows, rows.nbytes):
@@ -260,7 +259,7 @@ class Tiering:
                 times[-1].as_py(),
                 PageAddress(name, position, length),
                 times[0].as_py(),
-                PageFormat.SEGMENT,
+                MERGED_FORMAT,
             )
 
     def _locations(

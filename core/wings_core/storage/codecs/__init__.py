@@ -1,0 +1,27 @@
+"""Codecs: one for each format of pages, in a table."""
+
+from wings_core.storage.codecs.interfaces import (
+    MergeCodec,
+    MergedFile,
+    PageCodec,
+    PageRows,
+    PushCodec,
+    PushEncoder,
+    Wanted,
+)
+from wings_core.storage.codecs.table import CODECS, MERGED_FORMAT, MERGES, PUSHES, read_pages
+
+__all__ = [
+    "CODECS",
+    "MERGED_FORMAT",
+    "MERGES",
+    "PUSHES",
+    "MergeCodec",
+    "MergedFile",
+    "PageCodec",
+    "PageRows",
+    "PushCodec",
+    "PushEncoder",
+    "Wanted",
+    "read_pages",
+]

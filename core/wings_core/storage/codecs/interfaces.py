@@ -1,0 +1,153 @@
+"""What a format of pages must do: read some columns of some rows, check a page, encode rows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from wings_core.errors import StorageCorrupt
+from wings_core.model import Location, PageAddress, Topic
+from wings_core.storage.interfaces import EncodedPage, FolioStore
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The columns and rows of pages that a reader asks for."""
+
+    columns: Sequence[int] | None = None
+    """Indices into the topic's schema, in the order wanted; None for all."""
+    start_offset: int = 0
+    """Rows before this offset are left out."""
+    stop_offset: int | None = None
+    """Rows from this offset on are left out; None: none are."""
+    timestamps: bool = False
+    """Whether each row's timestamp is needed: where not, the page's serves for all."""
+
+    def part_of(self, location: Location) -> tuple[int, int]:
+        """Return the index in a page of the first row wanted, and their number."""
+        start = max(self.start_offset, location.start_offset)
+        stop = location.end_offset + 1
+        if self.stop_offset is not None:
+            stop = min(self.stop_offset, stop)
+        return start - location.start_offset, max(0, stop - start)
+
+
+class PageRows(NamedTuple):  # Not a frozen dataclass, which would take three times as long to make.
+    """The wanted rows of one page."""
+
+    rows: pa.RecordBatch
+    """Of the wanted columns of the topic."""
+    timestamps: "int | pa.Array[Any]"
+    """One for all rows, or one for each; in microseconds since the epoch."""
+    page_bytes: int
+    """About so many bytes that all rows of the page take in memory, in the columns that were read
+    at least."""
+
+
+class PageCodec(Protocol):
+    """One format of pages; without state that a page depends on, for all threads."""
+
+    def read(
+        self, store: FolioStore, topic: Topic, locations: Sequence[Location], wanted: Wanted
+    ) -> Iterator[PageRows]:
+        """Yield the wanted rows of each page, in the order given.
+
+        Args:
+            store: Where the pages lie.
+            topic: Whose pages they are.
+            locations: All of this format.
+            wanted: Of each page, at least one row.
+
+        Raises:
+            StorageCorrupt: A page is damaged, missing, or has another number of rows than metadata
+                says; raised where its rows would come.
+            Unavailable: Storage cannot be reached.
+        """
+        ...
+
+    def check(self, store: FolioStore, topic: Topic, address: PageAddress) -> pa.RecordBatch:
+        """Return all rows of a page, in the topic's columns, once all of its bytes were verified.
+
+        Raises:
+            StorageCorrupt: Bytes are damaged, or the page breaks a rule of its format.
+            Unavailable: Storage cannot be reached.
+        """
+        ...
+
+
+class PushEncoder(Protocol):
+    """Encodes pushed rows of one topic as pages, for one thread."""
+
+    def encode(self, batch: pa.RecordBatch) -> EncodedPage:
+        """Return rows of one partition as a page.
+
+        The page of a large batch refers to its buffers, which must not change.
+        """
+        ...
+
+
+class PushCodec(PageCodec, Protocol):
+    """A format in which pushed rows are stored."""
+
+    def encoder(self, topic_uuid: str, schema: pa.Schema) -> PushEncoder:
+        """Return what encodes rows of a topic.
+
+        Raises:
+            InvalidSchema: A column's type cannot be stored.
+        """
+        ...
+
+
+class MergedFile(Protocol):
+    """A file of merged pages, written in memory, for one thread."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the batches written: the topic's columns, and each row's timestamp as the last."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """The number of bytes so far."""
+        ...
+
+    def write(self, batch: pa.RecordBatch) -> tuple[int, int]:
+        """Append rows of `schema` as a page; return its position and length in the file."""
+        ...
+
+    def finish(self) -> list[bytes | memoryview]:
+        """Return the whole file, in parts that follow one another."""
+        ...
+
+
+class MergeCodec(PageCodec, Protocol):
+    """A format in which maintenance stores merged pages: each row has its own timestamp."""
+
+    def begin_file(
+        self, topic_uuid: str, schema: pa.Schema, about: Mapping[str, str]
+    ) -> MergedFile:
+        """Begin a file for pages of one partition.
+
+        Args:
+            topic_uuid: The topic, as the text of a UUID.
+            schema: The topic's columns and types.
+            about: Stored with the schema, for other readers of the file.
+        """
+        ...
+
+
+def check_rows(topic: Topic, location: Location, page: pa.RecordBatch) -> None:
+    """Make sure that a page has as many rows as metadata says.
+
+    Raises:
+        StorageCorrupt: It does not.
+    """
+    if page.num_rows != location.rows:
+        address = location.address
+        raise StorageCorrupt(
+            f"a page of {topic.name} has {page.num_rows} rows where metadata says "
+            f"{location.rows} (file {address.folio}, position {address.position})",
+            folio=address.folio,
+            position=address.position,
+        )

@@ -1,0 +1,35 @@
+"""Plain pages: rows as they were pushed, uncompressed, all with their page's timestamp."""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from wings_core.model import Location, PageAddress, Topic
+from wings_core.storage.codecs.interfaces import PageRows, Wanted, check_rows
+from wings_core.storage.interfaces import FolioStore
+from wings_core.storage.page import PageEncoder
+
+
+class PlainCodec:
+    """The `PushCodec` of `PageFormat.PLAIN`; storage/page.py says how a page is framed."""
+
+    def read(
+        self, store: FolioStore, topic: Topic, locations: Sequence[Location], wanted: Wanted
+    ) -> Iterator[PageRows]:
+        """See `PageCodec.read`; no bytes are copied."""
+        addresses = [location.address for location in locations]
+        pages = store.read_all(addresses, topic.uuid, topic.schema, wanted.columns)
+        for location, rows in zip(locations, pages, strict=True):
+            check_rows(topic, location, rows)
+            first, count = wanted.part_of(location)
+            if count < location.rows:
+                rows = rows.slice(first, count)
+            yield PageRows(rows, location.timestamp, location.address.length)
+
+    def check(self, store: FolioStore, topic: Topic, address: PageAddress) -> pa.RecordBatch:
+        """See `PageCodec.check`."""
+        return store.read(address, topic.uuid, topic.schema)
+
+    def encoder(self, topic_uuid: str, schema: pa.Schema) -> PageEncoder:
+        """See `PushCodec.encoder`."""
+        return PageEncoder(topic_uuid, schema)

@@ -1,0 +1,48 @@
+"""The codec of each format; a new format is a module beside this one and a line here."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from wings_core.model import Location, PageFormat, Topic
+from wings_core.storage.codecs.interfaces import (
+    MergeCodec,
+    PageCodec,
+    PageRows,
+    PushCodec,
+    Wanted,
+)
+from wings_core.storage.codecs.plain import PlainCodec
+from wings_core.storage.codecs.segment import SegmentCodec
+from wings_core.storage.interfaces import FolioStore
+
+PUSHES: PushCodec = PlainCodec()
+"""In which pushed rows are stored: pages of `PageFormat.PLAIN`."""
+
+MERGES: MergeCodec = SegmentCodec()
+"""In which maintenance stores what it merges: pages of `MERGED_FORMAT`."""
+
+MERGED_FORMAT = PageFormat.SEGMENT
+
+CODECS: Mapping[PageFormat, PageCodec] = {
+    PageFormat.PLAIN: PUSHES,
+    PageFormat.SEGMENT: MERGES,
+}
+
+
+def read_pages(
+    store: FolioStore, topic: Topic, locations: Sequence[Location], wanted: Wanted
+) -> Iterator[PageRows]:
+    """Yield the wanted rows of pages of any formats, in the order given; see `PageCodec.read`.
+
+    Args:
+        store: Where the pages lie.
+        topic: Whose pages they are.
+        locations: Where they are; neighbours of one format are read together.
+        wanted: Of each page, at least one row.
+
+    Raises:
+        StorageCorrupt: A page is damaged or missing; raised where its rows would come.
+        Unavailable: Storage cannot be reached.
+    """
+    for format_, pages in groupby(locations, lambda location: location.format):
+        yield from CODECS[format_].read(store, topic, list(pages), wanted)
