@@ -16,7 +16,7 @@ LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.1
 	--no-emit-index-url --no-header --no-annotate
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster test soak check bench protocol lock clean
+.PHONY: help demo cluster test fast soak check bench protocol lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -29,7 +29,10 @@ cluster: $(VENV)/.dev ## S3, PostgreSQL, a metadata service and three nodes, unt
 	$(BIN)/python examples/cluster
 
 test: $(VENV)/.dev ## all tests but the soak tests
-	$(BIN)/python -m pytest -m "not soak" --numprocesses $(PROCESSES) --dist loadscope --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not soak" --numprocesses $(PROCESSES) --no-loadscope-reorder
+
+fast: $(VENV)/.dev ## the unit tests but those of PostgreSQL: at each change, in under 90 seconds
+	$(BIN)/python -m pytest tests/unit -m "not soak and not spark and not postgres" --numprocesses $(PROCESSES) --no-loadscope-reorder
 
 soak: $(VENV)/.dev ## the tests that run for minutes, and those of properties over many examples
 	$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile thorough

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from property_examples import QUICK, THOROUGH
-from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
-from xdist.scheduler import LoadScopeScheduling  # pyright: ignore[reportMissingTypeStubs]
 
 settings.register_profile("quick", QUICK)
 settings.register_profile("thorough", THOROUGH)  # By --hypothesis-profile.
@@ -23,14 +21,12 @@ pytest_plugins = (
     "fix_postgres",  # Before the one that imports it.
     "fix_metadata",
     "fix_objects",
+    "fix_run",
     "fix_server",
     "fix_share",
     "fix_spark",
     "fix_storage",
 )
-
-FIRST = ("spark", "integration", "unit")
-"""The folders in the order in which they begin: what takes longest must not come last."""
 
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30
@@ -61,30 +57,3 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(directory, ignore_errors=True)
         os.environ.pop("TMPDIR", None)
         tempfile.tempdir = None
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several processes share the tests, begin with what takes longest."""
-    if hasattr(config, "workerinput"):
-        order = {folder: number for number, folder in enumerate(FIRST)}
-        items.sort(key=lambda item: order.get(_folder(item.nodeid), len(order)))
-
-
-class ByModule(LoadScopeScheduling):
-    """Gives each process whole modules, which share a server, and one of them all of Spark.
-
-    A session of Spark has threads for all cores, so two of them would only be in each other's way.
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        return "spark" if _folder(nodeid) == "spark" else nodeid.partition("::")[0]
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Have the tests of several processes scheduled by module, whatever `--dist` says."""
-    return ByModule(config, log)
-
-
-def _folder(nodeid: str) -> str:
-    """Return the folder below this one that a test is in."""
-    return nodeid.removeprefix("tests/").partition("/")[0]

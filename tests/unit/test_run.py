@@ -1,0 +1,87 @@
+"""That a run of the tests ends as it should, whatever happens to its processes."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import fix_run
+import pytest
+
+SECONDS_MAX = 150
+"""Far beyond what a run takes, far below what an endless one would."""
+
+
+def run_tests(directory: Path, program: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a module of tests with the plugin under test, two processes sharing them."""
+    (directory / "test_planted.py").write_text(program)
+    (directory / "test_other.py").write_text("def test_that_passes(): pass\n")
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-p", fix_run.__name__]
+    return subprocess.run(
+        [*command, *options, str(directory)],
+        cwd=directory,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # They take seconds to import.
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("death", ["os.abort()", "os._exit(0)"])
+def test_a_worker_that_dies_in_a_test_fails_the_run_at_once_and_names_the_test(
+    tmp_path: Path, death: str
+) -> None:
+    program = f"import os\ndef test_that_kills(): {death}\n" + "".join(
+        f"def test_after_{number}(): pass\n" for number in range(10)
+    )
+    ended = run_tests(tmp_path, program, "--numprocesses=2")
+    assert ended.returncode == pytest.ExitCode.TESTS_FAILED, ended.stdout + ended.stderr
+    assert "crashed while running 'test_planted.py::test_that_kills'" in ended.stdout
+    assert "FAILED test_planted.py::test_that_kills" in ended.stdout
+    assert "replacing crashed worker" not in ended.stdout
+
+
+def test_a_worker_that_dies_after_its_last_test_fails_the_run(tmp_path: Path) -> None:
+    program = """
+import os, pytest
+
+@pytest.fixture(scope="session", autouse=True)
+def killed_at_the_end():
+    yield
+    os.abort()
+
+def test_that_passes(): pass
+"""
+    ended = run_tests(tmp_path, program, "--numprocesses=2")
+    assert ended.returncode != 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--numprocesses=2",)])
+def test_ctrl_c_interrupts_tests_that_were_started_with_it_ignored(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    program = """
+import signal, subprocess, sys
+
+import pytest
+
+ASK = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+
+def test_the_handlers():
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    child = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True)
+    assert child.stdout == "True\\n"
+"""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Which a new process inherits.
+    try:
+        ended = run_tests(tmp_path, program, *options)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
