@@ -1,4 +1,4 @@
-"""Bounds: where a read begins or ends in each partition, as a user says it.
+"""Bounds: where a read begins or ends in each partition, as the user gives it.
 
     earliest                                          every partition from its start
     {"flights": {"JFK": 120, "LAX": "latest"}}        by topic and partition; others by default
@@ -40,11 +40,11 @@ class Bound:
     """One end of a read."""
 
     default: Position | None = None
-    """Of partitions that are not named; None: the end of the log that lies on this side."""
+    """Of partitions that are not named; None: the end of the log on this side."""
     named: Mapping[TopicName, Mapping[str | None, Position]] = field(
         default_factory=dict[TopicName, Mapping[str | None, Position]]
     )
-    """By the text that the user wrote for the partition; None where there is none."""
+    """By the text that the user wrote for the partition; None: a topic without a key."""
 
     @classmethod
     def at_timestamp(cls, timestamp: int) -> Self:
@@ -55,8 +55,8 @@ class Bound:
         """Return the positions of the partitions of a topic that are named.
 
         Raises:
-            InvalidArgument: A partition value that is not of the topic's key, or none where the
-                topic has a key.
+            InvalidArgument: A partition value is not of the topic's key type, or is missing where
+                the topic has a key.
         """
         found: dict[Partition, Position] = {}
         for text, position in self.named.get(name, {}).items():

@@ -1,8 +1,8 @@
-"""The fast path: a batch read that hands Spark its batches by `mapInArrow`.
+"""The fast path: a batch read that gives Spark its batches through `mapInArrow`.
 
-A data source's rows pass Spark's own conversion and its metrics one by one; this way spares some of
-that (measured: 14 million rows a second of four columns against 10), and fetches only what is asked
-for.
+A data source's rows pass through Spark's conversion and metrics one by one; this avoids some of
+that (measured: 14 million rows a second of four columns against 10), and fetches only the columns
+asked for.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +35,7 @@ def read(
 
     Raises:
         TopicNotFound: There is no such topic.
-        InvalidArgument: An option, a column or the filter makes no sense.
+        InvalidArgument: An option, a column or the filter is invalid.
     """
     import json
 

@@ -1,7 +1,8 @@
 """Pushed filters: Spark's predicates as the SQL of a ticket's `filter`.
 
-What is pushed, Spark does not evaluate again, so only what means exactly the same on the server is
-taken: of columns whose values Spark sees as they are stored, with literals of the column's type.
+Spark does not evaluate pushed filters again, so only those with exactly the same meaning on the
+server are pushed: over columns whose values Spark sees as they are stored, with literals of the
+column's type.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from pyspark.sql import datasource as spark
 from pyspark.sql.types import StructType
 
 from wings_core.arrow_types import fields_of
-from wings_spark.conform import arrow_schema
+from wings_spark.to_spark_schema import arrow_schema
 
 SQL_LENGTH_MAX = 12 * 1024
 """Characters of all pushed filters together; the server takes 16 Ki, the user's own among them."""
@@ -46,15 +47,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def pushable(
     filters: Iterable[spark.Filter], schema: StructType, stored: pa.Schema
 ) -> tuple[str | None, list[spark.Filter]]:
-    """Translate as many filters as can be.
+    """Translate as many filters as possible.
 
     Args:
-        filters: All of which must hold.
+        filters: Joined by AND.
         schema: Of the rows as Spark sees them.
         stored: The topic's.
 
     Returns:
-        One SQL predicate, None where nothing could be translated, and the filters left to Spark.
+        One SQL predicate, None if no filter could be translated, and the filters left to Spark.
     """
     columns = _columns(schema, stored)
     taken: list[str] = []
@@ -71,7 +72,7 @@ def pushable(
 
 
 def translate(found: spark.Filter, columns: Mapping[str, pa.DataType]) -> str | None:
-    """Return a filter as SQL of the server's, None where it would not mean exactly the same.
+    """Return a filter as the server's SQL, None if that would differ in meaning.
 
     Args:
         found: A filter of Spark's.
@@ -103,7 +104,7 @@ def translate(found: spark.Filter, columns: Mapping[str, pa.DataType]) -> str | 
 
 
 def literal(value: object, data_type: pa.DataType) -> str | None:
-    """Return a value as SQL of a column's type, None where it is not exactly one of that type."""
+    """Return a value as a SQL literal of a column's type, None if the type does not hold it."""
     if isinstance(value, bool):
         return str(value).lower() if pa.types.is_boolean(data_type) else None
     if isinstance(value, int) and pa.types.is_integer(data_type):
@@ -137,7 +138,7 @@ def _in(name: str, values: Iterable[object], data_type: pa.DataType) -> str | No
 
 
 def _columns(schema: StructType, stored: pa.Schema) -> dict[str, pa.DataType]:
-    """Return the columns that Spark sees as the server does, by the names Spark has for them."""
+    """Return the types of the columns that Spark sees as the server does, by name."""
     wanted = {field.name: field.type for field in fields_of(arrow_schema(schema))}
     own = {field.name: field.type for field in fields_of(arrow_schema(_own_schema(stored)))}
     folded = [name.encode().lower() for name in stored.names]
@@ -148,7 +149,7 @@ def _columns(schema: StructType, stored: pa.Schema) -> dict[str, pa.DataType]:
         and _is_filterable(field.type)
         # The server's names do not differ by case alone.
         and folded.count(field.name.encode().lower()) == 1
-        # A cast that the user asked for is Spark's to compare with.
+        # With a cast that the user asked for, Spark compares.
         and wanted[field.name].equals(own.get(field.name))
     }
 

@@ -1,7 +1,7 @@
 """Options: what a user writes with `.option(…)`, as a frozen model, or an error naming the option.
 
-Spark hands options on as strings, and their names without regard to case. An option that is not
-known is an error: a misspelt `startingOffsets` would otherwise read everything.
+Spark passes options as strings, and their names without regard to case. An unknown option is an
+error: a misspelt `startingOffsets` would otherwise read everything.
 """
 
 import json
@@ -38,7 +38,7 @@ _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?", re.ASCII)
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 PARTITIONS_MAX = 10_000
-"""Tasks that a query may be cut into: Spark's driver keeps track of each."""
+"""Most tasks of a query: Spark's driver tracks each."""
 
 _BATCH_ONLY = ("ending_offsets", "ending_timestamp")
 _STREAM_ONLY = ("max_offsets_per_trigger", "min_offsets_per_trigger", "max_trigger_delay")
@@ -117,7 +117,7 @@ class Options(BaseModel):
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:
-        """Read options as Spark hands them on.
+        """Validate options as Spark passes them.
 
         Raises:
             InvalidArgument: One is missing, unknown, or has a bad value; the message names it.
@@ -139,10 +139,10 @@ class Options(BaseModel):
             ) from None
 
     def refuse(self, names: tuple[str, ...], kind: str) -> Self:
-        """Return the options, if none of these is given.
+        """Return the options unchanged, if none of `names` is set.
 
         Raises:
-            InvalidArgument: One is, and it is for something else.
+            InvalidArgument: One is set, which is for `kind` alone.
         """
         for name in names:
             if getattr(self, name) is not None:
@@ -151,7 +151,7 @@ class Options(BaseModel):
 
 
 class ReadOptions(Options):
-    """What is read, of batches and of streams."""
+    """Options of reads, both batches and streams."""
 
     topic: Annotated[str, Field(min_length=1)] | None = None
     topics_pattern: Annotated[str, AfterValidator(_pattern)] | None = None
@@ -202,16 +202,16 @@ class ReadOptions(Options):
         return self.refuse(_BATCH_ONLY, "batch reads")
 
     def start(self, default: Bound) -> Bound:
-        """Return where to begin."""
+        """Return where the read begins: the option's bound, else `default`."""
         return _one(self.starting_offsets, self.starting_timestamp, default)
 
     def end(self, default: Bound) -> Bound:
-        """Return where to end."""
+        """Return where the read ends: the option's bound, else `default`."""
         return _one(self.ending_offsets, self.ending_timestamp, default)
 
 
 def split_pattern(text: str) -> tuple[NamespaceName, re.Pattern[str]]:
-    """Return the namespace and the pattern of ids that `topicsPattern` stands for.
+    """Return the namespace and the pattern of topic ids that `topicsPattern` stands for.
 
     Args:
         text: A regular expression for the ids of topics in the default namespace, or

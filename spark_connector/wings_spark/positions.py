@@ -1,4 +1,4 @@
-"""Positions: the bounds of a read as offsets, by what the log holds now."""
+"""Positions: the bounds of a read, resolved to offsets of the log as it is now."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -24,17 +24,19 @@ States = Mapping[Partition, PartitionState]
 
 
 def states_of(client: Client, topic: Topic) -> dict[Partition, PartitionState]:
-    """Return where all partitions of a topic stand, by value."""
+    """Return the states of all partitions of a topic, by value."""
     return {partition_of_value(state.partition): state for state in client.partitions(topic)}
 
 
 def states_of_all(
     client: Client, subscription: Subscription, options: ReadOptions
 ) -> Iterator[tuple[Topic, States]]:
-    """Yield the topics of a query, and where their partitions stand.
+    """Yield the topics of a query, each with the states of its partitions.
+
+    A deleted topic of a `topicsPattern` is left out.
 
     Raises:
-        TopicNotFound: The query's one topic was deleted. One of several is left out then.
+        TopicNotFound: The query's only topic was deleted.
     """
     for topic in subscription.topics:
         try:
@@ -47,7 +49,7 @@ def states_of_all(
 
 
 def batch_ranges(client: Client, topic: Topic, states: States, options: ReadOptions) -> list[Range]:
-    """Return what a batch read reads of a topic, one range for each partition.
+    """Return the ranges that a batch read reads of a topic, one for each partition.
 
     Raises:
         InvalidArgument: A position is past the log's end, or of no partition.
@@ -66,15 +68,15 @@ def batch_ranges(client: Client, topic: Topic, states: States, options: ReadOpti
 
 
 def what_is_kept(wanted: Range, log_start_offset: int, options: ReadOptions) -> Range:
-    """Return a range less what is no longer kept of it; empty where it ends before it begins.
+    """Return the part of a range that the log still holds, perhaps empty.
 
     Args:
-        wanted: All of it.
-        log_start_offset: The first offset that is kept.
+        wanted: The range as asked for.
+        log_start_offset: The first offset that the log holds.
         options: `failOnDataLoss`.
 
     Raises:
-        OffsetOutOfRange: Some is no longer kept, and `failOnDataLoss` holds.
+        OffsetOutOfRange: A part was deleted, and `failOnDataLoss` holds.
     """
     start_offset = wanted.start_offset
     if start_offset < min(log_start_offset, wanted.end_offset):
@@ -87,7 +89,7 @@ def what_is_kept(wanted: Range, log_start_offset: int, options: ReadOptions) -> 
 def data_loss(
     topic: str, partition: Partition, start_offset: int, log_start_offset: int
 ) -> OffsetOutOfRange:
-    """Return the error of messages that are gone before they were read."""
+    """Return the error for messages that were deleted before they were read."""
     return OffsetOutOfRange(
         shortened(
             f"{partition_shown(partition)} of {topic} starts at offset {log_start_offset}: "
@@ -99,7 +101,7 @@ def data_loss(
 
 
 def topic_replaced(topic: str) -> OffsetOutOfRange:
-    """Return the error of a topic that is gone, or is another one of its name."""
+    """Return the error for a topic that was deleted, or replaced by another of its name."""
     return OffsetOutOfRange(
         shortened(
             f"topic {topic} was deleted since the query read it, and what it held is gone. To go "
@@ -115,17 +117,17 @@ def resolve(
     bound: Bound,
     default: Literal["earliest", "latest"],
 ) -> dict[Partition, int]:
-    """Return the offsets that a bound stands for, of all partitions that are there.
+    """Return the offset that a bound stands for in each existing partition.
 
     Args:
-        client: To ask what times stand for.
+        client: Resolves times.
         topic: The topic.
-        states: Where its partitions stand.
+        states: Of its partitions.
         bound: As the user gave it.
-        default: Of partitions that a bound of named ones does not name.
+        default: For partitions that the bound does not name.
 
     Raises:
-        InvalidArgument: An offset is past the log's end, or of a partition that is not there.
+        InvalidArgument: An offset is past the log's end, or of a partition that does not exist.
     """
     option = "startingOffsets" if default == "earliest" else "endingOffsets"
     named = bound.of_topic(TopicName.parse(topic.name), topic_key_type(topic))
@@ -167,7 +169,7 @@ def _check_there(
 
 
 class _Times:
-    """What times stand for in a topic; one call for each time, of all partitions."""
+    """Resolves times to offsets; one call for each time, for all partitions."""
 
     def __init__(self, client: Client, topic: Topic) -> None:
         self._client = client

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import InputPartition
 from wings_core.partitions import Partition
 
 RANGE_ROWS_MIN = 65_536
-"""Unless the user asks for more partitions, none is cut smaller than a full batch."""
+"""Least rows of a task, a full batch, unless the user asks for more partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +31,21 @@ class Range:
 
 
 class RangePartition(InputPartition):
-    """What one task of a data source reads."""
+    """The input of one task of a data source."""
 
     value: Range
 
 
 def split(ranges: Iterable[Range], partitions_min: int | None) -> list[Range]:
-    """Cut ranges until there are as many as a query should have tasks; leave out empty ones.
+    """Split ranges into tasks; empty ranges are left out.
 
     Args:
-        ranges: What is read.
-        partitions_min: How many there shall be at least, so far as there are rows; None: as many as
-            this machine has cores, if they are worth a task.
+        ranges: Of a query.
+        partitions_min: Least number of parts, as far as there are rows; None: one for each core of
+            this machine, but none of fewer than `RANGE_ROWS_MIN` rows.
 
     Returns:
-        By topic, partition and offset, as the ranges came.
+        The parts, in the order of the ranges and by offset.
     """
     filled = [each for each in ranges if each.rows]
     rows = sum(each.rows for each in filled)
@@ -58,13 +58,13 @@ def split(ranges: Iterable[Range], partitions_min: int | None) -> list[Range]:
 
 
 def share(budget: int, sizes: Sequence[int]) -> list[int]:
-    """Share out a number of rows, to each in proportion to what it has and no more than that.
+    """Divide a number of rows in proportion to `sizes`, none getting more than its size.
 
-    Each gets one at least, where there are as many: next to a large one that never gets smaller, a
-    small one would wait for ever.
+    Each non-empty one gets at least one row if the budget allows, so that a small partition does
+    not starve beside a large one.
 
     Returns:
-        What each gets; together exactly the budget, or all there is where that is less.
+        The share of each; their sum is the budget, or the sum of sizes if that is less.
     """
     first = [min(size, 1) for size in sizes]
     if budget < sum(first):
@@ -74,7 +74,7 @@ def share(budget: int, sizes: Sequence[int]) -> list[int]:
     if budget >= total:
         return list(sizes)
     shares = [one + size * budget // total for one, size in zip(first, rest, strict=True)]
-    # What rounding left over goes to those that it cut most.
+    # The remainder of rounding goes to those that it cut most.
     by_loss = sorted(range(len(rest)), key=lambda index: -(rest[index] * budget % total))
     for index in by_loss[: budget + sum(first) - sum(shares)]:
         shares[index] += 1

@@ -1,4 +1,4 @@
-"""One task's read: a range of the log as batches of exactly the schema that Spark takes."""
+"""One task's read: a range of the log as batches of Spark's schema."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,23 +11,23 @@ from wings_client import Client
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.partitions import partition_value
-from wings_spark.conform import Conformer, arrow_schema
 from wings_spark.options import ReadOptions
 from wings_spark.positions import data_loss, topic_replaced
 from wings_spark.ranges import Range
 from wings_spark.subscription import TOPIC_COLUMN, Subscription
+from wings_spark.to_spark_schema import SchemaConverter, arrow_schema
 from wings_spark.worker import prepare_worker
 
 
 def both(filter: str | None, pushed: str | None) -> str | None:  # noqa: A002 - the contract's word.
-    """Return one predicate for two, either of which may be None."""
-    # One alone stays as it was checked: in brackets it might be longer than the server takes.
+    """Return the conjunction of two predicates, either of which may be None."""
+    # One alone is not put into brackets, which might make it longer than the server's limit.
     return f"({filter}) AND ({pushed})" if filter and pushed else filter or pushed
 
 
 @dataclass(frozen=True, slots=True)
 class RangeReader:
-    """How to read any range of one query; goes to the tasks pickled."""
+    """Reads any range of one query; goes to the tasks pickled."""
 
     endpoint: str
     schema: StructType
@@ -38,7 +38,7 @@ class RangeReader:
     filter: str | None
     fail_on_data_loss: bool
     nodes: tuple[str, ...] = ()
-    """Those of a cluster, when the query was planned: tasks spread over them."""
+    """Endpoints of a cluster's nodes at planning, over which tasks are spread."""
 
     @classmethod
     def of(
@@ -53,17 +53,17 @@ class RangeReader:
 
         Args:
             options: The user's.
-            schema: What Spark takes.
-            subscription: What is read.
-            pushed: A predicate beside the user's.
-            nodes: Of the cluster, if it is one.
+            schema: Of the rows that Spark takes.
+            subscription: The topics and columns that are read.
+            pushed: A predicate besides the user's.
+            nodes: Of the cluster; empty for a single server.
 
         Raises:
-            SchemaMismatch: The schema asks for a column that is not there, or for a type that the
-                topic's cannot become.
+            SchemaMismatch: The schema has a column that the topic lacks, or a type that the topic's
+                cannot become.
         """
         available = subscription.all_columns(options)
-        Conformer(available, arrow_schema(schema))  # Tells at planning what does not fit.
+        SchemaConverter(available, arrow_schema(schema))  # Raises at planning.
         columns = [name for name in schema.names if not name.startswith("__")]
         return cls(
             endpoint=options.endpoint,
@@ -80,22 +80,21 @@ class RangeReader:
         """Yield the rows of a range, in order of offset.
 
         Raises:
-            OffsetOutOfRange: They are no longer kept, or their topic is gone, and `failOnDataLoss`
-                holds.
+            OffsetOutOfRange: They, or their topic, were deleted, and `failOnDataLoss` holds.
             SchemaMismatch: A value does not fit the type that the user asked for.
         """
         prepare_worker()
         target = arrow_schema(self.schema)
-        conformer: Conformer | None = None
+        converter: SchemaConverter | None = None
         with wings_client.connect([*self.nodes, self.endpoint]) as client:
             if not self._is_there(client, part):
                 return
             for batch in self._batches(client, part):
-                if conformer is None:
+                if converter is None:
                     constants = {TOPIC_COLUMN: part.topic}
-                    conformer = Conformer(batch.schema, target, constants)
-                yield conformer.conform(batch)
-            # Tickets name a topic: what was read is another's, should it be there by now.
+                    converter = SchemaConverter(batch.schema, target, constants)
+                yield converter.convert(batch)
+            # Tickets name a topic by name: the rows are another's if it was replaced meanwhile.
             self._is_there(client, part)
 
     def ticket(self, part: Range) -> ScanTicket:
@@ -124,7 +123,7 @@ class RangeReader:
     def _batches(self, client: Client, part: Range) -> Iterator[pa.RecordBatch]:
         ticket = self.ticket(part)
         next_offset = part.start_offset
-        # Each turn begins at a later start of the log, so there are no more than rows.
+        # Each iteration begins at a later offset, so there are no more than rows.
         while next_offset < part.end_offset:
             try:
                 ticket = ticket.model_copy(update={"offset": next_offset})

@@ -1,7 +1,7 @@
 """Batch reads as Spark's data source API has them.
 
-Spark pickles a reader before it asks for partitions, so what `partitions` finds out reaches the
-tasks in the partitions alone; what `pushFilters` finds out is in the reader by then.
+Spark pickles a reader after `pushFilters` and before `partitions`, so what `partitions` determines
+reaches the tasks in the partitions alone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ from wings_spark.worker import prepare_worker
 
 
 def task_ranges(client: Client, subscription: Subscription, options: ReadOptions) -> list[Range]:
-    """Return what a batch read reads, as of this call, cut to tasks.
+    """Return the ranges of a batch read, as of this call, one for each task.
 
     Raises:
         InvalidArgument: A position is past a log's end, or of a topic or partition that the query
@@ -47,7 +47,7 @@ class WingsReader(DataSourceReader):
         schema: Of the rows that Spark takes.
 
     Raises:
-        WingsError: The topic or the schema is not there as asked for.
+        WingsError: The topic does not exist, or lacks a column of the schema.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -60,30 +60,30 @@ class WingsReader(DataSourceReader):
         self.range_reader = RangeReader.of(options, schema, self._subscription, nodes=self._nodes)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the ranges of the query's tasks: their ends are fixed here, for all of them."""
+        """Return the ranges of the query's tasks, whose ends are fixed by this call."""
         with wings_client.connect(self.options.endpoint) as client:
             ranges = task_ranges(client, self._subscription, self.options)
-        # Spark takes nothing but a list.
+        # Spark accepts a list only.
         return [RangePartition(each) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one range; of none, where the query has none."""
-        part = getattr(partition, "value", None)  # Spark 4.1 gives None itself for none.
+        """Yield the rows of one range; nothing if the query has no ranges."""
+        part = getattr(partition, "value", None)  # Spark 4.1 passes None for an empty query.
         return self.range_reader.read(part) if isinstance(part, Range) else iter(())
 
 
 class PushingReader(WingsReader):
-    """A reader that has the server filter.
+    """A reader that pushes filters to the server.
 
-    A class of its own, since Spark fails a reader that takes filters where the setting
-    `spark.sql.python.filterPushdown.enabled` is off, as it is by default.
+    A class of its own, since Spark rejects a reader with `pushFilters` while the setting
+    `spark.sql.python.filterPushdown.enabled` is off, its default.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name.
-        """Take the filters that the server evaluates just as Spark would, and return the others.
+        """Push the filters that mean the same on the server, and return the others.
 
         Raises:
-            WingsError: The server does not answer.
+            WingsError: The server could not be reached.
         """
         topic = self._subscription.topics[0]
         pushed, rest = pushable(filters, self.schema, topic.schema)
@@ -95,7 +95,7 @@ class PushingReader(WingsReader):
                     topic, offset="latest", filter=both(self.options.filter, pushed)
                 )
         except InvalidFilter:
-            return filters  # With the user's own, it is more than the server takes of one.
+            return filters  # Together with the user's own, longer than the server's limit.
         self.range_reader = RangeReader.of(
             self.options, self.schema, self._subscription, pushed, self._nodes
         )

@@ -1,4 +1,4 @@
-"""Register: make a session know the data source, with the settings that it is fast with."""
+"""Registration of the data source with a session, and the settings that make it fast."""
 
 import warnings
 from typing import TYPE_CHECKING
@@ -18,10 +18,10 @@ CODEC = "spark.sql.execution.arrow.compression.codec"
 
 
 def register(spark: "SparkSession") -> None:
-    """Make the format `wings` known to a session, and set what it is fast with.
+    """Register the format `wings` with a session, and set what makes it fast.
 
-    Spark finds the format by its name without this, but its settings stay as they are. A setting
-    that somebody has set is left alone.
+    Spark finds the format by its name without this, but leaves the settings at their defaults.
+    Settings that the session has already are not changed.
 
     Args:
         spark: A session, classic or of Spark Connect.

@@ -1,7 +1,7 @@
-"""The data source `wings`: what Spark makes readers and writers of.
+"""The data source `wings`, from which Spark makes readers and writers.
 
-Spark imports this in every application that uses any Python data source, so everything but the
-class itself is imported when it is used.
+Spark imports this module in every application that uses any Python data source, so all but the
+class itself is imported on use.
 """
 
 import sys
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NAME = "wings"
 
 _PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The module that Spark runs to plan a read where filters are pushed down, and only there."""
+"""The module that Spark runs to plan a read with filters pushed down, and for nothing else."""
 
 
 class WingsDataSource(DataSource):

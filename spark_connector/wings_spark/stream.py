@@ -1,10 +1,10 @@
 """Streams as Spark's data source API has them.
 
-Spark makes a reader in several processes that share nothing: one plans, one on the driver is asked
-for offsets for as long as the query runs, and the tasks read. What a query needs to remember is in
-the offsets; what this module keeps between calls (a connection, the target of an available-now
-trigger, the time of the last one) may be lost with its process. Nothing leans on `commit` or
-`stop`, which may come late or never.
+Spark makes a reader in several processes that share nothing: one plans, one on the driver returns
+offsets for as long as the query runs, and the tasks read. All state of a query is in its offsets;
+what a reader keeps between calls (a connection, the target of an available-now trigger, the time
+of the last batch) may be lost with its process. Nothing depends on `commit` or `stop`, which may
+come late or never.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,8 +19,8 @@ import wings_client
 from wings_client import Client
 from wings_core.errors import InvalidArgument
 from wings_core.partitions import Partition
-from wings_spark.advance import Heads, advance, between, check_nothing_lost, still_kept
 from wings_spark.bounds import Bound
+from wings_spark.next_offsets import Heads, between, check_nothing_lost, next_offsets, still_kept
 from wings_spark.options import MAX_TRIGGER_DELAY_SECONDS, ReadOptions
 from wings_spark.positions import resolve, states_of_all, what_is_kept
 from wings_spark.ranges import Range, RangePartition, split
@@ -38,15 +38,15 @@ from wings_spark.subscription import Subscription
 
 
 class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics as they grow.
+    """Reads topics as messages are appended.
 
     Args:
         options: Checked for a stream.
         schema: Of the rows that Spark takes.
 
     Raises:
-        WingsError: The topic or the schema is not there as asked for, or an option needs a later
-            version of Spark.
+        WingsError: The topic does not exist or lacks a column of the schema, or an option needs a
+            later version of Spark.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -68,7 +68,7 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Offsets.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name.
-        """Return where a new query begins.
+        """Return the offset at which a new query begins.
 
         Raises:
             InvalidArgument: An offset is past the log's end.
@@ -93,26 +93,26 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802 - Spark's name.
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """Return where the next batch ends: `start` itself where there is nothing to read.
+        """Return the end of the next batch: `start` itself if there is nothing to read.
 
         Args:
-            start: Where it begins; None in Spark 4.1, which has no limits.
-            limit: How much Spark wants of it.
+            start: The batch's begin; None in Spark 4.1, which has no limits.
+            limit: Spark's limit of the batch.
 
         Raises:
-            OffsetOutOfRange: Messages are gone unread, and `failOnDataLoss` holds.
+            OffsetOutOfRange: Unread messages were deleted, and `failOnDataLoss` holds.
         """
         self._heads = Heads.ask(self._connected(), self._options)
         if start is None:
             return self._heads.to_json()
         begin = StreamOffset.from_json(start)
         rows_min, rows_max = self._limits(limit)
-        step = advance(begin, self._heads, self._target, rows_max, self._options)
-        if step.rows < rows_min and not self._waited_enough():
+        batch = next_offsets(begin, self._heads, self._target, rows_max, self._options)
+        if batch.rows < rows_min and not self._waited_enough():
             return start
-        if step.rows:
+        if batch.rows:
             self._triggered_at = monotonic()
-        return step.end.to_json()
+        return batch.end.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name.
         """Return the limit that the options ask for."""
@@ -123,7 +123,7 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name.
-        """Fix where the query ends: what is committed now."""
+        """Fix the query's end at what is committed now."""
         self._target = Heads.ask(self._connected(), self._options).offset
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name.
@@ -133,10 +133,10 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Reading.
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the ranges between two offsets; none where they are equal.
+        """Return the ranges between two offsets; none if they are equal.
 
         Raises:
-            OffsetOutOfRange: A topic is another one than it was at these offsets, and
+            OffsetOutOfRange: Messages were deleted or a topic was replaced since, and
                 `failOnDataLoss` holds.
         """
         begun, ended = StreamOffset.from_json(start), StreamOffset.from_json(end)
@@ -148,7 +148,7 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one range."""
-        part = getattr(partition, "value", None)  # Spark 4.1 gives None itself for none.
+        part = getattr(partition, "value", None)  # Spark 4.1 passes None for an empty batch.
         return self._range_reader.read(part) if isinstance(part, Range) else iter(())
 
     def stop(self) -> None:
@@ -163,14 +163,14 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._client
 
     def _limits(self, limit: ReadLimit | None) -> tuple[int, int | None]:
-        """Return how many rows there must be, and how many there may be at most."""
+        """Return the least and the most rows of a batch; None: no limit."""
         if limit is None or isinstance(limit, ReadAllAvailable):
             return 0, None
         rows_min = self._options.min_offsets_per_trigger or 0
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if isinstance(limit, ReadMinRows):
             rows_min = limit.min_rows
-        # A query that ends with what is there must not wait for more.
+        # An available-now query must not wait for more messages.
         return (0 if self._target is not None else rows_min), rows_max
 
     def _waited_enough(self) -> bool:

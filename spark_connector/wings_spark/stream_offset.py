@@ -4,8 +4,8 @@ r"""Stream offsets: how far a streaming query has read, as the JSON that Spark k
      "uuids": {"tenants/default/namespaces/default/topics/flights": "6f1c…"}}
 
 A number is the next offset to read of the partition with that value (as JSON text). A partition
-that is not there is to be read from its first message. The UUIDs tell a topic from a later one of
-the same name, whose offsets mean other messages.
+that is absent is read from its first message. The UUIDs distinguish a topic from a later one of the
+same name, whose offsets mean other messages.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,10 +37,10 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Read what `to_json` returned.
+        """Parse the result of `to_json`.
 
         Raises:
-            InvalidArgument: It is of another form, such as one of another data source.
+            InvalidArgument: It has another form, such as that of another data source.
         """
         uuids = found.get(UUIDS)
         if not isinstance(uuids, dict) or not found.keys() - {UUIDS} == uuids.keys():
@@ -53,7 +53,7 @@ class StreamOffset:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that is kept, in an order of its own, so that equal ones are alike."""
+        """Return the form that Spark stores, sorted, so that equal offsets are equal texts."""
         named = sorted(self.topics.items())
         found: dict[str, Any] = {name: dict(sorted(topic.offsets.items())) for name, topic in named}
         found[UUIDS] = {name: topic.uuid for name, topic in named}

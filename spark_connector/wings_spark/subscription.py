@@ -1,4 +1,4 @@
-"""Subscription: the topics that a query reads, and the columns that it gets of them."""
+"""Subscription: the topics that a query reads, and their columns."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -32,10 +32,10 @@ class Subscription:
 
     @classmethod
     def find(cls, client: Client, options: ReadOptions) -> Self:
-        """Ask the server for the topics.
+        """Fetch the topics that the options name.
 
         Raises:
-            TopicNotFound: There is no such topic, or none that matches.
+            TopicNotFound: There is no such topic, or none matches the pattern.
             SchemaMismatch: Topics that match differ in their schemas.
         """
         if options.topic is not None:
@@ -55,7 +55,7 @@ class Subscription:
 
     @classmethod
     def checked(cls, client: Client, options: ReadOptions) -> Self:
-        """Ask for the topics, and have the server check the user's filter.
+        """Fetch the topics, and have the server validate the user's filter.
 
         Raises:
             InvalidFilter: The option `filter` is not one boolean expression over their columns.
@@ -63,15 +63,15 @@ class Subscription:
         """
         found = cls.find(client, options)
         if options.filter is not None:
-            # Now, not in the tasks, where the error would come late and many times.
+            # Now, not in the tasks, where the error would come late and many times over.
             client.scan_tickets(found.topics[0], offset="latest", filter=options.filter)
         return found
 
     def check_bounds(self, options: ReadOptions) -> None:
-        """Check that positions are of topics that are read.
+        """Check that every position is of a topic that the query reads.
 
         Raises:
-            InvalidArgument: One is of another, which would otherwise change nothing, in silence.
+            InvalidArgument: One is of another topic, and would silently have no effect.
         """
         names = {TopicName.parse(topic.name) for topic in self.topics}
         for option, bound in (

@@ -1,7 +1,7 @@
 """Types: what a topic's columns are in Spark.
 
 Spark has no unsigned numbers, no nanoseconds and no zones of its own, so a column becomes the
-narrowest type that holds all its values; nanoseconds are cut to microseconds. `conform` does it.
+narrowest type that holds all its values; `to_spark_schema` cuts nanoseconds to microseconds.
 
     uint8, uint16, uint32    short, int, long           uint64       decimal(20, 0)
     float16                  float                      time         time(6)
@@ -50,7 +50,7 @@ def spark_schema(schema: pa.Schema) -> spark.StructType:
     """Return the schema of a DataFrame that holds these columns.
 
     Raises:
-        InvalidArgument: A column is of a type that Spark has nothing for.
+        InvalidArgument: Spark has no type for a column.
     """
     return spark.StructType(
         [
@@ -61,11 +61,11 @@ def spark_schema(schema: pa.Schema) -> spark.StructType:
 
 
 def spark_type(data_type: pa.DataType, column: str) -> spark.DataType:
-    """Return the type of Spark's that holds all values of a type.
+    """Return Spark's narrowest type that holds all values of an Arrow type.
 
     Args:
-        data_type: Of a topic's column, or within one.
-        column: Its name, for the error.
+        data_type: Of a topic's column, or nested in one.
+        column: The column's name, for the error.
 
     Raises:
         InvalidArgument: There is none.

@@ -1,4 +1,4 @@
-"""Spark's Python workers: what keeps them quick from one task to the next."""
+"""Set-up of Spark's Python workers, which run many tasks each."""
 
 import gc
 import sys
@@ -12,27 +12,26 @@ _prepared = False
 
 
 def prepare_worker() -> None:
-    """Prepare this process for many tasks, if it is a worker of Spark's, the first time.
+    """Tune garbage collection and allocation of this process, if it is one of Spark's workers.
 
-    In the user's own processes nothing is done.
+    Does nothing in the user's own processes, and nothing when called again.
     """
     global _prepared
     if _prepared:
         return
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     if main is not None and main.name == _DAEMON:
-        _leave_out_what_is_loaded()
-        # gRPC allocates what it receives in pieces, freed as soon as their rows are handed on.
+        _freeze_loaded_objects()
+        # gRPC allocates what it receives in pieces, freed as soon as their rows are delivered.
         keep_freed_memory()
     _prepared = True
 
 
-def _leave_out_what_is_loaded() -> None:
-    """Leave what this worker has loaded out of all garbage collections to come.
+def _freeze_loaded_objects() -> None:
+    """Exclude all objects loaded so far from garbage collection.
 
-    PySpark's daemon has a worker collect all garbage after each task and each step of planning.
-    Looking through what Arrow, pydantic, PySpark and Wings have loaded takes 100 ms of a core,
-    where the read of a small range takes 5. So it is done once for each worker, when all is there;
-    what is made later is collected as ever.
+    PySpark's daemon makes a worker run a full collection after each task and each step of planning.
+    To traverse what Arrow, pydantic, PySpark and Wings have loaded takes 100 ms of a core, while
+    the read of a small range takes 5. Objects made later are collected as usual.
     """
     gc.freeze()

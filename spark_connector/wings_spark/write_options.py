@@ -9,20 +9,20 @@ from wings_core.contracts.messages import INT64_MAX, problem_of
 from wings_spark.options import Options
 
 _OF_SPARK = ("checkpointlocation", "queryname")
-"""What Spark hands on of a stream's own options, in lower case."""
+"""Options of the stream itself that Spark passes along, in lower case."""
 
 
 class WriteOptions(Options):
-    """Where rows are written, by batches and by streams."""
+    """Options of writes, both batches and streams."""
 
     topic: Annotated[str, Field(min_length=1)]
     txn_app_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    """With `txn_version`, as Delta Lake has them: a write that is repeated is made once."""
+    """With `txn_version`, as in Delta Lake: a repeated write is published once."""
     txn_version: Annotated[int, Field(ge=0, le=INT64_MAX)] | None = None
 
     @classmethod
     def for_batch(cls, given: Mapping[str, str]) -> Self:
-        """Read the options of a batch write.
+        """Validate the options of a batch write.
 
         Raises:
             InvalidArgument: One is missing, unknown, or has a bad value; the message names it.
@@ -31,7 +31,7 @@ class WriteOptions(Options):
 
     @classmethod
     def for_stream(cls, given: Mapping[str, str]) -> Self:
-        """Read the options of a streaming write.
+        """Validate the options of a streaming write.
 
         Raises:
             InvalidArgument: As for `for_batch`, and where one is for batch writes alone.

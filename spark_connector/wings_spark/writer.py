@@ -14,13 +14,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from wings_spark.ledger import Entry
+from wings_spark.committer import BatchCommitter
 from wings_spark.sink import Sink, stages_of
 from wings_spark.write_options import WriteOptions
 
 
 class WingsWriter(DataSourceArrowWriter):
-    """Appends the rows of one job to a topic, all or none.
+    """Appends the rows of one job to a topic, atomically.
 
     Args:
         options: Checked for a batch write.
@@ -35,22 +35,22 @@ class WingsWriter(DataSourceArrowWriter):
         self._repeated = options.txn_app_id is not None
         job = uuid4()
         prefix = f"spark.{job}."
-        self._job = self._entry = Entry(f"spark-job:{job}", 0, prefix)
+        self._job = self._committer = BatchCommitter(f"spark-job:{job}", 0, prefix)
         if options.txn_app_id is not None and options.txn_version is not None:
             # As in Delta Lake, an application counts its versions for each table by itself.
             writer = f"spark-app:{options.txn_app_id}:{self._sink.topic.uuid}"
-            self._entry = Entry(writer, options.txn_version, prefix)
+            self._committer = BatchCommitter(writer, options.txn_version, prefix)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of one task."""
-        return self._sink.stage(self._entry, iterator, repeated=self._repeated, job=self._job)
+        return self._sink.stage(self._committer, iterator, repeated=self._repeated, job=self._job)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what the tasks staged."""
-        self._entry.publish(self._sink.endpoint, stages_of(messages))
+        """Publish the tasks' stages in one transaction."""
+        self._committer.publish(self._sink.endpoint, stages_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete what the tasks staged, and have those that still run delete what they stage."""
-        # In this order: of a stage that this abort does not find, its task sees the job closed.
+        """Delete the tasks' stages; tasks that still run find the job closed and delete theirs."""
+        # In this order: the task of a stage that this abort misses sees the job closed.
         self._job.close(self._sink.endpoint)
-        self._entry.abort(self._sink.endpoint)
+        self._committer.abort(self._sink.endpoint)

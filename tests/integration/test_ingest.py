@@ -21,9 +21,9 @@ import wings_client
 from wings_client import Client, ShardState
 from wings_core.errors import Internal, InvalidArgument, TopicNotFound, Unavailable, WingsError
 from wings_core.queue.claims import Fate, Outcome
-from wings_core.queue.keeper import Keeper
 from wings_core.queue.local_state import Phase
 from wings_core.queue.sqlite import SqliteQueue
+from wings_core.queue.visibility_extender import VisibilityExtender
 from wings_spark.ingest import status
 from wings_spark.ingest.settings import SourceSettings
 
@@ -228,14 +228,14 @@ def test_a_message_is_extended_while_its_file_is_read_and_once_more_when_it_was(
         return extend(receipt, visibility_seconds)
 
     vars(pipeline.queue)["extend"] = noted
-    keeper = Keeper(pipeline.coordinator)
+    extender = VisibilityExtender(pipeline.coordinator)
     assert enough.wait(LONG)
     results = pipeline.read(claim)
-    keeper.close()
+    extender.close()
     assert set(extended) == {6.0}
     pipeline.committer.commit(claim, results)
     assert extended[-1] == 1_000.0
-    pipeline.coordinator.settle()
+    pipeline.coordinator.finish_claims()
     assert pipeline.coordinator.count(Phase.IN_PROGRESS) == 0
     assert queue.remaining == 0
 
@@ -260,18 +260,18 @@ def test_messages_are_extended_again_after_an_error_of_any_kind(
 
     vars(pipeline.queue)["extend"] = failing
     broken.set()
-    keeper = Keeper(pipeline.coordinator)
-    keeper.check(0.0)
+    extender = VisibilityExtender(pipeline.coordinator)
+    extender.check(0.0)
     for _ in range(2):
         assert failed.acquire(timeout=LONG)
-    keeper.check(LONG)
+    extender.check(LONG)
     with pytest.raises(Internal, match="no error of ours"):
-        keeper.check(0.0)
+        extender.check(0.0)
     broken.clear()
     for _ in range(2):
         assert extended.acquire(timeout=LONG)
-    keeper.close()
-    keeper.check(0.0)
+    extender.close()
+    extender.check(0.0)
     assert pipeline.coordinator.lost == 0
     del topic
 
@@ -290,9 +290,9 @@ def test_a_message_that_was_not_extended_in_time_is_lost_and_its_file_read_once(
     vars(pipeline.queue)["extend"] = unreachable
     while not pipeline.coordinator.lost:
         with suppress(Unavailable):
-            pipeline.coordinator.keep()
+            pipeline.coordinator.extend_and_renew()
     vars(pipeline.coordinator)["_renewed_at"] = None
-    pipeline.coordinator.keep()  # It is not asked for again, and what else there is to do is done.
+    pipeline.coordinator.extend_and_renew()  # A lost message is not extended again; the rest is.
     assert pipeline.coordinator.lost == 1
     lose(queue)
     pipeline.committer.commit(claim, pipeline.read(claim))
@@ -310,7 +310,7 @@ def test_once_a_file_was_read_its_message_is_not_extended_by_the_reader(
     assert claim is not None
     pipeline.connections.journal.mark_read(claim.number)
     lose(queue)
-    pipeline.coordinator.keep()
+    pipeline.coordinator.extend_and_renew()
     assert pipeline.coordinator.count(Phase.AWAITING_COMMIT) == 1
     assert len(queue.receive(1, LONG)) == 1  # Nobody has hidden it again.
 
@@ -379,7 +379,7 @@ def test_a_poison_file_is_given_up_after_its_attempts_and_its_neighbours_go_on(
     assert pipeline.step() is None  # Not at once.
     retry_now(pipeline)
     assert fates(pipeline.step()) == [Fate.FAILED]
-    pipeline.coordinator.settle()
+    pipeline.coordinator.finish_claims()
     retry_now(pipeline)
     assert fates(pipeline.step()) == [Fate.DEAD]
     assert pipeline.drain() == []
@@ -438,7 +438,7 @@ def test_a_message_that_was_not_understood_does_not_hinder_the_retry_of_files(
     pipeline = start(settings)
     assert fates(pipeline.step()) == [Fate.DEAD, Fate.DEAD]
     assert status.retry(settings, None) == [path]
-    pipeline.coordinator.settle()
+    pipeline.coordinator.finish_claims()
     assert queue.pending() == 1
     del topic
 
@@ -451,7 +451,7 @@ def test_a_missing_file_is_waited_for_and_given_up(
     pipeline = start(source(limits={"max_delivery_attempts": 2}))
     assert fates(pipeline.step()) == [Fate.FAILED, Fate.FAILED]
     write_jsonl(path, range(2))
-    pipeline.coordinator.settle()
+    pipeline.coordinator.finish_claims()
     retry_now(pipeline)
     assert fates(pipeline.step()) == [Fate.FINISHED, Fate.DEAD]
     assert numbers(wings, topic) == [0, 1]
@@ -932,13 +932,13 @@ def test_a_share_group_does_not_give_up_the_message_of_a_file_whose_owner_has_go
     settings = tell_in_topic(wings, topic, path, source, limits=limits)
     wings.open_shards(settings.name, "somebody", [str(path)])
     pipeline = start(settings)
-    keeper = Keeper(pipeline.coordinator)
+    extender = VisibilityExtender(pipeline.coordinator)
     deadline = time.monotonic() + LONG
     while (claim := pipeline.claim()) is None:  # For twice the commit timeout: several locks.
         assert time.monotonic() < deadline
         (state,) = wings.share_group("files", f"{topic}-told").partitions
         assert state.lag == 1
-    keeper.close()
+    extender.close()
     pipeline.committer.commit(claim, pipeline.read(claim))
     assert numbers(wings, topic) == [0, 1, 2]
     (state,) = wings.share_group("files", f"{topic}-told").partitions

@@ -90,7 +90,7 @@ def test_files_are_listed_given_up_and_tried_again(
     write_jsonl(bad, range(3, 5))
     status, found, err = call("retry", str(bad), str(good))
     assert (status, found) == (1, [{"shard": str(bad)}])
-    assert f"{good} was not given up" in err
+    assert f"{good} is not dead" in err
     pipeline.drain()
     assert numbers(wings, new_topic_id) == [0, 1, 2, 3, 4]
     assert call("dlq")[1] == []

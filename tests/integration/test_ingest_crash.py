@@ -106,7 +106,7 @@ def test_a_pipeline_killed_at_any_step_writes_each_row_once(
         assert pipeline.connections.journal.last == (0 if point == "receive" else 1)
         while queue.remaining:
             pipeline.drain()
-            pipeline.coordinator.keep()
+            pipeline.coordinator.extend_and_renew()
         pipeline.drain()
     finally:
         pipeline.close()

@@ -112,7 +112,7 @@ def test_a_file_that_kills_its_worker_has_failed_and_its_neighbours_go_on(
         fates = {Path(file.shard).name: file.fate for file in outcome.files}
         assert fates["poison.jsonl"] is fate
         assert numbers(wings, new_topic_id) == [0, 2]
-        pipeline.coordinator.settle()
+        pipeline.coordinator.finish_claims()
     (dead,) = wings.list_shards(pipeline.settings.name, "dead")
     assert (Path(dead.shard).name, dead.failures) == ("poison.jsonl", 2)
     assert dead.error == "the process that read it ended"

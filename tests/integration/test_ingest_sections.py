@@ -107,7 +107,7 @@ def test_a_quote_that_comes_late_has_the_file_read_by_one_task(
     assert outcome is not None
     assert [(file.fate, file.rows) for file in outcome.files] == [(Fate.PARTIAL, 0)]
     assert in_order(wings, new_topic_id) == []
-    pipeline.coordinator.settle()
+    pipeline.coordinator.finish_claims()
     claim = pipeline.claim()
     assert claim is not None
     assert claim.files[0].is_whole

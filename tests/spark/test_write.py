@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 import wings_spark
 from wings_client import Client, Topic
 from wings_server.testing import RunningServer
-from wings_spark.ledger import Entry
+from wings_spark.committer import BatchCommitter
 from wings_spark.sink import Sink
 
 if TYPE_CHECKING:
@@ -262,14 +262,14 @@ def test_an_abort_after_the_publish_takes_nothing_back(
     server: RunningServer, wings: Client, new_topic: NewTopic
 ) -> None:
     topic = new_topic()
-    entry = Entry(f"query-{topic.uuid}", 7, f"{topic.uuid}.7.")
-    with wings.stage(topic, f"{entry.prefix}a") as stage:
+    committer = BatchCommitter(f"query-{topic.uuid}", 7, f"{topic.uuid}.7.")
+    with wings.stage(topic, f"{committer.prefix}a") as stage:
         stage.write({"n": [1]})
-    entry.publish(server.flight, [stage.id])
-    entry.abort(server.flight)
-    with wings.stage(topic, f"{entry.prefix}b") as again:
+    committer.publish(server.flight, [stage.id])
+    committer.abort(server.flight)
+    with wings.stage(topic, f"{committer.prefix}b") as again:
         again.write({"n": [1]})
-    entry.publish(server.flight, [again.id])
+    committer.publish(server.flight, [again.id])
     assert [row["n"] for row in rows_of(wings, topic)] == [1]
     assert stages_of(server, topic) == []
 
@@ -278,14 +278,14 @@ def test_of_two_attempts_of_a_task_the_one_that_is_named_is_published_and_the_ot
     server: RunningServer, wings: Client, new_topic: NewTopic
 ) -> None:
     topic = new_topic()
-    entry = Entry(f"job-{topic.uuid}", 1, f"{topic.uuid}.1.")
+    committer = BatchCommitter(f"job-{topic.uuid}", 1, f"{topic.uuid}.1.")
     staged: list[str] = []
     # As speculation leaves them, the driver having heard of one; and one of another batch.
     for attempt in ("1.0", "1.1", "10.0"):
         with wings.stage(topic, f"{topic.uuid}.{attempt}") as stage:
             stage.write({"n": [int(attempt[-1])]})
         staged.append(stage.id)
-    entry.publish(server.flight, staged[1:2])
+    committer.publish(server.flight, staged[1:2])
     assert [row["n"] for row in rows_of(wings, topic)] == [1]
     assert stages_of(server, topic) == staged[2:]
 
@@ -295,15 +295,15 @@ def test_a_task_that_outlives_its_job_deletes_what_it_staged(
 ) -> None:
     topic = new_topic()
     sink = Sink(server.flight, topic)
-    entry = Entry(f"job-{topic.uuid}", 0, f"{topic.uuid}.")
+    committer = BatchCommitter(f"job-{topic.uuid}", 0, f"{topic.uuid}.")
 
     def outlive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         def rows() -> Iterator[pa.RecordBatch]:
             yield from batches
-            entry.close(sink.endpoint)  # As the driver does while the task still runs.
-            entry.abort(sink.endpoint)
+            committer.close(sink.endpoint)  # As the driver does while the task still runs.
+            committer.abort(sink.endpoint)
 
-        part = sink.stage(entry, rows(), repeated=False)
+        part = sink.stage(committer, rows(), repeated=False)
         yield pa.record_batch({"rows": [part.rows], "staged": [part.stage is not None]})
 
     frame = spark.range(0, 10, 1, 1).toDF("n").mapInArrow(outlive, "rows long, staged boolean")

@@ -1,4 +1,5 @@
 import ast
+import graphlib
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,3 +71,36 @@ def test_the_layers_are_seen_at_all() -> None:
         for _, name, _ in imports_of(file)
     }
     assert {"wings_core", "wings_server", "pyarrow"} <= seen
+
+
+def import_graph(layer: str) -> dict[str, set[str]]:
+    """Return the modules of a layer that each imports when it runs, also inside functions."""
+    files = source_files(layer)
+    top = min(len(file.parts) for file in files) - 2
+    modules = {
+        ".".join(file.with_suffix("").parts[top:]).removesuffix(".__init__"): file for file in files
+    }
+    graph: dict[str, set[str]] = {}
+    for module, file in modules.items():
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in list(ast.walk(tree)):
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                node.body = []
+        found: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    name = f"{node.module}.{alias.name}"
+                    found.add(name if name in modules else str(node.module))
+        graph[module] = {name for name in found if name in modules}
+    return graph
+
+
+@pytest.mark.parametrize("layer", BELOW)
+def test_no_modules_import_each_other_in_a_circle(layer: str) -> None:
+    try:
+        graphlib.TopologicalSorter(import_graph(layer)).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))

@@ -1,4 +1,4 @@
-"""Claims: which files a pipeline reads next, and what became of them; as they are journaled."""
+"""Claims and their outcomes: which files a batch reads, and the result of each, as journaled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class _Stored(BaseModel):
 
 
 class ClaimedFile(_Stored):
-    """A file, or a part of one, that is to be read."""
+    """A file, or the rest of one, that is to be read."""
 
     shard: str
     uri: str
@@ -23,22 +23,22 @@ class ClaimedFile(_Stored):
     position: int = 0
     """How many of its rows are published."""
     failures: int = 0
-    """How often it has failed at this position."""
+    """Failed attempts at this position."""
     is_whole: bool = False
-    """Whether it must be read from first to last row, as sections of it cannot be told."""
+    """Whether it must be read from first to last row, as it cannot be divided into sections."""
 
 
 class ClaimedMessage(_Stored):
-    """A message that told of claimed files."""
+    """A message that announced claimed files."""
 
     id: str
     receipt: str
     shards: tuple[str, ...]
-    """All files that it told of, the unclaimed ones too."""
+    """All files that it announced, the unclaimed ones too."""
 
 
 class Claim(_Stored):
-    """What one batch of a pipeline reads; numbers count up from 1, without gaps."""
+    """The input of one batch of a pipeline; numbers count up from 1, without gaps."""
 
     number: int
     files: tuple[ClaimedFile, ...]
@@ -47,51 +47,51 @@ class Claim(_Stored):
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """What reading a claimed file, or a section of it, came to."""
+    """The result of reading a claimed file, or a section of it."""
 
     shard: str
     stages: tuple[str, ...] = ()
-    """Where its rows are staged, in order; none where there are none, or it failed."""
+    """Ids of the stages of its rows, in order; empty if it has no rows or failed."""
     rows: int = 0
-    """That were read, from its position on."""
+    """Rows read, from its position on."""
     finished: bool = False
-    """Whether that was all of it, or of the section."""
+    """Whether the file, or the section, was read to its end."""
     rescued: int = 0
     """Rows that did not fit and were kept as text."""
     bytes: int = 0
-    """Of the rows, as they were staged."""
+    """Size of the rows as staged."""
     error: str | None = None
-    """Why it failed."""
+    """Why it failed; None: it did not."""
     permanent: bool = False
-    """Whether it will always fail so."""
+    """Whether a retry would fail too."""
     section: int = 0
-    """Which one, from 0."""
+    """Index of the section, from 0."""
     sections: int = 1
-    """How many there are."""
+    """Count of the file's sections."""
     seen: str | None = None
-    """What told the file that was read from another under the same name."""
+    """Version of the file that was read: distinguishes it from another under the same name."""
     superseded: bool = False
-    """Whether another version took its place, which is told of itself: nothing of it is read."""
+    """Whether another version replaced it, announced by a message of its own: no row is read."""
     is_whole: bool = False
-    """Whether it turned out that it must not be read in sections: it is not read yet."""
+    """Whether it was found to be indivisible, and is yet to be read whole."""
 
 
 class Fate(StrEnum):
-    """What became of a claimed file."""
+    """The result of a claim for one file."""
 
     FINISHED = "finished"
     PARTIAL = "partial"
-    """A part of it is published; there is more."""
+    """A part of it is published; the rest is read by later claims."""
     FAILED = "failed"
-    """It is to be tried again."""
+    """It is read again later."""
     DEAD = "dead"
-    """It failed for the last time."""
+    """It failed permanently, or as often as allowed."""
     FENCED = "fenced"
-    """Another pipeline has it by now."""
+    """Another pipeline took it over."""
 
 
 class FileOutcome(_Stored):
-    """What became of a claimed file, and where it stands."""
+    """The result of a claim for one file, and its position since."""
 
     shard: str
     fate: Fate
@@ -102,11 +102,11 @@ class FileOutcome(_Stored):
     failures: int = 0
     error: str | None = None
     is_whole: bool = False
-    """Whether it is to be read from first to last row, next time."""
+    """Whether the next attempt reads it from first to last row."""
 
 
 class Outcome(_Stored):
-    """What became of a claim."""
+    """The result of a claim."""
 
     number: int
     published_at: int
@@ -115,12 +115,12 @@ class Outcome(_Stored):
 
     @property
     def rows(self) -> int:
-        """How many rows it published."""
+        """Rows that it published."""
         return sum(file.rows for file in self.files)
 
 
 def results_by_shard(results: Sequence[FileResult]) -> dict[str, FileResult]:
-    """Return the results of a claim, by shard, those of sections put together."""
+    """Return the results of a claim by shard, those of a file's sections merged."""
     sections: dict[str, list[FileResult]] = {}
     for result in results:
         sections.setdefault(result.shard, []).append(result)
@@ -128,7 +128,7 @@ def results_by_shard(results: Sequence[FileResult]) -> dict[str, FileResult]:
 
 
 def _joined(sections: list[FileResult]) -> FileResult:
-    """Return the result of a file: its rows are all there, in order, or none is published."""
+    """Return the result of a file: all sections in order, or an error that discards them all."""
     sections.sort(key=lambda each: each.section)
     first = sections[0]
     if len(sections) == 1 and first.sections == 1:
@@ -136,7 +136,7 @@ def _joined(sections: list[FileResult]) -> FileResult:
     for special in (
         next((each for each in sections if each.superseded), None),
         next((each for each in sections if each.permanent), None),
-        # Before errors: where rows cannot be told from sections, those may come of that alone.
+        # Before errors: cutting an indivisible file into sections may cause those.
         next((FileResult(first.shard, is_whole=True) for each in sections if each.is_whole), None),
         next((each for each in sections if each.error is not None), None),
     ):

@@ -1,9 +1,9 @@
-"""Commit: what was read of a claim becomes visible, once, and its messages are acknowledged.
+"""The commit of a claim: publishes its rows exactly once, and acknowledges its messages.
 
     read ─▶ last extension ─▶ publish stages and shards in one transaction ─▶ acknowledge ─▶ done
 
-A crash between any two of these is made good by doing all of it again: the publish is answered with
-its first result, and a message that comes again finds its files finished.
+A crash between any two of these is repaired by repeating all of them: a repeated publish returns
+its first result, and a redelivered message finds its files finished.
 """
 
 import contextlib
@@ -30,22 +30,22 @@ from wings_core.queue.shared_state import STALE_COMMIT_TIMEOUTS, QueueSharedStat
 from wings_core.times import now_us
 
 ERROR_CHARACTERS_MAX = 500
-"""Of a file's error that is remembered."""
+"""Most characters of a file's error that are stored."""
 
 _logger = logging.getLogger(__name__)
 
 
 class Replayable(Protocol):
-    """What a publish answers."""
+    """The result of a publish."""
 
     @property
     def replayed(self) -> bool:
-        """Whether it had been published before."""
+        """Whether the batch had been published before."""
         ...
 
 
 class Publisher(Protocol):
-    """Who publishes; the client of a server is one."""
+    """Publishes and aborts stages; `wings_client.Client` implements it."""
 
     def publish(
         self,
@@ -65,7 +65,7 @@ class Publisher(Protocol):
         *,
         prefix: str | None = None,
     ) -> object:
-        """Delete stages that were not published, by ids or by what ids begin with."""
+        """Delete unpublished stages, by ids or by a prefix of ids."""
         ...
 
 
@@ -79,35 +79,35 @@ class DeadLetter:
 
 
 StageDead = Callable[[Sequence[DeadLetter], str], str | None]
-"""Stages dead letters where the source wants them, and returns the stage, whose id begins as the
-second argument says; None: nowhere."""
+"""Stages dead letters, and returns the stage's id, which begins with the second argument; None if
+the source has no topic for them."""
 
 
 def writer_of(source: str, token: str) -> str:
-    """Return the writer as whom a pipeline publishes; its batches are the claims' numbers."""
+    """Return the name of the writer that a pipeline publishes as, with claim numbers as batches."""
     return f"ingest:{source}:{token}"
 
 
 def stage_prefix(token: str, claim: int) -> str:
-    """Return what the ids of all stages begin with that a pipeline writes for a claim."""
+    """Return the common prefix of the ids of a claim's stages."""
     return f"ingest.{token}.{claim}."
 
 
 def mark_prefix(token: str, claim: int) -> str:
-    """Return what the ids of the empty stages begin with that tell what a claim's tasks began."""
+    """Return the common prefix of the ids of a claim's marks: empty stages that record progress."""
     return f"ingest-began.{token}.{claim}."
 
 
 class Committer:
-    """Commits claims of one pipeline.
+    """Commits the claims of one pipeline.
 
     Args:
-        queue: Where their messages came from.
-        shared: What is known of files.
-        journal: Where the claims are kept.
-        publisher: Publishes.
-        attempts_max: A file that failed so often is given up.
-        stage_dead: Where dead letters go.
+        queue: Source of their messages.
+        shared: The files of the source.
+        journal: Stores the claims.
+        publisher: Publishes and aborts stages.
+        attempts_max: A file that failed so often is dead.
+        stage_dead: Stages dead letters.
     """
 
     def __init__(
@@ -128,19 +128,20 @@ class Committer:
         self._writer = writer_of(shared.source, shared.token)
 
     def commit(self, claim: Claim, results: Sequence[FileResult]) -> Outcome:
-        """Publish what was read of a claim, and acknowledge its messages; again does no harm.
+        """Publish the stages of a claim, and acknowledge its messages; idempotent.
 
         Args:
             claim: From the journal.
-            results: One for each of its files; none where it is known to have been published.
+            results: One for each of its files or their sections; none if it is known to have been
+                published.
 
         Raises:
-            WingsError: The server or the queue failed; the same again is safe.
+            WingsError: The server or the queue failed; a retry is safe.
         """
         self._journal.mark_read(claim.number)
         self._extend(claim)
         outcome = self._publish(claim, results_by_shard(results))
-        # What is left is of tasks that were killed, and of files that are another pipeline's.
+        # Stages that are left are of killed tasks, and of files that another pipeline took over.
         with contextlib.suppress(WingsError):
             for prefix in (stage_prefix, mark_prefix):
                 self._publisher.abort(
@@ -151,7 +152,7 @@ class Committer:
         return outcome
 
     def acknowledge(self, claim: Claim) -> None:
-        """Acknowledge the messages of a claim all of whose files ended, in whatever claim."""
+        """Acknowledge the messages of a claim all of whose files ended, in whichever claim."""
         shards = {shard for message in claim.messages for shard in message.shards}
         found = self._shared.look(shards)
         ended = {shard for shard, each in found.items() if each.standing is Standing.ENDED}
@@ -160,20 +161,20 @@ class Committer:
             self._queue.acknowledge(receipts)
 
     def _extend(self, claim: Claim) -> None:
-        """Extend the messages for the last time: nobody will while they await their commit."""
+        """Extend the messages for the last time: the coordinator does not during the commit."""
         seconds = STALE_COMMIT_TIMEOUTS * self._shared.commit_timeout_seconds
         _, problem = extend_all(
             self._queue, {message.id: message.receipt for message in claim.messages}, seconds
         )
         if problem is not None:
-            # One that is lost comes again, and finds its files finished.
+            # A lost one is delivered again, and finds its files finished.
             _logger.warning("messages could not be extended for their commit: %s", problem)
 
     def _publish(self, claim: Claim, results: Mapping[str, FileResult]) -> Outcome:
         fenced: set[str] = set()
         while True:
             files = [file for file in claim.files if file.shard not in fenced]
-            told = [self._told(file, results.get(file.shard)) for file in files]
+            progressed = [self._results_of(file, results.get(file.shard)) for file in files]
             stages = [
                 stage
                 for file in files
@@ -182,26 +183,26 @@ class Committer:
             ]
             dead = [
                 DeadLetter(file, outcome.error or "", outcome.failures)
-                for file, (_, outcome) in zip(files, told, strict=True)
+                for file, (_, outcome) in zip(files, progressed, strict=True)
                 if outcome.fate is Fate.DEAD
             ]
             prefix = stage_prefix(self._shared.token, claim.number)
             dead_stage = self._stage_dead(dead, prefix) if dead else None
             if dead_stage is not None:
                 stages.append(dead_stage)
-            progress = [each for each, _ in told]
+            progress = [each for each, _ in progressed]
             try:
                 published = self._publisher.publish(self._writer, claim.number, stages, progress)
             except PublishFenced as error:
                 shard = error.facts.get("shard")
                 if shard not in {file.shard for file in files}:
                     raise
-                # Somebody else has gone on with this one; the others are as good as they were.
+                # Another pipeline took this one over; the others are unaffected.
                 fenced.add(str(shard))
                 continue
             if published.replayed:
                 return self._found(claim)
-            outcomes = [outcome for _, outcome in told]
+            outcomes = [outcome for _, outcome in progressed]
             outcomes += [
                 FileOutcome(shard=file.shard, fate=Fate.FENCED, position=file.position)
                 for file in claim.files
@@ -209,10 +210,10 @@ class Committer:
             ]
             return Outcome(number=claim.number, published_at=now_us(), files=tuple(outcomes))
 
-    def _told(
+    def _results_of(
         self, file: ClaimedFile, result: FileResult | None
     ) -> tuple[ShardProgress, FileOutcome]:
-        """Return what to publish of a file, and what becomes of it then."""
+        """Return a file's progress to publish, and its outcome."""
         if result is None:
             result = FileResult(file.shard, error="it was not read")
         if result.error is not None:
@@ -260,7 +261,7 @@ class Committer:
         )
 
     def _found(self, claim: Claim) -> Outcome:
-        """Tell from the shards what became of a claim that had been published before."""
+        """Return the outcome of a claim that had been published before, from its shards."""
         found = self._shared.look(file.shard for file in claim.files)
         outcomes: list[FileOutcome] = []
         for file in claim.files:

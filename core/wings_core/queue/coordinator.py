@@ -1,7 +1,7 @@
-"""Coordinator: receives messages, finds out whose their files are, and claims what is to be read.
+"""The queue coordinator: receives messages, looks up their files' owners, and makes claims.
 
-It is one process's view of one pipeline. What it may forget with its process: the messages that it
-received and did not claim come again, and what it claimed is in the journal.
+Its state is one process's view of one pipeline, and may be lost with the process: unclaimed
+messages are delivered again, and claims are in the journal.
 """
 
 import logging
@@ -15,31 +15,31 @@ from wings_core.queue.extend import extend_all
 from wings_core.queue.interfaces import Queue, QueueMessage
 from wings_core.queue.journal import Journal
 from wings_core.queue.local_state import LocalFile, Phase, QueueLocalState
-from wings_core.queue.notices import DedupKey, MessageKind, files_of
+from wings_core.queue.notifications import DedupKey, MessageKind, files_of
 from wings_core.queue.shared_state import QueueSharedState, Standing, Standpoint
 
 EXTEND_AT = 0.5
-"""A message is extended when less than this part of its visibility is left."""
+"""A message is extended when less than this fraction of its visibility is left."""
 
 RETRY_SECONDS = (1.0, 300.0)
-"""A file that failed is tried again after the first, doubled for each failure up to the second."""
+"""Backoff of a failed file: the first, doubled for each failure up to the second."""
 
 FILES_HELD_MAX = 10_000
-"""Nothing is received while so many files are held: most of them have failed, or are
-another pipeline's."""
+"""No message is received while so many files are held, most of which have failed or are another
+pipeline's."""
 
 LOOKS_PER_COMMIT_TIMEOUT = 4
-"""How often it is looked whose a file is that is another pipeline's, where its message is held."""
+"""Look-ups of the owner of another pipeline's file, whose message is held, per commit timeout."""
 
 PRUNE_SECONDS = 300.0
-"""Between two prunings of a source, by all its pipelines."""
+"""Least time between two prunings of a source, by all its pipelines."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
-    """How a pipeline receives and claims."""
+    """Limits of what a pipeline receives and claims."""
 
     kind: MessageKind
     dedup_key: DedupKey
@@ -48,21 +48,23 @@ class CoordinatorSettings:
     bytes_max: int | None = None
     """Of the files of one claim, as far as their sizes are known; one may be larger."""
     visibility_seconds: float = 60.0
-    """For how long messages are received, and extended."""
+    """How long a receive, or an extension, hides messages."""
     wait_seconds: float = 1.0
-    """How long to wait for messages where there are none."""
+    """The longest wait for messages."""
     deduplication_seconds: float = 7 * 86_400.0
-    """How long a file that ended is remembered."""
+    """How long a finished file is remembered."""
 
 
 class QueueCoordinator:
-    """Ties a queue, the local state, the shared state and the journal.
+    """Combines a queue, the local state, the shared state and the journal of one pipeline.
+
+    Safe from several threads.
 
     Args:
-        queue: Where messages come from.
-        shared: What is known of files.
-        journal: Where claims are kept.
-        settings: How to receive and claim.
+        queue: Source of the messages.
+        shared: The files of the source.
+        journal: Stores the claims.
+        settings: Limits.
         clock: Seconds since the epoch.
     """
 
@@ -80,8 +82,8 @@ class QueueCoordinator:
         self._settings = settings
         self._clock = clock
         self._lock = threading.Lock()
-        """Guards the local state; held while nothing blocks."""
-        self._local = QueueLocalState(holds_foreign=queue.gives_up)
+        """Guards the local state; never held over a call that blocks."""
+        self._local = QueueLocalState(holds_foreign=queue.drops_messages)
         self._open: dict[int, Claim] = {}
         """Claims that are not done."""
         self._pruned_at: float | None = None
@@ -91,20 +93,20 @@ class QueueCoordinator:
             self._resume(claim)
 
     def claim(self, number: int) -> Claim | None:
-        """Return the claim of a number: the one that is in the journal, or else a new one.
+        """Return the claim of a number from the journal, or make it.
 
-        Blocks for `wait_seconds` where there is nothing to claim.
+        Blocks for up to `wait_seconds` while no file is ready.
 
         Returns:
-            None where there is nothing to claim.
+            None if no file is ready.
 
         Raises:
-            WingsError: The queue or the server failed; nothing was claimed.
+            WingsError: The queue or the server failed; no claim was made.
         """
         found = self._journal.claim(number)
         if found is not None:
             return found
-        self.settle()
+        self.finish_claims()
         self._find_owners()  # Of files whose messages were held.
         self._receive()
         with self._lock:
@@ -127,31 +129,35 @@ class QueueCoordinator:
             self._open[number] = claim
         return self._journal.add(claim)
 
-    def settle(self) -> None:
-        """Take note of the claims that are done, and let go of their messages."""
+    def finish_claims(self) -> None:
+        """Apply the outcomes of finished claims, and acknowledge the messages they complete."""
         self._note_done()
         self._release()
 
-    def keep(self) -> None:
-        """Extend the messages whose deadlines near, and say that their files have an owner.
+    def extend_and_renew(self) -> None:
+        """Extend the messages whose deadlines are near, and renew the ownership of their files.
 
-        Each is tried, whatever becomes of the others. A message that was not extended until its
-        deadline is lost, and counted as such.
+        Finished claims are applied too. A failure of one of these leaves the others to be done. A
+        message that is not extended by its deadline counts as lost.
 
         Raises:
-            Exception: The first that one of them failed with; the same again is safe.
+            Exception: The first failure; a retry is safe.
         """
         problems: list[Exception] = []
         for step in (self._note_done, self._extend_due, self._renew, self._release):
             try:
                 step()
-            except Exception as error:  # noqa: BLE001 - Whatever it is, the others are to be done.
+            except Exception as error:  # noqa: BLE001 - The other steps are to be done.
                 problems.append(error)
         if problems:
             raise problems[0]
 
     def prune(self) -> int:
-        """Forget files that ended long ago, if it is time; return how many."""
+        """Delete files that ended before the deduplication window, if it is time.
+
+        Returns:
+            The count of deleted files.
+        """
         now = self._clock()
         if self._pruned_at is not None and now < self._pruned_at + PRUNE_SECONDS:
             return 0
@@ -165,12 +171,12 @@ class QueueCoordinator:
 
     @property
     def visibility_seconds(self) -> float:
-        """For how long messages are hidden, before they have to be extended."""
+        """How long messages are hidden without an extension."""
         return self._queue.visibility_seconds(self._settings.visibility_seconds)
 
     @property
     def lost(self) -> int:
-        """How many messages were not extended in time so far: they may be handed out again."""
+        """Messages that were not extended in time so far: they may be delivered again."""
         with self._lock:
             return self._lost
 
@@ -203,7 +209,7 @@ class QueueCoordinator:
                 self._local.extended(message.id, deadline)
                 self._lost += deadline is None
             if deadline is None:
-                _logger.warning("message %s is lost: it may come again", message.id)
+                _logger.warning("message %s is lost: it may be delivered again", message.id)
         if problem is not None:
             raise problem
 
@@ -226,7 +232,7 @@ class QueueCoordinator:
             ready = self._local.count_ready(self._clock())
             next_ready_at = self._local.next_ready_at()
             held = len(self._local.files)
-        # Files that failed and wait for their next try leave room to their neighbours.
+        # Files that wait for their next attempt do not count.
         room = min(settings.files_max - ready, FILES_HELD_MAX - held)
         if room <= 0:
             return
@@ -234,16 +240,16 @@ class QueueCoordinator:
         if next_ready_at is not None:
             wait = max(0.0, min(wait, next_ready_at - self._clock()))
         for message in self._queue.receive(room, settings.visibility_seconds, wait):
-            notices = files_of(message.body, message.id, settings.kind, settings.dedup_key)
+            notifications = files_of(message.body, message.id, settings.kind, settings.dedup_key)
             with self._lock:
-                self._local.add(message, notices)
+                self._local.add(message, notifications)
         self._find_owners()
         self._release()
 
     def _find_owners(self) -> None:
-        """Find out whose files are that are new, or that were another pipeline's a while ago."""
+        """Look up the owners of new files, and again of files that were another pipeline's."""
         with self._lock:
-            shards = self._local.unsettled(self._clock())
+            shards = self._local.without_standpoint(self._clock())
         if not shards:
             return
         try:
@@ -257,7 +263,7 @@ class QueueCoordinator:
         with self._lock:
             for shard, standpoint in standpoints.items():
                 is_foreign = standpoint.standing is Standing.FOREIGN
-                self._local.settle(shard, standpoint, again_at if is_foreign else 0.0)
+                self._local.set_standpoint(shard, standpoint, again_at if is_foreign else 0.0)
 
     def _release(self) -> None:
         with self._lock:
@@ -270,15 +276,15 @@ class QueueCoordinator:
     def _note(self, outcome: Outcome) -> None:
         for file in outcome.files:
             if file.fate in (Fate.FINISHED, Fate.DEAD):
-                self._local.settle(file.shard, Standpoint(Standing.ENDED))
+                self._local.set_standpoint(file.shard, Standpoint(Standing.ENDED))
             elif file.fate is Fate.FENCED:
-                self._local.settle(file.shard, Standpoint(Standing.FOREIGN))
+                self._local.set_standpoint(file.shard, Standpoint(Standing.FOREIGN))
             else:
                 first, most = RETRY_SECONDS
                 delay = 0.0
                 if file.fate is Fate.FAILED:
                     delay = min(most, first * 2 ** min(20, max(0, file.failures - 1)))
-                self._local.settle(
+                self._local.set_standpoint(
                     file.shard,
                     Standpoint(Standing.OWN, file.position, file.failures),
                     self._clock() + delay if delay else 0.0,
@@ -286,20 +292,20 @@ class QueueCoordinator:
                 )
 
     def _resume(self, claim: Claim) -> None:
-        """Take over a claim that an earlier process made: its messages are extended at once."""
+        """Add a claim that an earlier process made, so that its messages are extended at once."""
         for file in claim.files:
             self._local.files[file.shard] = LocalFile(file, Phase.IN_PROGRESS)
         claimed = {file.shard for file in claim.files}
         for each in claim.messages:
-            message = QueueMessage(each.id, each.receipt, "", 0, deadline=0.0)  # Nobody knows it.
-            # Of the files that are not claimed, nothing is known here: the message comes again.
+            message = QueueMessage(each.id, each.receipt, "", 0, deadline=0.0)  # Unknown.
+            # The unclaimed files of the message are not known here: it must be delivered again.
             foreign = not claimed.issuperset(each.shards)
             self._local.resume(message, each.shards, claimed.intersection(each.shards))
             self._local.messages[each.id].foreign = foreign
         self._open[claim.number] = claim
 
     def _forget(self, shards: list[str]) -> None:
-        """Let go of files of which it could not be found out whose they are."""
+        """Drop files whose owners could not be looked up."""
         for shard in shards:
-            self._local.settle(shard, Standpoint(Standing.FOREIGN))
+            self._local.set_standpoint(shard, Standpoint(Standing.FOREIGN))
         self._local.release()

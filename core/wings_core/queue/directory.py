@@ -1,9 +1,9 @@
-"""A watched directory as a queue: a file that appears in it is a message.
+"""A watched directory as a queue: each new file is a message.
 
-Files come by an atomic rename: what begins with `.` or `_`, or ends with `.tmp` or `.part`, is
-still being written. A file is told from another by its path, size and time of change, so one that
-is overwritten is a new message. What was handed out and acknowledged is remembered in a SQLite
-queue, until its file is gone.
+Files appear by an atomic rename: names that begin with `.` or `_`, or end with `.tmp` or `.part`,
+are files still being written. A file is identified by path, size and time of change, so an
+overwritten one is a new message. Deliveries and acknowledgements are kept in a SQLite queue until
+the file is deleted.
 """
 
 import json
@@ -18,13 +18,13 @@ from wings_core.queue.interfaces import Queue, QueueMessage
 from wings_core.queue.sqlite import SqliteQueue
 
 FILES_MAX = 1_000_000
-"""Files of one directory tree that are looked at."""
+"""Most files of one directory tree."""
 
 SCAN_SECONDS = 1.0
-"""A directory is looked through no more often than this."""
+"""Least time between two scans of a directory."""
 
 STATE = Path(".wings") / "queue.sqlite"
-"""Where a directory's queue is, unless it is said otherwise."""
+"""The default path of a directory's queue, within the directory."""
 
 _UNFINISHED = (".tmp", ".part")
 
@@ -33,10 +33,10 @@ class DirectoryQueue(Queue):
     """See `Queue`. Messages are JSON: `{"uri", "version", "size"}`.
 
     Args:
-        directory: With all below it.
+        directory: Scanned with all directories below it.
         state: The queue's database; None: `.wings/queue.sqlite` in the directory.
         clock: Seconds since the epoch.
-        scan_seconds: How often it is looked through at most.
+        scan_seconds: Least time between two scans.
 
     Raises:
         InvalidArgument: There is no such directory.
@@ -65,7 +65,7 @@ class DirectoryQueue(Queue):
     def receive(
         self, messages_max: int, visibility_seconds: float, wait_seconds: float = 0.0
     ) -> list[QueueMessage]:
-        """Take files that are new, the first found first; see `Queue.receive`."""
+        """Receive new files, in the order in which they were found; see `Queue.receive`."""
         until = time.monotonic() + wait_seconds
         while True:
             self._scan()
@@ -79,15 +79,15 @@ class DirectoryQueue(Queue):
         return self._queue.extend(receipt, visibility_seconds)
 
     def acknowledge(self, receipts: Sequence[str]) -> None:
-        """Remember that files need not be told of again; the files stay."""
+        """Record files as processed; the files themselves stay."""
         self._queue.acknowledge(receipts)
 
     def send(self, bodies: Iterable[str]) -> None:
-        """Tell of files again, whether they were told of before or not."""
+        """Add messages, also for files that were delivered before."""
         self._queue.send(bodies)
 
     def pending(self) -> int:
-        """Return how many files may be handed out now."""
+        """Return the count of files that may be delivered now."""
         return self._queue.pending()
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class DirectoryQueue(Queue):
         self._queue.close()
 
     def _scan(self) -> None:
-        """Announce files that are new, and forget those that are gone."""
+        """Add new files to the queue, and remove deleted ones."""
         with self._lock:
             now = time.monotonic()
             if self._scanned_at is not None and now < self._scanned_at + self._scan_seconds:
@@ -106,7 +106,7 @@ class DirectoryQueue(Queue):
                 self._known = self._queue.keys()
             found: dict[str, str] = {}
             for path, version, size in self._files():
-                # A name that is not UTF-8 cannot be stored; as JSON it is told of, and given up.
+                # A name that is not UTF-8 cannot be stored; escaped, it becomes a dead file.
                 name = os.fsencode(path).decode("utf-8", "backslashreplace")
                 found[f"{name}#{version}"] = json.dumps(
                     {"uri": path.as_posix(), "version": version, "size": size}
@@ -120,11 +120,11 @@ class DirectoryQueue(Queue):
             self._known = set(found)
 
     def _unlisted(self, error: OSError) -> None:
-        """Refuse a look that misses files: they would be forgotten, and told of again later."""
+        """Fail an incomplete scan: missed files would be removed, and delivered again later."""
         is_below = Path(error.filename) != self._directory
         if is_below and isinstance(error, FileNotFoundError | NotADirectoryError):
-            return  # It was taken away meanwhile, with its files.
-        raise Unavailable(f"{error.filename} cannot be looked through: {error.strerror}") from error
+            return  # It was deleted meanwhile, with its files.
+        raise Unavailable(f"{error.filename} cannot be scanned: {error.strerror}") from error
 
     def _files(self) -> Iterator[tuple[Path, str, int]]:
         count = 0
@@ -142,5 +142,5 @@ class DirectoryQueue(Queue):
                 try:
                     status = path.stat()
                 except OSError:
-                    continue  # It is gone again.
+                    continue  # It was deleted meanwhile.
                 yield path, f"{status.st_size}-{status.st_mtime_ns}", status.st_size

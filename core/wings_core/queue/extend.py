@@ -1,4 +1,4 @@
-"""Extend: a task for each message, a few at a time."""
+"""Extension of many messages' visibility, by a bounded pool of threads."""
 
 import threading
 from collections.abc import Mapping
@@ -7,22 +7,24 @@ from concurrent.futures import ThreadPoolExecutor
 from wings_core.queue.interfaces import Queue
 
 THREADS_MAX = 16
-"""Messages that are extended at once: a call to a queue far away takes tens of milliseconds."""
+"""Concurrent calls: one to a distant queue takes tens of milliseconds."""
 
 
 def extend_all(
     queue: Queue, receipts: Mapping[str, str], seconds: float
 ) -> tuple[dict[str, float | None], Exception | None]:
-    """Hide messages for so long from now on; after a first failure, the rest is left as it is.
+    """Hide messages for `seconds` from now on; the first failure leaves the rest as they are.
+
+    Blocks until all calls have ended.
 
     Args:
-        queue: Where they came from.
-        receipts: By the messages' ids.
-        seconds: For how long.
+        queue: Which delivered them.
+        receipts: By message id.
+        seconds: The new visibility.
 
     Returns:
-        The new deadlines by id, None where a message is lost; and what the first call failed with.
-        A message that is not among them was not extended.
+        The new deadlines by message id, None for a lost message, without the messages that were not
+        extended; and the error of the first call that failed, or None.
     """
     if not receipts:
         return {}, None
@@ -32,10 +34,10 @@ def extend_all(
 
     def extend(message_id: str, receipt: str) -> None:
         if failed.is_set():
-            return  # It would only wait for the same.
+            return  # It would wait for the same failure.
         try:
             found[message_id] = queue.extend(receipt, seconds)
-        except Exception as error:  # noqa: BLE001 - Handed on.
+        except Exception as error:  # noqa: BLE001 - Returned.
             problems.append(error)
             failed.set()
 

@@ -1,4 +1,4 @@
-"""What a queue is to a pipeline: messages that are handed out for a while, at least once each."""
+"""The contract of a queue: messages are leased for a while, and delivered at least once each."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,64 +7,65 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class QueueMessage:
-    """A message that was handed out, and is hidden from others until its deadline."""
+    """A delivered message, which other receivers do not see before its deadline."""
 
     id: str
-    """The same whenever the message is handed out. No other message has it, not even one of a queue
-    that was made anew in the same place."""
+    """The same for every delivery of the message. No other message has it, not even one of a queue
+    that was deleted and created again in the same place."""
     receipt: str
-    """Of this time that it was handed out; what it is extended and acknowledged by."""
+    """Identifies this delivery; extends and acknowledges it."""
     body: str
     deliveries: int
-    """How often it was handed out, this time included, as far as the queue knows."""
+    """Deliveries so far, this one included, as far as the queue knows."""
     deadline: float
-    """When others may get it, in seconds since the epoch."""
+    """When it becomes visible again, in seconds since the epoch."""
 
 
 class Queue(Protocol):
-    """Tells of files, or carries data itself; safe from many threads.
+    """Messages that announce files, or carry data themselves; safe from many threads.
 
-    At least once is enough: a message may come twice, and after its deadline it comes again.
+    Delivery is at least once: a message may be delivered twice, and is delivered again after its
+    deadline.
     """
 
     @property
-    def gives_up(self) -> bool:
-        """Whether a message that was handed out too often does not come again."""
+    def drops_messages(self) -> bool:
+        """Whether the queue drops a message after too many deliveries."""
         return False
 
     def visibility_seconds(self, asked: float) -> float:
-        """Return for how long messages are hidden now where it is asked for so long.
+        """Return for how many seconds the queue really hides messages.
 
         Args:
-            asked: What `receive` and `extend` are called with.
+            asked: The visibility that `receive` and `extend` are called with.
         """
         return asked
 
     def receive(
         self, messages_max: int, visibility_seconds: float, wait_seconds: float = 0.0
     ) -> list[QueueMessage]:
-        """Take messages, and hide them from others for a while.
+        """Receive messages, and hide them from other receivers.
 
-        Blocks until there is one, at most for `wait_seconds`, without asking in a busy loop.
+        Blocks until there is one, at most for `wait_seconds`, without polling in a busy loop.
 
         Args:
             messages_max: At least 1; fewer may be returned though there are more.
-            visibility_seconds: For how long; the queue may choose otherwise.
+            visibility_seconds: How long they are hidden; the queue may choose otherwise.
             wait_seconds: The longest wait for the first one.
 
         Raises:
             Unavailable: The queue cannot be reached.
             InvalidArgument: There is no such queue.
-            Unauthenticated: The queue does not know who asks.
-            PermissionDenied: Who asks may not; all calls below may raise the last two as well.
+            Unauthenticated: The queue does not know the caller.
+            PermissionDenied: The caller lacks a permission; all calls below may raise the last two.
         """
         ...
 
     def extend(self, receipt: str, visibility_seconds: float) -> float | None:
-        """Hide a message for so long from now on.
+        """Hide a message for `visibility_seconds` from now on.
 
         Returns:
-            Its new deadline; None where it is lost: it may be, or was, handed out again.
+            Its new deadline; None if it is lost: it was, or may be, delivered again.
 
         Raises:
             Unavailable: The queue cannot be reached.
@@ -72,7 +73,7 @@ class Queue(Protocol):
         ...
 
     def acknowledge(self, receipts: Sequence[str]) -> None:
-        """Delete messages for good; those that are lost come again, which is no error.
+        """Delete messages; lost ones are delivered again, which is no error.
 
         Raises:
             Unavailable: The queue cannot be reached.
@@ -80,7 +81,7 @@ class Queue(Protocol):
         ...
 
     def send(self, bodies: Iterable[str]) -> None:
-        """Add messages, such as of files that are to be read again.
+        """Add messages, in order where the queue has one.
 
         Raises:
             Unavailable: The queue cannot be reached; some may have been added.
@@ -88,7 +89,7 @@ class Queue(Protocol):
         ...
 
     def pending(self) -> int | None:
-        """Return about how many messages wait to be handed out; None where nobody knows.
+        """Return about how many messages wait for delivery; None if the queue cannot tell.
 
         Raises:
             Unavailable: The queue cannot be reached.
@@ -97,5 +98,5 @@ class Queue(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the queue."""
+        """Close the connection; a blocked `receive` returns."""
         ...

@@ -1,13 +1,13 @@
 """Journal: the claims of a pipeline, in its checkpoint's directory.
 
-    PIPELINE            the pipeline's token: whoever has this journal is this owner
+    PIPELINE            the pipeline's token: names it as an owner of shards
     LOCK                held by the process that runs the pipeline
-    claims/N.json       claim N: durable before anybody acts on it, and never changed
+    claims/N.json       claim N: durable before it is acted on, and never changed
     claims/N.read       its files have been read; it is about to be published
-    claims/N.done       what became of it: published, and its messages acknowledged
+    claims/N.done       its outcome: published, and its messages acknowledged
 
-A pipeline plans from here alone: its processes share no memory, and one that is started again does
-what the last one had begun.
+A pipeline plans from the journal alone: its processes share no memory, and after a restart it
+finishes what it had begun.
 """
 
 import fcntl
@@ -23,13 +23,13 @@ from wings_core.errors import Internal, Unavailable
 from wings_core.queue.claims import Claim, Outcome
 
 CLAIMS_KEPT_MAX = 1_000
-"""Claims that are done are deleted once they are so many behind."""
+"""Finished claims that are kept; older ones are deleted."""
 
 M = TypeVar("M", bound=BaseModel)
 
 
 class Journal:
-    """The journal in one directory; created where it is not there.
+    """The journal in one directory, which is created if missing.
 
     Args:
         directory: On a disk that outlives the pipeline's processes, and that all of them reach.
@@ -43,17 +43,17 @@ class Journal:
 
     @property
     def token(self) -> str:
-        """What this pipeline owns shards by; made up at its first start."""
+        """The pipeline's identity as an owner of shards; generated at its first start."""
         path = self.directory / "PIPELINE"
         if not path.exists():
             _create(path, uuid4().hex.encode())
         return path.read_text(encoding="utf-8").strip()
 
     def lock(self) -> None:
-        """Keep other processes of this machine from running the same pipeline, until `unlock`.
+        """Lock the pipeline against other processes of this machine, until `unlock`.
 
         Raises:
-            Unavailable: One does.
+            Unavailable: Another process holds the lock.
         """
         lock = (self.directory / "LOCK").open("ab")
         try:
@@ -66,20 +66,20 @@ class Journal:
         self._lock = lock
 
     def unlock(self) -> None:
-        """Let others run the pipeline."""
+        """Release the lock, if it is held."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def add(self, claim: Claim) -> Claim:
-        """Write a claim durably; where there is one of its number already, return that one."""
+        """Write a claim durably; returns the stored claim of its number, which may be older."""
         _create(self._path(claim.number, "json"), claim.model_dump_json().encode())
         found = self.claim(claim.number)
         assert found is not None
         return found
 
     def claim(self, number: int) -> Claim | None:
-        """Return a claim; None where there is none of this number (any more).
+        """Return a claim; None if it was never written, or is deleted.
 
         Raises:
             Internal: It cannot be read.
@@ -87,11 +87,11 @@ class Journal:
         return _load(self._path(number, "json"), Claim)
 
     def outcome(self, number: int) -> Outcome | None:
-        """Return what became of a claim; None while it is not done."""
+        """Return the outcome of a claim; None while it is not done."""
         return _load(self._path(number, "done"), Outcome)
 
     def mark_read(self, number: int) -> None:
-        """Note that the files of a claim have been read."""
+        """Record that the files of a claim have been read."""
         self._path(number, "read").touch()
 
     def is_read(self, number: int) -> bool:
@@ -99,7 +99,7 @@ class Journal:
         return self._path(number, "read").exists() or self.is_done(number)
 
     def mark_done(self, outcome: Outcome) -> None:
-        """Note what became of a claim, durably, and delete what nobody asks for any more."""
+        """Record the outcome of a claim durably, and delete the oldest claim beyond those kept."""
         _create(self._path(outcome.number, "done"), outcome.model_dump_json().encode())
         self._path(outcome.number, "read").unlink(missing_ok=True)
         old = outcome.number - CLAIMS_KEPT_MAX
@@ -119,12 +119,12 @@ class Journal:
 
     @property
     def last_done(self) -> int:
-        """The last claim that is done, 0 before it; at most the last one of all is not."""
+        """The last finished claim, 0 before the first; at most one claim after it is open."""
         last = self.last
         return last if last == 0 or self.is_done(last) else last - 1
 
     def outcomes(self, outcomes_max: int) -> list[Outcome]:
-        """Return what became of the last claims, the oldest first."""
+        """Return the outcomes of the last claims, the oldest first."""
         last = self.last
         found = (self.outcome(number) for number in range(max(1, last - outcomes_max), last + 1))
         return [outcome for outcome in found if outcome is not None]
@@ -144,7 +144,7 @@ class Journal:
 
 
 def _create(path: Path, data: bytes) -> None:
-    """Write a file durably, whole or not at all; one that is there stays as it is."""
+    """Write a file durably and atomically; an existing one is left as it is."""
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         with temporary.open("wb") as file:

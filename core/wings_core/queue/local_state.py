@@ -1,12 +1,12 @@
-"""What one pipeline knows of its messages and files.
+"""One pipeline's view of its messages and files.
 
     ready ─▶ in progress ─▶ awaiting commit ─▶ completed
       ▲                            │
-      └── there is more of it, or it failed and is tried again
+      └── it has more rows, or failed and is retried
 
-A message is done with when all files that it told of are. It is acknowledged then, unless one of
-them is another pipeline's: then it is left alone, and comes again. Where it might not, it is held,
-and looked again whose the file is.
+A message is complete when all files that it announced are. It is acknowledged then, unless one of
+them is another pipeline's: then it is left to be delivered again. Where the queue limits
+deliveries, it is held instead, and the file's owner is looked up again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,20 +15,20 @@ from enum import Enum
 
 from wings_core.queue.claims import ClaimedFile
 from wings_core.queue.interfaces import QueueMessage
-from wings_core.queue.notices import FileNotice
+from wings_core.queue.notifications import FileNotification
 from wings_core.queue.shared_state import Standing, Standpoint
 
 
 class Phase(Enum):
-    """How far a file is on its way."""
+    """A file's progress in this pipeline."""
 
     NEW = "new"
-    """It is not known yet whose it is."""
+    """Its owner is not known yet."""
     READY = "ready"
     IN_PROGRESS = "in progress"
     AWAITING_COMMIT = "awaiting commit"
     FOREIGN = "foreign"
-    """Another pipeline reads it, and a message that told of it must not be left."""
+    """Another pipeline reads it, and its messages are held."""
 
 
 @dataclass(slots=True)
@@ -38,21 +38,21 @@ class LocalFile:
     file: ClaimedFile
     phase: Phase = Phase.NEW
     not_before: float = 0.0
-    """When it may be claimed, in seconds since the epoch."""
+    """The earliest time to claim it, in seconds since the epoch."""
 
 
 @dataclass(slots=True)
 class LocalMessage:
-    """A message that is not done with."""
+    """A message that is not complete."""
 
     message: QueueMessage
     shards: tuple[str, ...]
     waiting: set[str]
-    """Files that are not completed."""
+    """Shards that are not completed."""
     foreign: bool = False
     """Whether a file of it is another pipeline's."""
     lost: bool = False
-    """Whether it was, or may be, handed out again."""
+    """Whether it was, or may be, delivered again."""
 
 
 @dataclass(slots=True)
@@ -60,39 +60,39 @@ class QueueLocalState:
     """The files and messages of one pipeline; used under its coordinator's lock."""
 
     holds_foreign: bool = False
-    """Whether messages of files that are another pipeline's are held, and not left alone."""
+    """Whether messages of another pipeline's files are held, instead of left to their deadlines."""
     files: dict[str, LocalFile] = field(default_factory=dict[str, LocalFile])
-    """By shard, in the order in which they came."""
+    """By shard, in order of arrival."""
     messages: dict[str, LocalMessage] = field(default_factory=dict[str, LocalMessage])
     """By id."""
 
-    def add(self, message: QueueMessage, notices: Sequence[FileNotice]) -> None:
-        """Take a message in; one that came again is known by its newest receipt from now on."""
+    def add(self, message: QueueMessage, notifications: Sequence[FileNotification]) -> None:
+        """Add a message and its files; a redelivered one only changes its receipt and deadline."""
         known = self.messages.get(message.id)
         if known is not None:
             known.message = message
             known.lost = False
             return
-        for notice in notices:
-            if notice.shard not in self.files:
-                self.files[notice.shard] = LocalFile(
+        for notification in notifications:
+            if notification.shard not in self.files:
+                self.files[notification.shard] = LocalFile(
                     ClaimedFile(
-                        shard=notice.shard,
-                        uri=notice.uri,
-                        version=notice.version,
-                        size=notice.size,
-                        payload=notice.payload,
-                        problem=notice.problem,
+                        shard=notification.shard,
+                        uri=notification.uri,
+                        version=notification.version,
+                        size=notification.size,
+                        payload=notification.payload,
+                        problem=notification.problem,
                     )
                 )
-        shards = tuple(notice.shard for notice in notices)
+        shards = tuple(notification.shard for notification in notifications)
         self.messages[message.id] = LocalMessage(message, shards, set(shards))
 
     def resume(self, message: QueueMessage, shards: tuple[str, ...], waiting: set[str]) -> None:
-        """Take in a message of a claim that an earlier process made."""
+        """Add a message of a claim that an earlier process made."""
         self.messages[message.id] = LocalMessage(message, shards, waiting)
 
-    def settle(
+    def set_standpoint(
         self,
         shard: str,
         standpoint: Standpoint,
@@ -100,7 +100,14 @@ class QueueLocalState:
         *,
         is_whole: bool = False,
     ) -> None:
-        """Note whose a file is, where it stands, and whether it must be read whole."""
+        """Set a file's owner and position; drops a file that ended or is another pipeline's.
+
+        Args:
+            shard: Of the file; unknown ones are ignored.
+            standpoint: Owner and position.
+            not_before: Earliest time of its next claim or look-up, in seconds since the epoch.
+            is_whole: Whether it must be read whole.
+        """
         local = self.files.get(shard)
         if local is None:
             return
@@ -122,8 +129,8 @@ class QueueLocalState:
                 message.waiting.discard(shard)
                 message.foreign |= standpoint.standing is Standing.FOREIGN
 
-    def unsettled(self, now: float) -> list[str]:
-        """Return the files of which it is to be found out now whose they are."""
+    def without_standpoint(self, now: float) -> list[str]:
+        """Return the shards whose owners are to be looked up now."""
         return [
             shard
             for shard, local in self.files.items()
@@ -131,7 +138,10 @@ class QueueLocalState:
         ]
 
     def take(self, files_max: int, bytes_max: int | None, now: float) -> list[ClaimedFile]:
-        """Put files in progress that are ready, in order, at least one if there is one."""
+        """Mark ready files as in progress, and return them, in order of arrival.
+
+        At least one is returned if any is ready, however large.
+        """
         taken: list[ClaimedFile] = []
         size = 0
         for local in self.files.values():
@@ -145,17 +155,17 @@ class QueueLocalState:
         return taken
 
     def await_commit(self, shards: Iterable[str]) -> None:
-        """Note that files have been read."""
+        """Record that files have been read."""
         for shard in shards:
             local = self.files.get(shard)
             if local is not None and local.phase is Phase.IN_PROGRESS:
                 local.phase = Phase.AWAITING_COMMIT
 
     def release(self) -> tuple[list[str], int]:
-        """Forget the messages that are done with.
+        """Remove the complete messages.
 
         Returns:
-            The receipts to acknowledge, and how many messages are left alone.
+            The receipts to acknowledge, and the count of messages left to other pipelines.
         """
         done = [message for message in self.messages.values() if not message.waiting]
         for message in done:
@@ -164,14 +174,14 @@ class QueueLocalState:
         return receipts, len(done) - len(receipts)
 
     def of_files(self, shards: Iterable[str]) -> list[LocalMessage]:
-        """Return the messages that told of any of these files."""
+        """Return the messages that announced any of these files."""
         wanted = set(shards)
         return [each for each in self.messages.values() if not wanted.isdisjoint(each.shards)]
 
     def to_extend(self, before: float) -> list[LocalMessage]:
-        """Return the messages whose deadline is before a time, and that still need one.
+        """Return the incomplete messages whose deadline is before a time.
 
-        One all of whose files await their commit was extended for the last time.
+        Without those all of whose files await their commit: the committer has extended them.
         """
         return [
             each
@@ -182,7 +192,7 @@ class QueueLocalState:
         ]
 
     def extended(self, message_id: str, deadline: float | None) -> None:
-        """Note a message's new deadline; None: it is lost."""
+        """Set a message's new deadline; None: it is lost."""
         local = self.messages.get(message_id)
         if local is None:
             return
@@ -202,7 +212,7 @@ class QueueLocalState:
         )
 
     def next_ready_at(self) -> float | None:
-        """Return when the next file is ready, in seconds since the epoch; None: none is to be."""
+        """Return when the next file is ready, in seconds since the epoch; None: no file will be."""
         times = [local.not_before for local in self.files.values() if local.phase is Phase.READY]
         return min(times, default=None)
 

@@ -1,4 +1,4 @@
-"""What all pipelines of a source know of its files: the shards in the metadata."""
+"""The files of a source as all its pipelines see them: shards in the metadata."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,27 +8,27 @@ from typing import Protocol
 from wings_core.model import Shard, ShardsPruned, ShardState
 
 STALE_COMMIT_TIMEOUTS = 2
-"""An owner that was not heard of for so many commit timeouts is replaced."""
+"""An owner that has not renewed its shards for so many commit timeouts is replaced."""
 
 SHARDS_CALL_MAX = 1_000
-"""Shards of one call."""
+"""Most shards of one call."""
 
 
 class ShardService(Protocol):
-    """Where shards are kept; the client of a server is one."""
+    """Stores shards; `wings_client.Client` implements it."""
 
     def open_shards(self, source: str, token: str, shards: Iterable[str]) -> list[Shard]:
-        """Create shards that are not there, and return all."""
+        """Create missing shards, and return all of them."""
         ...
 
     def acquire_shards(
         self, source: str, token: str, claims: Mapping[str, str], stale_seconds: float
     ) -> list[Shard]:
-        """Take over shards from owners that were not heard of."""
+        """Take over shards from stale owners, and renew those of `token`."""
         ...
 
     def get_shards(self, source: str, shards: Iterable[str]) -> list[Shard]:
-        """Return those that are there."""
+        """Return those that exist."""
         ...
 
     def prune_shards(
@@ -39,41 +39,42 @@ class ShardService(Protocol):
         count_max: int | None = None,
         interval_seconds: float = 0.0,
     ) -> ShardsPruned:
-        """Forget shards that ended long ago."""
+        """Delete shards that ended more than `age_seconds` ago."""
         ...
 
 
 class Standing(Enum):
-    """Whose a file is."""
+    """Who owns a file."""
 
     OWN = "own"
     ENDED = "ended"
-    """All of it is published, or it was given up."""
+    """All of it is published, or it is dead."""
     FOREIGN = "foreign"
     """Another pipeline reads it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standpoint:
-    """Whose a file is, and where it stands."""
+    """A file's owner and position."""
 
     standing: Standing
     position: int = 0
     failures: int = 0
     is_dead: bool = False
-    """Whether it ended by being given up."""
+    """Whether it ended by failing too often."""
     error: str | None = None
-    """Why it failed last."""
+    """Its last failure."""
 
 
 class QueueSharedState:
-    """Asks and tells the metadata of the files of one source.
+    """Reads and changes the shards of one source.
 
     Args:
-        service: Where the shards are.
+        service: Stores the shards.
         source: The source's name.
         token: Of this pipeline.
-        commit_timeout_seconds: How long a commit may take; a multiple of it makes an owner stale.
+        commit_timeout_seconds: How long a commit may take; after `STALE_COMMIT_TIMEOUTS` times as
+            long an owner is stale.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class QueueSharedState:
         self.commit_timeout_seconds = commit_timeout_seconds
 
     def open(self, shards: Iterable[str]) -> dict[str, Standpoint]:
-        """Open files, take over those of stale owners, and tell whose each is.
+        """Open files, take over those of stale owners, and return the standpoint of each.
 
         Raises:
             WingsError: The server refused, or cannot be reached.
@@ -110,13 +111,13 @@ class QueueSharedState:
         return found
 
     def renew(self, shards: Iterable[str]) -> None:
-        """Say that the owner of these files is alive."""
+        """Renew this pipeline's ownership of files."""
         wanted = list(shards)
         for first in range(0, len(wanted), SHARDS_CALL_MAX):
             self._acquire(dict.fromkeys(wanted[first : first + SHARDS_CALL_MAX], self.token))
 
     def look(self, shards: Iterable[str]) -> dict[str, Standpoint]:
-        """Tell whose files are, and where they stand; one that is not there is in no answer."""
+        """Return the standpoints of files, without those that are not stored."""
         wanted = list(shards)
         found: dict[str, Standpoint] = {}
         for first in range(0, len(wanted), SHARDS_CALL_MAX):
@@ -126,7 +127,10 @@ class QueueSharedState:
         return found
 
     def prune(self, window_seconds: float, interval_seconds: float) -> ShardsPruned:
-        """Forget files that ended before the deduplication window, unless somebody just did."""
+        """Delete files that ended before the deduplication window.
+
+        Does nothing if a pipeline of the source did so within `interval_seconds`.
+        """
         return self._service.prune_shards(
             self.source, window_seconds, interval_seconds=interval_seconds
         )

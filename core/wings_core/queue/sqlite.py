@@ -15,13 +15,13 @@ LOCK_SECONDS_MAX = 10.0
 """How long a call waits for another process that writes."""
 
 PAUSE_SECONDS = (0.02, 0.5)
-"""Between two looks at an empty queue, doubling."""
+"""Between two polls of an empty queue: the first, doubled up to the second."""
 
 _TABLES = (
     """
 CREATE TABLE IF NOT EXISTS messages (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
-    key TEXT UNIQUE, -- What tells a message from one that is sent again; kept when acknowledged.
+    key TEXT UNIQUE, -- Deduplicates announced messages; kept when acknowledged.
     body TEXT NOT NULL,
     receipt TEXT UNIQUE,
     visible_at REAL NOT NULL,
@@ -35,15 +35,15 @@ CREATE INDEX IF NOT EXISTS messages_waiting ON messages (visible_at, id) WHERE N
 )
 
 _IDENTITY = "CREATE TABLE identity (identity TEXT NOT NULL) STRICT"
-"""One row: what tells the messages of this queue from those of another one, whose numbers are the
-same. It is empty in a file that is older than this table: its messages keep their ids."""
+"""One row: a prefix of message ids, which distinguishes them from those of another queue. It is
+empty in a file that is older than this table: its messages keep their ids."""
 
 
 class SqliteQueue(Queue):
-    """See `Queue`. A receipt is good until its deadline, and of no use afterwards.
+    """See `Queue`. A receipt is valid until its deadline.
 
     Args:
-        path: The database; created if it is not there. Its directory must be.
+        path: The database, created if missing, in an existing directory.
         clock: Seconds since the epoch.
 
     Raises:
@@ -76,13 +76,13 @@ class SqliteQueue(Queue):
         self.announce((None, body) for body in bodies)
 
     def announce(self, messages: Iterable[tuple[str | None, str]]) -> int:
-        """Add messages whose keys were never added before, in order.
+        """Add the messages whose keys are new, in order.
 
         Args:
             messages: Keys and bodies; a message without a key is always added.
 
         Returns:
-            How many were added.
+            The count of added messages.
         """
         now = self._clock()
         with self._transaction() as connection:
@@ -101,7 +101,7 @@ class SqliteQueue(Queue):
             }
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Forget acknowledged messages by their keys, which may then be announced anew."""
+        """Delete acknowledged messages by their keys, which count as new from then on."""
         with self._transaction() as connection:
             connection.executemany(
                 "DELETE FROM messages WHERE key = ? AND acknowledged", ((key,) for key in keys)
@@ -110,7 +110,7 @@ class SqliteQueue(Queue):
     def receive(
         self, messages_max: int, visibility_seconds: float, wait_seconds: float = 0.0
     ) -> list[QueueMessage]:
-        """Take messages, the oldest first; see `Queue.receive`."""
+        """Receive messages, the oldest first; see `Queue.receive`."""
         until = time.monotonic() + wait_seconds
         pause, pause_max = PAUSE_SECONDS
         while True:
@@ -146,7 +146,7 @@ class SqliteQueue(Queue):
             )
 
     def pending(self) -> int:
-        """Return how many messages may be handed out now."""
+        """Return the count of messages that may be delivered now."""
         with self._transaction() as connection:
             ((count,),) = connection.execute(
                 "SELECT count(*) FROM messages WHERE NOT acknowledged AND visible_at <= ?",
@@ -156,7 +156,7 @@ class SqliteQueue(Queue):
 
     @property
     def remaining(self) -> int:
-        """How many messages are not acknowledged, handed out or not."""
+        """Count of messages that are not acknowledged, delivered or not."""
         with self._transaction() as connection:
             ((count,),) = connection.execute(
                 "SELECT count(*) FROM messages WHERE NOT acknowledged"
@@ -209,7 +209,7 @@ class SqliteQueue(Queue):
 
 
 def _identity(connection: sqlite3.Connection) -> str:
-    """Return what the ids of all messages begin with; make the tables that are not there."""
+    """Return the prefix of all message ids; creates missing tables."""
     names = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
     for statement in _TABLES:
         connection.execute(statement)

@@ -1,4 +1,4 @@
-"""Amazon's queue, and others that speak its protocol, through boto3 (extra `sqs`)."""
+"""Amazon SQS, and services that speak its protocol, through boto3 (extra `sqs`)."""
 
 import importlib
 import threading
@@ -18,7 +18,7 @@ from wings_core.errors import (
 from wings_core.queue.interfaces import Queue, QueueMessage
 
 CALL_MESSAGES_MAX = 10
-"""Messages of one call; SQS takes no more."""
+"""Most messages of one call to SQS."""
 
 WAIT_SECONDS_MAX = 20
 """The longest that SQS waits for a message."""
@@ -43,11 +43,11 @@ _ERRORS: dict[str, type[WingsError]] = {
     **dict.fromkeys(_UNKNOWN_CALLER, Unauthenticated),
     **dict.fromkeys(_DENIED, PermissionDenied),
 }
-"""By what SQS calls them; others may pass."""
+"""By error code of SQS; all others are `Unavailable`."""
 
 
 class SqsQueue(Queue):
-    """See `Queue`. Credentials are those that boto3 finds.
+    """See `Queue`. boto3 finds the credentials.
 
     Args:
         url: The queue's.
@@ -88,13 +88,13 @@ class SqsQueue(Queue):
     def receive(
         self, messages_max: int, visibility_seconds: float, wait_seconds: float = 0.0
     ) -> list[QueueMessage]:
-        """Take messages; see `Queue.receive`. Waits in whole seconds, by SQS's long poll."""
+        """Receive messages; see `Queue.receive`. Waits in whole seconds, by SQS's long poll."""
         found: list[QueueMessage] = []
         wait = max(0, min(WAIT_SECONDS_MAX, round(wait_seconds)))
         while len(found) < messages_max and not self._closed.is_set():
             began = self._clock()
             wanted = min(CALL_MESSAGES_MAX, messages_max - len(found))
-            with self._explained():
+            with self._translated_errors():
                 answer = self._client.receive_message(
                     QueueUrl=self._url,
                     MaxNumberOfMessages=wanted,
@@ -103,7 +103,7 @@ class SqsQueue(Queue):
                     AttributeNames=["ApproximateReceiveCount"],
                 )
             messages = answer.get("Messages", [])
-            # By the time of asking, so that the deadline known here is never behind SQS's.
+            # From the time of the call, so that the deadline here is never later than SQS's.
             deadline = began + _seconds(visibility_seconds)
             found += [
                 QueueMessage(
@@ -124,19 +124,19 @@ class SqsQueue(Queue):
         began = self._clock()
         seconds = _seconds(visibility_seconds)
         try:
-            with self._explained():
+            with self._translated_errors():
                 self._client.change_message_visibility(
                     QueueUrl=self._url, ReceiptHandle=receipt, VisibilityTimeout=seconds
                 )
         except (InvalidRecordState, InvalidArgument):
-            return None  # Of a message that is deleted, SQS says that the value is invalid.
+            return None  # For a deleted message, SQS reports an invalid value.
         return began + seconds
 
     def acknowledge(self, receipts: Sequence[str]) -> None:
         """Delete messages; see `Queue.acknowledge`."""
         for first in range(0, len(receipts), CALL_MESSAGES_MAX):
             part = receipts[first : first + CALL_MESSAGES_MAX]
-            with self._explained():
+            with self._translated_errors():
                 answer = self._client.delete_message_batch(
                     QueueUrl=self._url,
                     Entries=[
@@ -157,7 +157,7 @@ class SqsQueue(Queue):
         waiting = list(bodies)
         for first in range(0, len(waiting), CALL_MESSAGES_MAX):
             part = waiting[first : first + CALL_MESSAGES_MAX]
-            with self._explained():
+            with self._translated_errors():
                 answer = self._client.send_message_batch(
                     QueueUrl=self._url,
                     Entries=[
@@ -166,13 +166,11 @@ class SqsQueue(Queue):
                 )
             failed = answer.get("Failed", [])
             if failed:
-                raise Unavailable(
-                    f"SQS did not take {len(failed)} messages: {failed[0].get('Code')}"
-                )
+                raise Unavailable(f"SQS rejected {len(failed)} messages: {failed[0].get('Code')}")
 
     def pending(self) -> int | None:
-        """Return about how many messages wait to be handed out."""
-        with self._explained():
+        """Return about how many messages wait for delivery."""
+        with self._translated_errors():
             answer = self._client.get_queue_attributes(
                 QueueUrl=self._url, AttributeNames=["ApproximateNumberOfMessages"]
             )
@@ -184,7 +182,7 @@ class SqsQueue(Queue):
         self._client.close()
 
     @contextmanager
-    def _explained(self) -> Generator[None]:
+    def _translated_errors(self) -> Generator[None]:
         faults: Any = importlib.import_module("botocore.exceptions")
         try:
             yield

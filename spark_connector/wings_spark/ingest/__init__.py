@@ -1,7 +1,7 @@
-"""Ingest: the pipeline that turns files told of by a queue into messages, on Spark.
+"""Ingest: the pipeline that turns files that a queue announces into messages, on Spark.
 
     driver: claim, journal ─▶ tasks: read_file, stage ─▶ driver: publish, acknowledge
 
-`settings` is what a user writes, `run` starts the query, `status` tells of it. The parts of the
+`settings` is the source's TOML, `run` starts the query, `status` reports on it. The parts of the
 pipeline share what is pickled, the journal and the server, and nothing else.
 """

@@ -16,7 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=MARKUP,
-    help="""Turn files that a queue tells of into messages, each exactly once, on Spark.
+    help="""Turn files that a queue announces into messages, each exactly once, on Spark.
 
 A source is a TOML file; `docs/ingest.md` has all its keys. This one reads what is moved into a
 directory:
@@ -60,9 +60,9 @@ def run(
 ) -> None:
     """Run the pipeline of a source until it is interrupted.
 
-    The queue and the topic are looked at first. Each batch writes a line of JSON on standard error:
-    files by what became of them, rows and bytes. Ctrl-C ends it at any time; started again, it goes
-    on from its checkpoint, and writes no row twice.
+    The queue and the topic are checked first. Each batch writes a line of JSON on standard error:
+    files by outcome, rows and bytes. Ctrl-C ends it at any time; after a restart it continues from
+    its checkpoint, and writes no row twice.
     """
     settings = SourceSettings.load(source)
     from wings_spark.ingest.run import check, session
@@ -73,7 +73,7 @@ def run(
     with session(settings, master) as spark:
         until = "until the queue has nothing more" if once else "until it is interrupted"
         sys.stderr.write(f"wings: reading files into {settings.target.topic}, {until}\n")
-        run_source(spark, settings, once=once, tell=_tell)
+        run_source(spark, settings, once=once, report=_report)
 
 
 @app.command()
@@ -97,20 +97,20 @@ def list_files(
 
 @app.command()
 def dlq(source: SourceOption) -> None:
-    """List the files that were given up, with their last errors."""
+    """List the dead files, which failed too often, with their last errors."""
     for shard in calls.files_of_source(SourceSettings.load(source), "dead"):
         _write(describe_shard(shard))
 
 
 @app.command()
 def retry(source: SourceOption, files: FilesArgument = None) -> None:
-    """Have files read again that were given up."""
+    """Have dead files read again."""
     found = calls.retry(SourceSettings.load(source), files or None)
     for shard in found:
         _write({"shard": shard})
     for shard in files or []:
         if shard not in found:
-            sys.stderr.write(f"wings: {shard} was not given up\n")
+            sys.stderr.write(f"wings: {shard} is not dead\n")
     if files and len(found) < len(files):
         raise typer.Exit(1)
 
@@ -120,13 +120,13 @@ def backfill(
     source: SourceOption,
     place: Annotated[str, typer.Argument(help="`s3://BUCKET/PREFIX`, or a directory.")],
 ) -> None:
-    """Tell the queue of files that are there already; those that were read are not read again."""
+    """Announce existing files to the queue; those that were read are not read again."""
     count = calls.backfill(SourceSettings.load(source), place)
     _write({"files": count})
 
 
-def _tell(figures: dict[str, Any]) -> None:
-    """Tell of a batch on standard error."""
+def _report(figures: dict[str, Any]) -> None:
+    """Write the figures of a batch on standard error."""
     sys.stderr.write(json.dumps(figures) + "\n")
     sys.stderr.flush()
 

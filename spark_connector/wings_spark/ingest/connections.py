@@ -1,4 +1,4 @@
-"""What a process of the pipeline opens: the queue, a client, and what is kept of the source."""
+"""The connections of a pipeline's process: queue, client, journal and shared state."""
 
 from types import TracebackType
 from typing import Self
@@ -41,13 +41,13 @@ def open_queue(source: SourceSettings) -> Queue:
 
 
 class Connections:
-    """Everything that a process on the driver needs; used in a `with` statement.
+    """The connections of a process on the driver; used in a `with` statement.
 
     Attributes:
         client: Of the target's server.
         queue: Of the source.
         journal: Of the pipeline.
-        shared: What is known of the source's files.
+        shared: The source's files.
     """
 
     def __init__(self, settings: SourceSettings) -> None:
@@ -63,11 +63,11 @@ class Connections:
         )
 
     def coordinator(self) -> QueueCoordinator:
-        """Return who receives and claims."""
+        """Return the pipeline's coordinator, which receives and claims."""
         return QueueCoordinator(self.queue, self.shared, self.journal, self._settings.coordinator())
 
     def committer(self, stage_dead: StageDead) -> Committer:
-        """Return who publishes and acknowledges."""
+        """Return the pipeline's committer, which publishes and acknowledges."""
         return Committer(
             self.queue,
             self.shared,

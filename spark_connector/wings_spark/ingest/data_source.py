@@ -1,9 +1,9 @@
 """The pipeline as Spark's data source API has it: claims are its offsets, works its rows.
 
-Spark makes the reader and the writer in several processes that share nothing. One on the driver is
-asked for offsets for as long as the query runs: it receives, journals claims, and extends messages.
-Planning replays from the journal alone. Tasks read and stage. The commit runs in a process of its
-own for each batch.
+Spark makes the reader and the writer in several processes that share nothing. One on the driver
+returns offsets for as long as the query runs: it receives, journals claims, and extends messages.
+Planning reads the journal alone. Tasks read and stage. The commit runs in a process of its own for
+each batch.
 """
 
 import json
@@ -26,7 +26,7 @@ from wings_core.errors import Internal, ResourceExhausted, Unavailable
 from wings_core.queue.commit import stage_prefix, writer_of
 from wings_core.queue.coordinator import QueueCoordinator
 from wings_core.queue.journal import Journal
-from wings_core.queue.keeper import Keeper
+from wings_core.queue.visibility_extender import VisibilityExtender
 from wings_spark.ingest.connections import Connections
 from wings_spark.ingest.dead_letters import DeadLetters
 from wings_spark.ingest.plan import planned
@@ -46,10 +46,10 @@ TASKS = "tasks"
 """The option with the number of tasks of a batch."""
 
 CLAIM = "claim"
-"""The key of an offset: the last claim that is read before it."""
+"""The key of an offset: the last claim before it."""
 
 UNREACHABLE_SECONDS_MAX = 600.0
-"""A query that could claim nothing for so long, as queue or server cannot be reached, fails."""
+"""A query fails when queue or server could not be reached for so long."""
 
 _WORK = "work"
 
@@ -69,14 +69,14 @@ class IngestDataSource(DataSource):
         return f"{_WORK} string"
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
-        """Return who claims."""
+        """Return the reader, which claims files."""
         del schema
         return IngestReader(_settings(self.options), int(self.options.get(TASKS) or 1))
 
     def streamWriter(  # noqa: N802 - Spark's name.
         self, schema: "StructType", overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        """Return who reads, stages and commits."""
+        """Return the writer, which reads, stages and commits files."""
         del schema, overwrite
         return IngestWriter(_settings(self.options))
 
@@ -103,19 +103,19 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._running: _Running | None = None  # Opened where offsets are asked for, never pickled.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name.
-        """Return where a new query begins: after the last claim that is done."""
+        """Return where a new query begins: after the last finished claim."""
         return {CLAIM: Journal(self._settings.journal_directory).last_done}
 
     def latestOffset(  # noqa: N802 - Spark's name.
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """Claim what one batch reads: `start` itself where there is nothing.
+        """Make the claim of the next batch: returns `start` itself if no file is ready.
 
-        Blocks for the queue's `wait_seconds` where there is nothing.
+        Blocks for up to the queue's `wait_seconds` while no file is ready.
 
         Args:
-            start: Where the batch begins; None in Spark 4.1.
-            limit: Limits are those of the settings.
+            start: The batch's begin; None in Spark 4.1.
+            limit: Ignored: the limits are those of the settings.
 
         Raises:
             WingsError: The queue or the server failed.
@@ -125,7 +125,7 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._running = _Running(self._settings)
         running = self._running
         last = running.journal.last_done if start is None else int(start[CLAIM])
-        running.keeper.check(UNREACHABLE_SECONDS_MAX)
+        running.extender.check(UNREACHABLE_SECONDS_MAX)
         try:
             running.last_claim = running.claim(last)
         except (Unavailable, ResourceExhausted) as error:
@@ -137,11 +137,11 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {CLAIM: running.last_claim}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name.
-        """Return that the settings' limits are the only ones."""
+        """Return no limit: those of the settings hold."""
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name.
-        """Return the last claim, how many messages wait and were lost, for the progress."""
+        """Return the last claim, and counts of pending and lost messages, for the progress."""
         if self._running is None:
             return None
         running = self._running
@@ -152,11 +152,11 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name.
-        """Note that the query ends when the queue has nothing more, or cannot be asked."""
+        """Make the query end once the queue is empty or cannot be reached."""
         self._is_once = True
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the works of a claim, from the journal alone.
+        """Return the works of a claim.
 
         Raises:
             Internal: The claim is not in the journal.
@@ -176,50 +176,50 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [WorkPartition(work.model_dump_json()) for work in works]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a work as the one row that it is."""
-        assert isinstance(partition, WorkPartition), "Spark hands on what it was given"
+        """Yield one row, the work as JSON."""
+        assert isinstance(partition, WorkPartition), "Spark passes the reader's own partitions"
         yield pa.RecordBatch.from_arrays([pa.array([partition.work])], names=[_WORK])
 
     def stop(self) -> None:
-        """Close what was opened."""
+        """Stop the visibility extender, and close the connections."""
         if self._running is not None:
             self._running.close()
             self._running = None
 
 
 class _Running:
-    """What the process that is asked for offsets holds."""
+    """The state of the process that returns offsets."""
 
     def __init__(self, settings: SourceSettings) -> None:
         self._connections = Connections(settings)
         self.journal = self._connections.journal
         self.coordinator: QueueCoordinator = self._connections.coordinator()
-        self.keeper = Keeper(self.coordinator)
+        self.extender = VisibilityExtender(self.coordinator)
         self.last_claim = 0
         self.pending: int | None = None
         self.failed_since: float | None = None
 
     def failed_for(self) -> float:
-        """Note that nothing could be claimed, and return for how many seconds that is so."""
+        """Record a failed claim; returns for how many seconds claims have failed."""
         if self.failed_since is None:
             self.failed_since = monotonic()
         return monotonic() - self.failed_since
 
     def claim(self, last: int) -> int:
-        """Claim what comes after a claim; return its number, or `last` where there is nothing."""
+        """Make the claim after `last`; returns its number, or `last` if no file is ready."""
         claim = self.coordinator.claim(last + 1)
         self.pending = self._connections.queue.pending()
         self.coordinator.prune()
         return last if claim is None else claim.number
 
     def close(self) -> None:
-        self.keeper.close()
+        self.extender.close()
         self._connections.close()
 
 
 @dataclass
 class TaskDone(WriterCommitMessage):
-    """What one attempt of a task tells the driver."""
+    """The commit message of one attempt of a task."""
 
     done: list[Done]
 
@@ -254,7 +254,7 @@ class IngestWriter(DataSourceStreamArrowWriter):
             committer.commit(claim, [result for each in done for result in each.results])
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
-        """Delete what the tasks of a batch staged, whatever became of them, if not published."""
+        """Delete the unpublished stages of a batch's tasks, failed ones included."""
         del batchId
         claims = {each.claim for each in _done(messages)}
         if not claims:

@@ -1,4 +1,4 @@
-"""Dead letters: a row for each file that was given up, in the transaction that gives it up."""
+"""Dead letters: a row for each dead file, published in the transaction that ends the file."""
 
 from collections.abc import Sequence
 from uuid import uuid4
@@ -24,7 +24,7 @@ COLUMNS = {
 
 
 class DeadLetters:
-    """Writes dead letters where a source wants them.
+    """Writes dead letters to the topic that a source names, if any.
 
     Args:
         settings: Of the source.
@@ -36,7 +36,7 @@ class DeadLetters:
         self._client = client
 
     def prepare(self) -> Topic | None:
-        """Return their topic, which is created if it is not there; None where there is to be none.
+        """Return their topic, created if missing; None if the source names none.
 
         Raises:
             WingsError: There is a topic of this name with other columns, or the server failed.
@@ -47,11 +47,11 @@ class DeadLetters:
         return self._client.create_topic(name, COLUMNS, if_not_exists=True)
 
     def stage(self, letters: Sequence[DeadLetter], prefix: str) -> str | None:
-        """Stage a row for each, and return the stage; None where the source has no such topic.
+        """Stage a row for each, and return the stage's id; None if the source names no topic.
 
         Args:
-            letters: What was given up.
-            prefix: What the stage's id begins with.
+            letters: The dead files.
+            prefix: Of the stage's id.
 
         Raises:
             WingsError: There is a topic of this name with other columns, or the server failed.

@@ -1,6 +1,6 @@
-"""Fetch object: a file in S3 to this machine's disk, or what a section of it needs.
+"""The fetch of a file in S3, or of the bytes that a section needs, to this machine's disk.
 
-All that is fetched of an object is of one version: the one that it has when its fetch begins.
+All bytes are of one version of the object: the one that it has when the fetch begins.
 """
 
 import os
@@ -17,14 +17,8 @@ from wings_client.files.arrow_batches import groups_of
 from wings_client.files.formats import FileFormat, format_by_name
 from wings_client.files.sections import SAMPLE_BYTES, Section, csv_ranges, line_ranges
 from wings_core.errors import Unauthenticated, Unavailable
-from wings_core.queue.notices import DedupKey
-from wings_spark.ingest.fetch_file import (
-    Fetched,
-    FileError,
-    SupersededError,
-    is_of_machine,
-    section_of,
-)
+from wings_core.queue.notifications import DedupKey
+from wings_spark.ingest.fetched import Fetched, FileError, SupersededError, is_of_machine
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.settings import FileSettings, SourceSettings
 
@@ -32,22 +26,22 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 FETCH_BYTES = 8 * 1024 * 1024
-"""How much is fetched at a time."""
+"""Size of the chunks in which bytes are written."""
 
 RETRY = {"max_retries": 10, "retry_timeout": timedelta(seconds=180)}
-"""What is done before S3 counts as out of reach."""
+"""Retries before S3 counts as unreachable."""
 
 PARQUET_TAIL_BYTES = 64 * 1024
-"""Of Parquet, what is fetched first: mostly all that tells where its rows are."""
+"""The end of a Parquet file that is fetched first; mostly it holds the whole footer."""
 
 _PARQUET_END_BYTES = 8
-"""The length of what tells that, and a magic word."""
+"""The footer's length, and a magic word."""
 
 _UNREACHABLE_KEY = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\x7f]")
-"""Keys that obstore refuses, or takes for others."""
+"""Keys that obstore rejects or normalizes."""
 
 _REFUSED = re.compile(r"status code: 4\d\d")
-"""As obstore tells of it."""
+"""In obstore's messages."""
 
 _REGIONS = {"AWS_REGION", "AWS_DEFAULT_REGION"}
 
@@ -55,29 +49,31 @@ _UNKNOWN_CALLER = (
     "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch",
     "TokenRefreshRequired",
 )  # fmt: skip
-"""Answers of S3 that are no file's fault."""
+"""Error codes of S3 for credentials."""
 
 
-def fetched_object(section: FileSection, path: Path, settings: SourceSettings) -> Fetched:
-    """Fetch an object, or what a section of it needs, each byte to where it is in the object.
+def fetch_object(section: FileSection, path: Path, settings: SourceSettings) -> Fetched:
+    """Fetch an object, or the bytes that a section needs, into a sparse copy of it.
+
+    Blocks until they are written.
 
     Args:
         section: Of which file, and which of its rows.
-        path: Where to.
+        path: Of the copy.
         settings: Of the source.
 
     Raises:
-        FileError: It is not there, or cannot be read.
-        SupersededError: The version that was told of is gone.
-        Unauthenticated: S3 does not know who asks.
+        FileError: The object does not exist, or cannot be read.
+        SupersededError: The announced version was overwritten.
+        Unauthenticated: S3 does not know the caller.
         Unavailable: S3 cannot be reached.
     """
     file = section.file
     if file.uri.endswith("/") and not file.size:
         path.touch()
-        return Fetched(path)  # What consoles make to show a folder.
+        return Fetched(path)  # Consoles create such objects to show a folder.
     versioned = settings.dedup_key is DedupKey.URI_AND_VERSION
-    with explained(file.uri, file.version):
+    with s3_errors(file.uri, file.version):
         found = _Object(file.uri, file.version if versioned else None, settings.files)
         with path.open("wb") as spooled:
             spooled.truncate(found.size)
@@ -87,13 +83,13 @@ def fetched_object(section: FileSection, path: Path, settings: SourceSettings) -
         file_format = settings.files.format or format_by_name(path)
         if file_format is FileFormat.PARQUET:
             _fetch_groups(found, path, Section(section.index, section.count))
-            return Fetched(path, section_of(section), found.seen)
+            return Fetched(path, section.rows(), found.seen)
         _fetch_lines(found, path, section, is_csv=file_format is FileFormat.CSV)
-        return Fetched(path, section_of(section, is_alone=True), found.seen)
+        return Fetched(path, section.rows(is_alone=True), found.seen)
 
 
 def s3_store(bucket: str, settings: FileSettings) -> "S3Store":
-    """Return a bucket of S3; credentials are those of the environment.
+    """Return a bucket of S3, with the environment's credentials.
 
     Raises:
         FileError: obstore is not installed.
@@ -114,11 +110,11 @@ def s3_store(bucket: str, settings: FileSettings) -> "S3Store":
 
 
 class _Object:
-    """One version of an object, read from anywhere in it.
+    """One version of an object, with random access.
 
     Args:
-        uri: Its own.
-        version: Which; None: the one that is there now.
+        uri: The object's.
+        version: None: the current one.
         settings: Of S3.
     """
 
@@ -138,7 +134,7 @@ class _Object:
         self._place = 0
         try:
             about = self._get({"head": True}).meta
-        except Exception:  # noqa: BLE001 - Asked so, S3 does not say why it refuses.
+        except Exception:  # noqa: BLE001 - A HEAD request has no error code.
             about = self._get({}).meta
         self.size: int = about["size"]
         tag: str | None = about.get("e_tag")
@@ -147,11 +143,11 @@ class _Object:
             self._options["if_match"] = tag
 
     def seek(self, offset: int, /) -> None:
-        """Go to a byte."""
+        """Set the position of the next `read`."""
         self._place = offset
 
     def read(self, size: int, /) -> bytes:
-        """Return as many bytes from there on, or as many as there are."""
+        """Return the next bytes, fewer than `size` only at the end."""
         end = min(self.size, self._place + size)
         if end <= self._place:
             return b""
@@ -160,7 +156,7 @@ class _Object:
         return found
 
     def fetch(self, path: Path, first: int, end: int) -> None:
-        """Write bytes to where they are in the object, if there are any."""
+        """Copy the bytes `[first, end)` to the same place of a file."""
         if end <= first:
             return
         with path.open("r+b") as spooled:
@@ -176,7 +172,7 @@ class _Object:
 
 
 def _fetch_lines(found: _Object, path: Path, section: FileSection, *, is_csv: bool) -> None:
-    """Fetch the lines of a section, and what tells which those are."""
+    """Fetch the lines of a section, and the bytes that determine its bounds and columns."""
     wanted = Section(section.index, section.count)
     ranges = (csv_ranges if is_csv else line_ranges)(found, found.size, wanted)
     *names, (first, end) = ranges
@@ -184,14 +180,14 @@ def _fetch_lines(found: _Object, path: Path, section: FileSection, *, is_csv: bo
     if is_csv:
         found.fetch(path, 0, min(found.size, names_end + SAMPLE_BYTES))
     if first == found.size:
-        return  # There is none: what is fetched, or not there, says the same.
+        return  # The section has no lines.
     # From the byte at which the section is cut, so that the line's end before it is there.
     cut = names_end + wanted.of(found.size - names_end)[0]
     found.fetch(path, max(0, min(first, cut) - 1), end)
 
 
 def _fetch_groups(found: _Object, path: Path, section: Section) -> None:
-    """Fetch the row groups of a section, and what tells where those are."""
+    """Fetch the row groups of a section, and the footer."""
     tail = max(0, found.size - PARQUET_TAIL_BYTES)
     found.fetch(path, tail, found.size)
     with path.open("rb") as spooled:
@@ -213,12 +209,18 @@ def _fetch_groups(found: _Object, path: Path, section: Section) -> None:
 
 
 @contextmanager
-def explained(uri: str, version: str | None) -> Generator[None]:
-    """Say in our words what S3 refuses.
+def s3_errors(uri: str, version: str | None) -> Generator[None]:
+    """Translate errors of S3.
 
     Args:
-        uri: What was asked for.
-        version: Which one of it; None: whichever is there.
+        uri: Of the object.
+        version: None: the current one.
+
+    Raises:
+        FileError: The object does not exist, was changed, or S3 rejected the request.
+        SupersededError: The object has not this version any more.
+        Unauthenticated: S3 does not know the caller.
+        Unavailable: S3, or this machine's disk, is not usable now.
     """
     from obstore import exceptions
 
@@ -237,7 +239,7 @@ def explained(uri: str, version: str | None) -> Generator[None]:
             raise Unavailable(message) from None
         if any(code in text for code in _UNKNOWN_CALLER):
             raise Unauthenticated(message) from None
-        # What S3 has looked at and refused would be refused again: that is no reason to wait.
+        # A request that S3 rejected would be rejected again, so there is nothing to wait for.
         if isinstance(error, exceptions.GenericError) and _REFUSED.search(text) is None:
             raise Unavailable(message) from None
         raise FileError(message) from None

@@ -1,6 +1,6 @@
-"""Plan: which task reads what of a claim.
+"""The plan of a claim: which task reads which files and sections.
 
-It comes from the claim and the settings alone, so a pipeline that is started again plans the same.
+It is determined by the claim and the settings, so that a restarted pipeline plans the same.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from uuid import uuid4
 from pydantic import BaseModel, ConfigDict
 
 from wings_client.files.formats import FileFormat, compression_of, format_by_name
+from wings_client.files.sections import Section
 from wings_core.queue.claims import Claim, ClaimedFile
 from wings_core.queue.commit import mark_prefix
 from wings_spark.ingest.settings import SourceSettings
@@ -19,7 +20,7 @@ SECTIONS_MAX = 5_000
 """Of all files of one claim, as a publish takes no more than 10,000 stages."""
 
 COUNTED_SECTIONS_MAX = 4
-"""Of lines whose numbers are wanted: each section counts those before it."""
+"""Most sections of a file whose row numbers are wanted: each section counts the lines before it."""
 
 _LINES = (FileFormat.JSONL, FileFormat.CSV)
 
@@ -39,15 +40,23 @@ class FileSection(_Planned):
     count: int = 1
     """How many sections there are of the file."""
 
+    def rows(self, *, is_alone: bool = False) -> Section | None:
+        """Return which rows of the file it has; None: all.
+
+        Args:
+            is_alone: Whether the bytes of other sections are missing from the copy that is read.
+        """
+        return None if self.count == 1 else Section(self.index, self.count, is_alone)
+
 
 class Work(_Planned):
-    """What a task does; goes to it as JSON."""
+    """The input of a task; goes to it as JSON."""
 
     claim: int
     token: str
     """The pipeline's."""
     plan: str
-    """Made up for each planning: tries of one plan are of one run of the pipeline."""
+    """A random id of this planning: attempts with one plan are of one run of the pipeline."""
     number: int
     """Among the works of its plan."""
     works: int
@@ -56,25 +65,25 @@ class Work(_Planned):
 
     @property
     def marks(self) -> str:
-        """What the ids of the stages begin with that tell how earlier tries went."""
+        """The common prefix of the ids of this work's marks, which record earlier attempts."""
         return f"{mark_prefix(self.token, self.claim)}{self.number}-{self.works}."
 
     @property
     def begun_marks(self) -> str:
-        """What the ids of those of them begin with whose sections some try went on to read."""
+        """The common prefix of the marks of sections that an attempt began to read."""
         return f"{self.marks}begun."
 
     def mark(self, section: FileSection, ends: int) -> str:
-        """Return an id for the stage that tells that a section is begun.
+        """Return an id for the mark of a section that is begun.
 
         Args:
-            section: Which.
-            ends: How many runs of the pipeline ended while it was read.
+            section: The section.
+            ends: Count of the pipeline's runs that ended while it was read.
         """
         return self._mark("begun", section, ends, self.plan)
 
     def mark_of_end(self, section: FileSection, end: "End") -> str:
-        """Return an id for the stage that tells later tries of the end of an earlier one."""
+        """Return an id for the mark of an earlier attempt's end, for later attempts."""
         return self._mark("ended", section, end.ends, end.plan)
 
     def _mark(self, kind: str, section: FileSection, ends: int, plan: str) -> str:
@@ -82,13 +91,13 @@ class Work(_Planned):
         return f"{self.marks}{kind}.{about}.{uuid4().hex[:8]}"
 
     def ends(self, marks: Sequence[str]) -> "dict[FileSection, End]":
-        """Tell at which sections earlier tries of this work ended.
+        """Return the sections at which earlier attempts at this work ended.
 
-        That is the last one that a try began, as works go through sections in order, and what that
-        try knew of those before it.
+        These are the last section that an attempt began, since works read sections in order, and
+        those recorded by that attempt.
 
         Args:
-            marks: What the last try left behind.
+            marks: Ids of the marks that the last attempt left.
         """
         begun: dict[tuple[int, int], End] = {}
         ended: dict[tuple[int, int], End] = {}
@@ -105,19 +114,19 @@ class Work(_Planned):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a try ended while it read a section."""
+    """The end of an attempt while it read a section."""
 
     ends: int
-    """How many runs of the pipeline had ended before while it was read."""
+    """Count of the pipeline's runs that had ended before while it was read."""
     plan: str
-    """The try's."""
+    """The attempt's."""
 
 
 def planned(claim: Claim, token: str, tasks_max: int, settings: SourceSettings) -> list[Work]:
-    """Share out a claim's files to tasks by size, the largest first, large ones in sections.
+    """Divide a claim's files among tasks by size, the largest first, large ones in sections.
 
     Args:
-        claim: What is read.
+        claim: The claim.
         token: The pipeline's.
         tasks_max: At least 1.
         settings: Of the source.
@@ -155,12 +164,12 @@ def planned(claim: Claim, token: str, tasks_max: int, settings: SourceSettings) 
 
 
 def section_count(file: ClaimedFile, settings: SourceSettings, section_bytes: int) -> int:
-    """Return in how many sections a file is read.
+    """Return the count of sections in which a file is read.
 
     Args:
-        file: Which.
+        file: The file.
         settings: Of the source.
-        section_bytes: About how large a section is.
+        section_bytes: Approximate size of a section.
     """
     size = 0 if file.size is None or file.payload is not None else file.size
     if size <= section_bytes or file.is_whole or file.position > 0:

@@ -1,7 +1,7 @@
-"""Read file: the rows of one claimed file as batches of the topic's schema.
+"""The rows of one claimed file as batches of the topic's schema.
 
-A file is read from this machine's disk: one that is elsewhere is fetched first, so that formats
-that begin at a file's end can be read, and a file is one version from its first row to its last.
+A file is read from this machine's disk: others are fetched first, so that formats with a footer can
+be read, and all rows are of one version.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,28 +18,27 @@ from wings_client.files.parts import PartCheck
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.queue.claims import ClaimedFile
-from wings_spark.ingest.fetch_file import FileError, SupersededError, blamed, fetched
+from wings_spark.ingest.fetch_file import fetch_file
+from wings_spark.ingest.fetched import FileError, read_errors
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.rescue import Piece, rescued_pieces
 from wings_spark.ingest.settings import SourceSettings
-
-__all__ = ["FileError", "FileReader", "Reading", "SupersededError"]
 
 arrow: Any = pa
 
 
 @dataclass(slots=True)
 class Reading:
-    """How far a file was read; changed as its batches are taken."""
+    """How far a file was read; updated as its batches are consumed."""
 
     rows: int = 0
-    """That were read, from the file's position on."""
+    """Rows read, from the file's position on."""
     finished: bool = False
     rescued: int = 0
     seen: str | None = None
-    """What tells the file from another under the same name."""
+    """The file's version: distinguishes it from another under the same name."""
     is_whole: bool = False
-    """Whether nothing was read, as it must not be read in sections."""
+    """Whether no row was read, as the file must not be read in sections."""
 
 
 class FileReader:
@@ -51,8 +50,8 @@ class FileReader:
         partition_key: The topic's.
 
     Raises:
-        InvalidArgument: The topic has not the columns that the source names, or cannot take rows
-            that do not fit.
+        InvalidArgument: The topic lacks columns that the source names, or cannot store rows that
+            do not fit.
     """
 
     def __init__(
@@ -81,12 +80,12 @@ class FileReader:
 
         Args:
             section: Of which file, and which of its rows.
-            reading: Says afterwards how far it was read.
+            reading: Updated to how far it was read.
 
         Raises:
             FileError: It cannot be read, or a row of it does not fit.
-            SupersededError: There is another version of it by now.
-            WingsError: Where it is, or this machine, cannot read any file now.
+            SupersededError: It was overwritten by another version.
+            WingsError: S3, or this machine, can read no file now.
         """
         file = section.file
         rows_max = self._settings.limits.rows_per_file
@@ -109,9 +108,9 @@ class FileReader:
     def _pieces(self, section: FileSection, reading: Reading) -> Iterator[tuple[int, Piece]]:
         """Yield all rows of a section, in order, with the number of the first in the file."""
         file = section.file
-        with blamed(file.uri), ExitStack() as stack:
+        with read_errors(file.uri), ExitStack() as stack:
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="wings-ingest-")))
-            found = fetched(section, directory, self._settings)
+            found = fetch_file(section, directory, self._settings)
             reading.seen = found.seen
             files = self._settings.files
             if found.path.stat().st_size == 0:
@@ -173,11 +172,11 @@ def check_own_columns(
     rescued: str | None,
     partition_key: str | None,
 ) -> None:
-    """Make sure that a topic has the columns that a source adds.
+    """Check that a topic has the columns that a source adds.
 
     Raises:
-        InvalidArgument: It has not, or not of their types; or a row that does not fit could not be
-            put there without its other columns.
+        InvalidArgument: It lacks one, or has it with another type; or it cannot store rows that do
+            not fit, as other columns are required.
     """
     for name, data_type in own.items():
         index = schema.get_field_index(name)

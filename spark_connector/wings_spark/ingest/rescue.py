@@ -1,7 +1,7 @@
-"""Rescue: rows that do not fit are kept as text, in the place where they were.
+"""Rescue: rows that do not fit are kept as text, in their place among the others.
 
-Rows are converted many at a time. Where that fails they are halved, down to the rows that are bad,
-which costs a few conversions for each of them.
+Rows are converted many at a time. A block that fails is bisected down to the bad rows, which costs
+a few conversions for each of them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,11 +28,11 @@ Rows = TypeVar("Rows")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows that follow one another: all fit, or none does."""
+    """Consecutive rows that all fit, or none of which does."""
 
     batch: pa.RecordBatch
     texts: list[str] | None = None
-    """Of rows that do not fit, whose columns are null; None: they fit."""
+    """The rows that do not fit, whose columns are null; None: they fit."""
 
     def sliced(self, first: int, rows: int) -> "Piece":
         """Return some of the rows."""

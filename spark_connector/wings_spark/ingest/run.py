@@ -1,4 +1,4 @@
-"""Run: the query of one pipeline, for as long as it goes."""
+"""The run of a pipeline: its query, from start to end."""
 
 import re
 from collections.abc import Callable, Generator
@@ -24,10 +24,10 @@ _RAISED = re.compile(r"(\w+\.)+\w+(Error|Exception)?: |\w+Error: ")
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)\])?")
 
 TASK_ATTEMPTS = 4
-"""How often a task is tried on this machine; as often as on a cluster, unless set otherwise."""
+"""Attempts of a task on this machine, as many as a cluster's default."""
 
-TELL_SECONDS = 1
-"""How often a run looks for what was published."""
+REPORT_SECONDS = 1
+"""How often a run looks for new outcomes to report."""
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 def check(settings: SourceSettings) -> None:
-    """See that a source's queue and topic are there, and fit what it asks for; receives nothing.
+    """Check that a source's queue and topic exist and fit its settings; receives no message.
 
-    The topic of its dead letters is created, if it is not there.
+    The topic of its dead letters is created, if missing.
 
     Raises:
-        WingsError: One of them does not; the message says what.
+        WingsError: One of them does not exist or fit; the message says which.
     """
     queue = open_queue(settings)
     try:
@@ -56,7 +56,7 @@ def check(settings: SourceSettings) -> None:
 def start(
     spark: "SparkSession", settings: SourceSettings, *, once: bool = False
 ) -> "StreamingQuery":
-    """Start the query of a source; it goes on from its checkpoint.
+    """Start the query of a source, which continues from its checkpoint.
 
     Args:
         spark: A classic session.
@@ -64,14 +64,14 @@ def start(
         once: End when the queue has nothing more.
 
     Raises:
-        WingsError: The queue or the topic is not there, or does not fit what the source asks for.
+        WingsError: The queue or the topic does not exist, or does not fit the settings.
         InvalidArgument: The session runs tasks twice on speculation.
     """
     check(settings)
     if spark.conf.get("spark.speculation", "false") == "true":
         raise InvalidArgument(
-            "'spark.speculation' must be off: two tries of a task would each take the other for "
-            "one that was killed"
+            "'spark.speculation' must be off: each of two attempts of a task would take the other "
+            "for one that was killed"
         )
     spark.dataSource.register(IngestDataSource)
     text = settings.model_dump_json()
@@ -95,15 +95,15 @@ def run(
     settings: SourceSettings,
     *,
     once: bool = False,
-    tell: Callable[[dict[str, Any]], None] = lambda _: None,
+    report: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> None:
-    """Run a source's query until it ends, or for good.
+    """Run a source's query; blocks until it ends, or forever.
 
     Args:
         spark: A classic session.
         settings: Of the source.
         once: End when the queue has nothing more.
-        tell: Called with the figures of each batch that was published.
+        report: Called with the figures of each published batch.
 
     Raises:
         Unavailable: It runs already on this machine.
@@ -112,36 +112,35 @@ def run(
     journal = Journal(settings.journal_directory)
     journal.lock()
     try:
-        told = journal.last_done  # One that a last run left behind is told of too.
+        reported = journal.last_done  # A claim that an earlier run left open is reported too.
         query = start(spark, settings, once=once)
         try:
             ended = False
             while not ended:
-                ended = bool(query.awaitTermination(TELL_SECONDS))
-                while (outcome := journal.outcome(told + 1)) is not None:
-                    told += 1
-                    tell(figures(outcome))
+                ended = bool(query.awaitTermination(REPORT_SECONDS))
+                while (outcome := journal.outcome(reported + 1)) is not None:
+                    reported += 1
+                    report(figures(outcome))
         except StreamingQueryException as error:
             raise Unavailable(f"the query ended: {_reason(error)}") from None
         finally:
             if query.isActive:
-                spark.sparkContext.setLogLevel(
-                    "OFF"
-                )  # Of tasks that are cut off, pages are logged.
+                # Spark logs pages of each task that is interrupted.
+                spark.sparkContext.setLogLevel("OFF")
             query.stop()
     finally:
         journal.unlock()
 
 
 def _reason(error: StreamingQueryException) -> str:
-    """Return what Python said of a failure last; Spark wraps it in pages of Java's."""
+    """Return the last Python error of a failure, which Spark wraps in pages of Java's."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if _RAISED.match(line)]
-    return (told or lines or ["for an unknown reason"])[-1][:400]
+    raised = [line for line in lines if _RAISED.match(line)]
+    return (raised or lines or ["for an unknown reason"])[-1][:400]
 
 
 def figures(outcome: Outcome) -> dict[str, Any]:
-    """Return what a batch did, as JSON."""
+    """Return the figures of a batch, as JSON."""
     fates = [file.fate for file in outcome.files]
     return {
         "batch": outcome.number,
@@ -154,7 +153,7 @@ def figures(outcome: Outcome) -> dict[str, Any]:
 
 
 def with_attempts(master: str) -> str:
-    """Return a master on this machine as one that tries tasks several times; others as they are."""
+    """Return a local master with `TASK_ATTEMPTS` attempts of a task; others unchanged."""
     local = _LOCAL.fullmatch(master)
     return master if local is None else f"local[{local[1] or 1},{TASK_ATTEMPTS}]"
 
@@ -166,8 +165,8 @@ def session(settings: SourceSettings, master: str | None) -> Generator["SparkSes
     Args:
         settings: Of the source.
         master: Where Spark runs; None: as Spark is configured, else all cores of this machine.
-            On this machine, a task is tried four times too, as on a cluster: a file that ends the
-            process that reads it is found out by the next try.
+            A local task has four attempts too, as on a cluster: the next attempt detects a file
+            that ended the process that read it.
 
     Raises:
         RuntimeError: There is no Java.
@@ -186,7 +185,7 @@ def session(settings: SourceSettings, master: str | None) -> Generator["SparkSes
         spark.stop()
         spark = builder.master(with_attempts(found)).getOrCreate()
     if spark.conf.get("spark.log.level", None) is None:
-        # Else a line is logged whenever a wait for files is longer than a trigger.
+        # At WARN, a line is logged whenever a wait for files is longer than a trigger.
         spark.sparkContext.setLogLevel("ERROR")
     try:
         yield spark

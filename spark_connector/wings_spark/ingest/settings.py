@@ -1,4 +1,4 @@
-"""What a user writes of a source, as TOML, in a frozen model."""
+"""The settings of a source: a TOML file, as a frozen model."""
 
 import tomllib
 from pathlib import Path
@@ -10,7 +10,7 @@ from wings_client.files.formats import FileFormat
 from wings_core.contracts.messages import problem_of, sentence, shortened
 from wings_core.errors import InvalidArgument
 from wings_core.queue.coordinator import CoordinatorSettings
-from wings_core.queue.notices import DedupKey, MessageKind
+from wings_core.queue.notifications import DedupKey, MessageKind
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 Seconds = Annotated[float, Field(gt=0, le=100 * 366 * 86_400.0)]
@@ -37,9 +37,9 @@ class QueueSettings(_Section):
 
     kind: Literal["sqlite", "directory", "sqs", "share"]
     path: Path | None = None
-    """Of a SQLite queue's file, or of the directory that is watched."""
+    """Of a SQLite queue's file, or of the watched directory."""
     state: Path | None = None
-    """Where a directory's queue is kept; absent: `.wings/queue.sqlite` in it."""
+    """Of a directory's queue; absent: `.wings/queue.sqlite` in the directory."""
     url: str | None = None
     """Of an SQS queue."""
     region: str | None = None
@@ -47,11 +47,11 @@ class QueueSettings(_Section):
     """Of another service that speaks SQS; of a share group's server, if it is not the target's."""
     topic: str | None = None
     group: str | None = None
-    """A share group of the topic, which is there."""
+    """An existing share group of the topic."""
     column: Column | None = None
     """The topic's string column with the messages; absent: `body`."""
     messages: MessageKind | None = None
-    """What messages are; absent: notifications of S3 for SQS, else URIs."""
+    """The messages' format; absent: notifications of S3 for SQS, else URIs."""
     visibility_seconds: Annotated[float, Field(ge=1, le=43_200)] = 60.0
     wait_seconds: Annotated[float, Field(ge=0, le=20)] = 1.0
 
@@ -70,21 +70,21 @@ class QueueSettings(_Section):
 
     @property
     def message_kind(self) -> MessageKind:
-        """What messages are."""
+        """The messages' format."""
         if self.messages is not None:
             return self.messages
         return MessageKind.S3_EVENTS if self.kind == "sqs" else MessageKind.URIS
 
 
 class Lineage(_Section):
-    """Columns of the topic that tell where a row comes from; each only if it is named."""
+    """Columns of the topic for the origin of each row; each only if it is named."""
 
     file: Column | None = None
     """A string: the file's URI."""
     offset: Column | None = None
     """An int64: the row's number in the file, from 0."""
     version: Column | None = None
-    """A string: the file's version, null where it is not known."""
+    """A string: the file's version, null if unknown."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ class FileSettings(_Section):
     """How files are read."""
 
     format: FileFormat | None = None
-    """Absent: as each file's name tells, or its first bytes."""
+    """Absent: by each file's name, or its first bytes."""
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
     """Of CSV."""
     dedup_key: DedupKey | None = None
@@ -131,33 +131,33 @@ class TargetSettings(_Section):
 
 
 class LimitSettings(_Section):
-    """What one batch takes, how often there is one, and when things are given up."""
+    """Limits of a batch, its interval, and timeouts."""
 
     files_per_trigger: Annotated[int, Field(ge=1, le=1_000)] = 100
     bytes_per_trigger: Annotated[int, Field(ge=1)] | None = None
-    """As far as sizes are told; one file may be larger."""
+    """As far as sizes are known; one file may be larger."""
     rows_per_file: Annotated[int, Field(ge=1)] | None = None
-    """Of one file in one batch: the rest comes with later ones. Absent: all."""
+    """Of one file in one batch: the rest is read by later ones. Absent: all."""
     split_bytes: Annotated[int, Field(ge=1)] = 32 * 1024 * 1024
-    """A file of more is read by several tasks, in sections of about this size, where it can be."""
+    """A larger file is read by several tasks, in sections of about this size, if possible."""
     trigger_seconds: Seconds = 1.0
     commit_timeout_seconds: Annotated[float, Field(ge=1, le=86_400)] = 60.0
-    """An owner of files that was not heard of for twice as long is replaced."""
+    """An owner of files that has not renewed them for twice as long is replaced."""
     max_delivery_attempts: Annotated[int, Field(ge=1, le=100)] = 5
     deduplication_seconds: Seconds = 7 * 86_400.0
     tasks: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Of one batch; absent: as many as Spark runs at once."""
+    """Of one batch; absent: Spark's default parallelism."""
 
 
 class DeadLetterSettings(_Section):
-    """Where files that are given up are told of, beside the list of them."""
+    """The topic of rows for dead files."""
 
     topic: str | None = None
-    """Created if it is not there."""
+    """Created if missing; absent: none."""
 
 
 class SourceSettings(_Section):
-    """A source: one queue, one target. Pipelines of one name share what was read."""
+    """A source: one queue, one target. Pipelines of one name share the state of its files."""
 
     name: Name
     checkpoint: Path
@@ -170,10 +170,10 @@ class SourceSettings(_Section):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a file; paths in it that are not absolute begin where it is.
+        """Read a file; relative paths in it are relative to its directory.
 
         Raises:
-            InvalidArgument: It is not there, not TOML, or says something that cannot be; the
+            InvalidArgument: It does not exist, is not TOML, or has an invalid key or value; the
                 message names the key.
         """
         try:
@@ -187,10 +187,14 @@ class SourceSettings(_Section):
 
     @classmethod
     def parse(cls, found: dict[str, Any], what: str) -> Self:
-        """Read what was loaded already.
+        """Validate settings.
+
+        Args:
+            found: The parsed TOML.
+            what: Its name, for errors.
 
         Raises:
-            InvalidArgument: It says something that cannot be.
+            InvalidArgument: A key or value is invalid.
         """
         try:
             return cls.model_validate(found)
@@ -198,7 +202,7 @@ class SourceSettings(_Section):
             raise InvalidArgument(shortened(f"{what}: {sentence(problem)}")) from None
 
     def at(self, base: Path) -> Self:
-        """Return the same with absolute paths."""
+        """Return the settings with paths relative to `base` made absolute."""
         queue = self.queue.model_copy(
             update={
                 key: base / path
@@ -210,18 +214,18 @@ class SourceSettings(_Section):
 
     @property
     def journal_directory(self) -> Path:
-        """Where the pipeline's claims are."""
+        """The directory of the pipeline's journal."""
         return self.checkpoint / "wings"
 
     @property
     def dedup_key(self) -> DedupKey:
-        """What makes two files one."""
+        """What identifies a file."""
         if self.files.dedup_key is not None:
             return self.files.dedup_key
         return DedupKey.URI_AND_VERSION if self.queue.kind == "directory" else DedupKey.URI
 
     def coordinator(self) -> CoordinatorSettings:
-        """Return how the pipeline receives and claims."""
+        """Return the settings of the pipeline's coordinator."""
         return CoordinatorSettings(
             kind=self.queue.message_kind,
             dedup_key=self.dedup_key,

@@ -20,12 +20,12 @@ CALL_SECONDS = 30.0
 
 
 class ShareQueue(Queue):
-    """See `Queue`. How long a message is held is the group's `lock_duration_ms`.
+    """See `Queue`. The visibility of a message is the group's `lock_duration_ms`.
 
     Args:
         endpoint: Of the server.
-        topic: Whose messages it shares.
-        group: The group; it is there.
+        topic: Of the messages.
+        group: An existing share group of the topic.
         column: A string column: the messages' bodies.
         clock: Seconds since the epoch.
 
@@ -60,30 +60,30 @@ class ShareQueue(Queue):
             config = self._client.share_group(group, topic).config
             if config["delivery_limit"] == 1:
                 raise InvalidArgument(
-                    f"group {group!r} of topic {topic!r} has a delivery_limit of 1: what a "
-                    "pipeline had taken when it ended would never come again"
+                    f"group {group!r} of topic {topic!r} has a delivery_limit of 1: messages that "
+                    "a pipeline held when it ended would never be delivered again"
                 )
         except BaseException:
             self._client.close()
             raise
         self._topic_uuid = found_topic.uuid
-        """Offsets begin again in a topic that is made anew."""
-        self._note(config)
+        """A topic that is deleted and created again assigns the same offsets again."""
+        self._set_lock_seconds(config)
 
     @property
-    def gives_up(self) -> bool:
-        """Whether messages are archived that were handed out too often: yes."""
+    def drops_messages(self) -> bool:
+        """True: the group archives a message at its delivery limit."""
         return True
 
     def visibility_seconds(self, asked: float) -> float:
-        """Return the group's lock, as it was found last: it may be changed."""
+        """Return the group's lock duration as last seen: it may be changed."""
         del asked  # The group's own.
         return self._hold_seconds
 
     def receive(
         self, messages_max: int, visibility_seconds: float, wait_seconds: float = 0.0
     ) -> list[QueueMessage]:
-        """Take messages; see `Queue.receive`."""
+        """Receive messages; see `Queue.receive`."""
         del visibility_seconds  # The group's own.
         began = self._clock()
         try:
@@ -100,7 +100,7 @@ class ShareQueue(Queue):
             raise
         if deliveries:
             self._hold_seconds = deliveries[-1].lock_seconds
-        # They are held from some moment after the call began.
+        # Their locks began at some moment after the call did.
         return [
             message
             for each in deliveries
@@ -108,7 +108,7 @@ class ShareQueue(Queue):
         ]
 
     def extend(self, receipt: str, visibility_seconds: float) -> float | None:
-        """Hold a message for the group's time from now on; see `Queue.extend`."""
+        """Renew the lock of a message; see `Queue.extend`."""
         del visibility_seconds
         began = self._clock()
         (error,) = self._acknowledge([receipt], "renew")
@@ -119,7 +119,7 @@ class ShareQueue(Queue):
         errors = self._acknowledge(receipts, "accept")
         for receipt, error in zip(receipts, errors, strict=True):
             if error is not None and len(receipts) > 1:
-                # One that is lost takes the others of its partition with it.
+                # A lost one fails the others of its partition with it.
                 self._acknowledge([receipt], "accept")
 
     def send(self, bodies: Iterable[str]) -> None:
@@ -134,23 +134,23 @@ class ShareQueue(Queue):
             self._client.push(self._topic, rows)
 
     def pending(self) -> int:
-        """Return how many messages are not finished, but for those that are held."""
+        """Return the count of messages that are neither finished nor acquired."""
         group = self._client.share_group(self._group, self._topic)
-        self._note(group.config)
+        self._set_lock_seconds(group.config)
         return sum(max(0, each.lag - each.in_flight) for each in group.partitions)
 
     def close(self) -> None:
         """Close the connection; a wait ends."""
         self._client.close()
 
-    def _note(self, config: Mapping[str, Any]) -> None:
+    def _set_lock_seconds(self, config: Mapping[str, Any]) -> None:
         self._hold_seconds = config["lock_duration_ms"] / 1_000
 
     def _messages(self, delivery: Delivery, deadline: float) -> list[QueueMessage]:
         bodies: Any = delivery.batch.column(delivery.batch.schema.get_field_index(self._column))
         found: list[QueueMessage] = []
         for offset, body in zip(delivery.offsets, bodies.to_pylist(), strict=True):
-            # With the member: what one process takes, another acknowledges.
+            # With the member: another process acknowledges.
             receipt = json.dumps([delivery.partition, offset, delivery.lease, self._member])
             message_id = json.dumps([self._topic_uuid, delivery.partition, offset])
             found.append(
@@ -159,7 +159,7 @@ class ShareQueue(Queue):
         return found
 
     def _acknowledge(self, receipts: Sequence[str], kind: Any) -> list[WingsError | None]:
-        """Settle messages; return for each its error or None."""
+        """Acknowledge messages by type `kind`; returns for each its error or None."""
         results: list[WingsError | None] = [InvalidArgument("not a receipt")] * len(receipts)
         entries: dict[str, dict[int, AcknowledgementEntry]] = {}
         for place, receipt in enumerate(receipts):

@@ -1,4 +1,4 @@
-"""Status: what a pipeline did, what waits, and what was given up; without Spark."""
+"""The state of a source: figures, files, redrive of dead files, and backfill; without Spark."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from wings_core.errors import InvalidArgument
 from wings_core.model import Shard, ShardCounts
 from wings_core.queue.claims import Fate, FileOutcome
 from wings_core.queue.journal import Journal
-from wings_core.queue.notices import DedupKey, file_of_shard, is_of_message, message_of
+from wings_core.queue.notifications import DedupKey, file_of_shard, is_of_message, message_of
 from wings_core.times import format_timestamp
 from wings_spark.ingest.connections import open_queue
 from wings_spark.ingest.settings import FileSettings, SourceSettings
 
 OUTCOMES_MAX = 100
-"""Batches that a status sums up."""
+"""Batches that a status aggregates."""
 
 PAGE = 1_000
-"""Files that are listed, or announced, at a time."""
+"""Files of one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Status:
     files: ShardCounts
     """Of the source, over all its pipelines."""
     pending: int | None
-    """Messages that wait in the queue; None where nobody knows."""
+    """Messages that wait in the queue; None if the queue cannot tell."""
     batches: int
-    """Of this pipeline, its last hundred at most; the figures below are of these."""
+    """The last batches of this pipeline, at most `OUTCOMES_MAX`; all figures below are of these."""
     rows: int
     bytes: int
     rescued: int
@@ -42,7 +42,7 @@ class Status:
 
     @classmethod
     def ask(cls, settings: SourceSettings) -> "Status":
-        """Ask the server, the queue and the journal.
+        """Collect the figures from the server, the queue and the journal.
 
         Raises:
             WingsError: One of them cannot be reached.
@@ -105,18 +105,18 @@ def files_of_source(settings: SourceSettings, state: str | None) -> Iterator[Sha
 
 
 def retry(settings: SourceSettings, shards: list[str] | None) -> list[str]:
-    """Have files read again that were given up: they are opened, and told of in the queue.
+    """Have dead files read again: they are reset, and announced in the queue.
 
     Args:
         settings: Of the source.
         shards: Their ids; None: all of them.
 
     Returns:
-        Those that are read again; others were not given up.
+        Those that are read again; the others are not dead.
 
     Raises:
-        InvalidArgument: The source's messages tell of no files.
-        WingsError: The server or the queue cannot be reached; the same again is safe.
+        InvalidArgument: The source's messages announce no files.
+        WingsError: The server or the queue cannot be reached; a retry is safe.
     """
     wanted = shards
     if wanted is None:
@@ -135,7 +135,7 @@ def retry(settings: SourceSettings, shards: list[str] | None) -> list[str]:
                 ]
                 files = [file_of_shard(shard, settings.dedup_key) for shard in dead]
                 bodies = [message_of(uri, version, None, kind) for uri, version in files]
-                # Told of first: a crash in between leaves a message of a file that was given up.
+                # Announced first: a crash in between leaves a message of a dead file.
                 queue.send(bodies)
                 found += [shard.shard for shard in client.reset_shards(settings.name, dead)]
     finally:
@@ -144,19 +144,19 @@ def retry(settings: SourceSettings, shards: list[str] | None) -> list[str]:
 
 
 def backfill(settings: SourceSettings, place: str) -> int:
-    """Tell the queue of all files below a place; those that were read are not read again.
+    """Announce all files below a place to the queue; those that were read are not read again.
 
     Args:
         settings: Of the source.
         place: `s3://BUCKET/PREFIX`, or a directory.
 
     Returns:
-        How many files there are.
+        The count of files.
 
     Raises:
-        InvalidArgument: There is no such place, or the source's messages tell of no files.
-        Unauthenticated: S3 does not know who asks.
-        Unavailable: S3 or the queue cannot be reached; some files may have been told of.
+        InvalidArgument: There is no such place, or the source's messages announce no files.
+        Unauthenticated: S3 does not know the caller.
+        Unavailable: S3 or the queue cannot be reached; some files may have been announced.
     """
     kind = settings.queue.message_kind
     queue = open_queue(settings)
@@ -194,11 +194,11 @@ def _listed(settings: SourceSettings, place: str) -> Iterator[tuple[str, str | N
 def _listed_in_s3(
     files: FileSettings, place: str, *, versioned: bool
 ) -> Iterator[tuple[str, str | None, int]]:
-    from wings_spark.ingest.fetch_file import FileError
-    from wings_spark.ingest.fetch_object import explained
+    from wings_spark.ingest.fetch_object import s3_errors
+    from wings_spark.ingest.fetched import FileError
 
     try:
-        with explained(place, None):
+        with s3_errors(place, None):
             yield from _objects(files, place, versioned=versioned)
     except FileError as error:
         raise InvalidArgument(str(error)) from None
@@ -217,7 +217,7 @@ def _objects(
         for found in page:
             version: str | None = None
             if versioned:
-                # A listing does not tell versions, which notifications do.
+                # A listing lacks versions, which notifications have.
                 about = obstore.head(store, found["path"])
                 tag = about.get("e_tag")
                 version = about.get("version")

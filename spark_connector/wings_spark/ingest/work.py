@@ -1,10 +1,10 @@
-"""Work: what one task reads and stages, each file or section of one in a stage of its own.
+"""The work of one task: each file, or section of one, is read into a stage of its own.
 
-A section that is begun is marked by an empty stage, so that a later try of the same work finds out
-at what an earlier one ended. Where its process alone ended, the file is to blame: that counts as a
-try of the file, and its neighbours go on. Where the pipeline ended as a whole, the file is tried
-again, but not for ever. A try that ends by an error of a server, or that has read everything,
-deletes its marks: nobody is to blame for what happens after it.
+An empty stage marks each section that is begun, so that a later attempt at the same work finds the
+section at which an earlier one ended. If its process alone ended, the file caused it: that counts
+as a failed attempt at the file, and the others go on. If the whole pipeline ended, the file is read
+again, up to the limit of attempts. An attempt that ends by a server's error, or that has read
+everything, deletes its marks: no file caused what happens after it.
 """
 
 import time
@@ -20,35 +20,37 @@ from wings_client import Client, Topic
 from wings_core.errors import BatchTooLarge, InvalidArgument, WingsError
 from wings_core.queue.claims import FileResult
 from wings_core.queue.commit import stage_prefix, writer_of
+from wings_spark.ingest.fetched import FileError, SupersededError
 from wings_spark.ingest.plan import FileSection, Work
-from wings_spark.ingest.read_file import FileError, FileReader, Reading, SupersededError
+from wings_spark.ingest.read_file import FileReader, Reading
 from wings_spark.ingest.settings import SourceSettings
 
 STAGE_SECONDS_MAX = 24 * 3600.0
-"""How long one file may take; a server sweeps what was left for as long, unless set otherwise."""
+"""How long one file may take: the default age at which a server sweeps stages."""
 
 UNMARK_SECONDS_MAX = 60.0
-"""How long it is tried to delete marks of a server that failed; then the file counts as failed."""
+"""How long deletion of marks is retried while the server fails; then the file counts as failed."""
 
 UNMARK_PAUSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a task did."""
+    """The result of a work."""
 
     claim: int
     results: tuple[FileResult, ...]
-    """None where the claim had been published before."""
+    """Empty if the claim had been published before."""
 
 
 def carry_out(settings: SourceSettings, works: Sequence[Work]) -> list[Done]:
     """Read and stage the files of some works, unless their claim is published already.
 
-    A file that cannot be read is a result with an error, and leaves the others alone.
+    A file that cannot be read is a result with an error, and does not affect the others. Blocks
+    until all stages are durable.
 
     Raises:
-        WingsError: The server failed: the task is to be tried again.
+        WingsError: The server failed: the task is to be retried.
     """
     with wings_client.connect(settings.target.endpoint) as client:
         done: list[Done] = []
@@ -72,7 +74,10 @@ def carry_out(settings: SourceSettings, works: Sequence[Work]) -> list[Done]:
 
 
 def _forget_begun(client: Client, writer: str, work: Work) -> None:
-    """Delete the marks of a try that no file is to blame for; blocks until the server answers."""
+    """Delete the marks of an attempt whose end no file caused.
+
+    Blocks until the server responds, at most for `UNMARK_SECONDS_MAX`.
+    """
     until = time.monotonic() + UNMARK_SECONDS_MAX
     while True:
         try:
@@ -80,7 +85,7 @@ def _forget_begun(client: Client, writer: str, work: Work) -> None:
             return
         except WingsError:
             if time.monotonic() > until:
-                return  # What ended the try is what is to be told.
+                return  # The error that ended the attempt is the one to raise.
             time.sleep(UNMARK_PAUSE_SECONDS)
 
 
@@ -93,14 +98,14 @@ class _Task:
     attempts_max: int
 
     def results(self, marks: Sequence[str]) -> Iterator[FileResult]:
-        """Read all sections, but those that ended earlier tries.
+        """Read all sections but those at which earlier attempts ended.
 
         Args:
-            marks: What the last try of this work left behind.
+            marks: Ids of the marks that the last attempt at this work left.
         """
         found = self.work.ends(marks)
         for section, end in found.items():
-            # Where this try ends at another section, the next one must know of this one too.
+            # If this attempt ends at another section, the next one must know of this one too.
             self._leave(self.work.mark_of_end(section, end))
         for section in self.work.sections:
             ends = 0
@@ -130,7 +135,7 @@ class _Task:
             pass  # It is durable once it is closed.
 
     def _result(self, section: FileSection, ends: int) -> FileResult:
-        """Read and stage one section; what is wrong with it is in the result."""
+        """Read and stage one section; an error of the file is in the result."""
         file = section.file
         if file.problem is not None:
             return FileResult(file.shard, error=file.problem, permanent=True)
@@ -144,7 +149,7 @@ class _Task:
         except FileError as error:
             return FileResult(file.shard, error=str(error))
         except (InvalidArgument, BatchTooLarge) as error:
-            # What the server refuses rows with.
+            # The server rejected the rows.
             return FileResult(file.shard, error=error.message)
 
     def _staged(self, section: FileSection) -> FileResult:
@@ -172,7 +177,7 @@ class _Task:
 
 
 def works_of(batches: Iterator[pa.RecordBatch]) -> list[Work]:
-    """Return the works that a task was handed, as rows of one column of JSON."""
+    """Return the works of a task, which are rows of one column of JSON."""
     texts: list[Any] = []
     for batch in batches:
         texts += cast("Any", batch).column(0).to_pylist()

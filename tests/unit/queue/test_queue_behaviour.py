@@ -26,7 +26,7 @@ from wings_core.errors import (
 )
 from wings_core.queue.directory import DirectoryQueue
 from wings_core.queue.interfaces import Queue
-from wings_core.queue.notices import DedupKey, MessageKind, files_of
+from wings_core.queue.notifications import DedupKey, MessageKind, files_of
 from wings_core.queue.sqlite import SqliteQueue
 from wings_core.queue.sqs import SqsQueue
 from wings_spark.ingest.share_queue import ShareQueue
@@ -322,12 +322,12 @@ def test_a_directory_tells_of_names_that_are_not_utf_8_and_of_their_neighbours(
     (tmp_path / "b.jsonl").write_text("{}")
     queue = DirectoryQueue(tmp_path, scan_seconds=0)
     found = queue.receive(10, LONG)
-    notices = [
-        notice
+    notifications = [
+        notification
         for each in found
-        for notice in files_of(each.body, each.id, MessageKind.URIS, DedupKey.URI)
+        for notification in files_of(each.body, each.id, MessageKind.URIS, DedupKey.URI)
     ]
-    assert [notice.problem is None for notice in notices] == [False, True]
+    assert [notification.problem is None for notification in notifications] == [False, True]
     queue.acknowledge([each.receipt for each in found])
     assert queue.receive(10, LONG) == []
     queue.close()
@@ -342,7 +342,7 @@ def test_a_directory_that_was_away_for_a_while_does_not_tell_of_its_files_again(
     queue = DirectoryQueue(directory, tmp_path / "queue.sqlite", scan_seconds=0)
     queue.acknowledge([each.receipt for each in queue.receive(10, LONG)])
     directory.rename(away)
-    with pytest.raises(Unavailable, match="cannot be looked through"):
+    with pytest.raises(Unavailable, match="cannot be scanned"):
         queue.receive(10, LONG)
     away.rename(directory)
     assert queue.receive(10, LONG) == []

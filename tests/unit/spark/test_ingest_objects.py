@@ -12,8 +12,9 @@ import pytest
 
 from wings_core.errors import Unauthenticated, Unavailable
 from wings_core.queue.claims import ClaimedFile
-from wings_spark.ingest.fetch_file import FileError, blamed, fetched
-from wings_spark.ingest.fetch_object import explained
+from wings_spark.ingest.fetch_file import fetch_file
+from wings_spark.ingest.fetch_object import s3_errors
+from wings_spark.ingest.fetched import FileError, read_errors
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.settings import SourceSettings
 
@@ -77,7 +78,7 @@ def test_what_a_store_refuses_with_tells_who_is_to_blame(
     )
     file = ClaimedFile(shard="a", uri="s3://bucket/a.jsonl")
     with pytest.raises(error, match=r"s3://bucket/a\.jsonl"):
-        fetched(FileSection(file=file, number=0), tmp_path, settings)
+        fetch_file(FileSection(file=file, number=0), tmp_path, settings)
 
 
 @pytest.mark.parametrize("is_fetched", [True, False])
@@ -97,12 +98,12 @@ def test_no_file_is_to_blame_for_the_disk_of_the_worker(
     code: int, error: type[Exception], *, is_fetched: bool
 ) -> None:
     uri = "s3://bucket/a.jsonl"
-    told = explained(uri, None) if is_fetched else blamed(uri)
+    told = s3_errors(uri, None) if is_fetched else read_errors(uri)
     with pytest.raises(error, match=os.strerror(code)), told:
         raise OSError(code, os.strerror(code))
 
 
 def test_a_file_is_to_blame_for_what_cannot_be_read_of_it() -> None:
     for error in (OSError(errno.EIO, "a broken disk"), pa.ArrowInvalid("no magic bytes")):
-        with pytest.raises(FileError, match=r"/a\.parquet"), blamed("/a.parquet"):
+        with pytest.raises(FileError, match=r"/a\.parquet"), read_errors("/a.parquet"):
             raise error

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 from wings_core.queue.claims import ClaimedFile
+from wings_spark.ingest.fetched import FileError
 from wings_spark.ingest.plan import FileSection
-from wings_spark.ingest.read_file import FileError, FileReader, Reading
+from wings_spark.ingest.read_file import FileReader, Reading
 from wings_spark.ingest.settings import SourceSettings
 
 arrow: Any = pa

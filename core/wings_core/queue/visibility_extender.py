@@ -1,4 +1,4 @@
-"""Keeper: extends what a coordinator holds, for as long as the pipeline runs."""
+"""The visibility extender: keeps the messages of a coordinator hidden while its pipeline runs."""
 
 import logging
 import threading
@@ -8,25 +8,24 @@ from wings_core.errors import Internal, WingsError
 from wings_core.queue.coordinator import QueueCoordinator
 
 RETRY_SECONDS = (0.25, 30.0)
-"""Between two tries to extend messages where the last one failed: doubled, up to the second."""
+"""Backoff after a failed attempt to extend: the first, doubled up to the second."""
 
 LOOKS_PER_VISIBILITY = 10
-"""How often messages are looked at in the time for which they are hidden."""
+"""Attempts within the time for which messages are hidden."""
 
 PAUSE_SECONDS_MIN = 0.05
 
 _logger = logging.getLogger(__name__)
 
 
-class Keeper:
-    """Keeps what a coordinator holds, on a thread of its own, until it is closed.
+class VisibilityExtender:
+    """Extends a coordinator's messages on a thread of its own, until it is closed.
 
-    Whatever fails is logged and tried again: soon at first, as messages have deadlines, and then
-    ever more rarely. Whoever runs the pipeline asks `check` whether that has gone on for too long.
+    Failures are logged and retried with backoff: soon at first, since messages have deadlines. The
+    pipeline calls `check`, which raises once they have lasted for too long.
 
     Args:
-        coordinator: Whose messages are extended. They are looked at ten times as often as they have
-            to be.
+        coordinator: Holds the messages; called `LOOKS_PER_VISIBILITY` times per visibility.
     """
 
     def __init__(self, coordinator: QueueCoordinator) -> None:
@@ -35,19 +34,16 @@ class Keeper:
         self._lock = threading.Lock()
         """Guards what is below; held while nothing blocks."""
         self._problem: Exception | None = None
-        """What it fails with since a time; None: it does not."""
+        """The last failure, if no attempt has succeeded since; None: the last one succeeded."""
         self._failing_since = 0.0
-        self._thread = threading.Thread(target=self._run, name="wings-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="wings-extender", daemon=True)
         self._thread.start()
 
     def check(self, seconds_max: float) -> None:
-        """Make sure that messages are extended.
-
-        Args:
-            seconds_max: For how long it may have failed.
+        """Raise the current failure, if it has lasted for `seconds_max`.
 
         Raises:
-            WingsError: What it fails with for longer; `Internal` for a fault of our own.
+            WingsError: The failure; `Internal` for one of another type.
         """
         with self._lock:
             problem, since = self._problem, self._failing_since
@@ -58,7 +54,7 @@ class Keeper:
         raise cls(f"messages could not be extended for {seconds:.0f} s: {problem}") from problem
 
     def close(self) -> None:
-        """Stop; blocks until a call that is under way has ended."""
+        """Stop the thread; blocks until its current attempt has ended."""
         self._closed.set()
         self._thread.join()
 
@@ -66,7 +62,7 @@ class Keeper:
         pause = self._pause()
         while not self._closed.wait(pause):
             try:
-                self._coordinator.keep()
+                self._coordinator.extend_and_renew()
             except Exception as error:  # noqa: BLE001 - The thread has to outlive every error.
                 pause = self._failed(error, pause)
             else:
@@ -78,13 +74,13 @@ class Keeper:
         return max(PAUSE_SECONDS_MIN, self._coordinator.visibility_seconds / LOOKS_PER_VISIBILITY)
 
     def _failed(self, error: Exception, pause: float) -> float:
-        """Note a failure, and return for how long to wait before the next try."""
+        """Record a failure; returns the pause before the next attempt in seconds."""
         with self._lock:
             is_first = self._problem is None
             if is_first:
                 self._failing_since = time.monotonic()
             self._problem = error
-        # What is lost comes again: then the files tell what is done.
+        # A lost message is delivered again, and finds its files as far as they are published.
         _logger.warning(
             "messages could not be extended: %s",
             error,

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wings_core.errors import InvalidArgument
-from wings_core.queue.notices import (
+from wings_core.queue.notifications import (
     DedupKey,
-    FileNotice,
+    FileNotification,
     MessageKind,
     file_of_shard,
     files_of,
@@ -26,12 +26,12 @@ def record(key: str, **about: object) -> dict[str, Any]:
     }
 
 
-def s3(*records: object, dedup_key: DedupKey = DedupKey.URI) -> tuple[FileNotice, ...]:
+def s3(*records: object, dedup_key: DedupKey = DedupKey.URI) -> tuple[FileNotification, ...]:
     body = json.dumps({"Records": records})
     return files_of(body, "7", MessageKind.S3_EVENTS, dedup_key)
 
 
-def uris(body: str, dedup_key: DedupKey = DedupKey.URI) -> tuple[FileNotice, ...]:
+def uris(body: str, dedup_key: DedupKey = DedupKey.URI) -> tuple[FileNotification, ...]:
     return files_of(body, "7", MessageKind.URIS, dedup_key)
 
 
@@ -46,16 +46,16 @@ def uris(body: str, dedup_key: DedupKey = DedupKey.URI) -> tuple[FileNotice, ...
     ],
 )
 def test_a_name_that_no_file_has_is_a_problem_of_its_message(body: str, problem: str) -> None:
-    (notice,) = uris(body)
-    assert notice.shard == "message:7"
-    assert problem in str(notice.problem)
+    (notification,) = uris(body)
+    assert notification.shard == "message:7"
+    assert problem in str(notification.problem)
 
 
 def test_every_record_of_a_notification_counts() -> None:
     found = s3(record("a.jsonl", size=3), record("dir/b.jsonl", eTag="x"))
     assert found == (
-        FileNotice("s3://b/a.jsonl", "s3://b/a.jsonl", None, 3),
-        FileNotice("s3://b/dir/b.jsonl", "s3://b/dir/b.jsonl", "etag:x", None),
+        FileNotification("s3://b/a.jsonl", "s3://b/a.jsonl", None, 3),
+        FileNotification("s3://b/dir/b.jsonl", "s3://b/dir/b.jsonl", "etag:x", None),
     )
 
 
@@ -146,13 +146,13 @@ def test_a_file_told_of_twice_in_one_message_is_one() -> None:
     ],
 )
 def test_files_are_named_by_uri_or_path(body: str, uri: str) -> None:
-    assert uris(body) == (FileNotice(uri, uri),)
+    assert uris(body) == (FileNotification(uri, uri),)
 
 
 def test_a_version_makes_another_file_where_it_counts() -> None:
     body = json.dumps({"uri": "/a", "version": "1", "size": 5})
-    assert uris(body) == (FileNotice("/a", "/a", "1", 5),)
-    assert uris(body, DedupKey.URI_AND_VERSION) == (FileNotice("/a#1", "/a", "1", 5),)
+    assert uris(body) == (FileNotification("/a", "/a", "1", 5),)
+    assert uris(body, DedupKey.URI_AND_VERSION) == (FileNotification("/a#1", "/a", "1", 5),)
 
 
 @pytest.mark.parametrize(

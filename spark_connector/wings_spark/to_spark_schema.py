@@ -1,7 +1,7 @@
-"""Conform: a topic's batches to exactly the Arrow schema that Spark takes.
+"""Conversion to Spark's schema: a topic's batches in exactly the Arrow schema that Spark takes.
 
-Spark checks the first batch of a task and trusts the others, so each is brought to the same schema,
-names of list items and nullability included.
+Spark checks the first batch of a task only, so every batch gets the same schema, names of list
+items and nullability included.
 """
 
 from collections.abc import Callable
@@ -28,17 +28,17 @@ Convert = Callable[["ArrowArray"], "ArrowArray"]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema in which Spark takes rows of a schema."""
+    """Return the Arrow schema in which Spark takes rows of `schema`."""
     return to_arrow_schema(schema, **ARROW_ZONE)
 
 
-class Conformer:
-    """Brings batches of one schema to another.
+class SchemaConverter:
+    """Converts a topic's batches to Spark's schema.
 
     Args:
-        source: Of the batches; columns are found by name.
-        target: What Spark takes, of `arrow_schema`.
-        constants: Columns that the batches lack, each of one value.
+        source: The batches' schema; columns are matched by name.
+        target: The schema to return, from `arrow_schema`.
+        constants: Value of each column that the batches lack.
 
     Raises:
         SchemaMismatch: A column is missing, or its type cannot become the target's.
@@ -60,8 +60,8 @@ class Conformer:
             self._columns.append((index, field, convert))
         self._as_is = source.equals(target, check_metadata=True)
 
-    def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch with the target's schema; columns that fit are not copied.
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch in the target schema; columns of the target's type are not copied.
 
         Raises:
             SchemaMismatch: A value does not fit the target's type; fact `column`.
@@ -90,13 +90,13 @@ class Conformer:
 
 
 def conversion_of(source: "ArrowField", target: "ArrowField") -> Convert | None:
-    """Return how a column becomes one of Spark's; None where it is one already.
+    """Return the function that converts a column to its target type; None if it has that type.
 
-    Times in nanoseconds are cut where the type is the one that Spark's own choice for it would be;
-    otherwise the type must hold every value.
+    Nanoseconds are cut to microseconds where the target is the type that `spark_type` chooses;
+    any other target must hold every value.
 
     Raises:
-        SchemaMismatch: The type cannot become the other.
+        SchemaMismatch: No conversion exists.
     """
     if source.type.equals(target.type):
         return None

@@ -1,7 +1,7 @@
-"""What a message tells of: files, data of its own, or nothing.
+"""Notifications: the files that a message announces, or the data that it carries.
 
-Notifications of S3 come as they are, by way of SNS, or by EventBridge. Each of their records
-counts. S3 encodes keys as forms are encoded (`+` is a space), EventBridge does not encode them.
+S3 sends notifications directly, through SNS, or through EventBridge; each of their records counts.
+S3 form-encodes keys (`+` is a space), EventBridge does not encode them.
 """
 
 import json
@@ -15,11 +15,11 @@ from wings_core.errors import InvalidArgument
 from wings_core.metadata.shards import SHARD_BYTES_MAX
 
 RECORDS_MAX = 1_000
-"""Records of one notification."""
+"""Most records of one message."""
 
 
 class MessageKind(StrEnum):
-    """How messages tell of what they are about."""
+    """The format of a source's messages."""
 
     S3_EVENTS = "s3-events"
     """Notifications of S3."""
@@ -30,63 +30,67 @@ class MessageKind(StrEnum):
 
 
 class DedupKey(StrEnum):
-    """What makes two notices tell of one and the same file."""
+    """What identifies a file: notifications of equal keys announce one file."""
 
     URI = "uri"
-    """Its URI alone: a file that is overwritten is not read again."""
+    """Its URI alone: an overwritten file is not read again."""
     URI_AND_VERSION = "uri+version"
-    """Its URI and version: a file that is overwritten is another one."""
+    """Its URI and version: an overwritten file is another one."""
 
 
 @dataclass(frozen=True, slots=True)
-class FileNotice:
-    """A file that is to be read, or data that is there already."""
+class FileNotification:
+    """A file to read, or data that the message carries."""
 
     shard: str
-    """What tells it from others."""
+    """Its deduplication key."""
     uri: str
-    """Where it is: `s3://BUCKET/KEY`, the key as it is, or an absolute path; of data that is there,
-    which message it came with."""
+    """`s3://BUCKET/KEY`, the key not encoded, or an absolute path; `message:ID` of carried data."""
     version: str | None = None
     size: int | None = None
+    """In bytes."""
     payload: str | None = None
     """The data; None: it is in the file."""
     problem: str | None = None
-    """Why nothing can be read; None: nothing is known to be wrong."""
+    """Why it cannot be read; None: nothing is known to be wrong."""
 
 
 def files_of(
     body: str, message_id: str, kind: MessageKind, dedup_key: DedupKey
-) -> tuple[FileNotice, ...]:
-    """Return what a message tells of; nothing for what needs no reading, such as a test event.
+) -> tuple[FileNotification, ...]:
+    """Return the files that a message announces; none for a test event and the like.
 
     Args:
         body: The message's.
-        message_id: The same whenever the message comes.
-        kind: What it is written as.
-        dedup_key: What makes two files one.
+        message_id: The same for every delivery.
+        kind: The message's format.
+        dedup_key: What identifies a file.
 
     Returns:
-        Each once, in order. A message that cannot be understood is a notice with a `problem`.
+        Each file once, in order. An unintelligible message is a notification with a `problem`.
     """
     if kind is MessageKind.PAYLOADS:
         shard = f"message:{message_id}"
-        return (FileNotice(shard, shard, size=len(body.encode("utf-8", "replace")), payload=body),)
+        return (
+            FileNotification(shard, shard, size=len(body.encode("utf-8", "replace")), payload=body),
+        )
     try:
         is_event = kind is MessageKind.S3_EVENTS
         found = _s3_files(_object(body)) if is_event else [_named_file(body)]
-        notices = [_notice(*each, dedup_key) for each in found]
+        notifications = [_notification(*each, dedup_key) for each in found]
     except InvalidArgument as error:
         shard = f"message:{message_id}"
-        return (FileNotice(shard, shard, problem=error.message),)
-    return tuple({notice.shard: notice for notice in notices}.values())
+        return (FileNotification(shard, shard, problem=error.message),)
+    return tuple({notification.shard: notification for notification in notifications}.values())
 
 
 _File = tuple[str, str | None, int | None]
 """URI, version and size."""
 
 
-def _notice(uri: str, version: str | None, size: int | None, dedup_key: DedupKey) -> FileNotice:
+def _notification(
+    uri: str, version: str | None, size: int | None, dedup_key: DedupKey
+) -> FileNotification:
     _check_text("the URI", uri)
     if version is not None:
         _check_text("the version", version)
@@ -95,11 +99,11 @@ def _notice(uri: str, version: str | None, size: int | None, dedup_key: DedupKey
         shard = f"{uri}#{version}"
     if len(shard.encode("utf-8", "replace")) > SHARD_BYTES_MAX:
         raise InvalidArgument(f"the URI {uri[:80]!r} has more than {SHARD_BYTES_MAX} bytes")
-    return FileNotice(shard, uri, version, size)
+    return FileNotification(shard, uri, version, size)
 
 
 def _check_text(what: str, text: str) -> None:
-    """Make sure that a text can be journaled and can name a file: else it would fail the batch."""
+    """Check that a text can be journaled and can name a file: else it would fail the batch."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -176,13 +180,13 @@ def _named_file(body: str) -> _File:
 
 
 def message_of(uri: str, version: str | None, size: int | None, kind: MessageKind) -> str:
-    """Return a message that tells of a file, such that `files_of` understands it.
+    """Return a message that announces a file; the inverse of `files_of`.
 
     Raises:
-        InvalidArgument: Messages of this kind tell of no files, or not of this one.
+        InvalidArgument: Messages of this kind announce no files, or none at this URI.
     """
     if kind is MessageKind.PAYLOADS:
-        raise InvalidArgument("the messages of this source are data: they tell of no files")
+        raise InvalidArgument("the messages of this source are data: they announce no files")
     about: dict[str, Any] = {} if size is None else {"size": size}
     if kind is MessageKind.URIS:
         if version is not None:
@@ -190,7 +194,7 @@ def message_of(uri: str, version: str | None, size: int | None, kind: MessageKin
         return json.dumps({"uri": uri, **about})
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     if not uri.startswith("s3://") or not bucket or not key:
-        raise InvalidArgument(f"{uri[:80]!r} is not in S3, which this source's messages tell of")
+        raise InvalidArgument(f"{uri[:80]!r} is not in S3, which this source's messages announce")
     if version is not None and version.startswith("etag:"):
         about["eTag"] = version.removeprefix("etag:")
     elif version is not None:
@@ -204,7 +208,7 @@ def message_of(uri: str, version: str | None, size: int | None, kind: MessageKin
 
 
 def file_of_shard(shard: str, dedup_key: DedupKey) -> tuple[str, str | None]:
-    """Return URI and version of the file that a shard is of, as far as its id tells."""
+    """Return URI and version of a shard's file, as far as its id contains them."""
     if dedup_key is DedupKey.URI:
         return shard, None
     uri, _, version = shard.rpartition("#")
@@ -212,15 +216,15 @@ def file_of_shard(shard: str, dedup_key: DedupKey) -> tuple[str, str | None]:
 
 
 def is_of_message(shard: str, kind: MessageKind) -> bool:
-    """Tell whether a shard is of a message that could not be understood: it tells of no file."""
+    """Tell whether a shard is of an unintelligible message, and of no file."""
     return kind is not MessageKind.PAYLOADS and shard.startswith("message:")
 
 
 def normal_uri(text: str) -> str:
-    """Return a file's URI as it is known here: `s3://BUCKET/KEY`, or an absolute path.
+    """Return a file's URI in its normal form: `s3://BUCKET/KEY`, or an absolute path.
 
     Raises:
-        InvalidArgument: Neither, nor `file://`.
+        InvalidArgument: The text is neither, nor a `file:` URI.
     """
     if text.startswith("s3://"):
         bucket, _, key = text.removeprefix("s3://").partition("/")

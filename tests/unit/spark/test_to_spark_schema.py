@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from wings_core.errors import InvalidArgument, SchemaMismatch
-from wings_spark.conform import Conformer, arrow_schema
+from wings_spark.to_spark_schema import SchemaConverter, arrow_schema
 from wings_spark.types import spark_schema
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
@@ -96,44 +96,44 @@ def test_a_column_becomes_the_type_of_spark_that_holds_it(
     assert wanted["c"].dataType.simpleString() == name
     target = arrow_schema(wanted)
     batch = pa.RecordBatch.from_arrays([array], schema=schema)
-    found = Conformer(schema, target).conform(batch)
+    found = SchemaConverter(schema, target).convert(batch)
     found.validate(full=True)
     assert found.schema.equals(target, check_metadata=True)
     assert cast("Any", found).column(0).to_pylist() == values
     # Of no rows and of a slice, too.
-    sliced = Conformer(schema, target).conform(batch.slice(len(values) - 1))
+    sliced = SchemaConverter(schema, target).convert(batch.slice(len(values) - 1))
     assert cast("Any", sliced).column(0).to_pylist() == values[-1:]
-    assert Conformer(schema, target).conform(batch.slice(0, 0)).num_rows == 0
+    assert SchemaConverter(schema, target).convert(batch.slice(0, 0)).num_rows == 0
 
 
 def test_what_fits_is_not_copied() -> None:
     batch = pa.record_batch({"n": pa.array([1, 2]), "s": pa.array(["a", "b"])})
-    conformer = Conformer(batch.schema, arrow_schema(spark_schema(batch.schema)))
-    assert conformer.conform(batch) is batch
+    converter = SchemaConverter(batch.schema, arrow_schema(spark_schema(batch.schema)))
+    assert converter.convert(batch) is batch
 
 
 def test_columns_are_found_by_name_and_constants_are_added() -> None:
     batch = pa.record_batch({"a": pa.array([1, 2]), "b": pa.array(["x", "y"])})
     target = pa.schema({"b": pa.string(), "__topic": pa.string(), "a": pa.int64()})
-    found = Conformer(batch.schema, target, {"__topic": "t"}).conform(batch)
+    found = SchemaConverter(batch.schema, target, {"__topic": "t"}).convert(batch)
     assert found.to_pydict() == {"b": ["x", "y"], "__topic": ["t", "t"], "a": [1, 2]}
 
 
 def test_a_value_that_would_change_is_an_error_that_names_its_column() -> None:
     batch = pa.record_batch({"n": pa.array([1 << 40])})
     with pytest.raises(SchemaMismatch, match="column 'n'"):
-        Conformer(batch.schema, pa.schema({"n": pa.int32()})).conform(batch)
+        SchemaConverter(batch.schema, pa.schema({"n": pa.int32()})).convert(batch)
     required = pa.schema([pa.field("n", pa.int64(), nullable=False)])
     nulls = pa.record_batch({"n": pa.array([None], pa.int64())})
     with pytest.raises(SchemaMismatch, match="column 'n' holds nulls"):
-        Conformer(nulls.schema, required).conform(nulls)
+        SchemaConverter(nulls.schema, required).convert(nulls)
 
 
 def test_a_type_that_cannot_be_read_as_another_is_an_error_before_any_row() -> None:
     with pytest.raises(SchemaMismatch, match="column 'n' is of type string"):
-        Conformer(pa.schema({"n": pa.string()}), pa.schema({"n": pa.int32()}))
+        SchemaConverter(pa.schema({"n": pa.string()}), pa.schema({"n": pa.int32()}))
     with pytest.raises(SchemaMismatch, match="no column 'm'"):
-        Conformer(pa.schema({"n": pa.string()}), pa.schema({"m": pa.string()}))
+        SchemaConverter(pa.schema({"n": pa.string()}), pa.schema({"m": pa.string()}))
 
 
 @pytest.mark.parametrize("data_type", [pa.decimal256(60, 2), pa.month_day_nano_interval()])
@@ -160,4 +160,4 @@ def test_a_time_that_spark_has_no_room_for_is_an_error_and_not_another_time(
     batch = pa.RecordBatch.from_arrays([array], ["until"])
     target = arrow_schema(spark_schema(batch.schema))
     with pytest.raises(SchemaMismatch, match="column 'until' holds what Spark cannot"):
-        Conformer(batch.schema, target).conform(batch)
+        SchemaConverter(batch.schema, target).convert(batch)

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from wings_core.errors import InvalidArgument, OffsetOutOfRange
 from wings_core.partitions import Partition
-from wings_spark.advance import (
+from wings_spark.next_offsets import (
     Head,
     Heads,
-    advance,
     between,
     check_nothing_lost,
+    next_offsets,
     still_kept,
 )
 from wings_spark.options import ReadOptions
@@ -42,22 +42,22 @@ def test_offsets_survive_json() -> None:
 
 def test_nothing_new_is_the_same_offset() -> None:
     start = offset({A: 5})
-    step = advance(start, heads({A: (0, 5), B: (0, 0)}), None, 100, STRICT)
-    assert (step.end, step.rows) == (start, 0)
+    batch = next_offsets(start, heads({A: (0, 5), B: (0, 0)}), None, 100, STRICT)
+    assert (batch.end, batch.rows) == (start, 0)
 
 
 def test_a_new_partition_is_read_from_its_first_message() -> None:
     start = offset({A: 5})
-    step = advance(start, heads({A: (0, 5), B: (0, 3)}), None, None, STRICT)
-    assert step.end == offset({A: 5, B: 3})
-    (part,) = [each for each in between(start, step.end) if each.rows]
+    batch = next_offsets(start, heads({A: (0, 5), B: (0, 3)}), None, None, STRICT)
+    assert batch.end == offset({A: 5, B: 3})
+    (part,) = [each for each in between(start, batch.end) if each.rows]
     assert (part.partition, part.start_offset, part.end_offset) == (B, 0, 3)
 
 
 def test_a_target_is_never_passed() -> None:
     target = offset({A: 5})
-    step = advance(offset({A: 2}), heads({A: (0, 9), B: (0, 4)}), target, None, STRICT)
-    assert (step.end, step.rows) == (offset({A: 5}), 3)
+    batch = next_offsets(offset({A: 2}), heads({A: (0, 9), B: (0, 4)}), target, None, STRICT)
+    assert (batch.end, batch.rows) == (offset({A: 5}), 3)
 
 
 @given(
@@ -70,35 +70,35 @@ def test_steps_within_a_limit_come_to_the_end_and_read_each_message_once(
     logs = heads({partition: (0, end) for partition, end in ends.items()})
     at, read = offset({}), list[tuple[Partition, int]]()
     for _ in range(sum(ends.values()) + 1):
-        step = advance(at, logs, None, rows_max, STRICT)
-        assert step.rows <= rows_max
-        for part in between(at, step.end):
+        batch = next_offsets(at, logs, None, rows_max, STRICT)
+        assert batch.rows <= rows_max
+        for part in between(at, batch.end):
             read += [(part.partition, n) for n in range(part.start_offset, part.end_offset)]
-        if step.rows == 0:
-            assert step.end == at
+        if batch.rows == 0:
+            assert batch.end == at
             break
-        at = step.end
+        at = batch.end
     assert sorted(read) == sorted((p, n) for p, end in ends.items() for n in range(end))
 
 
 def test_retention_that_passes_a_query_is_an_error_or_skipped() -> None:
     start, logs = offset({A: 2}), heads({A: (4, 9)})
     with pytest.raises(OffsetOutOfRange, match="messages from 2 on are gone") as caught:
-        advance(start, logs, None, None, STRICT)
+        next_offsets(start, logs, None, None, STRICT)
     assert caught.value.log_start_offset == 4
-    step = advance(start, logs, None, 3, LENIENT)
-    assert (step.end, step.rows) == (offset({A: 7}), 3)
-    parts = list(still_kept(between(start, step.end), logs, LENIENT))
+    batch = next_offsets(start, logs, None, 3, LENIENT)
+    assert (batch.end, batch.rows) == (offset({A: 7}), 3)
+    parts = list(still_kept(between(start, batch.end), logs, LENIENT))
     assert [(part.start_offset, part.end_offset) for part in parts] == [(4, 7)]
 
 
 def test_a_topic_of_the_same_name_is_another_one() -> None:
     start, logs = offset({A: 2}), heads({A: (0, 9)}, uuid="2")
     with pytest.raises(OffsetOutOfRange, match="was deleted since the query read it"):
-        advance(start, logs, None, None, STRICT)
-    step = advance(start, logs, None, None, LENIENT)
-    assert step.end == offset({A: 9}, uuid="2")
-    assert [part.rows for part in between(start, step.end)] == [9]
+        next_offsets(start, logs, None, None, STRICT)
+    batch = next_offsets(start, logs, None, None, LENIENT)
+    assert batch.end == offset({A: 9}, uuid="2")
+    assert [part.rows for part in between(start, batch.end)] == [9]
     # What was planned of the old one is not read of the new one.
     planned = offset({A: 5})
     with pytest.raises(OffsetOutOfRange, match="was deleted"):
@@ -109,8 +109,8 @@ def test_a_topic_of_the_same_name_is_another_one() -> None:
 def test_a_log_that_was_set_back_is_an_error_or_read_again() -> None:
     start, logs = offset({A: 7}), heads({A: (0, 3)})
     with pytest.raises(OffsetOutOfRange, match="ends at offset 3"):
-        advance(start, logs, None, None, STRICT)
-    assert advance(start, logs, None, None, LENIENT).end == offset({A: 3})
+        next_offsets(start, logs, None, None, STRICT)
+    assert next_offsets(start, logs, None, None, LENIENT).end == offset({A: 3})
 
 
 def test_a_batch_that_was_planned_of_a_longer_log_is_an_error_or_cut() -> None:
@@ -134,5 +134,5 @@ def test_an_end_that_was_found_without_its_start_is_checked_against_it() -> None
 
 def test_a_topic_that_is_gone_keeps_its_place() -> None:
     start = StreamOffset({"t": TopicOffset("1", {A: 2}), "u": TopicOffset("9", {A: 4})})
-    step = advance(start, heads({A: (0, 3)}), None, None, STRICT)
-    assert step.end.topics["u"] == TopicOffset("9", {A: 4})
+    batch = next_offsets(start, heads({A: (0, 3)}), None, None, STRICT)
+    assert batch.end.topics["u"] == TopicOffset("9", {A: 4})

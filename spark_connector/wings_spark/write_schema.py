@@ -1,8 +1,8 @@
-"""Fit: whether rows can become a topic's, judged by their types before any is written.
+"""The check of a write's schema: whether its rows can become a topic's, before any is written.
 
-Columns are found by name, in any order. What only values decide is judged when they come: numbers
-that are too large, times finer than the topic's, and nulls where the topic has none (Spark calls
-almost every column nullable).
+Columns are matched by name, in any order. What depends on values is checked as they are written:
+overflow, times finer than the topic's, and nulls in required columns (Spark declares almost every
+column nullable).
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,12 +17,12 @@ from wings_core.errors import SchemaMismatch
 from wings_core.type_names import type_name
 
 
-def check_fit(schema: pa.Schema, topic: Topic) -> None:
-    """See that rows of a schema can become those of a topic.
+def check_write_schema(schema: pa.Schema, topic: Topic) -> None:
+    """Check that rows of a schema can be appended to a topic.
 
     Raises:
-        SchemaMismatch: They cannot; the message names all columns that do not fit, the fact
-            `column` the first.
+        SchemaMismatch: They cannot; the message names every column at fault, the fact `column`
+            the first.
     """
     names, wanted = list(schema.names), list(topic.schema.names)
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -50,7 +50,7 @@ def check_fit(schema: pa.Schema, topic: Topic) -> None:
 
 
 def _mistyped(schema: pa.Schema, wanted: pa.Schema) -> Iterator[tuple[str, str]]:
-    """Yield the name of each column that cannot become the topic's, and what is wrong with it."""
+    """Yield name and description of each column whose type cannot become the topic's."""
     found = {field.name: field for field in fields_of(schema)}
     for field in fields_of(wanted):
         source = found.get(field.name)

@@ -1,4 +1,4 @@
-"""Advance: where a stream's next batch ends, by where it begins and what the logs hold."""
+"""The next offsets of a stream: where a batch ends, from where it begins and what the logs hold."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,22 +18,22 @@ from wings_spark.subscription import Subscription
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a topic's log holds."""
+    """The log of a topic, as of one call."""
 
     uuid: str
     kept: Mapping[Partition, tuple[int, int]]
-    """Its start and the next offset to be assigned, by partition."""
+    """Log start offset and next offset to be assigned, by partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """What the logs of all topics of a query hold, by full name."""
+    """The logs of all topics of a query, by full name."""
 
     topics: Mapping[str, Head]
 
     @classmethod
     def ask(cls, client: Client, options: ReadOptions) -> Self:
-        """Ask the server, with two calls for each topic.
+        """Fetch them from the server, with two calls for each topic.
 
         Raises:
             TopicNotFound: There is no such topic.
@@ -65,38 +65,39 @@ class Heads:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One batch of a stream."""
+class NextBatch:
+    """The next batch of a stream."""
 
     end: StreamOffset
     rows: int
 
 
-def advance(
+def next_offsets(
     start: StreamOffset,
     heads: Heads,
     target: StreamOffset | None,
     rows_max: int | None,
     options: ReadOptions,
-) -> Step:
-    """Return where a batch ends that begins at an offset.
+) -> NextBatch:
+    """Return the end of the batch that begins at `start`.
 
     Args:
-        start: Where it begins.
-        heads: What the logs hold.
+        start: The batch's first offsets.
+        heads: The logs.
         target: Where the query ends; None: never.
-        rows_max: Most rows of the batch, shared out among partitions by what each has; None: all.
+        rows_max: Most rows of the batch, divided among partitions in proportion to their rows;
+            None: all.
         options: `failOnDataLoss`.
 
     Raises:
-        OffsetOutOfRange: Messages are gone unread, and `failOnDataLoss` holds.
+        OffsetOutOfRange: Unread messages were deleted, and `failOnDataLoss` holds.
     """
     spans: list[Range] = []
     for name, head in heads.topics.items():
         spans += _spans(name, head, start.topics.get(name), target, options)
     sizes = [span.rows for span in spans]
     shares = sizes if rows_max is None else share(rows_max, sizes)
-    # Topics that are not there now keep their place, so that they are known should they come back.
+    # Topics that are missing now keep their offsets, for when they return.
     found = {name: (topic.uuid, dict(topic.offsets)) for name, topic in start.topics.items()}
     for name, head in heads.topics.items():
         if name not in found or found[name][0] != head.uuid:
@@ -106,11 +107,11 @@ def advance(
         if rows or span.partition in offsets:
             offsets[span.partition] = span.start_offset + rows
     topics = {name: TopicOffset(uuid, offsets) for name, (uuid, offsets) in found.items()}
-    return Step(StreamOffset(topics), sum(shares))
+    return NextBatch(StreamOffset(topics), sum(shares))
 
 
 def between(start: StreamOffset, end: StreamOffset) -> Iterator[Range]:
-    """Yield what lies between two offsets, one range for each partition."""
+    """Yield the range between two offsets of each partition."""
     for name, partition, end_offset in end:
         begun, uuid = start.topics.get(name), end.topics[name].uuid
         same = begun is not None and begun.uuid == uuid
@@ -119,27 +120,27 @@ def between(start: StreamOffset, end: StreamOffset) -> Iterator[Range]:
 
 
 def check_nothing_lost(start: StreamOffset, end: StreamOffset, heads: Heads) -> None:
-    """Check a batch whose end was found without looking at its start, as Spark 4.1 does.
+    """Check a batch whose end was determined without its start, as in Spark 4.1.
 
     Raises:
-        OffsetOutOfRange: A topic is another one than at the start, or its log ends before that.
+        OffsetOutOfRange: A topic was replaced since the start, or its log ends before it.
     """
     for name, partition, start_offset in start:
         if name not in end.topics or name not in heads.topics:
             continue
         if end.topics[name].uuid != start.topics[name].uuid:
             raise topic_replaced(name)
-        # A batch that is the first may begin where the log ended a moment after its end was found.
+        # The first batch may begin at a log end that was read a moment after its own end.
         _, next_offset = heads.topics[name].kept.get(partition, (0, 0))
         if start_offset > next_offset:
             raise _log_shortened(name, partition, start_offset, next_offset)
 
 
 def still_kept(ranges: Iterator[Range], heads: Heads, options: ReadOptions) -> Iterator[Range]:
-    """Yield what there still is of ranges that were planned, perhaps long ago.
+    """Yield the parts of planned ranges that the logs still hold.
 
     Raises:
-        OffsetOutOfRange: Some is gone, and `failOnDataLoss` holds.
+        OffsetOutOfRange: A part was deleted, and `failOnDataLoss` holds.
     """
     for each in ranges:
         if not each.rows:
@@ -167,7 +168,7 @@ def _spans(
     target: StreamOffset | None,
     options: ReadOptions,
 ) -> Iterator[Range]:
-    """Yield what can be read of a topic's partitions, empty ranges included."""
+    """Yield the readable range of each of a topic's partitions, empty ranges included."""
     if begun is not None and begun.uuid != head.uuid:
         if options.fail_on_data_loss:
             raise topic_replaced(name)
@@ -176,7 +177,7 @@ def _spans(
     goals = goal.offsets if goal is not None and goal.uuid == head.uuid else {}
     for partition, (log_start_offset, next_offset) in head.kept.items():
         start_offset = begun.offsets.get(partition, 0) if begun is not None else 0
-        if start_offset > next_offset:  # The server was set back to an older state.
+        if start_offset > next_offset:  # The server was restored to an older state.
             if options.fail_on_data_loss:
                 raise _log_shortened(name, partition, start_offset, next_offset)
             start_offset = log_start_offset

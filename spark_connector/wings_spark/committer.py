@@ -1,0 +1,67 @@
+"""The committer of a batch: publishes its stages exactly once, or aborts them.
+
+The server remembers each writer's published batches. A repeated publish, after a crash or a lost
+response, returns the first result, and the stages of the repetition are deleted.
+
+Tasks that Spark kills or abandons leave stages of which the driver never hears, some of them
+after the commit. The ids of all stages of a batch therefore share a prefix: the driver deletes the
+unpublished stages of that prefix, and a task that finishes later finds the batch published, or its
+job closed, and deletes its own stage.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import wings_client
+from wings_client import Client
+from wings_core.errors import WingsError
+from wings_spark.worker import prepare_worker
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCommitter:
+    """Commits one batch of one writer; goes to the tasks and back to the driver pickled."""
+
+    writer: str
+    batch: int
+    prefix: str
+    """Of the ids of all stages of this batch, and of no others."""
+
+    def is_published(self, client: Client) -> bool:
+        """Tell whether the server has this batch; it forgets old ones, which count as unpublished.
+
+        Blocks for one call.
+        """
+        return client.abort(self.writer, (), self.batch).published is True
+
+    def publish(self, endpoint: str, stages: Sequence[str]) -> None:
+        """Make the stages visible in one transaction, unless this batch was published before.
+
+        Raises:
+            PublishFenced: The writer has published a later batch, as after a checkpoint was reset
+                to an earlier one.
+            StageNotFound: A stage was aborted, or swept after its time limit.
+            WingsError: The server refused or could not be reached; a retry is safe.
+        """
+        prepare_worker()
+        with wings_client.connect(endpoint) as client:
+            client.publish(self.writer, self.batch, stages)
+            # Published stages are unaffected; this deletes those of other attempts and of runs that
+            # ended midway. Where it fails, the server sweeps them.
+            with contextlib.suppress(WingsError):
+                client.abort(self.writer, (), prefix=self.prefix)
+
+    def abort(self, endpoint: str) -> None:
+        """Delete the unpublished stages of this batch: Spark may abort what it has committed.
+
+        A concurrent publish, its response lost, either finds its stages or fails: the server
+        serializes the two.
+        """
+        with wings_client.connect(endpoint) as client:
+            client.abort(self.writer, (), prefix=self.prefix)
+
+    def close(self, endpoint: str) -> None:
+        """Publish an empty batch if none was published, so that later tasks find it closed."""
+        with wings_client.connect(endpoint) as client:
+            client.publish(self.writer, self.batch, ())

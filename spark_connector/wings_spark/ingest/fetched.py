@@ -1,0 +1,65 @@
+"""A fetched file: where it is on this machine's disk, and the errors of fetching and reading it."""
+
+import errno
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from wings_client.files.sections import Section
+from wings_core.errors import Unavailable
+
+_MACHINE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS})
+"""Errors of the machine that reads, whatever the file is."""
+
+
+class FileError(Exception):
+    """A file cannot be read, or a row of it does not fit: it is retried, and dead in the end."""
+
+
+class SupersededError(Exception):
+    """The announced version of a file was overwritten by another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A file on this machine's disk, or the part of it that a section needs."""
+
+    path: Path
+    section: Section | None = None
+    """Which rows of it; None: all."""
+    seen: str | None = None
+    """Its version: distinguishes it from another under the same name."""
+    check: Callable[[], None] = lambda: None
+    """Called after the read; raises if the file has changed since it was fetched."""
+
+
+def is_of_machine(error: OSError, uri: str) -> bool:
+    """Tell whether an error is of the machine that reads a file, and not of the file."""
+    # What is elsewhere is read from a copy on the machine's own disk.
+    is_copy = uri.startswith("s3://")
+    return error.errno in _MACHINE_ERRORS or (is_copy and error.errno == errno.EIO)
+
+
+@contextmanager
+def read_errors(uri: str) -> Generator[None]:
+    """Translate errors of reading a file.
+
+    Args:
+        uri: The file's.
+
+    Raises:
+        FileError: The file cannot be read.
+        Unavailable: No file can: a disk is full or broken, or too many files are open.
+    """
+    try:
+        yield
+    except OSError as error:
+        message = f"{uri}: {error!s:.300}"
+        if is_of_machine(error, uri):
+            raise Unavailable(message) from None
+        raise FileError(message) from None
+    except pa.ArrowException as error:
+        raise FileError(f"{uri}: {error!s:.300}") from None
