@@ -7,52 +7,126 @@
         client.push("readings", [{"sensor": "roof", "celsius": 21.5}])
         print(client.fetch("readings", offset=0).table)
 
+Errors are one tree under `WingsError`, whose classes are here too: `wings_client.TopicNotFound`.
+
+    WingsError
+    ├── InvalidArgument
+    │   ├── InvalidName
+    │   ├── InvalidTicket
+    │   ├── InvalidSchema
+    │   ├── SchemaMismatch
+    │   ├── PartitionRequired
+    │   ├── PartitionNotAllowed
+    │   ├── PartitionTypeMismatch
+    │   └── InvalidFilter
+    ├── NotFound
+    │   ├── NamespaceNotFound
+    │   ├── TopicNotFound
+    │   ├── GroupNotFound
+    │   └── StageNotFound
+    ├── Conflict
+    │   ├── AlreadyExists
+    │   ├── NamespaceNotEmpty
+    │   ├── OffsetMismatch
+    │   ├── OutOfOrderSequence
+    │   ├── PublishFenced
+    │   └── InvalidRecordState
+    ├── OffsetOutOfRange
+    ├── BatchTooLarge
+    ├── Unauthenticated
+    ├── PermissionDenied
+    ├── ResourceExhausted
+    ├── Unavailable
+    ├── StorageCorrupt
+    └── Internal
+
 A `Client` is safe from many threads; `connect_async` returns one for an event loop. A server speaks
 plain Arrow Flight, so `pyarrow.flight` alone can do everything that this client does.
+
+Importing this package imports none of its modules but the errors: each name is loaded when it is
+first used, and nothing that it does not need (no asyncio for `connect`).
 """
 
-from wings_client._async import (
-    AsyncChunks,
-    AsyncClient,
-    AsyncConsumer,
-    AsyncFollow,
-    AsyncProducer,
-    AsyncScan,
-    AsyncShareConsumer,
-    AsyncStage,
-    connect_async,
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from wings_core.errors import (
+    AlreadyExists,
+    BatchTooLarge,
+    Conflict,
+    GroupNotFound,
+    Internal,
+    InvalidArgument,
+    InvalidFilter,
+    InvalidName,
+    InvalidRecordState,
+    InvalidSchema,
+    InvalidTicket,
+    NamespaceNotEmpty,
+    NamespaceNotFound,
+    NotFound,
+    OffsetMismatch,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    PartitionNotAllowed,
+    PartitionRequired,
+    PartitionTypeMismatch,
+    PermissionDenied,
+    PublishFenced,
+    ResourceExhausted,
+    SchemaMismatch,
+    StageNotFound,
+    StorageCorrupt,
+    TopicNotFound,
+    Unauthenticated,
+    Unavailable,
+    WingsError,
+    error_from_json,
 )
-from wings_client._client import Client, connect
-from wings_client._consumer import Consumer
-from wings_client._errors import Connection
-from wings_client._follow import Follow
-from wings_client._model import (
-    Aborted,
-    Chunk,
-    Committed,
-    CommittedRange,
-    ConsumedBatch,
-    ConsumerOffset,
-    FetchResult,
-    Namespace,
-    PartitionState,
-    Published,
-    PublishedRange,
-    PushResult,
-    Staged,
-    Topic,
-)
-from wings_client._producer import Producer
-from wings_client._retry import Retry
-from wings_client._share_consumer import ShareConsumer
-from wings_client._share_model import Delivery, Redriven, ShareGroup, SharePartition
-from wings_client._stage import Stage
-from wings_core.contracts.chunks import EndReason
-from wings_core.errors import WingsError, error_from_json
-from wings_core.model import Shard, ShardCounts, ShardProgress, ShardsPruned, ShardState
+
+if TYPE_CHECKING:
+    from wings_client._async import (
+        AsyncChunks,
+        AsyncClient,
+        AsyncConsumer,
+        AsyncFollow,
+        AsyncProducer,
+        AsyncScan,
+        AsyncShareConsumer,
+        AsyncStage,
+        connect_async,
+    )
+    from wings_client._client import Client, connect
+    from wings_client._consumer import Consumer
+    from wings_client._errors import Connection
+    from wings_client._follow import Follow
+    from wings_client._model import (
+        Aborted,
+        Chunk,
+        Committed,
+        CommittedRange,
+        ConsumedBatch,
+        ConsumerOffset,
+        FetchResult,
+        Namespace,
+        PartitionState,
+        Published,
+        PublishedRange,
+        PushResult,
+        Staged,
+        Topic,
+    )
+    from wings_client._producer import Producer
+    from wings_client._retry import Retry
+    from wings_client._share_consumer import ShareConsumer
+    from wings_client._share_model import Delivery, Redriven, ShareGroup, SharePartition
+    from wings_client._stage import Stage
+    from wings_core.contracts.chunks import EndReason
+    from wings_core.model import Shard, ShardCounts, ShardProgress, ShardsPruned, ShardState
 
 __all__ = [
     "Aborted",
+    "AlreadyExists",
     "AsyncChunks",
     "AsyncClient",
     "AsyncConsumer",
@@ -61,10 +135,12 @@ __all__ = [
     "AsyncScan",
     "AsyncShareConsumer",
     "AsyncStage",
+    "BatchTooLarge",
     "Chunk",
     "Client",
     "Committed",
     "CommittedRange",
+    "Conflict",
     "Connection",
     "ConsumedBatch",
     "Consumer",
@@ -73,14 +149,35 @@ __all__ = [
     "EndReason",
     "FetchResult",
     "Follow",
+    "GroupNotFound",
+    "Internal",
+    "InvalidArgument",
+    "InvalidFilter",
+    "InvalidName",
+    "InvalidRecordState",
+    "InvalidSchema",
+    "InvalidTicket",
     "Namespace",
+    "NamespaceNotEmpty",
+    "NamespaceNotFound",
+    "NotFound",
+    "OffsetMismatch",
+    "OffsetOutOfRange",
+    "OutOfOrderSequence",
+    "PartitionNotAllowed",
+    "PartitionRequired",
     "PartitionState",
+    "PartitionTypeMismatch",
+    "PermissionDenied",
     "Producer",
+    "PublishFenced",
     "Published",
     "PublishedRange",
     "PushResult",
     "Redriven",
+    "ResourceExhausted",
     "Retry",
+    "SchemaMismatch",
     "Shard",
     "ShardCounts",
     "ShardProgress",
@@ -90,10 +187,94 @@ __all__ = [
     "ShareGroup",
     "SharePartition",
     "Stage",
+    "StageNotFound",
     "Staged",
+    "StorageCorrupt",
     "Topic",
+    "TopicNotFound",
+    "Unauthenticated",
+    "Unavailable",
     "WingsError",
     "connect",
     "connect_async",
     "error_from_json",
 ]
+
+_MODULES = {
+    "wings_client._async": (
+        "AsyncChunks",
+        "AsyncClient",
+        "AsyncConsumer",
+        "AsyncFollow",
+        "AsyncProducer",
+        "AsyncScan",
+        "AsyncShareConsumer",
+        "AsyncStage",
+        "connect_async",
+    ),
+    "wings_client._client": (
+        "Client",
+        "connect",
+    ),
+    "wings_client._consumer": ("Consumer",),
+    "wings_client._errors": ("Connection",),
+    "wings_client._follow": ("Follow",),
+    "wings_client._model": (
+        "Aborted",
+        "Chunk",
+        "Committed",
+        "CommittedRange",
+        "ConsumedBatch",
+        "ConsumerOffset",
+        "FetchResult",
+        "Namespace",
+        "PartitionState",
+        "Published",
+        "PublishedRange",
+        "PushResult",
+        "Staged",
+        "Topic",
+    ),
+    "wings_client._producer": ("Producer",),
+    "wings_client._retry": ("Retry",),
+    "wings_client._share_consumer": ("ShareConsumer",),
+    "wings_client._share_model": (
+        "Delivery",
+        "Redriven",
+        "ShareGroup",
+        "SharePartition",
+    ),
+    "wings_client._stage": ("Stage",),
+    "wings_core.contracts.chunks": ("EndReason",),
+    "wings_core.model": (
+        "Shard",
+        "ShardCounts",
+        "ShardProgress",
+        "ShardsPruned",
+        "ShardState",
+    ),
+}
+"""The names that are loaded when first used, by their modules."""
+
+_SUBMODULES = ("cast", "files", "gather")
+
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+if not TYPE_CHECKING:  # A checker would take every name for one that is there.
+
+    def __getattr__(name: str) -> object:
+        """Load a name, once: it is an ordinary attribute from then on (PEP 562)."""
+        if name in _SUBMODULES:
+            return import_module(f"{__name__}.{name}")
+        module = _MODULE_OF.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(import_module(module), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    """Return all names, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wings_client._model import Topic
 from wings_client._rows import Row, batch_of_columns, batch_of_rows
@@ -144,6 +143,8 @@ def _fits(batch: pa.RecordBatch, cut: Cut) -> bool:
         return False
     if cut.key is None or batch.num_rows <= BATCH_PARTITIONS_MAX:
         return True
+    import pyarrow.compute as pc  # Half as long as pyarrow.flight, and few pushes need it.
+
     partitions = cast("Any", pc).count_distinct(batch.column(cut.key), mode="all").as_py()
     return partitions <= BATCH_PARTITIONS_MAX
 

@@ -89,7 +89,7 @@ class ConsumerReads:
         # `cancel` on a thread that holds it.
         self._lock = threading.RLock()
         self._closed = False
-        self._news = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
         self._end = threading.Condition(self._lock)
         """Ends the scout's pauses."""
         self._assigned: dict[Partition, _Assigned] = {}
@@ -129,7 +129,7 @@ class ConsumerReads:
         with self._lock:
             self._closed = True
             reading = [each.chunks for each in self._assigned.values() if each.chunks is not None]
-            self._news.notify_all()
+            self._changed.notify_all()
             self._end.notify_all()
         self.handover.close()
         for chunks in reading:
@@ -191,7 +191,7 @@ class ConsumerReads:
             )
             self._workers.append(worker)
             new.append(worker)
-        self._news.notify_all()
+        self._changed.notify_all()
         return new
 
     # The workers' threads.
@@ -208,7 +208,7 @@ class ConsumerReads:
     def _next_ready(self) -> _Assigned | None:
         with self._lock:
             while not self._ready and not self._closed:
-                self._news.wait(WAKE_SECONDS)
+                self._changed.wait(WAKE_SECONDS)
             return None if self._closed else self._ready.popleft()
 
     def _read(self, assigned: _Assigned) -> None:

@@ -39,7 +39,7 @@ class Handover(Generic[T]):
         self._closed = False
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
-        self._news = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
         self._listener: Callable[[], None] | None = None
 
     def listen(self, listener: Callable[[], None]) -> None:
@@ -108,7 +108,7 @@ class Handover(Generic[T]):
     def _wait(self, deadline: Deadline) -> None:
         while not self._items and not self._ended and not deadline.passed:
             left = deadline.remaining()
-            self._news.wait(WAKE_SECONDS if left is None else min(WAKE_SECONDS, left))
+            self._changed.wait(WAKE_SECONDS if left is None else min(WAKE_SECONDS, left))
 
     def _end(self) -> None:
         self._closed = True
@@ -116,7 +116,7 @@ class Handover(Generic[T]):
         self._tell()
 
     def _tell(self) -> None:
-        self._news.notify_all()
+        self._changed.notify_all()
         if self._listener is not None:
             self._listener()
 

@@ -12,8 +12,7 @@ import pyarrow.flight as flight
 from processes import Cluster
 
 import wings_client
-from wings_client import Client, Retry
-from wings_core.errors import AlreadyExists
+from wings_client import AlreadyExists, Client, Retry
 from wings_core.storage.objects import open_objects
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -5,6 +5,9 @@ from types import ModuleType
 
 import pytest
 
+import wings_client
+import wings_core.errors
+
 LAYERS = ("wings_core", "wings_server", "wings_client", "wings_spark")
 
 
@@ -40,3 +43,16 @@ def test_every_package_says_what_it_is(name: str) -> None:
 
 def test_the_client_exports_something() -> None:
     assert "wings_client" in [module.__name__ for module in exporting()]
+
+
+def test_the_client_exports_the_whole_error_tree() -> None:
+    defined = {
+        name
+        for name, member in vars(wings_core.errors).items()
+        if inspect.isclass(member) and issubclass(member, wings_core.errors.WingsError)
+    }
+    assert {"TopicNotFound", "NotFound", "Internal"} < defined
+    assert defined <= set(wings_client.__all__)
+    for name in defined:
+        assert getattr(wings_client, name) is getattr(wings_core.errors, name)
+        assert f" {name}\n" in str(wings_client.__doc__), "the docstring draws the tree"

@@ -13,10 +13,10 @@ from wings_client._async._turns import Turns
 from wings_client._follow import Follow
 from wings_client._handover import Handover, HandoverClosed
 from wings_client._model import Chunk
-from wings_client._news import News
 from wings_client._scan import ParallelScan, Part
 from wings_client._stream import Chunks
 from wings_client._transport import Transport
+from wings_client._wakeup import Wakeup
 from wings_core.contracts.tickets import ScanTicket
 
 T = TypeVar("T")
@@ -30,19 +30,19 @@ class Taker(Generic[T]):
 
     def __init__(self, handover: Handover[T]) -> None:
         self._handover = handover
-        self._news = News()
-        handover.listen(self._news.tell)
+        self._wakeup = Wakeup()
+        handover.listen(self._wakeup.notify)
 
     async def take(self, timeout: float | None = None) -> T | None:
         """Wait for the next item; None at the end, or after so many seconds."""
         left = timeout
         while True:
-            self._news.clear()
+            self._wakeup.clear()
             ended = self._handover.ended  # Before the look: what it finds is the last.
             item = self._handover.take(0.0)
             if item is not None or ended or (left is not None and left <= 0):
                 return item
-            took = await self._news.wait(left)
+            took = await self._wakeup.wait(left)
             if left is not None:
                 left -= took
 

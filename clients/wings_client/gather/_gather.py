@@ -4,9 +4,8 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from wings_client._news import News
 from wings_client._transport import Transport
 from wings_client.gather._end import GatherEnd, GatherReason
 from wings_client.gather._engine import Engine
@@ -14,6 +13,9 @@ from wings_client.gather._request import Reply, Request
 from wings_client.gather._rules import Rules
 from wings_client.gather._tickets import Tickets
 from wings_core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from wings_client._wakeup import Wakeup
 
 SOURCES_MAX = 100_000
 """Most requests of one gather."""
@@ -81,10 +83,12 @@ class Gather:
         return self._replies_async()
 
     async def _replies_async(self) -> AsyncGenerator[Reply]:
-        news = News()
-        self._engine.listen(news.tell)
+        from wings_client._wakeup import Wakeup  # Imports asyncio, which few gathers need.
+
+        wakeup = Wakeup()
+        self._engine.listen(wakeup.notify)
         try:
-            while (reply := await _next_async(self._engine, news)) is not None:
+            while (reply := await _next_async(self._engine, wakeup)) is not None:
                 yield reply
                 del reply
         finally:
@@ -173,11 +177,11 @@ def gather(transport: Transport, requests: Iterable[Request], rules: Rules) -> G
     return Gather(engine)
 
 
-async def _next_async(engine: Engine, news: News) -> Reply | None:
+async def _next_async(engine: Engine, wakeup: "Wakeup") -> Reply | None:
     wait = engine.begin_wait()
     while True:
-        news.clear()
+        wakeup.clear()
         step = engine.next_step(wait)
         if step is not None:
             return step if isinstance(step, Reply) else None
-        engine.account(wait, await news.wait(wait.left))
+        engine.account(wait, await wakeup.wait(wait.left))

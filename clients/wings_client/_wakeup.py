@@ -1,29 +1,29 @@
-"""News: threads wake a task of an event loop, without the loop waiting for them."""
+"""Waking a task of an event loop from other threads, which never wait for the loop."""
 
 import asyncio
 import contextlib
 import time
 
 
-class News:
+class Wakeup:
     """An event that any thread sets and one task waits for; made on the loop of that task."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
 
-    def tell(self) -> None:
-        """Say that there is something new; from any thread."""
-        # The loop may have ended; then nobody waits any more.
+    def notify(self) -> None:
+        """Wake the task, now or when it waits next; from any thread."""
+        # The loop may have ended; then no task waits.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._event.set)
 
     def clear(self) -> None:
-        """Forget what is old; before a look, so that what comes after the look is not missed."""
+        """Drop earlier notifications; called before looking for what they told of."""
         self._event.clear()
 
     async def wait(self, seconds: float | None) -> float:
-        """Wait until there is something new, and no longer than so; return the seconds it took."""
+        """Wait for a notification, at most so long (None: for ever); return the seconds it took."""
         began = time.monotonic()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -1,0 +1,45 @@
+import subprocess
+import sys
+
+import pytest
+
+import wings_client
+
+HEAVY = {"asyncio", "duckdb", "numpy", "pandas", "pyarrow", "pydantic", "typer", "wings_server"}
+
+
+def loaded_by(code: str) -> set[str]:
+    """Return the names of the modules that a fresh interpreter has after running some code."""
+    code = f"{code}\nimport sys; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return set(run.stdout.split())
+
+
+def test_importing_the_client_imports_the_errors_alone() -> None:
+    code = "import wings_client; wings_client.TopicNotFound('no'); dir(wings_client)"
+    found = loaded_by(code)
+    assert not HEAVY & found
+    ours = {name for name in found if name.startswith("wings_")}
+    assert ours == {"wings_client", "wings_core", "wings_core.errors"}
+
+
+def test_connecting_imports_no_event_loop_and_none_of_the_command_line() -> None:
+    found = loaded_by("import wings_client; wings_client.connect('grpc://127.0.0.1:1').close()")
+    assert not (HEAVY - {"numpy", "pyarrow", "pydantic"}) & found
+    assert "pyarrow.flight" in found
+    assert "pyarrow.compute" not in found
+    assert not [name for name in found if name.startswith("wings_client.cli")]
+
+
+def test_names_are_loaded_from_where_type_checkers_see_them() -> None:
+    assert set(wings_client.__all__) <= set(dir(wings_client))
+    for name in wings_client.__all__:
+        assert getattr(wings_client, name) is getattr(wings_client, name)
+    for module in ("cast", "files", "gather"):
+        assert getattr(wings_client, module).__name__ == f"wings_client.{module}"
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        getattr(wings_client, "nothing")  # noqa: B009 - a checker would refuse it otherwise.
+
+
+def test_every_name_can_be_imported_by_a_star() -> None:
+    loaded_by("from wings_client import *; AsyncClient, Client, TopicNotFound, connect")
