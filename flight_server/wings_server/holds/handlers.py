@@ -22,37 +22,11 @@ TTL_MS_MAX = 24 * 3_600_000
 """Longer than any group's lock: a mistake would keep a replica from granting anything."""
 
 
-class HoldHandlers:
-    """Hands each call to a replica."""
-
+class _HoldHandlers:
     def __init__(self, replica: HoldReplica) -> None:
         self._replica = replica
 
-    def hold(self, request: Message) -> Message:
-        """Hold ranges."""
-        return self._perform(request)
-
-    def renew(self, request: Message) -> Message:
-        """Renew leases."""
-        return self._perform(request)
-
-    def release(self, request: Message) -> Message:
-        """Release what leases hold."""
-        return self._perform(request)
-
-    def tombstone(self, request: Message) -> Message:
-        """Finish what leases hold."""
-        return self._perform(request)
-
-    def read(self, request: Message) -> Message:
-        """Tell what is known."""
-        return self._perform(request)
-
-    def forget(self, request: Message) -> Message:
-        """Forget a group."""
-        return self._perform(request)
-
-    def _perform(self, message: Message) -> Message:
+    def hold(self, message: Message) -> Message:
         request = decode_request(message)
         _check(request)
         answer = perform(self._replica, request)
@@ -60,10 +34,13 @@ class HoldHandlers:
             raise answer
         return encode_answer(request, answer)
 
+    # What is asked for is told by the type of the message.
+    renew = release = tombstone = read = forget = hold
+
 
 def hold_service(replica: HoldReplica) -> tuple[ServiceDescriptor, object]:
     """Return the service of a replica with what handles its methods."""
-    return holds_pb2.DESCRIPTOR.services_by_name["HoldService"], HoldHandlers(replica)
+    return holds_pb2.DESCRIPTOR.services_by_name["HoldService"], _HoldHandlers(replica)
 
 
 def _check(request: Request) -> None:

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.fetch.waits import Waits
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.metadata.remote import codec
 from wings_core.model import Located, Position
 from wings_core.partitions import Partition
+from wings_core.protocol import messages
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
 from wings_core.times import Deadline, now_us
 
@@ -83,9 +83,9 @@ class Locations:
         deadline = self._deadline(request, time_remaining)
         located = await self._locate(request)
         if located.locations or deadline is None or deadline.passed:
-            return codec.located_message(located)
+            return messages.LOCATED.encode(located)
         with self._waits.one():
-            return codec.located_message(await self._wait(request, located, deadline))
+            return messages.LOCATED.encode(await self._wait(request, located, deadline))
 
     async def _wait(
         self, request: pb.OffsetLocationRequest, located: Located, deadline: Deadline

@@ -3,11 +3,11 @@
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.maintenance import Lease
-from wings_core.metadata.remote import codec
+from wings_core.metadata.remote.paging import BY_PARTITION
 from wings_core.partitions import Partition
+from wings_core.protocol import messages
 from wings_core.protocol.v1 import maintenance_pb2 as pb
-from wings_server.metadata.handlers import partition_after, step
-from wings_server.metadata.paging import page, page_size_of
+from wings_server.metadata.paging import page, step
 
 LEASE_SECONDS_MAX = 3_600.0
 """The longest lease: nobody else can go on before it ends."""
@@ -47,43 +47,29 @@ class MaintenanceHandlers:
             bytes_kept=request.bytes_kept if request.HasField("bytes_kept") else None,
             pages_max=step("pages_max", request.pages_max),
         )
-        return pb.ExpirePagesResponse(
-            log_start_offset=expired.log_start_offset,
-            pages=expired.pages,
-            rows=expired.rows,
-            bytes=expired.bytes,
-        )
+        return messages.EXPIRED.encode(expired)
 
     def replace_pages(self, request: pb.ReplacePagesRequest) -> pb.ReplacePagesResponse:
         """Put merged pages into the place of others."""
         replaced = self._maintenance.replace(
             request.topic_uuid,
             Partition(request.partition),
-            [codec.location_of(location) for location in request.old],
-            [codec.location_of(location) for location in request.new],
+            [messages.LOCATION.decode(location) for location in request.old],
+            [messages.LOCATION.decode(location) for location in request.new],
             Lease(request.lease, request.holder, request.token),
         )
         return pb.ReplacePagesResponse(replaced=replaced)
 
     def list_tier_states(self, request: pb.ListTierStatesRequest) -> pb.ListTierStatesResponse:
         """Answer a page of what a topic's partitions have in each tier."""
-        size = page_size_of(request.page_size)
-        after = partition_after(request.page_token)
         found, token = page(
-            self._maintenance.tier_states(request.topic_uuid, after=after, partitions_max=size + 1),
-            lambda state: (state.partition,),
-            size,
+            request,
+            BY_PARTITION,
+            lambda after, most: self._maintenance.tier_states(
+                request.topic_uuid, after=after, partitions_max=most
+            ),
+            lambda state: state.partition,
         )
         return pb.ListTierStatesResponse(
-            tier_states=[
-                pb.TierState(
-                    partition=state.partition,
-                    remote=state.remote,
-                    pages=state.pages,
-                    rows=state.rows,
-                    bytes=state.bytes,
-                )
-                for state in found
-            ],
-            next_page_token=token,
+            tier_states=map(messages.TIER_STATE.fields, found), next_page_token=token
         )

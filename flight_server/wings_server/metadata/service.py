@@ -25,26 +25,12 @@ from wings_core.errors import Internal, Unavailable, WingsError
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.remote.channel import MESSAGE_BYTES_MAX
 from wings_core.metadata.remote.errors import ERROR_KEY, error_body, error_message, status_of
-from wings_core.protocol.v1 import (
-    admin_pb2,
-    groups_pb2,
-    maintenance_pb2,
-    offset_registry_pb2,
-    shards_pb2,
-)
+from wings_core.protocol.v1 import offset_registry_pb2
 from wings_core.share.interfaces import HoldReplica
 from wings_server.holds.handlers import hold_service
 from wings_server.http.listener import bind
-from wings_server.metadata.handlers import (
-    AdminHandlers,
-    GroupHandlers,
-    NodeHandlers,
-    RegistryHandlers,
-    ShardHandlers,
-    StageHandlers,
-)
+from wings_server.metadata.handlers import services
 from wings_server.metadata.locations import Locations
-from wings_server.metadata.maintenance import MaintenanceHandlers
 from wings_server.settings import Address
 
 CALLS_RUNNING_MAX = 16_384
@@ -230,24 +216,6 @@ class MetadataService(GrpcService):
 
     def _open_locations(self) -> Locations:
         return Locations(self._metadata.registry, self._executor, self._waiting_max)
-
-
-def services(metadata: Metadata, store_id: str) -> list[tuple[ServiceDescriptor, object]]:
-    """Return the services with what handles their methods."""
-    admin = admin_pb2.DESCRIPTOR.services_by_name
-    registry = offset_registry_pb2.DESCRIPTOR.services_by_name
-    return [
-        (admin["AdminService"], AdminHandlers(metadata, store_id)),
-        (admin["NodeService"], NodeHandlers(metadata)),
-        (registry["OffsetRegistryService"], RegistryHandlers(metadata)),
-        (registry["StageService"], StageHandlers(metadata)),
-        (
-            maintenance_pb2.DESCRIPTOR.services_by_name["MaintenanceService"],
-            MaintenanceHandlers(metadata),
-        ),
-        (groups_pb2.DESCRIPTOR.services_by_name["GroupService"], GroupHandlers(metadata)),
-        (shards_pb2.DESCRIPTOR.services_by_name["ShardService"], ShardHandlers(metadata)),
-    ]
 
 
 def snake_case(name: str) -> str:

@@ -13,12 +13,12 @@ from fix_postgres import PostgresServer, new_schema
 from wings_core.errors import Internal
 from wings_core.metadata.postgres import PostgresMetadata
 from wings_core.metadata.postgres import migrations as postgres_migrations
-from wings_core.metadata.remote.codec import location_message, location_of
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.metadata.sqlite import migrations as sqlite_migrations
 from wings_core.model import Location, PageAddress, PageFormat
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
+from wings_core.protocol.messages import LOCATION
 from wings_core.protocol.v1 import offset_registry_pb2 as registry
 
 PLAIN = Location(0, 3, NOON, PageAddress("folio", 8, 64))
@@ -31,25 +31,25 @@ FORMATS = [(3, PageFormat.SEGMENT), (7, PageFormat.PLAIN), (11, PageFormat.PLAIN
 
 @pytest.mark.parametrize("location", [PLAIN, MERGED])
 def test_a_location_on_the_wire_names_its_format(location: Location) -> None:
-    message = location_message(location)
+    message = LOCATION.encode(location)
     assert message.format == location.format
-    assert location_of(message) == location
+    assert LOCATION.decode(message) == location
 
 
 @pytest.mark.parametrize("location", [PLAIN, MERGED])
 def test_a_location_of_an_earlier_version_has_the_format_of_its_timestamps(
     location: Location,
 ) -> None:
-    message = location_message(location)
+    message = LOCATION.encode(location)
     message.ClearField("format")
-    assert location_of(message) == location
+    assert LOCATION.decode(message) == location
 
 
 def test_a_location_of_a_later_version_is_an_error_that_names_the_format() -> None:
-    message = location_message(PLAIN)
+    message = LOCATION.encode(PLAIN)
     message.format = cast(registry.PageFormat.ValueType, 99)
     with pytest.raises(Internal, match="format 99"):
-        location_of(message)
+        LOCATION.decode(message)
 
 
 def test_a_migration_of_sqlite_names_the_format_of_every_page(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ from wings_core.protocol.v1.admin_pb2_grpc import AdminServiceStub
 from wings_core.protocol.v1.offset_registry_pb2_grpc import OffsetRegistryServiceStub
 from wings_core.times import Deadline, now_us
 from wings_server.metadata import service
-from wings_server.metadata.service import services, snake_case
+from wings_server.metadata.handlers import services
+from wings_server.metadata.service import snake_case
 
 LONG = 20.0
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -235,18 +235,21 @@ def test_a_call_that_took_long_before_its_answer_was_lost_is_asked_for_again_all
 ) -> None:
     """As where the node was stopped in the middle of it."""
     monkeypatch.setattr(channel, "DOUBT_SECONDS_MAX", 0.2)
-    doubts: list[bool] = []
+    calls = 0
 
-    def attempt(in_doubt: bool) -> int:
-        doubts.append(in_doubt)
-        if not in_doubt:
+    def answer(*_: object, **__: object) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
             threading.Event().wait(0.3)
             raise Unavailable("no answer", in_doubt=True)
         return 7
 
     service = channel.ServiceChannel("127.0.0.1:1")
-    assert service.until_known(attempt) == 7
-    assert doubts == [False, True]
+    method = service.channel.unary_unary("/never/called")
+    monkeypatch.setattr(service, "call", answer)
+    assert service.call_repeatedly(method, b"") == 7
+    assert calls == 2
     service.close()
 
 

@@ -2,20 +2,21 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TypeVar
 
+import grpc
 import pyarrow as pa
 
-from wings_core.errors import Internal, NamespaceNotFound, NotFound, TopicNotFound, Unavailable
+from wings_core.errors import Internal, NamespaceNotFound, TopicNotFound, Unavailable
 from wings_core.metadata.creation import chosen_uuid
 from wings_core.metadata.interfaces import Admin
-from wings_core.metadata.remote import codec
 from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, seconds_left
 from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome
-from wings_core.metadata.remote.paging import listed
+from wings_core.metadata.remote.paging import BY_NAMESPACE, BY_TEXT, listed
 from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
+from wings_core.protocol import messages
 from wings_core.protocol.v1 import admin_pb2 as pb
 from wings_core.protocol.v1.admin_pb2_grpc import AdminServiceStub
 from wings_core.times import Deadline
@@ -27,6 +28,9 @@ TOPIC_SECONDS = 1.0
 """How long a topic is answered from memory: what another node changes is seen after this at most. A
 topic that was deleted is found out earlier, by its UUID, at the first look into its log."""
 
+KeyT = TypeVar("KeyT", bound=Hashable)
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
 Value = TypeVar("Value")
 
 
@@ -106,11 +110,22 @@ class RemoteAdmin(Admin):
         self._channel = channel
         self._stub = AdminServiceStub(channel.channel)
         self._cache = topics
-        self._tenants: Deduplicate[str, str] = Deduplicate(self._look_up_tenant)
-        self._namespaces: Deduplicate[NamespaceName, Namespace] = Deduplicate(
-            self._look_up_namespace
+        self._tenants = self._looking_up(
+            self._stub.GetTenant,
+            lambda tenant: pb.GetTenantRequest(name=f"tenants/{tenant}"),
+            lambda found: found.name,
         )
-        self._topics: Deduplicate[tuple[TopicName, int], Topic] = Deduplicate(self._look_up_topic)
+        self._namespaces = self._looking_up(
+            self._stub.GetNamespace,
+            lambda name: pb.GetNamespaceRequest(name=str(name)),
+            messages.NAMESPACE.decode,
+        )
+        self._topics: Deduplicate[tuple[TopicName, int], Topic] = self._looking_up(
+            self._stub.GetTopic,
+            lambda key: pb.GetTopicRequest(name=str(key[0])),
+            messages.TOPIC.decode,
+        )
+        """By name and the cache's generation."""
 
     def get_store(self, seconds_max: float) -> str:
         """Return the store's id; see `RemoteMetadata.store_id`."""
@@ -135,15 +150,12 @@ class RemoteAdmin(Admin):
     def create_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
         """Create a namespace; see `Admin.create_namespace`.
 
-        Where the answer was lost and somebody else deleted the namespace meanwhile, it may be there
-        again, empty.
+        Where the response was lost and another client deleted the namespace meanwhile, it may be
+        there again, empty.
         """
         request = pb.CreateNamespaceRequest(name=str(name), uuid=chosen_uuid(uuid))
-        return codec.namespace_of(
-            self._channel.until_known(
-                lambda _: self._channel.call(self._stub.CreateNamespace, request)
-            )
-        )
+        created = self._channel.call_repeatedly(self._stub.CreateNamespace, request)
+        return messages.NAMESPACE.decode(created)
 
     def get_namespace(self, name: NamespaceName) -> Namespace:
         """Return a namespace; see `Admin.get_namespace`."""
@@ -154,33 +166,26 @@ class RemoteAdmin(Admin):
         namespace = self.get_namespace(name)
         if uuid not in {None, namespace.uuid}:
             raise NamespaceNotFound(f"the namespace {name} was deleted")
-        request = pb.DeleteNamespaceRequest(name=str(name), uuid=namespace.uuid)
-
-        def attempt(in_doubt: bool) -> Namespace:
-            try:
-                deleted = self._channel.call(self._stub.DeleteNamespace, request)
-            except NotFound:
-                if not in_doubt:
-                    raise
-                return namespace  # The call whose answer was lost did it.
-            return codec.namespace_of(deleted)
-
-        return self._channel.until_known(attempt)
+        deleted = self._channel.call_repeatedly(
+            self._stub.DeleteNamespace,
+            pb.DeleteNamespaceRequest(name=str(name), uuid=namespace.uuid),
+            gone=messages.NAMESPACE.encode(namespace),
+        )
+        return messages.NAMESPACE.decode(deleted)
 
     def list_namespaces(
         self, *, after: NamespaceName | None = None, items_max: int | None = None
     ) -> list[Namespace]:
         """Return namespaces, by name; see `Admin.list_namespaces`."""
-        found = listed(
-            lambda size, token: self._channel.look(
-                self._stub.ListNamespaces,
-                pb.ListNamespacesRequest(page_size=size, page_token=token),
-            ),
-            lambda page: page.namespaces,
-            None if after is None else (after.tenant, after.namespace),
+        return listed(
+            self._channel,
+            self._stub.ListNamespaces,
+            pb.ListNamespacesRequest(),
+            lambda page: map(messages.NAMESPACE.decode, page.namespaces),
+            BY_NAMESPACE,
+            after,
             items_max,
         )
-        return [codec.namespace_of(each) for each in found]
 
     def create_topic(
         self,
@@ -195,17 +200,15 @@ class RemoteAdmin(Admin):
         """Create a topic; see `Admin.create_topic`."""
         request = pb.CreateTopicRequest(
             name=str(name),
-            schema=schema.serialize().to_pybytes(),
+            schema=messages.schema_bytes(schema),
             partition_key=partition_key,
             config="" if config is None else config.model_dump_json(),
             if_not_exists=if_not_exists,
             uuid=chosen_uuid(uuid),
         )
-        topic = codec.topic_of(
-            self._channel.until_known(lambda _: self._channel.call(self._stub.CreateTopic, request))
-        )
+        created = self._channel.call_repeatedly(self._stub.CreateTopic, request)
         self._cache.forget(name)
-        return topic
+        return messages.TOPIC.decode(created)
 
     def get_topic(self, name: TopicName) -> Topic:
         """Return a topic; see `Admin.get_topic`.
@@ -236,16 +239,15 @@ class RemoteAdmin(Admin):
         self, namespace: NamespaceName, *, after: str | None = None, items_max: int | None = None
     ) -> list[Topic]:
         """Return the topics of a namespace, by name; see `Admin.list_topics`."""
-        found = listed(
-            lambda size, token: self._channel.look(
-                self._stub.ListTopics,
-                pb.ListTopicsRequest(parent=str(namespace), page_size=size, page_token=token),
-            ),
-            lambda page: page.topics,
-            None if after is None else (after,),
+        return listed(
+            self._channel,
+            self._stub.ListTopics,
+            pb.ListTopicsRequest(parent=str(namespace)),
+            lambda page: map(messages.TOPIC.decode, page.topics),
+            BY_TEXT,
+            after,
             items_max,
         )
-        return [codec.topic_of(each) for each in found]
 
     def alter_topic(self, name: TopicName, config: TopicConfig, uuid: str | None = None) -> Topic:
         """Replace a topic's configuration; see `Admin.alter_topic`."""
@@ -253,31 +255,21 @@ class RemoteAdmin(Admin):
             name=str(name), config=config.model_dump_json(), uuid=self._ask(name, uuid).uuid
         )
         try:
-            return codec.topic_of(
-                self._channel.until_known(
-                    lambda _: self._channel.call(self._stub.UpdateTopic, request)
-                )
-            )
+            altered = self._channel.call_repeatedly(self._stub.UpdateTopic, request)
         finally:
             self._cache.forget(name)
+        return messages.TOPIC.decode(altered)
 
     def delete_topic(self, name: TopicName, uuid: str | None = None) -> Topic:
         """Delete a topic; see `Admin.delete_topic`."""
         topic = self._ask(name, uuid)
         request = pb.DeleteTopicRequest(name=str(name), uuid=topic.uuid)
-
-        def attempt(in_doubt: bool) -> Topic:
-            try:
-                return codec.topic_of(self._channel.call(self._stub.DeleteTopic, request))
-            except NotFound:
-                if not in_doubt:
-                    raise
-                return topic  # The call whose answer was lost did it.
-
+        gone = messages.TOPIC.encode(topic)
         try:
-            return self._channel.until_known(attempt)
+            deleted = self._channel.call_repeatedly(self._stub.DeleteTopic, request, gone)
         finally:
             self._cache.forget(name)
+        return messages.TOPIC.decode(deleted)
 
     def _ask(self, name: TopicName, uuid: str | None) -> Topic:
         """Return a topic as it is now: what is cached may be another one by now."""
@@ -287,30 +279,21 @@ class RemoteAdmin(Admin):
             raise TopicNotFound(f"the topic {name} was deleted")
         return topic
 
-    def _look_up_topic(
-        self, key: tuple[TopicName, int], deadline: Deadline, done: Callable[[Outcome[Topic]], None]
-    ) -> Callable[[], None]:
-        request = pb.GetTopicRequest(name=str(key[0]))
-        seconds = seconds_left(deadline, CALL_SECONDS)
-        return self._channel.begin(self._stub.GetTopic, request, seconds, codec.topic_of, done)
+    def _looking_up(
+        self,
+        method: "grpc.UnaryUnaryMultiCallable[RequestT, ResponseT]",
+        request_of: Callable[[KeyT], RequestT],
+        convert: Callable[[ResponseT], Value],
+    ) -> Deduplicate[KeyT, Value]:
+        """Return what shares calls of a method that looks one thing up by a key."""
 
-    def _look_up_namespace(
-        self, key: NamespaceName, deadline: Deadline, done: Callable[[Outcome[Namespace]], None]
-    ) -> Callable[[], None]:
-        request = pb.GetNamespaceRequest(name=str(key))
-        seconds = seconds_left(deadline, CALL_SECONDS)
-        return self._channel.begin(
-            self._stub.GetNamespace, request, seconds, codec.namespace_of, done
-        )
+        def begin(
+            key: KeyT, deadline: Deadline, done: Callable[[Outcome[Value]], None]
+        ) -> Callable[[], None]:
+            seconds = seconds_left(deadline, CALL_SECONDS)
+            return self._channel.begin(method, request_of(key), seconds, convert, done)
 
-    def _look_up_tenant(
-        self, key: str, deadline: Deadline, done: Callable[[Outcome[str]], None]
-    ) -> Callable[[], None]:
-        request = pb.GetTenantRequest(name=f"tenants/{key}")
-        seconds = seconds_left(deadline, CALL_SECONDS)
-        return self._channel.begin(
-            self._stub.GetTenant, request, seconds, lambda tenant: tenant.name, done
-        )
+        return Deduplicate(begin)
 
     def _answer(self, value: Value | None) -> Value:
         if value is None:

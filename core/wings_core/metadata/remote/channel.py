@@ -6,7 +6,7 @@ from typing import TypeVar, cast
 
 import grpc
 
-from wings_core.errors import Unavailable, WingsError
+from wings_core.errors import NotFound, Unavailable, WingsError
 from wings_core.metadata.remote.deduplicate import Outcome
 from wings_core.metadata.remote.errors import error_of
 from wings_core.times import Deadline
@@ -105,14 +105,22 @@ class ServiceChannel:
         """Make a call that changes nothing, as `call`."""
         return self.call(method, request, changes=False)
 
-    def until_known(self, attempt: Callable[[bool], Value]) -> Value:
-        """Make a call that may be made again, until it is known what became of it.
+    def call_repeatedly(
+        self,
+        method: "grpc.UnaryUnaryMultiCallable[Request, Response]",
+        request: Request,
+        gone: Response | None = None,
+    ) -> Response:
+        """Make an idempotent call, again and again until its outcome is known.
 
-        Where its answer is lost, it is made again for up to `DOUBT_SECONDS_MAX`; blocks for as
+        Where its response is lost, it is made again for up to `DOUBT_SECONDS_MAX`; blocks for as
         long.
 
         Args:
-            attempt: Makes the call. It is told whether an earlier one may have been carried out.
+            method: The method.
+            request: Its request; a repetition changes nothing.
+            gone: Of a deletion, the response where a repetition finds nothing: the call whose
+                response was lost deleted it.
 
         Raises:
             Unavailable: There is no connection; or (the fact `in_doubt`) it did not come back in
@@ -124,7 +132,11 @@ class ServiceChannel:
         pause, pause_max = DOUBT_PAUSE_SECONDS
         while True:
             try:
-                return attempt(until is not None)
+                return self.call(method, request)
+            except NotFound:
+                if until is None or gone is None:
+                    raise
+                return gone
             except Unavailable as error:
                 if until is None:
                     if not error.facts.get("in_doubt"):

@@ -6,10 +6,10 @@ import time
 from wings_core.errors import NotFound
 from wings_core.metadata.grouping import no_group
 from wings_core.metadata.interfaces import Groups
-from wings_core.metadata.remote import codec
 from wings_core.metadata.remote.channel import ServiceChannel
-from wings_core.metadata.remote.paging import listed
+from wings_core.metadata.remote.paging import BY_TEXT, listed
 from wings_core.model import Topic
+from wings_core.protocol import messages
 from wings_core.protocol.v1 import groups_pb2 as pb
 from wings_core.protocol.v1.groups_pb2_grpc import GroupServiceStub
 from wings_core.share.model import ShareConfig, ShareGroup
@@ -40,16 +40,14 @@ class RemoteGroups(Groups):
 
         Made again where the answer was lost; see `RemoteAdmin`.
         """
-        codec.text("the group's name", group.name)
+        messages.text("the group's name", group.name)
         request = pb.CreateGroupRequest(
             topic=str(group.topic.name),
             topic_uuid=group.topic.uuid,
-            group=codec.group_message(group),
+            group=messages.group_message(group),
             if_not_exists=if_not_exists,
         )
-        created = self._channel.until_known(
-            lambda _: self._channel.call(self._stub.CreateGroup, request)
-        )
+        created = self._channel.call_repeatedly(self._stub.CreateGroup, request)
         return self._changed(group.topic, created)
 
     def get(self, topic: Topic, name: str) -> ShareGroup:
@@ -77,26 +75,22 @@ class RemoteGroups(Groups):
         self, topic: Topic, *, after: str | None = None, items_max: int | None = None
     ) -> list[ShareGroup]:
         """Return a topic's groups, by name; see `Groups.of_topic`."""
-        name = str(topic.name)
-        found = listed(
-            lambda size, token: self._channel.look(
-                self._stub.ListGroups,
-                pb.ListGroupsRequest(
-                    topic=name, topic_uuid=topic.uuid, page_size=size, page_token=token
-                ),
-            ),
-            lambda page: page.groups,
-            None if after is None else (after,),
+        return listed(
+            self._channel,
+            self._stub.ListGroups,
+            pb.ListGroupsRequest(topic=str(topic.name), topic_uuid=topic.uuid),
+            lambda page: [messages.group_of(topic, each) for each in page.groups],
+            BY_TEXT,
+            after,
             items_max,
         )
-        return [codec.group_of(topic, each) for each in found]
 
     def alter(self, topic: Topic, name: str, changes: ShareConfig) -> ShareGroup:
         """Change a group's configuration; see `Groups.alter`."""
         request = pb.UpdateGroupRequest(
             topic=str(topic.name),
             topic_uuid=topic.uuid,
-            name=codec.text("the group's name", name),
+            name=messages.text("the group's name", name),
             config=changes.model_dump_json(exclude_unset=True),
         )
         return self._changed(topic, self._channel.call(self._stub.UpdateGroup, request))
@@ -112,29 +106,22 @@ class RemoteGroups(Groups):
         request = pb.DeleteGroupRequest(
             topic=str(topic.name), topic_uuid=topic.uuid, name=name, uuid=group.uuid
         )
-
-        def attempt(in_doubt: bool) -> pb.Group:
-            try:
-                return self._channel.call(self._stub.DeleteGroup, request)
-            except NotFound:
-                if not in_doubt:
-                    raise
-                return codec.group_message(group)  # The call whose answer was lost did it.
-
-        return self._changed(topic, self._channel.until_known(attempt))
+        gone = messages.group_message(group)
+        deleted = self._channel.call_repeatedly(self._stub.DeleteGroup, request, gone)
+        return self._changed(topic, deleted)
 
     def _ask(self, topic: Topic, name: str) -> ShareGroup:
         """Return a group as it is now."""
         request = pb.GetGroupRequest(
             topic=str(topic.name),
             topic_uuid=topic.uuid,
-            name=codec.text("the group's name", name),
+            name=messages.text("the group's name", name),
         )
-        return codec.group_of(topic, self._channel.look(self._stub.GetGroup, request))
+        return messages.group_of(topic, self._channel.look(self._stub.GetGroup, request))
 
     def _changed(self, topic: Topic, message: pb.Group) -> ShareGroup:
         self._forget((topic.uuid, message.name))
-        return codec.group_of(topic, message)
+        return messages.group_of(topic, message)
 
     def _forget(self, key: tuple[str, str]) -> None:
         with self._lock:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from wings_core.metadata.maintenance import Lease, Maintenance, check_replacement
-from wings_core.metadata.remote import codec
 from wings_core.metadata.remote.channel import ServiceChannel
-from wings_core.metadata.remote.paging import listed
+from wings_core.metadata.remote.paging import BY_PARTITION, listed
 from wings_core.model import Expired, Location, TierState
 from wings_core.partitions import Partition, partition_sort_key
+from wings_core.protocol import messages
 from wings_core.protocol.v1 import maintenance_pb2 as pb
 from wings_core.protocol.v1.maintenance_pb2_grpc import MaintenanceServiceStub
 
@@ -47,12 +47,12 @@ class RemoteMaintenance(Maintenance):
         request = pb.ExpirePagesRequest(
             topic_uuid=topic_uuid,
             partition=partition,
-            age_us=None if age_us is None else codec.int64(age_us),
-            bytes_kept=None if bytes_kept is None else codec.int64(bytes_kept),
+            age_us=None if age_us is None else messages.int64(age_us),
+            bytes_kept=None if bytes_kept is None else messages.int64(bytes_kept),
             pages_max=pages_max,
         )
         response = self._channel.call(self._stub.ExpirePages, request)
-        return Expired(response.log_start_offset, response.pages, response.rows, response.bytes)
+        return messages.EXPIRED.decode(response)
 
     def replace(
         self,
@@ -70,8 +70,8 @@ class RemoteMaintenance(Maintenance):
         request = pb.ReplacePagesRequest(
             topic_uuid=topic_uuid,
             partition=partition,
-            old=[codec.location_message(location) for location in old],
-            new=[codec.location_message(location) for location in new],
+            old=[messages.LOCATION.fields(location) for location in old],
+            new=[messages.LOCATION.fields(location) for location in new],
             lease=lease.name,
             holder=lease.holder,
             token=lease.token,
@@ -86,18 +86,14 @@ class RemoteMaintenance(Maintenance):
         partitions_max: int | None = None,
     ) -> list[TierState]:
         """Return what the partitions have in each tier; see `Maintenance.tier_states`."""
-        found = listed(
-            lambda size, token: self._channel.look(
-                self._stub.ListTierStates,
-                pb.ListTierStatesRequest(topic_uuid=topic_uuid, page_size=size, page_token=token),
-            ),
-            lambda page: page.tier_states,
-            None if after is None else (after,),
+        states = listed(
+            self._channel,
+            self._stub.ListTierStates,
+            pb.ListTierStatesRequest(topic_uuid=topic_uuid),
+            lambda page: map(messages.TIER_STATE.decode, page.tier_states),
+            BY_PARTITION,
+            after,
             partitions_max,
             lambda states: len({state.partition for state in states}),
         )
-        states = [
-            TierState(Partition(each.partition), each.remote, each.pages, each.rows, each.bytes)
-            for each in found
-        ]
         return sorted(states, key=lambda state: (partition_sort_key(state.partition), state.remote))

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from wings_core.metadata.interfaces import Nodes
 from wings_core.metadata.nodes import check_node
-from wings_core.metadata.remote import codec
 from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.model import Node
+from wings_core.protocol import messages
 from wings_core.protocol.v1 import admin_pb2 as pb
 from wings_core.protocol.v1.admin_pb2_grpc import NodeServiceStub
 
@@ -28,12 +28,12 @@ class RemoteNodes(Nodes):
     def renew(self, node: Node, seconds: float) -> list[Node]:
         """Register a node, or renew its lease; see `Nodes.renew`."""
         check_node(node, seconds)
-        request = pb.RenewNodeRequest(node=codec.node_message(node), seconds=seconds)
+        request = pb.RenewNodeRequest(node=messages.NODE.fields(node), seconds=seconds)
         return _nodes(self._channel.call(self._stub.RenewNode, request, RENEW_SECONDS_MAX).nodes)
 
     def leave(self, node_id: str) -> None:
         """Take a node out; see `Nodes.leave`."""
-        request = pb.DeleteNodeRequest(id=codec.text("the node's id", node_id))
+        request = pb.DeleteNodeRequest(id=messages.text("the node's id", node_id))
         self._channel.call(self._stub.DeleteNode, request, RENEW_SECONDS_MAX)
 
     def live(self) -> list[Node]:
@@ -41,5 +41,5 @@ class RemoteNodes(Nodes):
         return _nodes(self._channel.look(self._stub.ListNodes, pb.ListNodesRequest()).nodes)
 
 
-def _nodes(messages: Iterable[pb.Node]) -> list[Node]:
-    return [codec.node_of(message) for message in messages]
+def _nodes(found: Iterable[pb.Node]) -> list[Node]:
+    return [messages.NODE.decode(node) for node in found]

@@ -8,11 +8,20 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar, cast
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar, cast
+
+import grpc
 
 from wings_core.errors import InvalidArgument
-from wings_core.names import TopicName
+from wings_core.metadata.remote.channel import ServiceChannel
+from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition
+
+T = TypeVar("T")
+KeyT = TypeVar("KeyT")
+RequestT = TypeVar("RequestT", bound="ListRequest")
+ResponseT = TypeVar("ResponseT", bound="ListResponse")
 
 PAGE_SIZE_MAX = 10_000
 """Items in one answer, where they are small."""
@@ -20,9 +29,61 @@ PAGE_SIZE_MAX = 10_000
 Key = tuple[str, ...]
 """Tells items of a list apart, and orders them; each text by its bytes in UTF-8."""
 
+OffsetKey = tuple[TopicName, Partition]
 
-class Page(Protocol):
-    """An answer of a list call."""
+
+@dataclass(frozen=True, slots=True)
+class KeyKind(Generic[KeyT]):
+    """What the items of a list are told apart by, and how a token holds it."""
+
+    texts: int
+    """How many texts a key has."""
+    texts_of: Callable[[KeyT], Key]
+    key_of: Callable[..., KeyT]
+    """Returns the key of so many texts; raises InvalidArgument where it is none."""
+
+    def token(self, key: KeyT | None) -> str:
+        """Return the token of the page after a key; of None, that of the first page."""
+        return "" if key is None else token_of(self.texts_of(key))
+
+    def after(self, token: str) -> KeyT | None:
+        """Return the key that a token was made of; None for that of the first page.
+
+        Raises:
+            InvalidArgument: `token` is not one of such a list.
+        """
+        texts = key_of(token, self.texts)
+        return None if texts is None else self.key_of(*texts)
+
+
+def _offset_key(tenant: str, namespace: str, topic: str, partition: str) -> OffsetKey:
+    return (NamespaceName(tenant, namespace).topic(topic), Partition(partition))
+
+
+BY_TEXT: KeyKind[str] = KeyKind(1, lambda text: (text,), str)
+BY_PARTITION: KeyKind[Partition] = KeyKind(1, lambda partition: (partition,), Partition)
+BY_NAMESPACE: KeyKind[NamespaceName] = KeyKind(
+    2, lambda name: (name.tenant, name.namespace), NamespaceName
+)
+BY_OFFSET: KeyKind[OffsetKey] = KeyKind(
+    4,
+    lambda key: (key[0].namespace.tenant, key[0].namespace.namespace, key[0].topic, key[1]),
+    _offset_key,
+)
+"""Of where a named consumer reads on."""
+
+
+class ListRequest(Protocol):
+    """A request for a page of a list."""
+
+    page_size: int
+    """Most items wanted; 0: as many as the service likes."""
+    page_token: str
+    """Of the page before; empty: the first page."""
+
+
+class ListResponse(Protocol):
+    """A page of a list."""
 
     @property
     def next_page_token(self) -> str:
@@ -30,34 +91,36 @@ class Page(Protocol):
         ...
 
 
-T = TypeVar("T")
-PageT = TypeVar("PageT", bound=Page)
-
-
 def listed(
-    list_page: Callable[[int, str], PageT],
-    items_of: Callable[[PageT], Iterable[T]],
-    after: Key | None,
+    channel: ServiceChannel,
+    method: "grpc.UnaryUnaryMultiCallable[RequestT, ResponseT]",
+    request: RequestT,
+    items_of: Callable[[ResponseT], Iterable[T]],
+    kind: KeyKind[KeyT],
+    after: KeyT | None,
     items_max: int | None,
     count: Callable[[list[T]], int] = len,
 ) -> list[T]:
-    """Ask for the pages of a list, one after the other.
+    """Ask for the pages of a list, one after the other; blocks for as many calls.
 
     Args:
-        list_page: Asks for a page, by its size (0: as many as the service likes) and token.
+        channel: To the service.
+        method: Answers a page.
+        request: For any page; its size and token are set here.
         items_of: Returns the items of a page.
+        kind: What the items are told apart by.
         after: Only those whose key is greater; None: all.
         items_max: The first so many of them; None: all.
         count: How many keys some items have.
     """
     found: list[T] = []
-    token = "" if after is None else token_of(after)
+    request.page_token = kind.token(after)
     while items_max is None or count(found) < items_max:
-        size = 0 if items_max is None else min(items_max - count(found), PAGE_SIZE_MAX)
-        page = list_page(size, token)
+        request.page_size = 0 if items_max is None else min(items_max - count(found), PAGE_SIZE_MAX)
+        page = channel.look(method, request)
         found += items_of(page)
-        token = page.next_page_token
-        if not token:
+        request.page_token = page.next_page_token
+        if not request.page_token:
             break
     return found
 
@@ -87,11 +150,6 @@ def key_of(token: str, texts: int) -> Key | None:
     if len(key) == texts and all(isinstance(text, str) and _is_unicode(text) for text in key):
         return tuple(cast("list[str]", key))
     raise InvalidArgument(f"{token[:80]!r} is not a page token")
-
-
-def offset_key(topic: TopicName, partition: Partition) -> Key:
-    """Return the key of where a consumer reads on."""
-    return (topic.namespace.tenant, topic.namespace.namespace, topic.topic, partition)
 
 
 def _is_unicode(text: str) -> bool:

@@ -12,12 +12,11 @@ from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.folios import check_retired
 from wings_core.metadata.interfaces import LOCATIONS_MAX, OffsetRegistry
 from wings_core.metadata.judge import check_id
-from wings_core.metadata.remote import codec
 from wings_core.metadata.remote.admin import TopicCache
 from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, seconds_left
 from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome
 from wings_core.metadata.remote.known import KnownLocations
-from wings_core.metadata.remote.paging import listed, offset_key
+from wings_core.metadata.remote.paging import BY_OFFSET, BY_PARTITION, BY_TEXT, listed
 from wings_core.metadata.remote.retries import Retries
 from wings_core.metadata.remote.watches import Place, Watches
 from wings_core.model import (
@@ -33,6 +32,7 @@ from wings_core.model import (
 )
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_sort_key
+from wings_core.protocol import messages
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
 from wings_core.protocol.v1.offset_registry_pb2_grpc import OffsetRegistryServiceStub
 from wings_core.storage.lru import Lru
@@ -111,20 +111,17 @@ class RemoteRegistry(OffsetRegistry):
         `channel.DOUBT_SECONDS_MAX`. Where that brings no answer, `Unavailable` is raised with the
         fact `in_doubt`; the flush is not committed after the next one of this node.
         """
-        messages = [codec.batch_message(batch) for batch in batches]
+        encoded = [messages.COMMIT_BATCH.fields(batch) for batch in batches]
         if not self._committing.acquire(timeout=COMMIT_WAIT_SECONDS_MAX):
             raise Unavailable(f"a commit is under way for {COMMIT_WAIT_SECONDS_MAX:g} s already")
         try:
             # One at a time: by the number of the next, the service knows this one to be over.
             flush = flush_id or FlushId(self._writer, next(self._flushes))
-            name = pb.FlushId(writer=flush.writer, number=flush.number)
-            request = pb.CommitRequest(batches=messages, flush_id=name)
-            response = self._channel.until_known(
-                lambda _: self._channel.call(self._stub.Commit, request)
-            )
+            request = pb.CommitRequest(batches=encoded, flush_id=messages.FLUSH_ID.fields(flush))
+            response = self._channel.call_repeatedly(self._stub.Commit, request)
         finally:
             self._committing.release()
-        results = codec.results_of(response.results, batches)
+        results = messages.results_of(response.results, batches)
         for batch, result in zip(batches, results, strict=False):
             if isinstance(result, Rejected) and result.error.code == "TOPIC_NOT_FOUND":
                 self._topics.forget_uuid(batch.topic_uuid)
@@ -139,7 +136,7 @@ class RemoteRegistry(OffsetRegistry):
         since: float | None = None,
     ) -> Located:
         """Find the pages from an offset on; see `OffsetRegistry.locate`."""
-        offset, messages_max = codec.int64(offset), max(1, codec.int64(messages_max))
+        offset, messages_max = messages.int64(offset), max(1, messages.int64(messages_max))
         key = (topic_uuid, partition, offset, messages_max)
         arrived = time.monotonic()
         if since is not None:
@@ -216,18 +213,15 @@ class RemoteRegistry(OffsetRegistry):
         items_max: int | None = None,
     ) -> list[PartitionState]:
         """Return where a topic's partitions stand; see `OffsetRegistry.partition_states`."""
-        found = listed(
-            lambda size, token: self._channel.look(
-                self._stub.ListPartitionStates,
-                pb.ListPartitionStatesRequest(
-                    topic_uuid=topic_uuid, page_size=size, page_token=token
-                ),
-            ),
-            lambda page: page.partition_states,
-            None if after is None else (after,),
+        states = listed(
+            self._channel,
+            self._stub.ListPartitionStates,
+            pb.ListPartitionStatesRequest(topic_uuid=topic_uuid),
+            lambda page: map(messages.PARTITION_STATE.decode, page.partition_states),
+            BY_PARTITION,
+            after,
             items_max,
         )
-        states = [codec.state_of(each) for each in found]
         return sorted(states, key=lambda state: partition_sort_key(state.partition))
 
     def partition_state(self, topic_uuid: str, partition: Partition) -> PartitionState:
@@ -235,7 +229,9 @@ class RemoteRegistry(OffsetRegistry):
         key = (topic_uuid, partition)
         request = pb.GetPartitionStateRequest(topic_uuid=topic_uuid, partition=partition)
         try:
-            state = codec.state_of(self._channel.look(self._stub.GetPartitionState, request))
+            state = messages.PARTITION_STATE.decode(
+                self._channel.look(self._stub.GetPartitionState, request)
+            )
         except Unavailable:
             known = self._states.get(key)
             if known is None or self._channel.closed:
@@ -250,7 +246,7 @@ class RemoteRegistry(OffsetRegistry):
     def offset_for_timestamp(self, topic_uuid: str, partition: Partition, timestamp: int) -> int:
         """Return the first offset at or after a time; see `OffsetRegistry`."""
         request = pb.OffsetForTimestampRequest(
-            topic_uuid=topic_uuid, partition=partition, timestamp_us=codec.int64(timestamp)
+            topic_uuid=topic_uuid, partition=partition, timestamp_us=messages.int64(timestamp)
         )
         return self._channel.look(self._stub.OffsetForTimestamp, request).offset
 
@@ -260,7 +256,7 @@ class RemoteRegistry(OffsetRegistry):
         """Remember where a consumer reads on; see `OffsetRegistry.commit_offsets`."""
         check_id("the consumer's name", consumer)
         for _, _, offset in offsets:
-            if offset != codec.int64(offset):
+            if offset != messages.int64(offset):
                 raise InvalidArgument(f"{offset} is not an offset: it has more than 64 bits")
         request = pb.CommitOffsetsRequest(
             consumer=consumer,
@@ -272,7 +268,7 @@ class RemoteRegistry(OffsetRegistry):
             ],
         )
         response = self._channel.call(self._stub.CommitOffsets, request)
-        return [codec.consumer_offset_of(entry) for entry in response.offsets]
+        return [messages.CONSUMER_OFFSET.decode(entry) for entry in response.offsets]
 
     def get_offsets(
         self,
@@ -283,29 +279,27 @@ class RemoteRegistry(OffsetRegistry):
         items_max: int | None = None,
     ) -> list[ConsumerOffset]:
         """Return where a consumer reads on; see `OffsetRegistry.get_offsets`."""
-        codec.text("the consumer's name", consumer)
-        found = listed(
-            lambda size, token: self._channel.look(
-                self._stub.ListConsumerOffsets,
-                pb.ListConsumerOffsetsRequest(
-                    consumer=consumer, topic_uuid=topic_uuid, page_size=size, page_token=token
-                ),
-            ),
-            lambda page: page.offsets,
-            None if after is None else offset_key(*after),
+        messages.text("the consumer's name", consumer)
+        offsets = listed(
+            self._channel,
+            self._stub.ListConsumerOffsets,
+            pb.ListConsumerOffsetsRequest(consumer=consumer, topic_uuid=topic_uuid),
+            lambda page: map(messages.CONSUMER_OFFSET.decode, page.offsets),
+            BY_OFFSET,
+            after,
             items_max,
         )
-        offsets = [codec.consumer_offset_of(each) for each in found]
         return sorted(offsets, key=lambda entry: (entry.topic, partition_sort_key(entry.partition)))
 
     def list_consumers(self, consumers_max: int, *, after: str | None = None) -> list[str]:
         """Return the named consumers; see `OffsetRegistry.list_consumers`."""
         return listed(
-            lambda size, token: self._channel.look(
-                self._stub.ListConsumers, pb.ListConsumersRequest(page_size=size, page_token=token)
-            ),
+            self._channel,
+            self._stub.ListConsumers,
+            pb.ListConsumersRequest(),
             lambda page: page.consumers,
-            None if after is None else (after,),
+            BY_TEXT,
+            after,
             consumers_max,
         )
 
@@ -316,12 +310,12 @@ class RemoteRegistry(OffsetRegistry):
     def live_folios(self, *, after: str | None = None, items_max: int | None = None) -> set[str]:
         """Return the folios that a page refers to; see `OffsetRegistry.live_folios`."""
         found = listed(
-            lambda size, token: self._channel.look(
-                self._stub.ListLiveFolios,
-                pb.ListLiveFoliosRequest(page_size=size, page_token=token),
-            ),
+            self._channel,
+            self._stub.ListLiveFolios,
+            pb.ListLiveFoliosRequest(),
             lambda page: page.folios,
-            None if after is None else (after,),
+            BY_TEXT,
+            after,
             items_max,
         )
         return set(found)
@@ -339,7 +333,7 @@ class RemoteRegistry(OffsetRegistry):
         asked_at = time.monotonic()
 
         def convert(response: pb.OffsetLocationResponse) -> Located:
-            located = codec.located_of(response)
+            located = messages.LOCATED.decode(response)
             self._known.learn(topic_uuid, partition, located)
             return replace(located, asked_at=asked_at)
 
@@ -354,7 +348,10 @@ class RemoteRegistry(OffsetRegistry):
     ) -> Callable[[], None]:
         topic_uuid, partition, offset = key
         request = pb.OffsetLocationRequest(
-            topic_uuid=topic_uuid, partition=partition, offset=codec.int64(offset), messages_max=1
+            topic_uuid=topic_uuid,
+            partition=partition,
+            offset=messages.int64(offset),
+            messages_max=1,
         )
         seconds = seconds_left(deadline, WAIT_SECONDS_MAX)
         now = self._clock()
@@ -362,7 +359,7 @@ class RemoteRegistry(OffsetRegistry):
         request.deadline.FromMicroseconds(now + round(seconds * 1e6))
 
         def convert(response: pb.OffsetLocationResponse) -> Located | None:
-            located = codec.located_of(response)
+            located = messages.LOCATED.decode(response)
             self._known.learn(topic_uuid, partition, located)
             return located if located.locations else None
 

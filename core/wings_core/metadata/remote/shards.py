@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from wings_core.errors import InvalidArgument
 from wings_core.metadata.interfaces import Shards
 from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.shards import (
@@ -10,16 +9,15 @@ from wings_core.metadata.shards import (
     check_claims,
     check_seconds,
     check_shards,
-    cut_error,
 )
 from wings_core.model import (
     Shard,
     ShardClaim,
     ShardCounts,
-    ShardProgress,
     ShardsPruned,
     ShardState,
 )
+from wings_core.protocol import messages
 from wings_core.protocol.v1 import shards_pb2 as pb
 from wings_core.protocol.v1.shards_pb2_grpc import ShardServiceStub
 
@@ -41,7 +39,7 @@ class RemoteShards(Shards):
         request = pb.OpenShardsRequest(
             source=source.encode(), token=token.encode(), shards=_bytes(shards)
         )
-        return shards_of(self._channel.call(self._stub.OpenShards, request))
+        return _shards(self._channel.call(self._stub.OpenShards, request))
 
     def acquire(
         self, source: str, token: str, claims: Sequence[ShardClaim], stale_seconds: float
@@ -52,27 +50,22 @@ class RemoteShards(Shards):
         request = pb.AcquireShardsRequest(
             source=source.encode(),
             token=token.encode(),
-            claims=[
-                pb.AcquireShardsRequest.Claim(
-                    shard=claim.shard.encode(), token=claim.token.encode()
-                )
-                for claim in claims
-            ],
+            claims=[messages.SHARD_CLAIM.fields(claim) for claim in claims],
             stale_seconds=stale_seconds,
         )
-        return shards_of(self._channel.call(self._stub.AcquireShards, request))
+        return _shards(self._channel.call(self._stub.AcquireShards, request))
 
     def reset(self, source: str, shards: Sequence[str]) -> list[Shard]:
         """Open dead shards again; see `Shards.reset`."""
         check_shards(source, None, shards)
         request = pb.ResetShardsRequest(source=source.encode(), shards=_bytes(shards))
-        return shards_of(self._channel.call(self._stub.ResetShards, request))
+        return _shards(self._channel.call(self._stub.ResetShards, request))
 
     def get(self, source: str, shards: Sequence[str]) -> list[Shard]:
         """Return shards by their ids; see `Shards.get`."""
         check_shards(source, None, shards)
         request = pb.GetShardsRequest(source=source.encode(), shards=_bytes(shards))
-        return shards_of(self._channel.look(self._stub.GetShards, request))
+        return _shards(self._channel.look(self._stub.GetShards, request))
 
     def of_source(
         self, source: str, state: ShardState | None, after: str, shards_max: int
@@ -85,14 +78,14 @@ class RemoteShards(Shards):
             after=after.encode("utf-8", "replace"),
             shards_max=max(0, min(shards_max, SHARDS_MAX)),
         )
-        return shards_of(self._channel.look(self._stub.ListShards, request))
+        return _shards(self._channel.look(self._stub.ListShards, request))
 
     def count(self, source: str) -> ShardCounts:
         """Count the shards of a source; see `Shards.count`."""
         check_shards(source, None, ())
         request = pb.CountShardsRequest(source=source.encode())
         counts = self._channel.look(self._stub.CountShards, request)
-        return ShardCounts(counts.open, counts.finished, counts.dead, counts.position)
+        return messages.SHARD_COUNTS.decode(counts)
 
     def prune(
         self, source: str, age_seconds: float, count_max: int | None, interval_seconds: float
@@ -108,99 +101,11 @@ class RemoteShards(Shards):
             interval_seconds=interval_seconds,
         )
         response = self._channel.call(self._stub.PruneShards, request)
-        return ShardsPruned(response.shards, response.debounced)
+        return messages.SHARDS_PRUNED.decode(response)
 
 
-def shards_message(shards: Sequence[Shard]) -> pb.ShardsResponse:
-    """Return shards as a message."""
-    return pb.ShardsResponse(
-        shards=[
-            pb.Shard(
-                source=shard.source.encode(),
-                shard=shard.shard.encode(),
-                token=shard.token.encode(),
-                position=shard.position,
-                state=shard.state.value,
-                failures=shard.failures,
-                error=None if shard.error is None else shard.error.encode(),
-                opened_at_us=shard.opened_at,
-                updated_at_us=shard.updated_at,
-            )
-            for shard in shards
-        ]
-    )
-
-
-def shards_of(message: pb.ShardsResponse) -> list[Shard]:
-    """Return shards, from a message."""
-    return [
-        Shard(
-            each.source.decode(),
-            each.shard.decode(),
-            each.token.decode(),
-            each.position,
-            state_of(each.state),
-            each.failures,
-            each.error.decode() if each.HasField("error") else None,
-            each.opened_at_us,
-            each.updated_at_us,
-        )
-        for each in message.shards
-    ]
-
-
-def progress_message(progress: ShardProgress) -> pb.ShardProgress:
-    """Return what a publish does to a shard as a message; it was checked by `check_progress`."""
-    return pb.ShardProgress(
-        source=progress.source.encode(),
-        shard=progress.shard.encode(),
-        token=progress.token.encode(),
-        position=progress.position,
-        next_position=progress.next_position,
-        state=progress.state.value,
-        error=None if progress.error is None else cut_error(progress.error).encode(),
-    )
-
-
-def progress_of(message: pb.ShardProgress) -> ShardProgress:
-    """Return what a publish does to a shard, from a message.
-
-    Raises:
-        InvalidArgument: A text of it is not UTF-8, or its state is none.
-    """
-    return ShardProgress(
-        text_of(message.source),
-        text_of(message.shard),
-        text_of(message.token),
-        message.position,
-        message.next_position,
-        state_of(message.state),
-        text_of(message.error) if message.HasField("error") else None,
-    )
-
-
-def text_of(data: bytes) -> str:
-    """Return a text, from a message.
-
-    Raises:
-        InvalidArgument: It is not UTF-8.
-    """
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise InvalidArgument(f"{data[:80]!r} is not UTF-8") from None
-
-
-def state_of(text: str) -> ShardState:
-    """Return a state, from a message.
-
-    Raises:
-        InvalidArgument: It is none.
-    """
-    try:
-        return ShardState(text)
-    except ValueError:
-        raise InvalidArgument(f"{text[:80]!r} is not the state of a shard") from None
+def _shards(response: pb.ShardsResponse) -> list[Shard]:
+    return [messages.SHARD.decode(shard) for shard in response.shards]
 
 
 def _bytes(texts: Sequence[str]) -> list[bytes]:

@@ -1,15 +1,15 @@
 """Stages at a metadata service: each method is a call."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.interfaces import Stages
-from wings_core.metadata.remote import codec
 from wings_core.metadata.remote.channel import ServiceChannel
-from wings_core.metadata.remote.paging import listed
-from wings_core.metadata.remote.shards import progress_message
-from wings_core.metadata.shards import check_progress
+from wings_core.metadata.remote.paging import BY_TEXT, listed
+from wings_core.metadata.shards import check_progress, cut_error
 from wings_core.model import Aborted, Published, ShardProgress, Stage, StoredPage
+from wings_core.protocol import messages
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
 from wings_core.protocol.v1.offset_registry_pb2_grpc import StageServiceStub
 
@@ -43,13 +43,13 @@ class RemoteStages(Stages):
         _check_batch(batch)
         check_progress(shards)
         request = pb.PublishStagesRequest(
-            writer=codec.text("the writer", writer),
+            writer=messages.text("the writer", writer),
             batch=batch,
-            stages=[codec.text("the stage", stage) for stage in stages],
-            shards=[progress_message(progress) for progress in shards],
+            stages=[messages.text("the stage", stage) for stage in stages],
+            shards=[messages.SHARD_PROGRESS.fields(_sendable(progress)) for progress in shards],
         )
         response = self._channel.call(self._stub.PublishStages, request, PUBLISH_SECONDS)
-        return codec.published_of(response)
+        return messages.PUBLISHED.decode(response)
 
     def abort(
         self,
@@ -62,14 +62,13 @@ class RemoteStages(Stages):
         if batch is not None:
             _check_batch(batch)
         request = pb.AbortStagesRequest(
-            writer=codec.text("the writer", writer),
-            stages=[codec.text("the stage", stage) for stage in stages],
+            writer=messages.text("the writer", writer),
+            stages=[messages.text("the stage", stage) for stage in stages],
             batch=batch,
-            prefix=None if prefix is None else codec.text("the prefix", prefix),
+            prefix=None if prefix is None else messages.text("the prefix", prefix),
         )
         response = self._channel.call(self._stub.AbortStages, request)
-        published = response.published if response.HasField("published") else None
-        return Aborted(tuple(response.stages), published)
+        return messages.ABORTED.decode(response)
 
     def sweep(self, seconds: float, stages_max: int) -> int:
         """Delete stages that were left alone; see `Stages.sweep`."""
@@ -80,16 +79,15 @@ class RemoteStages(Stages):
         self, topic_uuid: str, *, after: str | None = None, items_max: int | None = None
     ) -> list[Stage]:
         """Return a topic's stages; see `Stages.of_topic`."""
-        found = listed(
-            lambda size, token: self._channel.look(
-                self._stub.ListStages,
-                pb.ListStagesRequest(topic_uuid=topic_uuid, page_size=size, page_token=token),
-            ),
-            lambda page: page.stages,
-            None if after is None else (after,),
+        return listed(
+            self._channel,
+            self._stub.ListStages,
+            pb.ListStagesRequest(topic_uuid=topic_uuid),
+            lambda page: map(messages.STAGE.decode, page.stages),
+            BY_TEXT,
+            after,
             items_max,
         )
-        return [codec.stage_of(each) for each in found]
 
     def pages(self, stage: str, first: int, pages_max: int) -> list[StoredPage]:
         """Return some of the pages of a stage; see `Stages.pages`."""
@@ -97,16 +95,21 @@ class RemoteStages(Stages):
         token = str(first)
         while len(found) < pages_max and token:
             request = pb.ListStagePagesRequest(
-                stage=codec.text("the stage", stage),
+                stage=messages.text("the stage", stage),
                 page_size=pages_max - len(found),
                 page_token=token,
             )
             page = self._channel.look(self._stub.ListStagePages, request)
-            found += [codec.page_of(message) for message in page.pages]
+            found += map(messages.STORED_PAGE.decode, page.pages)
             token = page.next_page_token
         return found
 
 
 def _check_batch(batch: int) -> None:
-    if batch != codec.int64(batch):
+    if batch != messages.int64(batch):
         raise InvalidArgument(f"the batch {batch} has more than 64 bits")
+
+
+def _sendable(progress: ShardProgress) -> ShardProgress:
+    """Return what a publish does to a shard, its error cut to what stores keep."""
+    return replace(progress, error=None if progress.error is None else cut_error(progress.error))

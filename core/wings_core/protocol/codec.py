@@ -1,0 +1,191 @@
+"""Codec: a dataclass as a protobuf message and back, by functions derived from the two.
+
+A field goes to the message's field of the same name, or of that name with the unit `_us`, and by
+the types of both:
+
+    str, int, float, bool       as it is; `X | None` to an optional field, absent for None
+    str, in a field of bytes    UTF-8
+    another dataclass           a nested message, by that dataclass's codec
+    tuple[X, ...]               a repeated field
+    what `convert` names        by its converter; a converter of one field goes before
+
+The functions are written out as Python source and compiled when they are first used, as
+`dataclasses` does it: no loop over fields at run time, which calls such as Commit would pay for.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields
+from functools import cached_property
+from types import NoneType, UnionType
+from typing import Any, Generic, NewType, TypeVar, get_args, get_origin, get_type_hints
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from wings_core.errors import InvalidArgument
+
+ValueT = TypeVar("ValueT")
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Convert:
+    """How a value that is not None is put into a field, and read from it; None: as it is."""
+
+    encode: Callable[[Any], Any] | None = None
+    decode: Callable[[Any], Any] | None = None
+    decode_message: Callable[[Any], Any] | None = None
+    """Instead of `decode`, where the value depends on other fields of the message too."""
+
+
+def text_of(data: bytes) -> str:
+    """Return the text of a field of bytes.
+
+    Raises:
+        InvalidArgument: It is not UTF-8.
+    """
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"{data[:80]!r} is not UTF-8") from None
+
+
+_AS_IT_IS = Convert()
+_UTF_8 = Convert(str.encode, text_of)
+_by_type: dict[object, Convert] = {}
+_by_dataclass: dict[type, "Codec[Any, Any]"] = {}
+
+
+def convert(kind: type, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> None:
+    """Name the converter of all fields of a type; call it before a codec that needs it is used."""
+    _by_type[kind] = Convert(encode, decode)
+
+
+class Codec(Generic[ValueT, MessageT]):
+    """Converts a dataclass and its message; all methods from any thread.
+
+    A message of an older sender lacks fields: they are read as protobuf's default, an absent nested
+    message as one of defaults. Nothing else is checked: what a converter refuses is raised.
+
+    Args:
+        value: The dataclass.
+        message: The message: each of its fields has to be found in the dataclass.
+        omit: Fields of the dataclass that are not sent; they are its last ones and have defaults.
+        converters: Those of single fields, by the dataclass's name.
+    """
+
+    def __init__(
+        self,
+        value: type[ValueT],
+        message: type[MessageT],
+        *,
+        omit: Collection[str] = (),
+        **converters: Convert,
+    ) -> None:
+        self.value = value
+        self.message = message
+        self._omit = omit
+        self._converters = converters
+        _by_dataclass[value] = self
+
+    @cached_property
+    def encode(self) -> Callable[[ValueT], MessageT]:
+        """Returns a value as a message.
+
+        Raises ValueError for a number out of the field's range or a text that is not Unicode.
+        """
+        return self._compiled[0]
+
+    @cached_property
+    def fields(self) -> Callable[[ValueT], Any]:
+        """Returns a value as the dictionary that stands for its message within another one.
+
+        Half the cost of a message there, which is copied by serializing and parsing it.
+        """
+        return self._compiled[1]
+
+    @cached_property
+    def decode(self) -> Callable[[MessageT], ValueT]:
+        """Returns the value of a message; raises what the fields' converters raise."""
+        return self._compiled[2]
+
+    @cached_property
+    def _compiled(self) -> tuple[Any, Any, Any]:
+        """The functions of `encode`, `fields` and `decode`."""
+        names: dict[str, Any] = {"message_type": self.message, "value_type": self.value}
+        hints = get_type_hints(self.value)
+        targets: dict[str, Any] = dict(self.message.DESCRIPTOR.fields_by_name)
+        encoded: list[tuple[str, str]] = []
+        decoded: list[str] = []
+        for field in fields(self.value):  # pyright: ignore[reportArgumentType]
+            if field.name in self._omit:
+                continue
+            target = targets.pop(field.name, None) or targets.pop(f"{field.name}_us")
+            converter = self._converters.get(field.name)
+            encode, decode = _expressions(field.name, hints[field.name], target, converter, names)
+            encoded.append((target.name, encode))
+            decoded.append(decode)
+        assert not targets, f"{self.value.__name__} lacks {sorted(targets)}"
+        arguments = ", ".join(f"{name}={code}" for name, code in encoded)
+        items = ", ".join(f"{name!r}: {code}" for name, code in encoded)
+        source = (
+            f"def encode(value): return message_type({arguments})\n"
+            f"def fields(value): return {{{items}}}\n"
+            f"def decode(message): return value_type({', '.join(decoded)})\n"
+        )
+        exec(compile(source, f"<codec of {self.value.__name__}>", "exec"), names)
+        return names["encode"], names["fields"], names["decode"]
+
+
+def _expressions(
+    name: str,
+    hint: Any,
+    target: FieldDescriptor,
+    converter: Convert | None,
+    names: dict[str, Any],
+) -> tuple[str, str]:
+    """Return the code that encodes a field of `value`, and that which decodes one of `message`."""
+    optional = get_origin(hint) is UnionType
+    if optional:
+        (hint,) = (kind for kind in get_args(hint) if kind is not NoneType)
+    repeated = get_origin(hint) is tuple
+    if repeated:
+        hint = get_args(hint)[0]
+    nested = target.message_type is not None
+    assert repeated == target.is_repeated, name
+    assert optional == target.has_presence or (nested and not optional), name
+    found = converter or _converter(hint, target)
+
+    def apply(function: Callable[[Any], Any] | None, operand: str) -> str:
+        if function is None:
+            return operand
+        key = f"convert_{len(names)}"
+        names[key] = function
+        return f"{key}({operand})"
+
+    value, message = f"value.{name}", f"message.{target.name}"
+    if repeated:
+        encode = f"[{apply(found.encode, 'each')} for each in {value}]"
+        decode = f"tuple([{apply(found.decode, 'each')} for each in {message}])"
+        return value if found.encode is None else encode, decode
+    encode, decode = apply(found.encode, value), apply(found.decode, message)
+    if found.decode_message is not None:
+        decode = apply(found.decode_message, "message")
+    if optional and found.encode is not None:
+        encode = f"None if {value} is None else {encode}"
+    if optional:
+        decode = f"{decode} if message.HasField({target.name!r}) else None"
+    return encode, decode
+
+
+def _converter(hint: Any, target: FieldDescriptor) -> Convert:
+    """Return how values of a type go into a field."""
+    if hint in _by_type:
+        return _by_type[hint]
+    if hint in _by_dataclass:
+        codec = _by_dataclass[hint]
+        assert codec.message.DESCRIPTOR is target.message_type, target.full_name
+        return Convert(codec.fields, codec.decode)
+    kind = hint.__supertype__ if isinstance(hint, NewType) else hint
+    assert kind in (str, int, float, bool), f"{target.full_name}: no converter for {kind}"
+    return _UTF_8 if kind is str and target.type == target.TYPE_BYTES else _AS_IT_IS

@@ -1,0 +1,263 @@
+"""The table of dataclasses and the messages that they are sent as; see `codec`.
+
+Where a message's fields say what a dataclass's do, a line here is all; the few that differ have
+functions below the table.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+
+import pyarrow as pa
+
+from wings_core.errors import InvalidArgument, WingsError, error_from_json
+from wings_core.model import (
+    Aborted,
+    Accepted,
+    CommitBatch,
+    CommitResult,
+    CommittedRange,
+    ConsumerOffset,
+    ExpectedOffset,
+    Expired,
+    FlushId,
+    Located,
+    Location,
+    Namespace,
+    Node,
+    PageAddress,
+    PageFormat,
+    PartitionState,
+    Published,
+    PublishedRange,
+    Rejected,
+    Shard,
+    ShardClaim,
+    ShardCounts,
+    ShardProgress,
+    ShardsPruned,
+    ShardState,
+    Stage,
+    Staged,
+    StageEntry,
+    StoredPage,
+    TierState,
+    Topic,
+    TopicConfig,
+)
+from wings_core.model import Sequence as ProducerSequence
+from wings_core.names import NamespaceName, TopicName
+from wings_core.protocol.codec import Codec, Convert, convert
+from wings_core.protocol.v1 import admin_pb2 as admin
+from wings_core.protocol.v1 import groups_pb2 as groups
+from wings_core.protocol.v1 import maintenance_pb2 as maintenance
+from wings_core.protocol.v1 import offset_registry_pb2 as registry
+from wings_core.protocol.v1 import shards_pb2 as shards
+from wings_core.share.model import ShareConfig, ShareGroup
+
+_INT64_MAX = (1 << 63) - 1
+
+
+def int64(number: int) -> int:
+    """Return the 64-bit integer nearest to a number: no log has offsets beyond them."""
+    return max(-_INT64_MAX - 1, min(number, _INT64_MAX))
+
+
+def text(what: str, value: str) -> str:
+    """Return a text that a message can hold.
+
+    Raises:
+        InvalidArgument: It is not Unicode (JSON can carry half a surrogate pair).
+    """
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{what} {value[:80]!a} is not valid Unicode") from None
+    return value
+
+
+def schema_bytes(schema: pa.Schema) -> bytes:
+    """Return an Arrow schema as its IPC message."""
+    return schema.serialize().to_pybytes()
+
+
+def schema_of(data: bytes) -> pa.Schema:
+    """Return an Arrow schema from its IPC message.
+
+    Raises:
+        InvalidArgument: `data` is not one.
+    """
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(data))
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidArgument(f"the schema is not an Arrow IPC message: {error}") from None
+
+
+def config_of(data: str) -> TopicConfig:
+    """Return a topic's configuration from JSON; empty: the default.
+
+    Keys that this version does not know are ignored, as everywhere on gRPC.
+
+    Raises:
+        InvalidArgument: `data` is not the JSON of a configuration.
+    """
+    if not data:
+        return TopicConfig()
+    try:
+        given = json.loads(data)
+        return TopicConfig(
+            **{name: value for name, value in given.items() if name in TopicConfig.model_fields}
+        )
+    except (ValueError, AttributeError) as error:
+        raise InvalidArgument(f"not the configuration of a topic: {error}") from None
+
+
+def shard_state_of(name: str) -> ShardState:
+    """Return the state of a shard by its name.
+
+    Raises:
+        InvalidArgument: No state has this name.
+    """
+    try:
+        return ShardState(name)
+    except ValueError:
+        raise InvalidArgument(f"{name[:80]!r} is not the state of a shard") from None
+
+
+def _producer_bytes(producer_id: str) -> bytes:
+    """As bytes: an id that is not Unicode is refused with its batch, not with the whole flush."""
+    return producer_id.encode("utf-8", "surrogatepass")
+
+
+def _producer_of(data: bytes) -> str:
+    try:
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        raise InvalidArgument("a producer_id is not UTF-8") from None
+
+
+def _format_of(message: registry.Location) -> PageFormat:
+    """Return the format of a page.
+
+    Raises:
+        Internal: It is not known to this version.
+    """
+    if message.format:
+        return PageFormat(message.format)
+    # Earlier versions name no format.
+    return PageFormat.SEGMENT if message.HasField("first_timestamp_us") else PageFormat.PLAIN
+
+
+convert(NamespaceName, str, NamespaceName.parse)
+convert(TopicName, str, TopicName.parse)
+convert(pa.Schema, schema_bytes, schema_of)
+convert(TopicConfig, TopicConfig.model_dump_json, config_of)
+convert(ShardState, str, shard_state_of)
+
+_NEAREST = Convert(int64)
+_PRODUCER = Convert(_producer_bytes, _producer_of)
+
+NAMESPACE = Codec(Namespace, admin.Namespace)
+NODE = Codec(Node, admin.Node)
+TOPIC = Codec(Topic, admin.Topic)
+
+PAGE_ADDRESS = Codec(PageAddress, registry.PageAddress)
+STORED_PAGE = Codec(StoredPage, registry.StoredPage)
+SEQUENCE = Codec(ProducerSequence, registry.Sequence, producer_id=_PRODUCER, sequence=_NEAREST)
+EXPECTED_OFFSET = Codec(ExpectedOffset, registry.ExpectedOffset, offset=_NEAREST)
+STAGE_ENTRY = Codec(StageEntry, registry.StageEntry)
+COMMIT_BATCH = Codec(CommitBatch, registry.CommitBatch, timestamp=_NEAREST)
+FLUSH_ID = Codec(FlushId, registry.FlushId)
+COMMITTED_RANGE = Codec(CommittedRange, registry.CommittedRange)
+ACCEPTED = Codec(Accepted, registry.Accepted)
+STAGED = Codec(Staged, registry.Staged)
+LOCATION = Codec(Location, registry.Location, format=Convert(decode_message=_format_of))
+LOCATED = Codec(Located, registry.OffsetLocationResponse, omit=["asked_at"])
+PARTITION_STATE = Codec(PartitionState, registry.PartitionState)
+CONSUMER_OFFSET = Codec(ConsumerOffset, registry.ConsumerOffset)
+
+STAGE = Codec(Stage, registry.Stage)
+PUBLISHED_RANGE = Codec(PublishedRange, registry.PublishedRange)
+PUBLISHED = Codec(Published, registry.PublishStagesResponse)
+ABORTED = Codec(Aborted, registry.AbortStagesResponse)
+
+SHARD = Codec(Shard, shards.Shard)
+SHARD_PROGRESS = Codec(ShardProgress, shards.ShardProgress)
+SHARD_CLAIM = Codec(ShardClaim, shards.AcquireShardsRequest.Claim)
+SHARD_COUNTS = Codec(ShardCounts, shards.CountShardsResponse)
+SHARDS_PRUNED = Codec(ShardsPruned, shards.PruneShardsResponse)
+
+EXPIRED = Codec(Expired, maintenance.ExpirePagesResponse)
+TIER_STATE = Codec(TierState, maintenance.TierState)
+
+
+def batch_of(message: registry.CommitBatch) -> CommitBatch:
+    """Return the batch that a message asks to commit.
+
+    Raises:
+        InvalidArgument: A page without rows or bytes, a producer id that is not text, or a staged
+            batch with conditions.
+    """
+    batch = COMMIT_BATCH.decode(message)
+    if any(page.rows < 1 or page.address.length < 1 for page in batch.pages):
+        raise InvalidArgument("a page has at least one row and one byte")
+    if batch.stage and (batch.sequence or batch.expected):
+        raise InvalidArgument("a staged batch has neither a sequence nor an expected offset")
+    return batch
+
+
+def result_message(result: CommitResult) -> registry.CommitResult:
+    """Return the outcome of a batch as a message."""
+    match result:
+        case Accepted():
+            return registry.CommitResult(accepted=ACCEPTED.fields(result))
+        case Staged():
+            return registry.CommitResult(staged=STAGED.fields(result))
+        case Rejected(error):
+            # Escaped, so that half a surrogate pair in a name travels too.
+            return registry.CommitResult(error=json.dumps(error.to_json()))
+
+
+def results_of(
+    messages: Sequence[registry.CommitResult], batches: Sequence[CommitBatch]
+) -> list[CommitResult]:
+    """Return the outcomes of the batches of a flush, from messages."""
+    errors: dict[str, WingsError] = {}
+    results: list[CommitResult] = []
+    # A repeated flush is answered with its first results, whatever batches came with it.
+    for message, batch in zip_longest(messages, batches[: len(messages)]):
+        assert message is not None
+        if message.HasField("accepted"):
+            results.append(ACCEPTED.decode(message.accepted))
+        elif message.HasField("staged"):
+            results.append(STAGED.decode(message.staged))
+        else:
+            # The batches after a refused one are refused with the same error.
+            error = errors.get(message.error)
+            if error is None:
+                error = errors[message.error] = error_from_json(json.loads(message.error))
+                if batch and batch.sequence is not None and "sequence" in error.facts:
+                    # As it was given: it may have been cut to 64 bits on the way.
+                    error.facts["sequence"] = batch.sequence.sequence
+            results.append(Rejected(error))
+    return results
+
+
+def group_message(group: ShareGroup) -> groups.Group:
+    """Return a share group as a message, without its topic."""
+    return groups.Group(name=group.name, uuid=group.uuid, config=group.config.model_dump_json())
+
+
+def group_of(topic: Topic, message: groups.Group) -> ShareGroup:
+    """Return a share group of a topic from its message.
+
+    Raises:
+        InvalidArgument: Its configuration is not valid.
+    """
+    config = ShareConfig.from_json(message.config)
+    return ShareGroup(message.name, message.uuid, topic, config)
+
+
+def shards_message(found: Iterable[Shard]) -> shards.ShardsResponse:
+    """Return shards as the message that answers all look-ups of them."""
+    return shards.ShardsResponse(shards=[SHARD.fields(shard) for shard in found])
