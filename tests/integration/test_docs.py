@@ -1,4 +1,4 @@
-"""The examples of docs/client.md and docs/share.md, each page run from its top."""
+"""The examples of README.md and of pages in docs/, each page run from its top."""
 
 import contextlib
 import io
@@ -11,7 +11,7 @@ import pytest
 
 from wings_server.testing import running_server
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 ENDPOINT = "grpc://127.0.0.1:7777"
 _FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -37,12 +37,16 @@ def examples(page: Path) -> list[Example]:
     return found
 
 
-@pytest.mark.parametrize(("name", "examples_min"), [("client.md", 16), ("share.md", 6)])
+@pytest.mark.parametrize(
+    ("name", "examples_min"),
+    [("README.md", 2), ("docs/client.md", 16), ("docs/share.md", 6), ("docs/server.md", 2)],
+)
 def test_the_examples_of_a_page_do_what_it_says(name: str, examples_min: int) -> None:
     for needed in ("pandas", "polars"):
         pytest.importorskip(needed)
-    page = DOCS / name
-    found = examples(page)
+    page = ROOT / name
+    # Spark's are run by tests/spark/test_docs.py, out of docs/spark.md.
+    found = [example for example in examples(page) if "wings_spark" not in example.code]
     assert len(found) >= examples_min
     names: dict[str, Any] = {}
     with running_server() as server:
