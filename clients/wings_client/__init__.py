@@ -102,6 +102,7 @@ if TYPE_CHECKING:
     from wings_client._follow import Follow
     from wings_client._model import (
         Aborted,
+        Appended,
         Chunk,
         Committed,
         CommittedRange,
@@ -127,6 +128,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Aborted",
     "AlreadyExists",
+    "Appended",
     "AsyncChunks",
     "AsyncClient",
     "AsyncConsumer",
@@ -221,6 +223,7 @@ _MODULES = {
     "wings_client._follow": ("Follow",),
     "wings_client._model": (
         "Aborted",
+        "Appended",
         "Chunk",
         "Committed",
         "CommittedRange",

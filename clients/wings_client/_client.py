@@ -18,7 +18,13 @@ from wings_client._fetch import fetch
 from wings_client._follow import Follow, follow
 from wings_client._messages import OffsetValue, TimeValue
 from wings_client._model import Chunk, FetchResult, PartitionValue, PushResult
-from wings_client._producer import WINDOW_BATCHES_MAX, WINDOW_BYTES, Producer
+from wings_client._producer import (
+    APPENDED_BYTES,
+    LINGER_MS,
+    WINDOW_BATCHES_MAX,
+    WINDOW_BYTES,
+    Producer,
+)
 from wings_client._push import Identities, push
 from wings_client._retry import Retry
 from wings_client._scan import plan, scan
@@ -155,6 +161,8 @@ class Client(StageCalls, ShardCalls, ShareCalls):
         batch_rows: int = BATCH_ROWS,
         window_batches: int = WINDOW_BATCHES_MAX,
         window_bytes: int = WINDOW_BYTES,
+        linger_ms: float = LINGER_MS,
+        batch_bytes: int = APPENDED_BYTES,
     ) -> Producer:
         """Open a producer: a stream that stays open, for many pushes to one topic.
 
@@ -168,6 +176,8 @@ class Client(StageCalls, ShardCalls, ShareCalls):
             batch_rows: Most rows of one batch.
             window_batches: Most batches without an answer, up to 64; `send` waits beyond it.
             window_bytes: Most bytes without an answer; one batch may exceed it.
+            linger_ms: How long a row that was appended waits for others, in milliseconds.
+            batch_bytes: Rows that were appended are sent at once when they have so many bytes.
 
         Raises:
             TopicNotFound: There is none of this name.
@@ -181,6 +191,8 @@ class Client(StageCalls, ShardCalls, ShareCalls):
             batch_rows=batch_rows,
             window_batches=window_batches,
             window_bytes=window_bytes,
+            linger_ms=linger_ms,
+            batch_bytes=batch_bytes,
         )
         self._transport.add(producer)
         return producer

@@ -157,6 +157,15 @@ class Committed(PushResult):
 
 
 @dataclass(frozen=True, slots=True)
+class Appended:
+    """Where one row is that `Producer.append` was given, durable."""
+
+    partition: JsonScalar
+    offset: int
+    timestamp: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Staged:
     """What is in a stage: durable, and invisible until it is published."""
 

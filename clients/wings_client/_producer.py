@@ -1,8 +1,11 @@
 """Producer: an open stream of batches, pipelined, each written to the log exactly once.
 
-    send ─▶ window (bounded) ─▶ writer's thread ─▶ DoPut
-                 ▲                                   │
-                 └──── answers' thread ◀── PutResult ┘   takes off the oldest, resolves its send
+    append ─▶ accumulator ─▶ a batch, after a few milliseconds or when it is full
+                               │
+    send ──────────────────────┴▶ window (bounded) ─▶ writer's thread ─▶ DoPut
+                                       ▲                                   │
+            takes off the oldest, ──── └──── answers' thread ◀── PutResult ┘
+            resolves its send
 
 Each batch has a sequence, counted up by the producer. When a connection breaks, the writer opens
 another stream that begins with the oldest batch without an answer, under its old sequence: what the
@@ -12,21 +15,35 @@ the last 64 results, so a window holds no more than that.
 
 import threading
 import time
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Literal, Self, cast, overload
 from uuid import uuid4
 
+import pyarrow as pa
+
+from wings_client._accumulator import Accumulator, Acked, Taken, fail_acks, resolve_acks
 from wings_client._batches import BATCH_ROWS, Cut, Data, to_batches
-from wings_client._errors import client_closed, is_passing, lost
+from wings_client._errors import client_closed, is_passing, lost, timed_out
 from wings_client._messages import TimeValue, build, wire_partition, wire_time
-from wings_client._model import Committed, CommittedRange, PartitionValue, Topic
+from wings_client._model import Appended, Committed, CommittedRange, PartitionValue, Topic
 from wings_client._put import PutStream
 from wings_client._retry import Backoff
+from wings_client._rows import batch_of_items, values_getter
 from wings_client._transport import Transport
 from wings_client._window import Window, full
 from wings_core.contracts.put import BatchMetadata, PutCommand
-from wings_core.errors import InvalidArgument, Unavailable, WingsError
+from wings_core.errors import (
+    InvalidArgument,
+    ResourceExhausted,
+    SchemaMismatch,
+    Unavailable,
+    WingsError,
+)
 from wings_core.model import Accepted, Rejected
 from wings_core.times import Deadline
 
@@ -35,6 +52,14 @@ WINDOW_BATCHES_MAX = 64
 
 WINDOW_BYTES = 32 * 1024 * 1024
 """Bytes without an answer; one batch may exceed it."""
+
+LINGER_MS = 5.0
+"""How long a row that was appended waits for others, in milliseconds."""
+
+LINGER_MS_MAX = 60_000.0
+
+APPENDED_BYTES = 1024 * 1024
+"""Bytes of a batch of rows that were appended: it is sent at once."""
 
 JOIN_SECONDS = 1.0
 """How long `close` waits for the stream to end, once everything is durable."""
@@ -59,6 +84,8 @@ class Producer:
         batch_rows: int = BATCH_ROWS,
         window_batches: int = WINDOW_BATCHES_MAX,
         window_bytes: int = WINDOW_BYTES,
+        linger_ms: float = LINGER_MS,
+        batch_bytes: int = APPENDED_BYTES,
     ) -> None:
         if not 1 <= window_batches <= WINDOW_BATCHES_MAX:
             raise InvalidArgument(
@@ -66,6 +93,11 @@ class Producer:
             )
         if window_bytes < 1 or batch_rows < 1:
             raise InvalidArgument("window_bytes and batch_rows must be at least 1")
+        if not 0 <= linger_ms <= LINGER_MS_MAX or batch_bytes < 1:
+            raise InvalidArgument(
+                f"linger_ms must be from 0 to {LINGER_MS_MAX:,}, batch_bytes at least 1; got "
+                f"{linger_ms} and {batch_bytes}"
+            )
         self.topic = topic
         self.producer_id = uuid4().hex if producer_id is None else producer_id
         self._transport = transport
@@ -82,6 +114,15 @@ class Producer:
         self._window = Window(sequence, window_batches, window_bytes, transport.endpoint)
         # One send at a time, so that its batches lie together. Comes before the window's lock.
         self._sending = threading.Lock()
+        self._width = len(topic.schema)
+        self._values_of = values_getter(topic.schema.names)
+        self._accumulator = Accumulator(
+            self._send_due,
+            linger_seconds=linger_ms / 1e3,
+            batch_bytes=batch_bytes,
+            batch_rows=batch_rows,
+            endpoint=transport.endpoint,
+        )
         self._thread: threading.Thread | None = None
         self._refusal: WingsError | None = None
         """What a batch of the present stream was refused with; the two threads hand it on by
@@ -109,6 +150,79 @@ class Producer:
         They follow those of `rows_committed`, and what is committed of them is their beginning.
         """
         return self._window.rows_in_doubt
+
+    @overload
+    def append(
+        self, row: object, *, ack: Literal[False] = False, timeout: float | None = None
+    ) -> None: ...
+
+    @overload
+    def append(
+        self, row: object, *, ack: Literal[True], timeout: float | None = None
+    ) -> "Future[Appended]": ...
+
+    @overload
+    def append(
+        self, row: object, *, ack: bool, timeout: float | None = None
+    ) -> "Future[Appended] | None": ...
+
+    def append(
+        self, row: object, *, ack: bool = False, timeout: float | None = None
+    ) -> "Future[Appended] | None":
+        """Add one row to the next batch and return at once, or as soon as there is room for it.
+
+        The batch is sent `linger_ms` after its first row, or when it has `batch_bytes`, in one
+        order with what is sent. Until a row's ack, or a `flush` or `close` after it, has succeeded,
+        the row may be lost with this process.
+
+        Args:
+            row: A mapping by column name (copied; an absent key is null), a dataclass, a pydantic
+                model, or a sequence with a value for each column.
+            ack: Whether to return a future of where the row is.
+            timeout: Seconds to wait for room at most; None: for as long as the server goes on
+                answering.
+
+        Returns:
+            With `ack`, resolved once the row is durable, or with what it was refused with. Its
+            callbacks run on a thread of the producer and must not block.
+
+        Raises:
+            SchemaMismatch: An earlier row that was appended without `ack` does not fit the topic;
+                fact `row` is its number, from 0, among all appended to this producer. That row was
+                left out, those around it are sent, and this row was not added.
+            ResourceExhausted: No room in time.
+            WingsError: What an earlier batch was refused with.
+        """
+        # The caller may go on to fill the same mapping, or list, with the next row.
+        if type(row) is dict and len(row) == self._width:
+            try:
+                row = self._values_of(row)
+            except KeyError:  # Another is there, which is no column.
+                row = row.copy()
+        elif isinstance(row, Mapping):
+            row = dict(cast("Mapping[str, object]", row))
+        elif isinstance(row, list):
+            row = tuple(cast("list[object]", row))
+        if not ack:
+            self._accumulator.append(row, timeout)
+            return None
+        future = Future[Appended]()
+        future.set_running_or_notify_cancel()
+        self._accumulator.append(Acked(row, future), timeout)
+        return future
+
+    def extend(self, rows: Iterable[object], *, timeout: float | None = None) -> None:
+        """Append rows one after another; see `append`.
+
+        Args:
+            rows: Each as for `append`.
+            timeout: Seconds to wait for room at most, for each of them.
+
+        Raises:
+            WingsError: As `append`; the rows before the one that was next were added.
+        """
+        for row in rows:
+            self.append(row, timeout=timeout)
 
     def send(
         self,
@@ -144,6 +258,7 @@ class Producer:
         if not self._sending.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
             raise full(0)
         try:
+            self._send_appended(deadline)
             send = self._window.begin()
             for batch in to_batches(data, self.topic.schema, self._cut):
                 metadata = _metadata(stamp, expected_offset)
@@ -156,7 +271,7 @@ class Producer:
         return send.future
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all that was sent before is durable.
+        """Send what was appended, and wait until all that was sent before is durable.
 
         Args:
             timeout: Seconds; None: for as long as the server goes on answering (and within the
@@ -164,9 +279,24 @@ class Producer:
 
         Raises:
             Unavailable: Not in time; what is without an answer stays so.
+            SchemaMismatch: A row that was appended does not fit; see `append`. All others are
+                durable.
             WingsError: What a batch was refused with.
         """
-        self._window.wait_empty(timeout)
+        self._flush(timeout)
+        self._accumulator.raise_reported()
+
+    def _flush(self, timeout: float | None) -> None:
+        deadline = Deadline.never() if timeout is None else Deadline.after(timeout)
+        if not self._sending.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            raise timed_out(f"not flushed after {timeout} s", self._transport.endpoint)
+        try:
+            self._send_appended(deadline)
+        except ResourceExhausted:
+            raise timed_out(f"not flushed after {timeout} s", self._transport.endpoint) from None
+        finally:
+            self._sending.release()
+        self._window.wait_empty(deadline.remaining())
 
     def close(self, timeout: float | None = None) -> None:
         """Flush and close; again does nothing.
@@ -178,23 +308,27 @@ class Producer:
             WingsError: As `flush`. The producer is closed all the same; what has no answer by then
                 fails.
         """
-        if not self._window.close():
+        if not self._accumulator.close():
             return
         try:
-            self._window.wait_empty(timeout)
+            self._flush(timeout)
         except Unavailable as error:
-            self._window.fail(error)
+            self._fail(error)
             raise
+        finally:
+            self._window.close()
         if self._thread is not None:
             self._thread.join(JOIN_SECONDS)
+        self._accumulator.raise_reported()
 
     def cancel(self) -> None:
         """Give up: send nothing more, and fail what has no answer; does not block.
 
         What was sent may have been committed all the same.
         """
+        self._accumulator.close()
         self._window.close()
-        self._window.fail(client_closed(self._transport.endpoint))
+        self._fail(client_closed(self._transport.endpoint))
 
     def __enter__(self) -> Self:
         """Return the producer itself."""
@@ -212,6 +346,86 @@ class Producer:
         except WingsError:
             if error is None:
                 raise
+
+    def _send_due(self) -> None:
+        """Send what was appended, on the accumulator's thread."""
+        with self._sending, suppress(WingsError):  # The accumulator failed with it.
+            self._send_appended(Deadline.never())
+
+    def _send_appended(self, deadline: Deadline) -> None:
+        """Put the rows that were appended into the window; while `_sending` is held.
+
+        Raises:
+            ResourceExhausted: No room in time; the rows still wait.
+            WingsError: What an earlier batch was refused with; the rows are lost, their acks fail.
+        """
+        if not self._accumulator.has_rows:
+            return
+        self._window.wait_for_room(deadline)
+        taken = self._accumulator.take()
+        if taken is None:
+            return
+        acks = taken.acks
+        batch, places = self._batch_of(taken)
+        if batch is None:
+            return
+        try:
+            self._accumulator.learn_row_bytes(batch.nbytes / batch.num_rows)
+            send = self._window.begin()
+            if acks:
+                kept = [(places[index], ack) for index, ack in acks if not ack.done()]
+                keys = batch.column(self._cut.key).to_pylist() if self._cut.key else None
+                send.future.add_done_callback(partial(resolve_acks, kept, keys))
+            for piece in to_batches(batch, self.topic.schema, self._cut):
+                self._window.put(send, piece, None, Deadline.never())
+                self._start()
+        except WingsError as error:
+            self._fail(error)
+            fail_acks(acks, error)
+            raise
+        self._window.complete(send)
+
+    def _batch_of(self, taken: Taken) -> tuple[pa.RecordBatch | None, Sequence[int]]:
+        """Return rows as one batch, without those that do not fit, and where each row is in it."""
+        places: Sequence[int] = range(len(taken.rows))
+        bad: dict[int, WingsError] = {}
+        parts = list(self._fitting(taken.rows, taken.first_row, bad))
+        if bad:
+            acks = dict(taken.acks)
+            for row, error in bad.items():
+                ack = acks.get(row - taken.first_row)
+                if ack is None:
+                    self._accumulator.report(error)
+                else:
+                    ack.set_exception(error)
+            left_out = sorted(row - taken.first_row for row in bad)
+            places = [index - bisect_left(left_out, index) for index in places]
+        if not parts:
+            return None, places
+        return parts[0] if len(parts) == 1 else cast("Any", pa).concat_batches(parts), places
+
+    def _fitting(
+        self, rows: Sequence[object], first_row: int, bad: dict[int, WingsError]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows as batches; those that do not fit are found by halving and put into `bad`."""
+        schema = self.topic.schema
+        try:
+            yield batch_of_items(rows, schema, first_row)
+        except SchemaMismatch as error:
+            if len(rows) == 1:
+                bad[first_row] = error
+                return
+            half = len(rows) // 2
+            yield from self._fitting(rows[:half], first_row, bad)
+            yield from self._fitting(rows[half:], first_row + half, bad)
+
+    def _fail(self, error: WingsError) -> None:
+        """Fail what is in the window and what would come."""
+        self._accumulator.fail(error)
+        self._window.fail(error)
+        taken = self._accumulator.take()
+        if taken is not None:
+            fail_acks(taken.acks, error)
 
     def _start(self) -> None:
         """Start the writer's thread with the first batch."""
@@ -236,7 +450,7 @@ class Producer:
             if backoff.failures == 0:
                 failing = Deadline.after(retry.reconnect_seconds)
             if not is_passing(error, repeatable=True) or failing.passed:
-                self._window.fail(error)
+                self._fail(error)
                 return
             self._transport.closed.wait(backoff.next_delay())
 

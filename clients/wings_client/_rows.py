@@ -4,9 +4,12 @@ pyarrow converts some values in silence: 1.5 to the integer 1, a time to its dat
 the type does not have to nothing. So what it made is compared with what it was given.
 """
 
+import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime
 from numbers import Real
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -48,6 +51,70 @@ def batch_of_rows(rows: Sequence[Row], schema: pa.Schema, first_row: int = 0) ->
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def batch_of_items(items: Sequence[object], schema: pa.Schema, first_row: int) -> pa.RecordBatch:
+    """Return rows of any kind as a batch.
+
+    Args:
+        items: Mappings, dataclasses, pydantic models, or sequences of a value for each column.
+        schema: The topic's.
+        first_row: The number of the first row, for errors.
+
+    Raises:
+        SchemaMismatch: Something that is no row, or as `batch_of_rows`; fact `row`.
+    """
+    width = len(schema)
+    if set(map(type, items)) != {tuple} or set(map(len, cast("Any", items))) != {width}:
+        names = schema.names
+        rows = [_mapping_of(item, names, first_row + index) for index, item in enumerate(items)]
+        return batch_of_rows(rows, schema, first_row)
+    # Not by `zip(*items)`: it makes an iterator for each row, for the garbage collector to look at.
+    arrays = [
+        _column(list(map(itemgetter(index), cast("Any", items))), field, first_row)
+        for index, field in enumerate(fields_of(schema))
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def values_getter(names: Sequence[str]) -> Callable[[Row], tuple[Any, ...]]:
+    """Return a function that takes the values of these columns out of a mapping, in order.
+
+    It raises KeyError where one is absent.
+    """
+    if len(names) == 1:
+        (name,) = names
+        return lambda row: (row[name],)
+    return itemgetter(*names)
+
+
+def _mapping_of(item: Any, names: Sequence[str], row: int) -> Row:
+    if isinstance(item, Mapping):
+        return cast("Row", item)
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        return {field.name: _plain(getattr(item, field.name)) for field in dataclasses.fields(item)}
+    if (dump := getattr(item, "model_dump", None)) is not None:  # Of a pydantic model.
+        return dump()
+    if isinstance(item, Sequence) and not isinstance(item, (str, bytes, bytearray)):
+        values = cast("Sequence[Any]", item)
+        if len(values) == len(names):
+            return dict(zip(names, values, strict=True))
+        raise _mismatch(f"{len(values)} values, the topic has {len(names)} columns", "", row)
+    raise _mismatch(
+        f"a {type(item).__name__} is no row: expected a mapping, a dataclass, a pydantic model or "
+        "a sequence of values",
+        "",
+        row,
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return a field's value, of a nested dataclass or of a list of these as mappings."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    if isinstance(value, list):
+        return [_plain(each) for each in cast("list[Any]", value)]
+    return value
+
+
 def batch_of_columns(columns: Mapping[str, Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch from the values of each column.
 
@@ -78,6 +145,8 @@ def _column(values: list[Any], field: "ArrowField", first_row: int) -> "ArrowArr
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as problem:
         row = _first(not _converts(value, field.type) for value in values)
         raise _unfit(field, values[row], str(problem), first_row + row) from None
+    if _is_exact(values, field.type):
+        return array
     back = array.to_pylist()
     if not _equal(back, values):
         row = _first(not _same(*pair) for pair in zip(values, back, strict=True))
@@ -94,6 +163,41 @@ def _first(found: Iterable[bool]) -> int:
         if each:
             return index
     return index + 1
+
+
+_EXACT: dict[int, type] = {
+    pa.bool_().id: bool,
+    pa.float64().id: float,
+    pa.string().id: str,
+    pa.large_string().id: str,
+    pa.binary().id: bytes,
+    pa.large_binary().id: bytes,
+    pa.date32().id: date,
+}
+"""The Python type whose values pyarrow takes into a column as they are, or refuses."""
+
+
+def _is_exact(values: list[Any], data_type: pa.DataType) -> bool:
+    """Tell by the types of values alone that none was changed, without looking at what it became.
+
+    Looking at it costs several times as much as making the column.
+    """
+    found = set(map(type, values))
+    found.discard(type(None))
+    if not found:
+        return True
+    if len(found) > 1:
+        return False
+    (python_type,) = found
+    if pa.types.is_integer(data_type):
+        return python_type is int
+    if pa.types.is_timestamp(data_type) and python_type is datetime:
+        # Of microseconds, as datetime has them: a coarser unit drops some, a finer one ends sooner.
+        has_zone = cast("Any", data_type).tz is not None
+        return cast("Any", data_type).unit == "us" and all(
+            (value.tzinfo is not None) is has_zone for value in values if value is not None
+        )
+    return _EXACT.get(data_type.id) is python_type
 
 
 def _converts(value: Any, data_type: pa.DataType) -> bool:

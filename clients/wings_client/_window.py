@@ -10,7 +10,7 @@ One lock guards all of it, and is held while nothing blocks; futures are resolve
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import islice
@@ -162,6 +162,11 @@ class Window:
         send.future.set_running_or_notify_cancel()
         return send
 
+    def wait_for_room(self, deadline: Deadline) -> None:
+        """Wait until there is room for a small batch; as `put` raises, so does this."""
+        with woken_by_cancellation(self._wake) as cancelled, self._lock:
+            self._wait_for_room(0, deadline, cancelled, 0)
+
     def put(
         self, send: Send, batch: pa.RecordBatch, metadata: bytes | None, deadline: Deadline
     ) -> None:
@@ -175,14 +180,7 @@ class Window:
         """
         size = batch.nbytes
         with woken_by_cancellation(self._wake) as cancelled, self._lock:
-            while True:
-                self._check_open()
-                if cancelled():
-                    raise client_closed(self._endpoint)
-                if self._has_room(size):
-                    break
-                if not self._room.wait(deadline.remaining()) and not self._has_room(size):
-                    raise full(send.batches + send.unanswered)
+            self._wait_for_room(size, deadline, cancelled, send.batches + send.unanswered)
             self._entries.append(Entry(self._next_sequence, batch, metadata, size, send))
             self._bytes += size
             self._next_sequence += 1
@@ -331,6 +329,19 @@ class Window:
         with self._lock:
             self._stream_ended = True
             self._work.notify()
+
+    def _wait_for_room(
+        self, size: int, deadline: Deadline, cancelled: Callable[[], bool], batches_sent: int
+    ) -> None:
+        """Wait for room; with the lock held, released meanwhile."""
+        while True:
+            self._check_open()
+            if cancelled():
+                raise client_closed(self._endpoint)
+            if self._has_room(size):
+                return
+            if not self._room.wait(deadline.remaining()) and not self._has_room(size):
+                raise full(batches_sent)
 
     def _has_room(self, size: int) -> bool:
         if not self._entries:

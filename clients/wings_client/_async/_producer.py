@@ -1,16 +1,17 @@
 """The async producer: the sends of a `Producer`, awaited."""
 
 import asyncio
+from collections.abc import Iterable
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Literal, Self, overload
 
 from wings_client._async._turns import Turns
 from wings_client._batches import Data
 from wings_client._messages import TimeValue
-from wings_client._model import Committed, Topic
+from wings_client._model import Appended, Committed, Topic
 from wings_client._producer import Producer
-from wings_core.errors import WingsError
+from wings_core.errors import ResourceExhausted, WingsError
 
 
 class AsyncProducer:
@@ -46,6 +47,60 @@ class AsyncProducer:
     def batches_committed(self) -> int:
         """How many batches were committed since the producer was opened."""
         return self._producer.batches_committed
+
+    @overload
+    async def append(
+        self, row: object, *, ack: Literal[False] = False, timeout: float | None = None
+    ) -> None: ...
+
+    @overload
+    async def append(
+        self, row: object, *, ack: Literal[True], timeout: float | None = None
+    ) -> "asyncio.Future[Appended]": ...
+
+    async def append(
+        self, row: object, *, ack: bool = False, timeout: float | None = None
+    ) -> "asyncio.Future[Appended] | None":
+        """Add one row to the next batch; see `Producer.append`.
+
+        Waits only while there is no room for it. A task that is cancelled then adds nothing.
+
+        Args:
+            row: As for `Producer.append`.
+            ack: Whether to return a future of where the row is.
+            timeout: Seconds to wait for room at most; None: for as long as the server goes on
+                answering.
+
+        Returns:
+            With `ack`, resolved once the row is durable, or with what it was refused with. It need
+            not be awaited: `flush` and the end of the block raise the error too.
+
+        Raises:
+            WingsError: As `Producer.append`.
+        """
+        try:
+            appended = self._producer.append(row, ack=ack, timeout=0.0)
+        except ResourceExhausted:
+            append = partial(self._producer.append, row, ack=ack, timeout=timeout)
+            appended = await self._turns.run(append)
+        if appended is None:
+            return None
+        future = asyncio.wrap_future(appended)
+        future.add_done_callback(_look_at)
+        return future
+
+    async def extend(self, rows: Iterable[object], *, timeout: float | None = None) -> None:
+        """Append rows one after another; see `append`.
+
+        Args:
+            rows: Each as for `append`.
+            timeout: Seconds to wait for room at most, for each of them.
+
+        Raises:
+            WingsError: As `append`; the rows before the one that was next were added.
+        """
+        for row in rows:
+            await self.append(row, timeout=timeout)
 
     async def send(
         self,
@@ -139,7 +194,7 @@ class AsyncProducer:
                 raise
 
 
-def _look_at(sent: "asyncio.Future[Committed]") -> None:
+def _look_at(sent: "asyncio.Future[Any]") -> None:
     """Look at how a send ended, so that nobody need await it."""
     if not sent.cancelled():
         sent.exception()

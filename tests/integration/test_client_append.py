@@ -1,0 +1,218 @@
+"""Rows appended one by one: gathered into batches, in order, durable before their ack."""
+
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import pytest
+from breakable_proxy import BreakableProxy
+from fix_client import NewTopic
+from pydantic import BaseModel
+
+from wings_client import Appended, Client, Producer
+from wings_core.errors import InvalidArgument, SchemaMismatch, TopicNotFound
+
+SLOW = 60_000.0
+"""A linger in milliseconds that no test waits for."""
+
+
+@dataclass
+class Point:
+    n: int
+
+
+class Model(BaseModel):
+    n: int
+
+
+class Pair(NamedTuple):
+    n: int
+
+
+def numbers(client: Client, topic: Any) -> list[Any]:
+    return client.scan(topic).read_all()["n"].to_pylist()
+
+
+def test_rows_of_every_kind_are_appended_in_order(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    with wings.producer(topic) as producer:
+        producer.append({"n": 0})
+        producer.append(Point(1))
+        producer.append(Model(n=2))
+        producer.append(Pair(3))
+        producer.append([4])
+        producer.extend([{"n": 5}, (6,), {}])
+    assert numbers(wings, topic) == [0, 1, 2, 3, 4, 5, 6, None]
+
+
+def test_appended_rows_become_one_batch(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    with wings.producer(topic, linger_ms=SLOW) as producer:
+        producer.extend({"n": number} for number in range(1_000))
+        assert producer.batches_committed == 0
+        producer.flush()
+        assert (producer.batches_committed, producer.rows_committed) == (1, 1_000)
+    assert numbers(wings, topic) == list(range(1_000))
+
+
+def test_a_row_alone_is_sent_when_it_has_lingered(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    with wings.producer(topic, linger_ms=1) as producer:
+        ack = producer.append({"n": 7}, ack=True)
+        assert ack.result(20) == Appended(None, 0, ack.result().timestamp)
+        assert numbers(wings, topic) == [7]
+
+
+def test_a_full_batch_does_not_linger(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    with wings.producer(topic, linger_ms=SLOW, batch_rows=10) as producer:
+        acks = [producer.append({"n": number}, ack=True) for number in range(10)]
+        assert [ack.result(20).offset for ack in acks] == list(range(10))
+
+
+def test_appends_and_sends_of_a_thread_keep_their_order(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    with wings.producer(topic, linger_ms=SLOW) as producer:
+        for number in range(0, 100, 2):
+            producer.append({"n": number})
+            producer.send({"n": [number + 1]})
+    assert numbers(wings, topic) == list(range(100))
+
+
+def test_acks_name_partition_and_offset_of_each_row(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic("k: binary", "n: int64", partition_key="k")
+    keys = [b"a", b"b", b"a", b"\xff", b"b", b"a"]
+    with wings.producer(topic, linger_ms=SLOW) as producer:
+        acks: list[Future[Appended]] = []
+        for number, key in enumerate(keys):
+            row = {"k": key, "n": number}
+            if number == 1:
+                producer.append(row)
+            else:
+                acks.append(producer.append(row, ack=True))
+        producer.flush()
+    found = [(ack.result().partition, ack.result().offset) for ack in acks]
+    assert found == [("YQ==", 0), ("YQ==", 1), ("/w==", 0), ("Yg==", 1), ("YQ==", 2)]
+
+
+def test_a_dict_that_is_filled_anew_was_copied(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    row: dict[str, int] = {}
+    with wings.producer(topic, linger_ms=SLOW) as producer:
+        for number in range(10):
+            row["n"] = number
+            producer.append(row)
+    assert numbers(wings, topic) == list(range(10))
+
+
+def test_bad_rows_are_left_out_and_told(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    producer = wings.producer(topic, linger_ms=SLOW)
+    rows: list[object] = [{"n": number} for number in range(100)]
+    rows[17], rows[63] = {"m": 1}, {"n": 1.5}
+    producer.extend(rows)
+    good = producer.append({"n": 100}, ack=True)
+    bad = producer.append("text", ack=True)
+    with pytest.raises(SchemaMismatch) as told:
+        producer.flush()
+    assert told.value.row == 17
+    assert good.result().offset == 98
+    with pytest.raises(SchemaMismatch, match="a str is no row"):
+        bad.result()
+    producer.append({"n": 101})
+    producer.close()
+    assert numbers(wings, topic) == [n for n in range(102) if n not in {17, 63}]
+
+
+def test_a_bad_row_is_told_by_the_next_append(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    with wings.producer(topic, linger_ms=0) as producer:
+        producer.append({"n": "text"})
+        appended: list[int] = []
+        with pytest.raises(SchemaMismatch):
+            _append_ones(producer, appended)
+    assert numbers(wings, topic) == appended
+
+
+def _append_ones(producer: Producer, appended: list[int]) -> None:
+    """Append rows, each once the one before is durable, until one is refused."""
+    for _ in range(1_000):
+        producer.append({"n": 1}, ack=True).result(20)
+        appended.append(1)
+
+
+def test_values_that_pyarrow_would_change_are_refused(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic("n: int64", "at: timestamp[us, tz=UTC]", "s: string", "d: date32")
+    rows: list[dict[str, Any]] = [
+        {"n": True},
+        {"n": 1.0e300},
+        {"at": datetime(2024, 1, 1)},  # noqa: DTZ001 - without a zone
+        {"s": b"\xff"},
+        {"d": datetime(2024, 1, 1, 5, tzinfo=UTC)},
+        {"n": 2**63},
+    ]
+    with wings.producer(topic, linger_ms=SLOW) as producer:
+        acks = [producer.append(row, ack=True) for row in rows]
+        producer.flush()
+    assert [type(ack.exception()) for ack in acks] == [SchemaMismatch] * len(rows)
+    assert wings.scan(topic).read_all().num_rows == 0
+
+
+def test_appends_of_many_threads_are_all_there(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic("thread: int64", "n: int64")
+
+    def work(thread: int) -> None:
+        for number in range(500):
+            producer.append({"thread": thread, "n": number})
+
+    with wings.producer(topic, linger_ms=1, batch_rows=64) as producer:
+        threads = [threading.Thread(target=work, args=(index,)) for index in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    rows = wings.scan(topic).read_all().to_pylist()
+    for index in range(6):
+        assert [row["n"] for row in rows if row["thread"] == index] == list(range(500))
+
+
+def test_a_closed_producer_takes_no_row(wings: Client, new_topic: NewTopic) -> None:
+    producer = wings.producer(new_topic())
+    producer.append({"n": 1})
+    producer.close()
+    producer.close()
+    with pytest.raises(InvalidArgument, match="closed"):
+        producer.append({"n": 2})
+
+
+def test_a_refused_batch_fails_the_rows_after_it(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    producer = wings.producer(topic, linger_ms=SLOW)
+    producer.append({"n": 1}, ack=True)
+    wings.delete_topic(topic)
+    ack = producer.append({"n": 2}, ack=True)
+    with pytest.raises(TopicNotFound):
+        producer.flush()
+    with pytest.raises(TopicNotFound):
+        ack.result(20)
+    with pytest.raises(TopicNotFound):
+        producer.append({"n": 3})
+    with pytest.raises(TopicNotFound):
+        producer.close()
+
+
+def test_appended_rows_survive_broken_connections_once(
+    shaky: Client, proxy: BreakableProxy, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    with shaky.producer(topic, linger_ms=0, batch_rows=50) as producer:
+        acks: list[Future[Appended]] = []
+        for number in range(3_000):
+            acks.append(producer.append({"n": number}, ack=True))
+            if number % 500 == 250:
+                proxy.cut()
+        producer.flush(60)
+    assert numbers(shaky, topic) == list(range(3_000))
+    assert [ack.result().offset for ack in acks] == list(range(3_000))
