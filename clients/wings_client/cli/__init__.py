@@ -1,12 +1,14 @@
 """The `wings` command; other layers add theirs through the entry-point group `wings.commands`."""
 
 import os
+import signal
 import sys
 from contextlib import suppress
 from io import BufferedWriter, RawIOBase, TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
+from wings_client.cli.extras import install_hint
 from wings_core.errors import WingsError
 
 __all__ = ["main"]
@@ -17,9 +19,12 @@ def main() -> None:
 
     An error of Wings is one line on standard error and status 1, as is output that cannot be
     written; a reader that went away is status 1 without a word. A mistake in the arguments is
-    status 2, and Ctrl-C is status 130 without a word.
+    status 2, and Ctrl-C is status 130 without a word, also where SIGINT was inherited as ignored.
     """
     _prepare_streams()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As a script's `wings … &` inherits it; then Ctrl-C, and `kill -INT`, would do nothing.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         # Imported here, as it needs the `cli` extra.
         from wings_client.cli.app import app
@@ -41,8 +46,7 @@ def main() -> None:
         name = error.name or ""
         if name.startswith("wings_"):
             raise
-        extra = "cli" if name in {"rich", "typer"} else "server"
-        _fail(f"this needs {name}, of an extra: pip install 'wings-flight[{extra}]'")
+        _fail(f"this needs {name}, of an extra: {install_hint(name)}")
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -1,8 +1,9 @@
 """Commands: the client's own, and those of the entry-point group `wings.commands`.
 
 A command is a plain function or a `typer.Typer`. It is imported only when it is called or listed,
-so `wings fetch` never pays for the server's imports. One of another layer that cannot be imported
-is named on standard error and leaves the others alone.
+so `wings fetch` never pays for the server's imports. One of Wings whose extra is not installed is
+listed with the command that installs it. Any other that cannot be imported is named on standard
+error and leaves the others alone.
 """
 
 import sys
@@ -11,6 +12,8 @@ from typing import Any, Final
 
 import typer
 from typer.core import TyperGroup
+
+from wings_client.cli.extras import install_hint
 
 GROUP = "wings.commands"
 
@@ -53,6 +56,11 @@ class PluginGroup(TyperGroup):
             return None
         try:
             command = _load(entry_point)
+        except ModuleNotFoundError as error:
+            if not _lacks_extra(entry_point, error):
+                sys.stderr.write(f"wings: {_explain(entry_point, error)}\n")
+                return None
+            command = _not_installed(entry_point.name, str(error.name))
         except Exception as error:  # noqa: BLE001 - a plugin may fail in any way.
             sys.stderr.write(f"wings: {_explain(entry_point, error)}\n")
             return None
@@ -85,6 +93,32 @@ def _load(entry_point: EntryPoint) -> Any:
         target = app
     command = typer.main.get_command(target)
     command.name = entry_point.name
+    return command
+
+
+def _lacks_extra(entry_point: EntryPoint, error: ModuleNotFoundError) -> bool:
+    """Tell whether a command of Wings needs a module that one of its extras brings."""
+    of_wings = entry_point.value.startswith(("wings_client.", "wings_server.", "wings_spark."))
+    return of_wings and not (error.name or "wings_").startswith("wings_")
+
+
+def _not_installed(name: str, module: str) -> Any:
+    """Return a command that takes any arguments, and says what to install."""
+    hint = install_hint(module)
+    app = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
+
+    @app.command(
+        name,
+        help=f"Not installed; needs: {hint}",
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )
+    def fail() -> None:  # pyright: ignore[reportUnusedFunction] - typer calls it.
+        sys.stderr.write(f"wings: {name!r} needs {module}, of an extra: {hint}\n")
+        raise typer.Exit(1)
+
+    command = typer.main.get_command(app)
+    command.name = name
     return command
 
 

@@ -88,6 +88,9 @@ NOT_OF_THE_CLIENT = (
 )
 
 
+COMMAND = (sys.executable, "-u", "-m", "wings_client.cli")
+
+
 @pytest.fixture(scope="module")
 def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with an installed distribution of plugins."""
@@ -186,9 +189,10 @@ def test_an_error_of_wings_is_one_line_on_standard_error(plugins: Path) -> None:
     assert result.stderr == "wings: there is no topic 'x'\n"
 
 
-def test_ctrl_c_ends_a_command_quietly(plugins: Path) -> None:
+@pytest.mark.parametrize("before", ["", "trap '' INT; "], ids=["as usual", "inherited as ignored"])
+def test_ctrl_c_ends_a_command_quietly(plugins: Path, before: str) -> None:
     with subprocess.Popen(
-        [sys.executable, "-u", "-m", "wings_client.cli", "waits"],
+        ["sh", "-c", f'{before}exec "$@"', "sh", *COMMAND, "waits"],
         env=environment(plugins),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -201,12 +205,28 @@ def test_ctrl_c_ends_a_command_quietly(plugins: Path) -> None:
     assert (child.returncode, out, err) == (130, "", "")
 
 
+def test_a_command_whose_extra_is_not_installed_is_listed_with_what_installs_it() -> None:
+    call = "from wings_client.cli import main\nmain()\n"
+    blocked = BLOCK.format(blocked=("pyspark",))
+    shown = python(f"{blocked}sys.argv[1:] = ['--help']\n{call}")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "Not installed; needs: pip install 'wings-flight[spark]'" in shown.stdout
+    assert " serve " in shown.stdout
+    for arguments in (["--help"], ["run", "--once", "rest"]):
+        called = python(f"{blocked}sys.argv[1:] = ['ingest', *{arguments}]\n{call}")
+        assert (called.returncode, called.stdout) == (1, "")
+        assert called.stderr == (
+            "wings: 'ingest' needs pyspark, of an extra: pip install 'wings-flight[spark]'\n"
+        )
+
+
 def test_the_client_imports_with_pyarrow_and_pydantic_alone() -> None:
     result = python(
         BLOCK.format(blocked=NOT_OF_THE_CLIENT)
         + f"""
 import wings_client
-assert wings_client.WingsError("x").code == "INTERNAL"
+for name in wings_client.__all__:
+    getattr(wings_client, name)
 assert not set({NOT_OF_THE_CLIENT}) & set(sys.modules)
 print("imported")
 """
