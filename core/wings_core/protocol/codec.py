@@ -90,23 +90,23 @@ class Codec(Generic[ValueT, MessageT]):
 
     @cached_property
     def encode(self) -> Callable[[ValueT], MessageT]:
-        """Returns a value as a message.
+        """The function that returns a value as a message.
 
-        Raises ValueError for a number out of the field's range or a text that is not Unicode.
+        It raises ValueError for a number out of the field's range or a text that is not Unicode.
         """
         return self._compiled[0]
 
     @cached_property
     def fields(self) -> Callable[[ValueT], Any]:
-        """Returns a value as the dictionary that stands for its message within another one.
+        """The function that returns a value as a dictionary, in place of a nested message.
 
-        Half the cost of a message there, which is copied by serializing and parsing it.
+        It takes half the time of a message, which protobuf copies by serializing and parsing it.
         """
         return self._compiled[1]
 
     @cached_property
     def decode(self) -> Callable[[MessageT], ValueT]:
-        """Returns the value of a message; raises what the fields' converters raise."""
+        """The function that returns the value of a message; it raises what converters raise."""
         return self._compiled[2]
 
     @cached_property

@@ -93,7 +93,7 @@ class Locations:
         loop = asyncio.get_running_loop()
         wake = asyncio.Event()
         position = Position(request.topic_uuid, Partition(request.partition), request.offset)
-        watch = self._registry.watch([position], lambda: _ring(loop, wake))
+        watch = self._registry.watch([position], lambda: _notify(loop, wake))
         # It looks into the store, so it is entered on a thread; and it is left whenever it was
         # entered, also where this call is cancelled meanwhile.
         entered = self._executor.submit(watch.__enter__)
@@ -144,8 +144,8 @@ class Locations:
         return Deadline.after(seconds)
 
 
-def _ring(loop: asyncio.AbstractEventLoop, wake: asyncio.Event) -> None:
-    with contextlib.suppress(RuntimeError):  # The loop is closed; nobody waits any more.
+def _notify(loop: asyncio.AbstractEventLoop, wake: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # The loop is closed; no call waits any more.
         loop.call_soon_threadsafe(wake.set)
 
 

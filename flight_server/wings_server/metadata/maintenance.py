@@ -10,7 +10,7 @@ from wings_core.protocol.v1 import maintenance_pb2 as pb
 from wings_server.metadata.paging import page, step
 
 LEASE_SECONDS_MAX = 3_600.0
-"""The longest lease: nobody else can go on before it ends."""
+"""The longest lease: no other holder can take it before it ends."""
 
 
 class MaintenanceHandlers:
@@ -24,7 +24,7 @@ class MaintenanceHandlers:
         self._maintenance = metadata.maintenance
 
     def acquire_lease(self, request: pb.AcquireLeaseRequest) -> pb.AcquireLeaseResponse:
-        """Give a lease to whoever asks first."""
+        """Grant a lease that is free, or prolong the holder's own."""
         if not 0 < request.seconds <= LEASE_SECONDS_MAX:
             raise InvalidArgument(
                 f"a lease of {request.seconds:g} s: expected more than 0 and at most "
@@ -34,7 +34,7 @@ class MaintenanceHandlers:
         return pb.AcquireLeaseResponse(token=token)
 
     def release_lease(self, request: pb.ReleaseLeaseRequest) -> pb.ReleaseLeaseResponse:
-        """Take a lease back."""
+        """Release a lease."""
         self._maintenance.release_lease(request.name, request.holder)
         return pb.ReleaseLeaseResponse()
 

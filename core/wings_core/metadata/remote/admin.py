@@ -35,7 +35,7 @@ Value = TypeVar("Value")
 
 
 class TopicCache:
-    """Topics by name, as the service told of them; all methods from any thread."""
+    """Topics by name, as the service answered them; all methods from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -15,7 +15,7 @@ CALL_SECONDS = 30.0
 """How long a call may take that waits for nothing."""
 
 DOUBT_SECONDS_MAX = 10.0
-"""How long a call whose answer was lost is made again, before its outcome is given up."""
+"""How long a call whose response was lost is repeated, before its outcome is in doubt."""
 
 DOUBT_PAUSE_SECONDS = (0.05, 0.5)
 """Between two attempts, doubling."""
@@ -30,10 +30,10 @@ CONNECT_MS = 3_000
 """How long one attempt may take: over a long way, or at a service that has much to do."""
 
 KEEPALIVE_MS = 10_000
-"""A silent connection is asked whether it is still there so often, ..."""
+"""A silent connection is pinged after so many milliseconds, ..."""
 
 KEEPALIVE_ANSWER_MS = 5_000
-"""... and taken for lost when it does not answer for so long."""
+"""... and closed where no answer comes within so many."""
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -71,7 +71,7 @@ class ServiceChannel:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether `close` was called."""
         return self._closing.is_set()
 
     def call(

@@ -1,16 +1,16 @@
 """Deduplicate: concurrent requests for one key share one call.
 
-    first caller ─▶ begin the call ─▶ … ─▶ its end ─▶ everybody who waits for the key
+    first caller ─▶ begin the call ─▶ … ─▶ its end ─▶ all that wait for the key
     the others   ─▶ join it          ─▶ … ─▶
 
-A call belongs to nobody: it runs until it ends or until nobody waits for it any more, and then
-nothing is kept. Whoever leaves, the first caller too, leaves alone.
+No caller owns a call: it runs until it ends, or until its last waiter has left, and then nothing
+is kept. A waiter that leaves, the first one too, does not disturb the others.
 
-A call can end in three ways. With a value, which everybody gets. Early, without one, because it was
-begun for a shorter deadline: those who have time left go on with another call, again one for all.
-With an error, which whoever came before the call began gets; those who joined it on its way go on
-with one more call, since what failed may have been the first caller's alone, its deadline or its
-bad luck. So everybody hears of an error within two calls, and a thousand make no more than that.
+A call can end in three ways. With a value, which all waiters get. Early, without one, because it
+was begun for a shorter deadline: those who have time left go on with another call, again one for
+all. With an error, which those get that came before the call began; those that joined it later go
+on with one more call, since what failed may have been the first caller's alone, its deadline or its
+bad luck. So every waiter hears of an error within two calls, and a thousand make no more than that.
 """
 
 import threading
@@ -36,7 +36,7 @@ class Outcome(Generic[V]):
 Begin = Callable[[K, Deadline, Callable[[Outcome[V]], None]], Callable[[], None]]
 """Begins a call for a key without waiting for it, and returns what cancels it.
 
-The call should end early once the deadline has passed, since nobody waits then. The function given
+The call should end early once the deadline has passed, since no one waits then. The function given
 is called once, from any thread, when the call has ended; once it was cancelled it need not be.
 A `WingsError` raised counts as the end.
 """
@@ -69,7 +69,7 @@ class _Call(Generic[K, V]):
         self.cancel: Callable[[], None] | None = None
         """None until it has been begun."""
         self.over = False
-        """Whether it ended, or everybody left."""
+        """Whether it ended, or its last waiter left."""
 
 
 class Deduplicate(Generic[K, V]):
@@ -78,7 +78,7 @@ class Deduplicate(Generic[K, V]):
     The lock here is a leaf: nothing is called while it is held.
 
     Args:
-        begin: Begins a call. The value must be right for everybody who asks for the key while the
+        begin: Begins a call. The value must be right for all that ask for the key while the
             call is under way.
     """
 
@@ -178,10 +178,10 @@ class Deduplicate(Generic[K, V]):
             call.cancel = cancel
             left = call.over
         if left:
-            cancel()  # Everybody left while it was being begun, or it has ended.
+            cancel()  # The last waiter left while it was being begun, or it has ended.
 
     def _end(self, key: K, call: _Call[K, V], outcome: Outcome[V]) -> None:
-        """Hand the outcome of a call on, and begin another for those whom it does not serve."""
+        """Deliver the outcome of a call, and begin another for those whom it does not serve."""
         served: list[Waiter[K, V]] = []
         going_on: list[Waiter[K, V]] = []
         with self._lock:

@@ -77,7 +77,7 @@ def _dump(body: dict[str, Any]) -> bytes:
 def error_of(error: grpc.RpcError, target: str, *, changes: bool = True) -> WingsError:
     """Return the error that a call ended with: the service's own, or `Unavailable`.
 
-    Where nobody knows whether the service did what was asked, the fact `in_doubt` is true.
+    Where it is unknown whether the service did what was asked, the fact `in_doubt` is true.
 
     Args:
         error: Of a call that ended.

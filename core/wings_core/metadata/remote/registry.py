@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.folios import check_retired
@@ -15,10 +15,10 @@ from wings_core.metadata.judge import check_id
 from wings_core.metadata.remote.admin import TopicCache
 from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, seconds_left
 from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome
-from wings_core.metadata.remote.known import KnownLocations
+from wings_core.metadata.remote.fallback_cache import LocationCache
 from wings_core.metadata.remote.paging import BY_OFFSET, BY_PARTITION, BY_TEXT, listed
 from wings_core.metadata.remote.retries import Retries
-from wings_core.metadata.remote.watches import Place, Watches
+from wings_core.metadata.remote.watches import Watches
 from wings_core.model import (
     CommitBatch,
     CommitResult,
@@ -39,7 +39,7 @@ from wings_core.storage.lru import Lru
 from wings_core.times import Deadline, now_us
 
 WAIT_SECONDS_MAX = 60.0
-"""The longest that one `OffsetLocation` waits; whoever waits longer makes another."""
+"""The longest that one `OffsetLocation` waits; a longer wait makes another."""
 
 DEADLINE_MARGIN_SECONDS = 5.0
 """The gRPC deadline of a call lies so much behind the one in the request: the service answers first
@@ -49,8 +49,8 @@ COMMIT_WAIT_SECONDS_MAX = 60.0
 """How long a commit waits for the one before it."""
 
 FOUND_SECONDS = 1.0
-"""For how long what a look found serves requests that had come before it began: a thousand who are
-woken at one tail take about as long to get going, and would look again and again."""
+"""For how long what a look found serves requests that had come before it began: a thousand readers
+woken at one tail take about as long to start, and would each look again."""
 
 FOUND_LOCATIONS_MAX = 16_384
 """Locations of such looks."""
@@ -59,15 +59,21 @@ STATES_KNOWN_MAX = 4_096
 """Partitions whose last known state is remembered for when the service cannot be asked."""
 
 
-_LookKey = tuple[str, Partition, int, int]
-"""Topic, partition, offset and how many messages are wanted."""
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What `locate` is asked for: the locations of so many messages from an offset on."""
+
+    topic_uuid: str
+    partition: Partition
+    offset: int
+    messages_max: int
 
 
 class RemoteRegistry(OffsetRegistry):
     """See `OffsetRegistry`.
 
-    Where the service cannot be reached, `locate` and `partition_state` answer with what this node
-    has heard; all else raises `Unavailable`.
+    Where the service cannot be reached, `locate` and `partition_state` answer from this node's
+    fallback cache; all else raises `Unavailable`.
 
     Args:
         channel: To the service.
@@ -87,11 +93,11 @@ class RemoteRegistry(OffsetRegistry):
         self._stub = OffsetRegistryServiceStub(channel.channel)
         self._topics = topics
         self._clock = clock
-        self._known = KnownLocations()
+        self._known = LocationCache()
         self._states: Lru[tuple[str, Partition], PartitionState] = Lru(STATES_KNOWN_MAX)
-        self._looks: Deduplicate[_LookKey, Located] = Deduplicate(self._begin_look)
-        self._found: Lru[_LookKey, Located] = Lru(FOUND_LOCATIONS_MAX)
-        self._locations: Deduplicate[Place, Located] = Deduplicate(self._begin_location)
+        self._looks: Deduplicate[_Look, Located] = Deduplicate(self._begin_look)
+        self._found: Lru[_Look, Located] = Lru(FOUND_LOCATIONS_MAX)
+        self._locations: Deduplicate[Position, Located] = Deduplicate(self._begin_location)
         self._watches = Watches(self._locations, retries)
         self._committing = threading.Lock()
         self._writer = uuid.uuid4().hex
@@ -137,7 +143,7 @@ class RemoteRegistry(OffsetRegistry):
     ) -> Located:
         """Find the pages from an offset on; see `OffsetRegistry.locate`."""
         offset, messages_max = messages.int64(offset), max(1, messages.int64(messages_max))
-        key = (topic_uuid, partition, offset, messages_max)
+        key = _Look(topic_uuid, partition, offset, messages_max)
         arrived = time.monotonic()
         if since is not None:
             last = self._found.get(key)
@@ -181,7 +187,7 @@ class RemoteRegistry(OffsetRegistry):
             Unavailable: The service cannot be reached.
         """
         while not deadline.passed:
-            located = self._locations.get((topic_uuid, partition, offset), deadline)
+            located = self._locations.get(Position(topic_uuid, partition, offset), deadline)
             if located is not None:
                 return located
         return None
@@ -253,7 +259,7 @@ class RemoteRegistry(OffsetRegistry):
     def commit_offsets(
         self, consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
     ) -> list[ConsumerOffset]:
-        """Remember where a consumer reads on; see `OffsetRegistry.commit_offsets`."""
+        """Store where a consumer reads on; see `OffsetRegistry.commit_offsets`."""
         check_id("the consumer's name", consumer)
         for _, _, offset in offsets:
             if offset != messages.int64(offset):
@@ -321,36 +327,37 @@ class RemoteRegistry(OffsetRegistry):
         return set(found)
 
     def retire(self, folios: Sequence[str]) -> list[str]:
-        """Let nothing refer to folios ever again; see `OffsetRegistry.retire`."""
+        """Fence folios: later commits that name them are rejected; see `OffsetRegistry.retire`."""
         check_retired(folios)
         request = pb.RetireFoliosRequest(folios=folios)
         return list(self._channel.call(self._stub.RetireFolios, request).folios)
 
     def _begin_look(
-        self, key: _LookKey, deadline: Deadline, done: Callable[[Outcome[Located]], None]
+        self, key: _Look, deadline: Deadline, done: Callable[[Outcome[Located]], None]
     ) -> Callable[[], None]:
-        topic_uuid, partition, offset, messages_max = key
         asked_at = time.monotonic()
 
         def convert(response: pb.OffsetLocationResponse) -> Located:
             located = messages.LOCATED.decode(response)
-            self._known.learn(topic_uuid, partition, located)
+            self._known.learn(key.topic_uuid, key.partition, located)
             return replace(located, asked_at=asked_at)
 
         request = pb.OffsetLocationRequest(
-            topic_uuid=topic_uuid, partition=partition, offset=offset, messages_max=messages_max
+            topic_uuid=key.topic_uuid,
+            partition=key.partition,
+            offset=key.offset,
+            messages_max=key.messages_max,
         )
         seconds = seconds_left(deadline, CALL_SECONDS)
         return self._channel.begin(self._stub.OffsetLocation, request, seconds, convert, done)
 
     def _begin_location(
-        self, key: Place, deadline: Deadline, done: Callable[[Outcome[Located]], None]
+        self, key: Position, deadline: Deadline, done: Callable[[Outcome[Located]], None]
     ) -> Callable[[], None]:
-        topic_uuid, partition, offset = key
         request = pb.OffsetLocationRequest(
-            topic_uuid=topic_uuid,
-            partition=partition,
-            offset=messages.int64(offset),
+            topic_uuid=key.topic_uuid,
+            partition=key.partition,
+            offset=messages.int64(key.offset),
             messages_max=1,
         )
         seconds = seconds_left(deadline, WAIT_SECONDS_MAX)
@@ -360,7 +367,7 @@ class RemoteRegistry(OffsetRegistry):
 
         def convert(response: pb.OffsetLocationResponse) -> Located | None:
             located = messages.LOCATED.decode(response)
-            self._known.learn(topic_uuid, partition, located)
+            self._known.learn(key.topic_uuid, key.partition, located)
             return located if located.locations else None
 
         return self._channel.begin(

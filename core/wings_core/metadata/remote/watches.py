@@ -1,4 +1,4 @@
-"""Watches: long polls at the metadata service, one call for all who wait at the same place.
+"""Watches: long polls at the metadata service, one call for all who wait at one position.
 
 wait / watch ─▶ Deduplicate by (topic, partition, offset) ─▶ OffsetLocation, with a deadline
 """
@@ -8,6 +8,7 @@ import random
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from wings_core.errors import ResourceExhausted, TopicNotFound
 from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome, Waiter
@@ -17,9 +18,6 @@ from wings_core.model import Located, Position
 from wings_core.partitions import Partition
 from wings_core.times import Deadline
 
-Place = tuple[str, Partition, int]
-"""Topic, partition and offset that somebody waits at."""
-
 RETRY_SECONDS = (0.05, 1.0)
 """After a call failed, the next is made after a pause between these, which doubles each time."""
 
@@ -27,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Watches:
-    """Whoever waits on this node; safe from many threads.
+    """The waits of this node; safe from many threads.
 
     Args:
         locations: Long polls; the deadline of a watch without one bounds each call.
@@ -37,7 +35,7 @@ class Watches:
 
     def __init__(
         self,
-        locations: Deduplicate[Place, Located],
+        locations: Deduplicate[Position, Located],
         retries: Retries,
         watches_max: int = WATCHES_MAX,
     ) -> None:
@@ -60,7 +58,7 @@ class Watches:
 
         Args:
             positions: All at once.
-            deadline: When nobody waits any more; never for as long as the block lasts.
+            deadline: When the caller stops waiting; never for as long as the block lasts.
             callback: As of `OffsetRegistry.watch`.
             once: Whether one call is all that is wanted, for each partition.
 
@@ -78,7 +76,7 @@ class Watches:
                 one = _Watching(
                     self._locations,
                     self._retries,
-                    (topic_uuid, partition, offset),
+                    Position(topic_uuid, partition, offset),
                     deadline,
                     callback,
                     once=once,
@@ -103,9 +101,9 @@ class _Watching:
 
     def __init__(
         self,
-        locations: Deduplicate[Place, Located],
+        locations: Deduplicate[Position, Located],
         retries: Retries,
-        place: Place,
+        position: Position,
         deadline: Deadline,
         callback: Callable[[], None],
         *,
@@ -113,20 +111,20 @@ class _Watching:
     ) -> None:
         self._locations = locations
         self._retries = retries
-        self._place = place
+        self._position = position
         self._deadline = deadline
         self._callback = callback
         self._once = once
         self._lock = threading.Lock()
-        self._waiter: Waiter[Place, Located] | None = None
+        self._waiter: Waiter[Position, Located] | None = None
         self._ended = False
         self._pause = RETRY_SECONDS[0]
 
     def begin(self) -> None:
-        """Wait for the next message at the place."""
+        """Wait for the next message at the position."""
         if self._ended:
             return
-        waiter = self._locations.join(self._place, self._deadline, self._hear)
+        waiter = self._locations.join(self._position, self._deadline, self._hear)
         with self._lock:
             self._waiter = waiter
             ended = self._ended
@@ -145,8 +143,7 @@ class _Watching:
         if self._ended:
             return
         if outcome.value is not None:
-            topic_uuid, partition, _ = self._place
-            self._place = (topic_uuid, partition, outcome.value.log_end_offset)
+            self._position = replace(self._position, offset=outcome.value.log_end_offset)
             self._pause = RETRY_SECONDS[0]
             # What is committed until the next call is made is seen by it: it looks first.
             if not self._once:

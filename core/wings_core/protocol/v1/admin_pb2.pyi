@@ -3,8 +3,8 @@
 isort:skip_file
 Namespaces and topics by name.
 
-Whoever chooses the UUID of what it creates, or names that of what it changes or deletes, may make
-its call again where the answer was lost. Without one, a creation gets a new UUID, and a change is
+A client that chooses the UUID of what it creates, or names that of what it changes or deletes, may
+repeat its call where the response was lost. Without one, a creation gets a new UUID, and a change is
 of whatever has the name.
 
 An error is a gRPC status with the JSON {"code", "message", ...facts} in the trailing metadata

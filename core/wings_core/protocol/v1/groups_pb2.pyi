@@ -196,7 +196,7 @@ class DeleteGroupRequest(_message.Message):
     topic_uuid: _builtins.str
     name: _builtins.str
     uuid: _builtins.str
-    """Empty: whichever group has the name."""
+    """Empty: the group that has the name now."""
     def __init__(
         self,
         *,

@@ -28,7 +28,7 @@ class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome.Value
     OUTCOME_UNSPECIFIED: _Outcome.ValueType  # 0
     OUTCOME_OK: _Outcome.ValueType  # 1
     OUTCOME_NOK: _Outcome.ValueType  # 2
-    """Somebody else holds it, or the lease does not."""
+    """Another lease holds it, or the one named does not."""
     OUTCOME_TOMB: _Outcome.ValueType  # 3
     """Finished, for good."""
 
@@ -37,7 +37,7 @@ class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper): ...
 OUTCOME_UNSPECIFIED: Outcome.ValueType  # 0
 OUTCOME_OK: Outcome.ValueType  # 1
 OUTCOME_NOK: Outcome.ValueType  # 2
-"""Somebody else holds it, or the lease does not."""
+"""Another lease holds it, or the one named does not."""
 OUTCOME_TOMB: Outcome.ValueType  # 3
 """Finished, for good."""
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
@@ -185,9 +185,9 @@ class ReleaseEntry(_message.Message):
     first: _builtins.int
     last: _builtins.int
     count: _builtins.int
-    """Deliveries made; 0 for what was never handed out."""
+    """Deliveries made; 0 for what was never delivered."""
     delay_ms: _builtins.int
-    """How long nobody may hold it."""
+    """How long it cannot be held."""
     @_builtins.property
     def lease(self) -> Global___Lease: ...
     def __init__(
@@ -305,7 +305,7 @@ class TombstoneRequest(_message.Message):
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseEntry]: ...
     @_builtins.property
     def repair(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetRange]:
-        """Finished whoever holds them: another replica has their tombstone, or they lie below a start."""
+        """Finished without regard to who holds them: another replica has their tombstone, or they lie below a start."""
 
     def __init__(
         self,

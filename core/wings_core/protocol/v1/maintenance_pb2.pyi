@@ -31,7 +31,7 @@ class AcquireLeaseRequest(_message.Message):
     SECONDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     holder: _builtins.str
-    """Unique for whoever takes it."""
+    """Unique for each process that takes it."""
     seconds: _builtins.float
     """How long it lasts, from now, by the service's clock."""
     def __init__(
@@ -55,7 +55,7 @@ class AcquireLeaseResponse(_message.Message):
 
     TOKEN_FIELD_NUMBER: _builtins.int
     token: _builtins.int
-    """The same while the holder prolongs it in time. Absent: somebody else holds it."""
+    """The same while the holder prolongs it in time. Absent: another holder has it."""
     def __init__(
         self,
         *,

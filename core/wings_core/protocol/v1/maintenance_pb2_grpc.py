@@ -72,7 +72,7 @@ class MaintenanceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseLease(self, request, context):
-        """Gives a lease back; nothing happens where the holder has it no more.
+        """Releases a lease; does nothing where the holder has lost it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -37,7 +37,7 @@ class MaintenanceServiceStub:
     AcquireLease: _grpc.UnaryUnaryMultiCallable[_maintenance_pb2.AcquireLeaseRequest, _maintenance_pb2.AcquireLeaseResponse]
     """Takes a lease, or prolongs the holder's own."""
     ReleaseLease: _grpc.UnaryUnaryMultiCallable[_maintenance_pb2.ReleaseLeaseRequest, _maintenance_pb2.ReleaseLeaseResponse]
-    """Gives a lease back; nothing happens where the holder has it no more."""
+    """Releases a lease; does nothing where the holder has lost it."""
     ExpirePages: _grpc.UnaryUnaryMultiCallable[_maintenance_pb2.ExpirePagesRequest, _maintenance_pb2.ExpirePagesResponse]
     """Drops the oldest pages of a partition: its log starts later."""
     ReplacePages: _grpc.UnaryUnaryMultiCallable[_maintenance_pb2.ReplacePagesRequest, _maintenance_pb2.ReplacePagesResponse]
@@ -51,7 +51,7 @@ class MaintenanceServiceAsyncStub(MaintenanceServiceStub):
     AcquireLease: _aio.UnaryUnaryMultiCallable[_maintenance_pb2.AcquireLeaseRequest, _maintenance_pb2.AcquireLeaseResponse]  # type: ignore[assignment]
     """Takes a lease, or prolongs the holder's own."""
     ReleaseLease: _aio.UnaryUnaryMultiCallable[_maintenance_pb2.ReleaseLeaseRequest, _maintenance_pb2.ReleaseLeaseResponse]  # type: ignore[assignment]
-    """Gives a lease back; nothing happens where the holder has it no more."""
+    """Releases a lease; does nothing where the holder has lost it."""
     ExpirePages: _aio.UnaryUnaryMultiCallable[_maintenance_pb2.ExpirePagesRequest, _maintenance_pb2.ExpirePagesResponse]  # type: ignore[assignment]
     """Drops the oldest pages of a partition: its log starts later."""
     ReplacePages: _aio.UnaryUnaryMultiCallable[_maintenance_pb2.ReplacePagesRequest, _maintenance_pb2.ReplacePagesResponse]  # type: ignore[assignment]
@@ -74,7 +74,7 @@ class MaintenanceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _maintenance_pb2.ReleaseLeaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_maintenance_pb2.ReleaseLeaseResponse, _abc.Awaitable[_maintenance_pb2.ReleaseLeaseResponse]]:
-        """Gives a lease back; nothing happens where the holder has it no more."""
+        """Releases a lease; does nothing where the holder has lost it."""
 
     @_abc_1.abstractmethod
     def ExpirePages(

@@ -166,8 +166,7 @@ class OffsetRegistryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RetireFolios(self, request, context):
-        """Lets nothing refer to folios ever again, before they are deleted; a commit that names one is
-        refused, however late it comes.
+        """Fences folios before they are deleted: a commit that names one is refused, however late it comes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

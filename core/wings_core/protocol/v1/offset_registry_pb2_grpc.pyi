@@ -60,9 +60,7 @@ class OffsetRegistryServiceStub:
     ListLiveFolios: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.ListLiveFoliosRequest, _offset_registry_pb2.ListLiveFoliosResponse]
     """The folios that a page refers to, by name."""
     RetireFolios: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.RetireFoliosRequest, _offset_registry_pb2.RetireFoliosResponse]
-    """Lets nothing refer to folios ever again, before they are deleted; a commit that names one is
-    refused, however late it comes.
-    """
+    """Fences folios before they are deleted: a commit that names one is refused, however late it comes."""
 
 @_typing.type_check_only
 class OffsetRegistryServiceAsyncStub(OffsetRegistryServiceStub):
@@ -91,9 +89,7 @@ class OffsetRegistryServiceAsyncStub(OffsetRegistryServiceStub):
     ListLiveFolios: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.ListLiveFoliosRequest, _offset_registry_pb2.ListLiveFoliosResponse]  # type: ignore[assignment]
     """The folios that a page refers to, by name."""
     RetireFolios: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.RetireFoliosRequest, _offset_registry_pb2.RetireFoliosResponse]  # type: ignore[assignment]
-    """Lets nothing refer to folios ever again, before they are deleted; a commit that names one is
-    refused, however late it comes.
-    """
+    """Fences folios before they are deleted: a commit that names one is refused, however late it comes."""
 
 class OffsetRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -185,9 +181,7 @@ class OffsetRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_registry_pb2.RetireFoliosRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_registry_pb2.RetireFoliosResponse, _abc.Awaitable[_offset_registry_pb2.RetireFoliosResponse]]:
-        """Lets nothing refer to folios ever again, before they are deleted; a commit that names one is
-        refused, however late it comes.
-        """
+        """Fences folios before they are deleted: a commit that names one is refused, however late it comes."""
 
 def add_OffsetRegistryServiceServicer_to_server(servicer: OffsetRegistryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

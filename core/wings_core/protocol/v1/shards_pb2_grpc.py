@@ -117,7 +117,7 @@ class ShardServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PruneShards(self, request, context):
-        """Forgets those that ended long ago, unless somebody did so just now.
+        """Forgets those that ended long ago, unless another call did so just now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -48,7 +48,7 @@ class ShardServiceStub:
     """Of a source, by id."""
     CountShards: _grpc.UnaryUnaryMultiCallable[_shards_pb2.CountShardsRequest, _shards_pb2.CountShardsResponse]
     PruneShards: _grpc.UnaryUnaryMultiCallable[_shards_pb2.PruneShardsRequest, _shards_pb2.PruneShardsResponse]
-    """Forgets those that ended long ago, unless somebody did so just now."""
+    """Forgets those that ended long ago, unless another call did so just now."""
 
 @_typing.type_check_only
 class ShardServiceAsyncStub(ShardServiceStub):
@@ -67,7 +67,7 @@ class ShardServiceAsyncStub(ShardServiceStub):
     """Of a source, by id."""
     CountShards: _aio.UnaryUnaryMultiCallable[_shards_pb2.CountShardsRequest, _shards_pb2.CountShardsResponse]  # type: ignore[assignment]
     PruneShards: _aio.UnaryUnaryMultiCallable[_shards_pb2.PruneShardsRequest, _shards_pb2.PruneShardsResponse]  # type: ignore[assignment]
-    """Forgets those that ended long ago, unless somebody did so just now."""
+    """Forgets those that ended long ago, unless another call did so just now."""
 
 class ShardServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -125,6 +125,6 @@ class ShardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _shards_pb2.PruneShardsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_shards_pb2.PruneShardsResponse, _abc.Awaitable[_shards_pb2.PruneShardsResponse]]:
-        """Forgets those that ended long ago, unless somebody did so just now."""
+        """Forgets those that ended long ago, unless another call did so just now."""
 
 def add_ShardServiceServicer_to_server(servicer: ShardServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

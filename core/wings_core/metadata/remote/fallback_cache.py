@@ -1,4 +1,4 @@
-"""What a node knows of the log, for when the metadata service cannot be asked.
+"""The fallback cache: locations of pages, for when the metadata service cannot be reached.
 
 Where messages lie changes only by maintenance, which leaves the old place for a while, so a node
 that has heard of them reads them on without the service. The ends of the log are as of the last
@@ -23,7 +23,7 @@ PARTITION_LOCATIONS_MAX = 16_384
 
 
 @dataclass(slots=True)
-class _Known:
+class _Partition:
     """A partition; locations are in order, and may have gaps between them."""
 
     log_start_offset: int = 0
@@ -33,7 +33,7 @@ class _Known:
     locations: list[Location] = field(default_factory=list[Location])
 
     def replace(self, locations: Sequence[Location]) -> None:
-        """Take locations in for those that had their offsets, which may have moved."""
+        """Replace the locations of the same offsets, since pages may have moved."""
         first = bisect_left(self.ends, locations[0].start_offset)
         last = first
         while (
@@ -44,7 +44,7 @@ class _Known:
         self.locations[first:last] = locations
 
 
-class KnownLocations:
+class LocationCache:
     """Locations by topic and partition; all methods from any thread.
 
     Its lock is held for list operations and never while anything is called, but for the memory's.
@@ -52,13 +52,13 @@ class KnownLocations:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._partitions: Lru[tuple[str, Partition], _Known] = Lru(LOCATIONS_KNOWN_MAX)
+        self._partitions: Lru[tuple[str, Partition], _Partition] = Lru(LOCATIONS_KNOWN_MAX)
 
     def learn(self, topic_uuid: str, partition: Partition, located: Located) -> None:
-        """Remember an answer of the service."""
+        """Add what the service answered."""
         key = (topic_uuid, partition)
         with self._lock:
-            known = self._partitions.get(key) or _Known()
+            known = self._partitions.get(key) or _Partition()
             known.log_start_offset = max(known.log_start_offset, located.log_start_offset)
             known.log_end_offset = max(known.log_end_offset, located.log_end_offset)
             if located.locations:
@@ -71,7 +71,7 @@ class KnownLocations:
     def locate(
         self, topic_uuid: str, partition: Partition, offset: int, messages_max: int, most: int
     ) -> Located | None:
-        """Return what is known from an offset on, None where nothing is.
+        """Return the cached locations from an offset on, None where there are none.
 
         At the end of the log, as it is known, that is no location.
 
@@ -103,6 +103,6 @@ class KnownLocations:
             )
 
     def forget(self, topic_uuid: str) -> None:
-        """Forget a topic that was deleted."""
+        """Drop the locations of a deleted topic."""
         with self._lock:
             self._partitions.discard_where(lambda key: key[0] == topic_uuid)
