@@ -19,6 +19,7 @@ from wings_client.files.parts import Part, bad_row, settled_type
 from wings_client.files.source import HEAD_BYTES, Source
 from wings_core.arrow_types import children, fields_of, with_children
 from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
+from wings_core.first_bad import first_bad
 from wings_core.json_rows import decode_rows, encode_rows
 
 ROW_BYTES_MAX = 64 * 1024 * 1024
@@ -361,28 +362,26 @@ def _decoded(block: AnyBlock, schema: pa.Schema) -> pa.RecordBatch:
             return batch
     except WingsError as error:
         problem = error
-    raise _first_bad(block, schema, problem)
+    raise _error_of_first_bad(block, schema, problem)
 
 
-def _first_bad(block: AnyBlock, schema: pa.Schema, problem: WingsError) -> WingsError:
-    """Return the error of the first bad row, which is found by halving."""
-    low, high = 0, len(block.rows)
-    while high - low > 1:
-        middle = (low + high) // 2
-        rows = block.rows[low:middle]
+def _error_of_first_bad(block: AnyBlock, schema: pa.Schema, problem: WingsError) -> WingsError:
+    """Return the error of the first bad row; `problem` where it has none of its own."""
+
+    def is_bad(low: int, high: int) -> bool:
+        nonlocal problem
         try:
-            batch = decode_rows(b"[" + b",".join(rows) + b"]", schema)
+            batch = decode_rows(b"[" + b",".join(block.rows[low:high]) + b"]", schema)
         except WingsError as error:
-            high, problem = middle, error
-        else:
-            low, high = (middle, high) if batch.num_rows == len(rows) else (low, middle)
-    try:
-        decode_rows(b"[" + block.rows[low] + b"]", schema)
-    except WingsError as error:
-        problem = error
+            problem = error
+            return True
+        return batch.num_rows != high - low
+
+    row = first_bad(len(block.rows), is_bad)
+    is_bad(row, row + 1)  # Its own error, where only those of more rows were seen.
     message = problem.message.removeprefix(f"row {problem.facts.get('row')}: ")
     message = message.replace("the rows are", "it is")
-    return bad_row(block.place(low), message, problem.facts.get("column"))
+    return bad_row(block.place(row), message, problem.facts.get("column"))
 
 
 def _places(blocks: Sequence[AnyBlock]) -> list[str]:
@@ -393,15 +392,18 @@ def _explained(error: pa.ArrowInvalid, blocks: Sequence[AnyBlock]) -> SchemaMism
     """Say which row contradicts those before it."""
     rows = [row.replace(b"\n", b" ") for block in blocks for row in block.rows]
     places = _places(blocks)
-    low, high = 0, len(rows)
     problem = str(error)
-    while high - low > 1:
-        middle = (low + high) // 2
+
+    def contradicts(_: int, high: int) -> bool:
+        nonlocal problem
         try:
-            _read(b"\n".join(rows[:middle]))
-            low = middle
+            _read(b"\n".join(rows[:high]))
         except pa.ArrowInvalid as found:
-            high, problem = middle, str(found)
+            problem = str(found)
+            return True
+        return False
+
+    row = first_bad(len(rows), contradicts)
     text = problem.removeprefix("JSON parse error: ").partition(" in row ")[0]
     changed = _CHANGED.fullmatch(text)
     if changed is not None:
@@ -409,4 +411,4 @@ def _explained(error: pa.ArrowInvalid, blocks: Sequence[AnyBlock]) -> SchemaMism
     twice = _TWICE.match(text)
     if twice is not None:
         text = f"column {twice[1]!r:.80} is there twice"
-    return bad_row(places[low], f"{text[:300]}")
+    return bad_row(places[row], f"{text[:300]}")

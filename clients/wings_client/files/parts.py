@@ -10,6 +10,7 @@ from wings_client.cast import Caster
 from wings_core.arrow_types import children, fields_of, with_children
 from wings_core.batches import BatchCheck
 from wings_core.errors import SchemaMismatch
+from wings_core.first_bad import first_bad
 
 Place = Callable[[int], str]
 """Says where the row of a batch is, by its index: `line 17`."""
@@ -88,7 +89,7 @@ class PartCheck:
                     f"column {self._key!r:.80}: a row without a value has no partition",
                 )
         if self._has_required:
-            row = first_bad(batch, self._check.check)
+            row = first_refused(batch, self._check.check)
             if row is not None:
                 index, error = row
                 raise bad_row(part.place(index), error.message, error.facts.get("column"))
@@ -103,14 +104,14 @@ def cast_part(caster: Caster, batch: pa.RecordBatch, place: Place) -> Part:
     try:
         return Part(caster.cast(batch), place)
     except SchemaMismatch:
-        found = first_bad(batch, caster.cast)
+        found = first_refused(batch, caster.cast)
         if found is None:
             raise
         index, error = found
         raise bad_row(place(index), error.message, error.facts.get("column")) from None
 
 
-def first_bad(
+def first_refused(
     batch: pa.RecordBatch, check: Callable[[pa.RecordBatch], object]
 ) -> tuple[int, SchemaMismatch] | None:
     """Return the index of the first row that a check refuses, and with what; None if none.
@@ -119,21 +120,19 @@ def first_bad(
         batch: The rows.
         check: Raises `SchemaMismatch` for a batch if it does for one of its rows alone.
     """
-    found: SchemaMismatch | None = None
-    low, high = 0, batch.num_rows
-    try:
-        check(batch)
-        return None
-    except SchemaMismatch as error:
-        found = error
-    while high - low > 1:
-        middle = (low + high) // 2
+
+    def refusal(low: int, high: int) -> SchemaMismatch | None:
         try:
-            check(batch.slice(low, middle - low))
-            low = middle
+            check(batch.slice(low, high - low))
         except SchemaMismatch as error:
-            found, high = error, middle
-    return low, found
+            return error
+        return None
+
+    found = refusal(0, batch.num_rows)
+    if found is None:
+        return None
+    row = first_bad(batch.num_rows, lambda low, high: refusal(low, high) is not None)
+    return row, refusal(row, row + 1) or found
 
 
 def settled_type(data_type: pa.DataType, unknown: pa.DataType) -> pa.DataType:
