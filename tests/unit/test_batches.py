@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from wings_core.batches import check_batch, check_stream_schema
 from wings_core.errors import SchemaMismatch
@@ -123,7 +124,7 @@ DIFFERENT: list[tuple[Any, str, str | None, str | None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("schema", "column", "expected", "actual"), DIFFERENT)
+@each(("schema", "column", "expected", "actual"), DIFFERENT)
 def test_the_first_column_that_differs_is_named(
     schema: pa.Schema, column: str, expected: str | None, actual: str | None
 ) -> None:
@@ -140,7 +141,7 @@ def test_columns_in_another_order_are_told_as_such() -> None:
     assert caught.value.column == "id"
 
 
-@pytest.mark.parametrize(
+@each(
     "inner",
     [
         [("x", pa.int64())],
@@ -215,7 +216,7 @@ MAP_OF_STRUCTS = arrow.map_(pa.string(), pa.field("value", STRUCT))
 MAP_BY_STRUCT = arrow.map_(STRUCT, pa.int64())
 
 
-@pytest.mark.parametrize(
+@each(
     ("data_type", "good", "bad", "column"),
     [
         (STRUCT, [None, {"x": 1, "y": None}], {"x": None, "y": 1}, "a.x"),

@@ -5,6 +5,7 @@ import json
 import pickle
 
 import pytest
+from tables import each
 
 import wings_core.errors as errors
 from wings_core.errors import (
@@ -46,7 +47,7 @@ def test_the_tree_in_the_docstring_is_the_tree() -> None:
     assert drawn == {(cls.__name__, code) for code, cls in ERRORS_BY_CODE.items()}
 
 
-@pytest.mark.parametrize("cls", ERRORS_BY_CODE.values())
+@each("cls", ERRORS_BY_CODE.values())
 def test_an_error_survives_json_with_its_class_and_facts(cls: type[WingsError]) -> None:
     error = cls("what was wrong", next_offset=7, column="é", nested={"a": [1, None]})
     again = error_from_json(json.loads(json.dumps(error.to_json())))
@@ -56,7 +57,7 @@ def test_an_error_survives_json_with_its_class_and_facts(cls: type[WingsError]) 
     assert again.next_offset == 7
 
 
-@pytest.mark.parametrize("cls", ERRORS_BY_CODE.values())
+@each("cls", ERRORS_BY_CODE.values())
 def test_an_error_survives_pickle_and_copy(cls: type[WingsError]) -> None:
     error = cls("what was wrong", next_offset=7)
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):

@@ -3,7 +3,7 @@ import inspect
 import pkgutil
 from types import ModuleType
 
-import pytest
+from tables import each
 
 import wings_client
 import wings_core.errors
@@ -25,7 +25,7 @@ def exporting() -> list[ModuleType]:
     return [module for module in modules if hasattr(module, "__all__")]
 
 
-@pytest.mark.parametrize("module", exporting(), ids=lambda module: module.__name__)
+@each("module", exporting())
 def test_every_exported_name_is_there_once_and_is_documented(module: ModuleType) -> None:
     names: list[str] = module.__all__
     assert len(set(names)) == len(names)
@@ -36,7 +36,7 @@ def test_every_exported_name_is_there_once_and_is_documented(module: ModuleType)
             assert member.__doc__, f"{module.__name__}.{name} has no docstring"
 
 
-@pytest.mark.parametrize("name", packages())
+@each("name", packages())
 def test_every_package_says_what_it_is(name: str) -> None:
     assert importlib.import_module(name).__doc__
 

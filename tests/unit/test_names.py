@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from wings_core.errors import InvalidName
 from wings_core.names import DEFAULT_NAMESPACE, ID_PATTERN, NamespaceName, TopicName
@@ -57,7 +58,7 @@ def test_a_full_name_is_not_bent_to_the_namespace_of_the_request() -> None:
     assert str(TopicName.parse(full, NamespaceName("t", "n"))) == full
 
 
-@pytest.mark.parametrize("bad", BAD_IDS)
+@each("bad", BAD_IDS)
 def test_a_bad_id_is_an_invalid_name_wherever_it_stands(bad: str) -> None:
     for text in (
         bad,
@@ -72,7 +73,7 @@ def test_a_bad_id_is_an_invalid_name_wherever_it_stands(bad: str) -> None:
             NamespaceName.parse(text)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "topics/x",

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from wings_core.errors import PartitionNotAllowed, PartitionRequired, PartitionTypeMismatch
 from wings_core.partitions import (
@@ -40,12 +41,12 @@ def scalar(value: object, data_type: pa.DataType) -> Any:
     return make(value, data_type)
 
 
-@pytest.mark.parametrize("data_type", KEY_TYPES, ids=str)
+@each("data_type", KEY_TYPES)
 def test_ints_strings_binaries_and_bools_can_be_keys(data_type: pa.DataType) -> None:
     assert is_partition_key_type(data_type)
 
 
-@pytest.mark.parametrize(
+@each(
     "data_type",
     [
         pa.null(),
@@ -61,7 +62,6 @@ def test_ints_strings_binaries_and_bools_can_be_keys(data_type: pa.DataType) -> 
         pa.dictionary(pa.int32(), pa.string()),
         pa.string_view(),
     ],
-    ids=str,
 )
 def test_no_other_type_can_be_a_key(data_type: pa.DataType) -> None:
     assert not is_partition_key_type(data_type)
@@ -80,8 +80,8 @@ def test_an_integer_must_be_in_the_range_of_its_type(bits: int) -> None:
                 partition_of(outside, data_type)
 
 
-@pytest.mark.parametrize("data_type", KEY_TYPES, ids=str)
-@pytest.mark.parametrize("value", NO_SCALARS, ids=repr)
+@each("data_type", KEY_TYPES)
+@each("value", NO_SCALARS)
 def test_an_object_a_list_or_a_float_is_of_no_keys_kind(
     value: object, data_type: pa.DataType
 ) -> None:
@@ -89,7 +89,7 @@ def test_an_object_a_list_or_a_float_is_of_no_keys_kind(
         partition_of(value, data_type)
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "data_type"),
     [
         ("7", pa.int64()),
@@ -110,14 +110,13 @@ def test_an_object_a_list_or_a_float_is_of_no_keys_kind(
         ("YWJjZA==", pa.binary(3)),
         ("\ud800", pa.string()),
     ],
-    ids=repr,
 )
 def test_nothing_is_converted(value: object, data_type: pa.DataType) -> None:
     with pytest.raises(PartitionTypeMismatch):
         partition_of(value, data_type)
 
 
-@pytest.mark.parametrize("data_type", KEY_TYPES, ids=str)
+@each("data_type", KEY_TYPES)
 def test_a_topic_with_a_key_needs_a_value(data_type: pa.DataType) -> None:
     with pytest.raises(PartitionRequired):
         partition_of(None, data_type)
@@ -167,7 +166,7 @@ def test_texts_are_as_short_as_json_allows() -> None:
     assert partition_of('é\n"\\☃', pa.string()) == '"é\\n\\"\\\\☃"'
 
 
-@pytest.mark.parametrize("letter", ["a", "é", "☃", "𝄞", "\n", '"'])
+@each("letter", ["a", "é", "☃", "𝄞", "\n", '"'])
 def test_a_value_is_bounded_in_bytes_of_its_json_text(letter: str) -> None:
     letter_bytes = len(json.dumps(letter, ensure_ascii=False).encode()) - 2
     longest = letter * ((VALUE_BYTES_MAX - 2) // letter_bytes)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import fix_run
 import pytest
+from tables import each
 
 SECONDS_MAX = 150
 """Far beyond what a run takes, far below what an endless one would."""
@@ -85,3 +86,22 @@ def test_the_handlers():
     finally:
         signal.signal(signal.SIGINT, before)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_a_test_over_a_table_fails_with_every_row_that_fails() -> None:
+    seen: list[int] = []
+
+    @each(("number", "limit"), [(1, 2), pytest.param(3, 2, id="too many"), (4, 3)])
+    def test(number: int, limit: int, known: list[int]) -> None:
+        known.append(number)
+        if number == 4:
+            pytest.fail("four")
+        assert number < limit
+
+    with pytest.raises(BaseExceptionGroup, match="2 of 3 rows failed") as caught:
+        test(known=seen)
+    assert seen == [1, 3, 4]
+    assert [error.__notes__ for error in caught.value.exceptions] == [
+        ["in the row too many"],
+        ["in the row (4, 3)"],
+    ]

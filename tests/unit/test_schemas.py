@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from wings_core.errors import InvalidSchema
 from wings_core.schemas import (
@@ -113,7 +114,7 @@ def nest(data_type: pa.DataType, levels: int) -> pa.DataType:
 # Types as text.
 
 
-@pytest.mark.parametrize("data_type", FLAT, ids=str)
+@each("data_type", FLAT)
 def test_every_flat_type_is_read_back_from_arrows_own_text(data_type: pa.DataType) -> None:
     assert parse_type(str(data_type)).equals(data_type)
     assert type_name(data_type) == str(data_type)
@@ -150,7 +151,7 @@ def test_the_names_of_a_maps_parts_are_read_and_dropped() -> None:
     assert type_name(data_type) == "map<string, int64, keys_sorted>"
 
 
-@pytest.mark.parametrize(
+@each(
     ("alias", "data_type"),
     [
         ("int", pa.int64()),
@@ -176,7 +177,7 @@ def test_the_usual_aliases_are_read(alias: str, data_type: pa.DataType) -> None:
     assert parse_type(alias).equals(data_type)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "position", "problem"),
     [
         ("", 0, "expected the name of a type"),
@@ -263,7 +264,7 @@ def test_a_schema_of_supported_types_may_be_a_topics(schema: pa.Schema) -> None:
     check_topic_schema(schema, None)
 
 
-@pytest.mark.parametrize("data_type", UNSUPPORTED, ids=str)
+@each("data_type", UNSUPPORTED)
 def test_an_unsupported_type_is_refused_at_any_depth(data_type: pa.DataType) -> None:
     struct = arrow.struct([("b", data_type)])
     for path, column in {
@@ -309,9 +310,7 @@ def test_bad_names_are_refused_for_columns_and_in_structs(columns: list[str], pr
         check_topic_schema(schema_of(("s", arrow.struct(found))), None)
 
 
-@pytest.mark.parametrize(
-    "name", ["A", "select", "a b", 'a"b', "a'b", "a.b", "é", "\n", "a: b", "_a"]
-)
+@each("name", ["A", "select", "a b", 'a"b', "a'b", "a.b", "é", "\n", "a: b", "_a"])
 def test_odd_names_of_columns_are_fine(name: str) -> None:
     check_topic_schema(schema_of((name, pa.int64()), ("a", pa.int64())), None)
 
@@ -439,7 +438,7 @@ def test_a_schema_has_a_bound_on_its_columns() -> None:
         schema_from_fields([spec] * (FIELDS_MAX + 1))
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "",

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from wings_core.errors import InvalidArgument
 from wings_core.times import (
@@ -46,7 +47,7 @@ def test_a_zone_is_converted_to_utc(moment: datetime, minutes: int) -> None:
     assert format_timestamp(parse_timestamp(text)) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "timestamp"),
     [
         ("1970-01-01T00:00:00Z", 0),
@@ -81,7 +82,7 @@ def test_a_time_between_two_microseconds_may_be_read_as_the_later(
     assert parse_timestamp(text, up=True) == timestamp
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "",

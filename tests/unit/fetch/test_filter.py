@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from wings_core.errors import InvalidFilter
 from wings_core.fetch.expression import (
@@ -167,7 +168,7 @@ TRUE = [
 ]
 
 
-@pytest.mark.parametrize("expression", TRUE)
+@each("expression", TRUE)
 def test_a_filter_may_be_any_plain_predicate(expression: str) -> None:
     assert evaluate(expression, batch_of([ROW])) == [True]
     assert evaluate(f"NOT ({expression})", batch_of([ROW])) == [False]
@@ -425,14 +426,12 @@ python_rows = arrow.table({"a": [1]})
 """What DuckDB would find by its name if it looked into Python's variables."""
 
 
-@pytest.mark.parametrize(
-    "expression", FORMS + ESCAPES + QUERIES + COMMANDS + FUNCTION_CALLS + PARTS
-)
+@each("expression", FORMS + ESCAPES + QUERIES + COMMANDS + FUNCTION_CALLS + PARTS)
 def test_anything_else_is_an_invalid_filter(expression: str) -> None:
     refusal(expression)
 
 
-@pytest.mark.parametrize(
+@each(
     ("expression", "message"),
     [
         ("nope = 1", "the topic has no column 'nope'"),
@@ -458,7 +457,7 @@ def test_a_name_that_may_be_either_of_two_columns_is_refused() -> None:
     assert RowFilter.compile("aB = 1", schema).columns == (1,)
 
 
-@pytest.mark.parametrize(
+@each(
     "data_type",
     [
         pa.float16(),
@@ -470,7 +469,6 @@ def test_a_name_that_may_be_either_of_two_columns_is_refused() -> None:
         arrow.list_(pa.int64(), 0),
         arrow.struct([]),
     ],
-    ids=str,
 )
 def test_a_column_that_duckdb_cannot_read_is_named_where_it_is_used(data_type: Any) -> None:
     schema = arrow.schema([("a", pa.int64()), ("bad", data_type)])
@@ -492,7 +490,7 @@ READABLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("data_type", READABLE, ids=str)
+@each("data_type", READABLE)
 def test_every_other_column_can_be_read(data_type: Any) -> None:
     schema = arrow.schema([("c", data_type)])
     batch = arrow.RecordBatch.from_arrays([arrow.nulls(3, data_type)], schema=schema)
@@ -556,7 +554,7 @@ def test_every_function_is_scalar_and_the_same_each_time_or_a_plain_macro() -> N
 # Data on which it fails.
 
 
-@pytest.mark.parametrize(
+@each(
     ("expression", "good", "bad"),
     [
         ("s::INTEGER > 0", {"s": "1"}, {"s": "x"}),
@@ -582,11 +580,10 @@ def test_a_filter_that_fails_on_the_data_is_an_invalid_filter(
     assert row_filter.mask(batch.slice(0, 1).select(columns)).to_pylist() == [True]
 
 
-@pytest.mark.parametrize(
+@each(
     "data_type",
     [arrow.timestamp(unit, tz=zone) for unit in ("s", "ms", "us", "ns") for zone in (None, "UTC")]
     + [pa.duration(unit) for unit in ("s", "ms", "us", "ns")],
-    ids=str,
 )
 def test_times_beyond_duckdbs_range_are_an_invalid_filter_or_fine(data_type: Any) -> None:
     extremes = [0, 1, -1, 10**15, -(10**15), (1 << 63) - 1, -(1 << 63)]
