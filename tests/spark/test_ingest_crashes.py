@@ -85,7 +85,7 @@ class Run:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Generator[Callable[..., Run]]:
+def start(quick_spark: dict[str, str], tmp_path: Path) -> Generator[Callable[..., Run]]:
     """Start the command on a source; what still runs at the end is killed."""
     started: list[Run] = []
 
@@ -100,7 +100,7 @@ def start(tmp_path: Path) -> Generator[Callable[..., Run]]:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # So that all its processes can be found.
-                env=os.environ | {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},
+                env=quick_spark,
             )
         started.append(Run(process, path))
         return started[-1]

@@ -19,7 +19,6 @@ from wings_client import Client
 from wings_core.errors import Unavailable
 from wings_core.model import CommitBatch, CommitResult, Published, ShardProgress
 from wings_server.testing import RunningServer, running_server
-from wings_spark.testing import QUICK_JAVA_OPTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -142,7 +141,7 @@ def trapped(server: RunningServer, trap: Trap) -> Generator[None]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Generator[Callable[[str], Pipeline]]:
+def start(quick_spark: dict[str, str], tmp_path: Path) -> Generator[Callable[[str], Pipeline]]:
     """Start the example on a server; what still runs at the end is killed."""
     started: list[Pipeline] = []
 
@@ -156,7 +155,7 @@ def start(tmp_path: Path) -> Generator[Callable[[str], Pipeline]]:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # So that all its processes can be found.
-            env=os.environ | {"JAVA_TOOL_OPTIONS": QUICK_JAVA_OPTIONS},
+            env=quick_spark,
         )
         started.append(Pipeline(process, output))
         return started[-1]

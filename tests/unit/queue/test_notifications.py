@@ -35,20 +35,21 @@ def uris(body: str, dedup_key: DedupKey = DedupKey.URI) -> tuple[FileNotificatio
     return files_of(body, "7", MessageKind.URIS, dedup_key)
 
 
-@pytest.mark.parametrize(
-    ("body", "problem"),
-    [
-        (r'{"uri": "/a\ud800"}', "not valid Unicode"),
-        (r'{"uri": "/a", "version": "\udcff"}', "not valid Unicode"),
-        (r'{"uri": "/a\u0000b"}', "no file's name has"),
-        ("file:///a%00b", "no file's name has"),
-        ("file://[a/b", "is not a URI"),
-    ],
-)
-def test_a_name_that_no_file_has_is_a_problem_of_its_message(body: str, problem: str) -> None:
-    (notification,) = uris(body)
-    assert notification.shard == "message:7"
-    assert problem in str(notification.problem)
+BAD_NAMES = [
+    (r'{"uri": "/a\ud800"}', "not valid Unicode"),
+    (r'{"uri": "/a", "version": "\udcff"}', "not valid Unicode"),
+    (r'{"uri": "/a\u0000b"}', "no file's name has"),
+    ("file:///a%00b", "no file's name has"),
+    ("file://[a/b", "is not a URI"),
+]
+
+
+def test_a_name_that_no_file_has_is_a_problem_of_its_message(subtests: pytest.Subtests) -> None:
+    for body, problem in BAD_NAMES:
+        with subtests.test(body=repr(body)[:80]):
+            (notification,) = uris(body)
+            assert notification.shard == "message:7"
+            assert problem in str(notification.problem)
 
 
 def test_every_record_of_a_notification_counts() -> None:
@@ -59,17 +60,18 @@ def test_every_record_of_a_notification_counts() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("encoded", "key"),
-    [
-        ("a+b.jsonl", "a b.jsonl"),
-        ("a%2Bb.jsonl", "a+b.jsonl"),
-        ("Gr%C3%B6%C3%9Fe/%E6%97%A5.jsonl", "Größe/日.jsonl"),
-        ("100%25.jsonl", "100%.jsonl"),
-    ],
-)
-def test_keys_are_decoded_as_s3_encodes_them(encoded: str, key: str) -> None:
-    assert s3(record(encoded))[0].uri == f"s3://b/{key}"
+KEYS = [
+    ("a+b.jsonl", "a b.jsonl"),
+    ("a%2Bb.jsonl", "a+b.jsonl"),
+    ("Gr%C3%B6%C3%9Fe/%E6%97%A5.jsonl", "Größe/日.jsonl"),
+    ("100%25.jsonl", "100%.jsonl"),
+]
+
+
+def test_keys_are_decoded_as_s3_encodes_them(subtests: pytest.Subtests) -> None:
+    for encoded, key in KEYS:
+        with subtests.test(encoded=repr(encoded)[:80]):
+            assert s3(record(encoded))[0].uri == f"s3://b/{key}"
 
 
 def test_keys_of_eventbridge_are_as_they_are() -> None:
@@ -86,41 +88,41 @@ def test_notifications_by_way_of_sns_are_unwrapped() -> None:
     assert files_of(body, "7", MessageKind.S3_EVENTS, DedupKey.URI) == s3(record("a"))
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        {"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "b"},
-        {"Records": []},
-        {"Records": [{"eventName": "ObjectRemoved:Delete", "s3": record("a")["s3"]}]},
-        {"detail-type": "Object Deleted", "detail": {}},
-    ],
-)
-def test_what_tells_of_nothing_to_read_is_no_file(event: object) -> None:
-    assert files_of(json.dumps(event), "7", MessageKind.S3_EVENTS, DedupKey.URI) == ()
+NOTHING_TO_READ = [
+    {"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "b"},
+    {"Records": []},
+    {"Records": [{"eventName": "ObjectRemoved:Delete", "s3": record("a")["s3"]}]},
+    {"detail-type": "Object Deleted", "detail": {}},
+]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "",
-        "not JSON",
-        "[]",
-        "{}",
-        '{"Records": 7}',
-        '{"Records": [7]}',
-        '{"Records": [{"s3": {"bucket": {}, "object": {}}}]}',
-        '{"Records": [{"s3": {"bucket": {"name": "b"}, "object": {"key": 7}}}]}',
-        '{"Records": [{"s3": {"bucket": {"name": "b"}, "object": {"key": "%FF"}}}]}',
-        '{"Records": [{"s3": {"bucket": {"name": "b"}, "object": {"key": "'
-        + "x" * 3_000
-        + '"}}}]}',
-        "[" * 100_000,
-    ],
-)
-def test_a_notification_that_is_none_is_a_problem_of_its_message(body: str) -> None:
-    (found,) = files_of(body, "7", MessageKind.S3_EVENTS, DedupKey.URI)
-    assert found.shard == found.uri == "message:7"
-    assert found.problem
+def test_what_tells_of_nothing_to_read_is_no_file(subtests: pytest.Subtests) -> None:
+    for event in NOTHING_TO_READ:
+        with subtests.test(event=repr(event)[:80]):
+            assert files_of(json.dumps(event), "7", MessageKind.S3_EVENTS, DedupKey.URI) == ()
+
+
+BAD_NOTIFICATIONS = [
+    "",
+    "not JSON",
+    "[]",
+    "{}",
+    '{"Records": 7}',
+    '{"Records": [7]}',
+    '{"Records": [{"s3": {"bucket": {}, "object": {}}}]}',
+    '{"Records": [{"s3": {"bucket": {"name": "b"}, "object": {"key": 7}}}]}',
+    '{"Records": [{"s3": {"bucket": {"name": "b"}, "object": {"key": "%FF"}}}]}',
+    '{"Records": [{"s3": {"bucket": {"name": "b"}, "object": {"key": "' + "x" * 3_000 + '"}}}]}',
+    "[" * 100_000,
+]
+
+
+def test_a_notification_that_is_none_is_a_problem_of_its_message(subtests: pytest.Subtests) -> None:
+    for body in BAD_NOTIFICATIONS:
+        with subtests.test(body=repr(body)[:80]):
+            (found,) = files_of(body, "7", MessageKind.S3_EVENTS, DedupKey.URI)
+            assert found.shard == found.uri == "message:7"
+            assert found.problem
 
 
 def test_events_may_be_named_as_they_are_subscribed_to() -> None:
@@ -135,18 +137,19 @@ def test_a_file_told_of_twice_in_one_message_is_one() -> None:
     assert len(two) == 2
 
 
-@pytest.mark.parametrize(
-    ("body", "uri"),
-    [
-        ("s3://b/größe +.jsonl", "s3://b/größe +.jsonl"),
-        (" /data/a.jsonl\n", "/data/a.jsonl"),
-        ("file:///data/a%20b.jsonl", "/data/a b.jsonl"),
-        ("file://localhost/data/a%23b%3Fc", "/data/a#b?c"),
-        ('{"uri": "/data/a"}', "/data/a"),
-    ],
-)
-def test_files_are_named_by_uri_or_path(body: str, uri: str) -> None:
-    assert uris(body) == (FileNotification(uri, uri),)
+URIS = [
+    ("s3://b/größe +.jsonl", "s3://b/größe +.jsonl"),
+    (" /data/a.jsonl\n", "/data/a.jsonl"),
+    ("file:///data/a%20b.jsonl", "/data/a b.jsonl"),
+    ("file://localhost/data/a%23b%3Fc", "/data/a#b?c"),
+    ('{"uri": "/data/a"}', "/data/a"),
+]
+
+
+def test_files_are_named_by_uri_or_path(subtests: pytest.Subtests) -> None:
+    for body, uri in URIS:
+        with subtests.test(body=repr(body)[:80]):
+            assert uris(body) == (FileNotification(uri, uri),)
 
 
 def test_a_version_makes_another_file_where_it_counts() -> None:
@@ -155,17 +158,18 @@ def test_a_version_makes_another_file_where_it_counts() -> None:
     assert uris(body, DedupKey.URI_AND_VERSION) == (FileNotification("/a#1", "/a", "1", 5),)
 
 
-@pytest.mark.parametrize(
-    "body",
-    ["", "a.jsonl", "ftp://x/y", "s3://b", "s3:///k",
+BAD_URIS = ["", "a.jsonl", "ftp://x/y", "s3://b", "s3:///k",
      "file:///a#b.csv", "file:///a?c.csv", "file:///a.csv?", "file://host/a",
      '{"uri": 7}', '{"url": "/a"}',
-     '{"uri": "/a", "size": -1}', '{"uri": "/a", "version": 1}', "{"],
-)  # fmt: skip
-def test_what_names_no_file_is_a_problem(body: str) -> None:
-    (found,) = uris(body)
-    assert found.problem
-    assert found.shard == "message:7"
+     '{"uri": "/a", "size": -1}', '{"uri": "/a", "version": 1}', "{"]  # fmt: skip
+
+
+def test_what_names_no_file_is_a_problem(subtests: pytest.Subtests) -> None:
+    for body in BAD_URIS:
+        with subtests.test(body=repr(body)[:80]):
+            (found,) = uris(body)
+            assert found.problem
+            assert found.shard == "message:7"
 
 
 def test_a_payload_is_the_data_itself() -> None:

@@ -131,7 +131,7 @@ def test_an_empty_queue_has_nothing(tested: QueueUnderTest) -> None:
     assert tested.queue.pending() == 0
 
 
-def test_a_message_is_handed_out_and_hidden(tested: QueueUnderTest) -> None:
+def test_a_message_is_delivered_and_hidden(tested: QueueUnderTest) -> None:
     before = time.time()
     body = tested.add("one")
     (message,) = tested.queue.receive(10, LONG)
@@ -142,7 +142,7 @@ def test_a_message_is_handed_out_and_hidden(tested: QueueUnderTest) -> None:
     assert tested.queue.pending() == 0
 
 
-def test_no_more_are_handed_out_than_are_asked_for(tested: QueueUnderTest) -> None:
+def test_no_more_are_delivered_than_are_asked_for(tested: QueueUnderTest) -> None:
     for number in range(14):
         tested.add(f"message-{number:02}")
     first = tested.queue.receive(12, LONG)
@@ -391,10 +391,10 @@ def test_there_has_to_be_a_queue_of_sqs(aws: "Aws") -> None:
     with pytest.raises(InvalidArgument, match="no queue"):
         queue.receive(1, LONG)
     queue.close()
-    nobody = SqsQueue("http://127.0.0.1:1/1/q", endpoint="http://127.0.0.1:1")
+    unreachable = SqsQueue("http://127.0.0.1:1/1/q", endpoint="http://127.0.0.1:1")
     with pytest.raises(Unavailable):
-        nobody.receive(1, LONG)
-    nobody.close()
+        unreachable.receive(1, LONG)
+    unreachable.close()
 
 
 @pytest.mark.parametrize(

@@ -30,53 +30,56 @@ def test_partitions_are_named_by_topic_and_value() -> None:
     assert bound.of_topic(TopicName.parse("others"), None) == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "key_type", "partition"),
-    [
-        ("7", pa.int32(), "7"),
-        ("7", pa.string(), '"7"'),
-        ('"7"', pa.string(), '"7"'),
-        ("null", None, "null"),
-        ("null", pa.string(), '"null"'),
-        ("true", pa.bool_(), "true"),
-        ("YQ==", pa.binary(), '"YQ=="'),
-        ("ü", pa.large_string(), '"ü"'),
-    ],
-)
-def test_a_text_is_read_by_the_kind_of_the_key(
-    text: str, key_type: pa.DataType | None, partition: str
-) -> None:
-    assert partition_of_text(text, key_type) == partition
+PARTITIONS = [
+    ("7", pa.int32(), "7"),
+    ("7", pa.string(), '"7"'),
+    ('"7"', pa.string(), '"7"'),
+    ("null", None, "null"),
+    ("null", pa.string(), '"null"'),
+    ("true", pa.bool_(), "true"),
+    ("YQ==", pa.binary(), '"YQ=="'),
+    ("ü", pa.large_string(), '"ü"'),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "key_type"),
-    [("JFK", None), ("7", None), ("JFK", pa.int64()), ("1.5", pa.int64()), ("x", pa.binary())],
-)
-def test_a_text_that_is_no_value_of_the_key_is_an_error(
-    text: str, key_type: pa.DataType | None
-) -> None:
-    with pytest.raises(InvalidArgument):
-        partition_of_text(text, key_type)
+def test_a_text_is_read_by_the_kind_of_the_key(subtests: pytest.Subtests) -> None:
+    for text, key_type, partition in PARTITIONS:
+        with subtests.test(text=repr(text)[:80]):
+            assert partition_of_text(text, key_type) == partition
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("5", "must be earliest, latest, or JSON"),
-        ("{", "not valid JSON"),
-        ('{"Flights": 5}', "not a topic id"),
-        ('{"flights": 1.5}', "must be an offset"),
-        ('{"flights": true}', "must be an offset"),
-        ('{"flights": {"a": null}}', "'a': must be an offset"),
-        ('{"flights": {"a": 1, "a": 2}}', "'a' is there twice"),
-        ('{"flights": 1, "flights": {"a": 2}}', "'flights' is there twice"),
-        ('{"flights": 1, "tenants/default/namespaces/default/topics/flights": 2}', "twice"),
-    ],
-)
-def test_what_is_no_bound_is_an_error_that_says_why(text: str, message: str) -> None:
-    with pytest.raises(InvalidArgument, match=message):
-        parse_bound(text)
+BAD_PARTITIONS = [
+    ("JFK", None),
+    ("7", None),
+    ("JFK", pa.int64()),
+    ("1.5", pa.int64()),
+    ("x", pa.binary()),
+]
+
+
+def test_a_text_that_is_no_value_of_the_key_is_an_error(subtests: pytest.Subtests) -> None:
+    for text, key_type in BAD_PARTITIONS:
+        with subtests.test(text=repr(text)[:80]), pytest.raises(InvalidArgument):
+            partition_of_text(text, key_type)
+
+
+BAD_BOUNDS = [
+    ("5", "must be earliest, latest, or JSON"),
+    ("{", "not valid JSON"),
+    ('{"Flights": 5}', "not a topic id"),
+    ('{"flights": 1.5}', "must be an offset"),
+    ('{"flights": true}', "must be an offset"),
+    ('{"flights": {"a": null}}', "'a': must be an offset"),
+    ('{"flights": {"a": 1, "a": 2}}', "'a' is there twice"),
+    ('{"flights": 1, "flights": {"a": 2}}', "'flights' is there twice"),
+    ('{"flights": 1, "tenants/default/namespaces/default/topics/flights": 2}', "twice"),
+]
+
+
+def test_what_is_no_bound_is_an_error_that_says_why(subtests: pytest.Subtests) -> None:
+    for text, message in BAD_BOUNDS:
+        with subtests.test(text=repr(text)[:80]), pytest.raises(InvalidArgument, match=message):
+            parse_bound(text)
 
 
 def test_a_position_without_a_partition_is_for_topics_without_a_key_alone() -> None:

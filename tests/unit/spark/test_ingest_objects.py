@@ -40,7 +40,7 @@ def endpoint(request: pytest.FixtureRequest) -> Generator[str]:
             del format, args
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -60,7 +60,7 @@ def endpoint(request: pytest.FixtureRequest) -> Generator[str]:
     ],
     indirect=["endpoint"],
 )
-def test_what_a_store_refuses_with_tells_who_is_to_blame(
+def test_an_error_of_a_store_is_translated_by_its_code(
     endpoint: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wings_spark.ingest.fetch_object.RETRY", {"max_retries": 0})
@@ -81,29 +81,24 @@ def test_what_a_store_refuses_with_tells_who_is_to_blame(
         fetch_file(FileSection(file=file, number=0), tmp_path, settings)
 
 
-@pytest.mark.parametrize("is_fetched", [True, False])
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        (errno.ENOSPC, Unavailable),
-        (errno.EDQUOT, Unavailable),
-        (errno.EMFILE, Unavailable),
-        (errno.ENFILE, Unavailable),
-        (errno.EROFS, Unavailable),
-        (errno.EIO, Unavailable),
-        (errno.EACCES, FileError),
-    ],
-)
-def test_no_file_is_to_blame_for_the_disk_of_the_worker(
-    code: int, error: type[Exception], *, is_fetched: bool
-) -> None:
+MACHINE_ERRORS = ("ENOSPC", "EDQUOT", "EMFILE", "ENFILE", "EROFS", "EIO")
+
+
+def test_an_error_of_the_workers_disk_is_no_error_of_a_file(subtests: pytest.Subtests) -> None:
     uri = "s3://bucket/a.jsonl"
-    told = s3_errors(uri, None) if is_fetched else read_errors(uri)
-    with pytest.raises(error, match=os.strerror(code)), told:
-        raise OSError(code, os.strerror(code))
+    for name in (*MACHINE_ERRORS, "EACCES"):
+        code = getattr(errno, name)
+        error = Unavailable if name in MACHINE_ERRORS else FileError
+        for translated in (s3_errors(uri, None), read_errors(uri)):
+            with (
+                subtests.test(name),
+                pytest.raises(error, match=os.strerror(code)),
+                translated,
+            ):
+                raise OSError(code, os.strerror(code))
 
 
-def test_a_file_is_to_blame_for_what_cannot_be_read_of_it() -> None:
+def test_what_cannot_be_read_of_a_file_is_its_error() -> None:
     for error in (OSError(errno.EIO, "a broken disk"), pa.ArrowInvalid("no magic bytes")):
         with pytest.raises(FileError, match=r"/a\.parquet"), read_errors("/a.parquet"):
             raise error

@@ -70,34 +70,35 @@ def test_what_is_left_out_has_defaults(tmp_path: Path) -> None:
     assert settings.dedup_key is DedupKey.URI_AND_VERSION
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"name": "Orders"}, "'name'"),
-        ({"name": None}, "'name'"),
-        ({"colour": "red"}, "unknown key 'colour'"),
-        ({"queue": {"kind": "kafka"}}, "'queue.kind'"),
-        ({"queue": {"kind": "sqs"}}, "needs the key 'url'"),
-        ({"queue": {"kind": "sqlite"}}, "needs the key 'path'"),
-        ({"queue": {"kind": "share", "topic": "t"}}, "needs the key 'group'"),
-        ({"queue": {"kind": "sqlite", "path": "q", "url": "x"}}, "no key 'url'"),
-        ({"queue": {"kind": "directory", "path": "d", "messages": "payloads"}}, "are 'uris'"),
-        ({"queue": {"kind": "sqlite", "path": "q", "visibility_seconds": 0}}, "at least 1"),
-        ({"target": {"topic": "orders"}}, "'target.endpoint' is required"),
-        ({"files": {"format": "xml"}}, "'files.format'"),
-        ({"files": {"dedup_key": "etag"}}, "'files.dedup_key'"),
-        ({"files": {"lineage": {"file": "f", "offset": "f"}}}, "named twice"),
-        ({"files": {"rescued_column": "f", "lineage": {"file": "f"}}}, "'lineage' too"),
-        ({"limits": {"files_per_trigger": 0}}, "'limits.files_per_trigger'"),
-        ({"limits": {"files_per_trigger": 1_001}}, "at most 1000"),
-        ({"limits": {"rows": 1}}, "unknown key 'limits.rows'"),
-    ],
-)
-def test_what_cannot_be_is_named(changes: dict[str, Any], problem: str) -> None:
-    with pytest.raises(InvalidArgument) as raised:
-        SourceSettings.parse(LEAST | changes, "orders.toml")
-    assert problem in raised.value.message
-    assert raised.value.message.startswith("orders.toml: ")
+BAD_SETTINGS = [
+    ({"name": "Orders"}, "'name'"),
+    ({"name": None}, "'name'"),
+    ({"colour": "red"}, "unknown key 'colour'"),
+    ({"queue": {"kind": "kafka"}}, "'queue.kind'"),
+    ({"queue": {"kind": "sqs"}}, "needs the key 'url'"),
+    ({"queue": {"kind": "sqlite"}}, "needs the key 'path'"),
+    ({"queue": {"kind": "share", "topic": "t"}}, "needs the key 'group'"),
+    ({"queue": {"kind": "sqlite", "path": "q", "url": "x"}}, "no key 'url'"),
+    ({"queue": {"kind": "directory", "path": "d", "messages": "payloads"}}, "are 'uris'"),
+    ({"queue": {"kind": "sqlite", "path": "q", "visibility_seconds": 0}}, "at least 1"),
+    ({"target": {"topic": "orders"}}, "'target.endpoint' is required"),
+    ({"files": {"format": "xml"}}, "'files.format'"),
+    ({"files": {"dedup_key": "etag"}}, "'files.dedup_key'"),
+    ({"files": {"lineage": {"file": "f", "offset": "f"}}}, "named twice"),
+    ({"files": {"rescued_column": "f", "lineage": {"file": "f"}}}, "'lineage' too"),
+    ({"limits": {"files_per_trigger": 0}}, "'limits.files_per_trigger'"),
+    ({"limits": {"files_per_trigger": 1_001}}, "at most 1000"),
+    ({"limits": {"rows": 1}}, "unknown key 'limits.rows'"),
+]
+
+
+def test_what_cannot_be_is_named(subtests: pytest.Subtests) -> None:
+    for changes, problem in BAD_SETTINGS:
+        with subtests.test(changes=repr(changes)[:80]):
+            with pytest.raises(InvalidArgument) as raised:
+                SourceSettings.parse(LEAST | changes, "orders.toml")
+            assert problem in raised.value.message
+            assert raised.value.message.startswith("orders.toml: ")
 
 
 def test_a_file_that_is_none_is_told_of(tmp_path: Path) -> None:

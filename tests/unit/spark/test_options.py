@@ -44,32 +44,32 @@ def test_times_are_milliseconds_or_rfc_3339(text: str) -> None:
     assert options.start(Bound("earliest")).default == AtTime(1_767_225_605_000_000)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"endpoint": ""}, "option 'endpoint'"),
-        ({"startingOffset": "5"}, "unknown option 'startingOffset'"),
-        ({"minPartitions": "0"}, "option 'minPartitions': must be at least 1"),
-        ({"minPartitions": "10001"}, "option 'minPartitions': must be at most"),
-        ({"failOnDataLoss": "perhaps"}, "option 'failOnDataLoss'"),
-        ({"columns": "a,a"}, "option 'columns': holds 'a' twice"),
-        ({"columns": "[1"}, "option 'columns': not valid JSON"),
-        ({"columns": "a,,b"}, "option 'columns': must not hold an empty string"),
-        ({"filter": ""}, "option 'filter'"),
-        ({"startingOffsets": "first"}, "option 'startingOffsets': must be earliest, latest"),
-        ({"startingOffsets": '{"t": {"a": -3}}'}, "option 'startingOffsets': 'a': must be"),
-        ({"startingTimestamp": "999999999999999"}, "option 'startingTimestamp': must be milli"),
-        ({"endingTimestamp": "today"}, "option 'endingTimestamp': must be milliseconds"),
-        ({"startingTimestamp": "5", "startingOffsets": "earliest"}, "exclude each other"),
-        ({"topicsPattern": "f.*"}, "exactly one of the options 'topic' and 'topicsPattern'"),
-        ({"minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"}, "at most 'maxOffsets"),
-        ({"maxTriggerDelay": "5s"}, "needs 'minOffsetsPerTrigger'"),
-        ({"minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"}, "option 'maxTriggerDelay'"),
-    ],
-)
-def test_a_bad_option_is_named(given: dict[str, str], message: str) -> None:
-    with pytest.raises(InvalidArgument, match=message):
-        ReadOptions.parse(GIVEN | given)
+BAD_OPTIONS = [
+    ({"endpoint": ""}, "option 'endpoint'"),
+    ({"startingOffset": "5"}, "unknown option 'startingOffset'"),
+    ({"minPartitions": "0"}, "option 'minPartitions': must be at least 1"),
+    ({"minPartitions": "10001"}, "option 'minPartitions': must be at most"),
+    ({"failOnDataLoss": "perhaps"}, "option 'failOnDataLoss'"),
+    ({"columns": "a,a"}, "option 'columns': holds 'a' twice"),
+    ({"columns": "[1"}, "option 'columns': not valid JSON"),
+    ({"columns": "a,,b"}, "option 'columns': must not hold an empty string"),
+    ({"filter": ""}, "option 'filter'"),
+    ({"startingOffsets": "first"}, "option 'startingOffsets': must be earliest, latest"),
+    ({"startingOffsets": '{"t": {"a": -3}}'}, "option 'startingOffsets': 'a': must be"),
+    ({"startingTimestamp": "999999999999999"}, "option 'startingTimestamp': must be milli"),
+    ({"endingTimestamp": "today"}, "option 'endingTimestamp': must be milliseconds"),
+    ({"startingTimestamp": "5", "startingOffsets": "earliest"}, "exclude each other"),
+    ({"topicsPattern": "f.*"}, "exactly one of the options 'topic' and 'topicsPattern'"),
+    ({"minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"}, "at most 'maxOffsets"),
+    ({"maxTriggerDelay": "5s"}, "needs 'minOffsetsPerTrigger'"),
+    ({"minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"}, "option 'maxTriggerDelay'"),
+]
+
+
+def test_a_bad_option_is_named(subtests: pytest.Subtests) -> None:
+    for given, message in BAD_OPTIONS:
+        with subtests.test(given=repr(given)[:80]), pytest.raises(InvalidArgument, match=message):
+            ReadOptions.parse(GIVEN | given)
 
 
 def test_an_option_that_is_missing_is_named() -> None:
