@@ -1,7 +1,7 @@
 """Tune the C library's allocator for a process that receives large messages again and again.
 
 By default glibc maps memory for each large message anew and gives it back after: the kernel then
-clears every page of it once more, which took a third of the time of a large push, and of what it
+clears every page of it again, which took a third of the time of a large push, and of what it
 takes to receive batches (measured). A process may keep some freed memory instead.
 """
 

@@ -125,7 +125,7 @@ class DataDirectory:
     def bind(self, store_id: str, *, own: bool = False) -> None:
         """Make sure that the pages here belong to a metadata store, and to no other from now on.
 
-        Otherwise the space of every page that the metadata does not know would be given back.
+        Otherwise the space of every page that the metadata does not know would be freed.
 
         Args:
             store_id: The store's.
@@ -288,7 +288,7 @@ def _read_format_text(path: Path) -> str | None:
 
 
 def _foreign(path: Path) -> list[str]:
-    """Return the names of what nobody who is making a data directory puts there first."""
+    """Return the names of what the making of a data directory does not put there first."""
     ours = {_LOCK, _METADATA_LOCK} | _NOT_OURS_BUT_HARMLESS
     return sorted(
         name

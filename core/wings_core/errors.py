@@ -188,7 +188,7 @@ class OutOfOrderSequence(Conflict):
 
 
 class PublishFenced(Conflict):
-    """A publish by somebody who is no longer the owner."""
+    """A publish by a writer that is no longer the owner."""
 
     code = "PUBLISH_FENCED"
 

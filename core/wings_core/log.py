@@ -35,7 +35,7 @@ from wings_core.share.record_fetcher import LogSource, RecordFetcher
 from wings_core.share.redrive import Redriver
 from wings_core.share.shares import Shares
 from wings_core.storage.interfaces import FolioStore
-from wings_core.storage.place import Storage, open_storage
+from wings_core.storage.open import Storage, open_storage
 
 if TYPE_CHECKING:
     from wings_core.metadata.remote import RemoteMetadata
@@ -63,13 +63,13 @@ class Log:
         nodes: The Flight nodes that are there, where several share the metadata.
         maintenance: Moves and drops old pages, when the maintainer says so.
         store: The pages.
-        storage: Where they are, for whoever watches over that.
+        storage: Where they are, for metrics.
         group_commit: The way in.
         fetcher: The way out.
         shares: Share groups.
         limits: The bounds in force.
         maintainer: Moves what is old, and drops what is kept no longer.
-        reclaimer: Gives back the room of what nothing refers to any more.
+        reclaimer: Frees the disk space of what nothing refers to any more.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Log:
         self.store: FolioStore = store
         self.limits = limits
         self.group_commit = GroupCommit(
-            store, self.registry, limits, on_flush, gathers=storage.gathers
+            store, self.registry, limits, on_flush, lingers=storage.lingers
         )
         self.fetcher = Fetcher(store, self.registry, limits)
         self._metadata = metadata
@@ -147,7 +147,7 @@ class Log:
         limits = limits or Limits()
         metadata = open_metadata(directory, metadata_url)
         try:
-            # It is this directory's: in it, or bound to it; so are pages of nobody else's.
+            # It is this directory's: in it, or bound to it; so are its pages.
             directory.bind(metadata.store_id, own=True)
             storage = open_storage(
                 directory,
@@ -211,7 +211,7 @@ class Log:
         return cls(metadata, storage, limits, on_flush, open_coordinator)
 
     def delete_topic(self, name: TopicName) -> Topic:
-        """Delete a topic; its disk space is given back in the background.
+        """Delete a topic; its disk space is freed in the background.
 
         Raises:
             TopicNotFound: There is none of this name.
@@ -229,7 +229,7 @@ class Log:
         batch: int | None = None,
         prefix: str | None = None,
     ) -> Aborted:
-        """Delete stages; their disk space is given back in the background.
+        """Delete stages; their disk space is freed in the background.
 
         See `Stages.abort`.
 

@@ -326,7 +326,7 @@ class ShardState(StrEnum):
     FINISHED = "finished"
     """All of it is in the log."""
     DEAD = "dead"
-    """It was given up; its last error says why."""
+    """It is not retried any more; its last error says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +338,7 @@ class Shard:
     shard: str
     """Its id, such as a file's URI."""
     token: str
-    """Of its owner, the only one who may publish it; empty: nobody's."""
+    """Of its owner, the only one who may publish it; empty: it has none."""
     position: int
     """How much of it was published; its source says in which unit."""
     state: ShardState

@@ -1,4 +1,4 @@
-"""Give back the disk space of deleted topics, of stages never published, of flushes that failed."""
+"""Free the disk space of deleted topics, of stages never published, of flushes that failed."""
 
 import logging
 import threading
@@ -62,11 +62,11 @@ class Reclaimer:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look for something to give back, soon, in the background."""
+        """Look for something to free, soon, in the background."""
         self._wake.set()
 
     def run(self) -> None:
-        """Give back now what can be; blocks until that is done.
+        """Free now what can be; blocks until that is done.
 
         Raises:
             WingsError: Metadata or storage cannot be used; what is left is done later.
@@ -89,9 +89,9 @@ class Reclaimer:
             try:
                 self.run()
             except (WingsError, OSError) as error:
-                _logger.warning("could not give back disk space: %s", error)
+                _logger.warning("could not free disk space: %s", error)
             except BaseException:  # Of any fault, a panic of Rust code too, only the step is lost.
-                _logger.exception("could not give back disk space")
+                _logger.exception("could not free disk space")
 
     def _reclaim(self) -> None:
         while self._stages.sweep(self._stage_seconds_max, SWEEP_STAGES) == SWEEP_STAGES:

@@ -156,7 +156,7 @@ def _check(data_dir: Path, metadata_url: str | None) -> "CheckReport":
     from wings_core.data_directory import DataDirectory
     from wings_core.limits import Limits
     from wings_core.metadata.place import open_metadata
-    from wings_core.storage.place import open_storage
+    from wings_core.storage.open import open_storage
 
     with (
         DataDirectory.open_read_only(data_dir) as directory,

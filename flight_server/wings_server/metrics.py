@@ -32,7 +32,7 @@ from wings_core.model import Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.share.model import ShareGroup, SharePartitionState
-from wings_core.storage.place import Storage
+from wings_core.storage.open import Storage
 
 SERIES_MAX = 10_000
 """The most series of partitions in one scrape; as many of consumers, of tiers, of share groups."""

@@ -19,7 +19,7 @@ from wings_core.limits import Limits
 from wings_core.metadata.place import open_metadata
 from wings_core.model import PageFormat, ShardProgress
 from wings_core.names import TopicName
-from wings_core.storage.place import open_storage
+from wings_core.storage.open import open_storage
 from wings_server.testing import RunningServer, running_server
 
 ARCHIVE = Path(__file__).parent.parent / "data" / "before_page_formats" / "directory.tar.gz"

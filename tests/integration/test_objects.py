@@ -17,7 +17,7 @@ from flight_calls import Json, Stream, act, code_of, create_topic, get, numbers,
 from wings_core.errors import PermissionDenied, Unavailable
 from wings_core.limits import Limits
 from wings_core.storage.objects import RetryBounds, open_objects
-from wings_core.storage.place import Storage
+from wings_core.storage.open import Storage
 from wings_server.testing import RunningServer, running_server
 
 LIMITS = Limits(
@@ -367,9 +367,7 @@ def test_another_servers_bucket_is_refused(s3_url: str, tmp_path: Path) -> None:
 def test_folios_of_a_deleted_topic_are_deleted(
     s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from wings_core.storage import place
-
-    monkeypatch.setattr(place, "OBJECT_GRACE_SECONDS", -60.0)
+    monkeypatch.setattr("wings_core.storage.open.OBJECT_GRACE_SECONDS", -60.0)
     with running_server(limits=LIMITS, hot=s3_url) as server:
         client = server.client()
         for topic in ("old", "kept"):

@@ -46,7 +46,7 @@ from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
-from wings_core.storage.place import open_storage
+from wings_core.storage.open import open_storage
 from wings_core.times import Deadline, format_timestamp
 from wings_server.testing import (
     RunningServer,
@@ -515,7 +515,7 @@ def test_a_partition_that_a_node_works_on_is_left_to_it(tmp_path: Path) -> None:
 def test_a_scan_that_retention_passes_is_told_where_the_log_starts_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetcher, "AHEAD_SECONDS", 0.0)
+    monkeypatch.setattr(fetcher, "READ_AHEAD_SECONDS", 0.0)
     limits = SMALL.model_copy(update={"wire_rows_max": 20, "page_cache_bytes_max": 1})
     with (
         running_server(tmp_path, limits=limits, remote=str(tmp_path / "remote")) as server,

@@ -49,7 +49,7 @@ from wings_core.model import Location, PartitionState, TierState, Topic, TopicCo
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
 from wings_core.storage.objects.ages import OFF_SECONDS_MAX
-from wings_core.storage.place import SEGMENT_GRACE_SECONDS, open_storage
+from wings_core.storage.open import SEGMENT_GRACE_SECONDS, open_storage
 
 LIMITS = Limits(
     segment_bytes_max=4 * 1024,
@@ -711,7 +711,7 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[re
     monkeypatch.setattr(plan, "MERGED_ROWS", LEVEL_ROWS[-1] * 2)
     monkeypatch.setattr(plan, "LEVEL_ROWS", LEVEL_ROWS)
     monkeypatch.setattr(tiering, "REPLACED_PAGES", REPLACED_PAGES)
-    monkeypatch.setattr(fetcher, "AHEAD_SECONDS", 0.0)
+    monkeypatch.setattr(fetcher, "READ_AHEAD_SECONDS", 0.0)
 
 
 @pytest.mark.timeout(600)  # A failure takes minutes to be made small.

@@ -70,13 +70,13 @@ def maintain(
 def _maintain_stopped(data_dir: Path, metadata_url: str | None, names: Sequence[str]) -> None:
     """Maintain the topics of a data directory that no server has open."""
     try:
-        from wings_core.maintain.stopped import open_stopped
+        from wings_core.maintain.offline import open_offline
     except ImportError as error:
         raise InvalidArgument(
             f"--data-dir needs the server: pip install 'wings-flight[server]' ({error})"
         ) from None
     try:
-        with open_stopped(data_dir, metadata_url) as stopped:
+        with open_offline(data_dir, metadata_url) as stopped:
             for topic in stopped.topics(names):
                 name = str(topic.name)
                 with _progress(short_name(name)) as progress:

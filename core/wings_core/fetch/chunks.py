@@ -101,7 +101,7 @@ class ChunkReader:
         """Read the rows `[start_offset, stop_offset)` as chunks for the wire.
 
         Small pages are merged into batches of up to `limits.wire_rows_max` rows; large ones are
-        handed on without a copy, cut where they exceed the wire's bounds. With a filter, every
+        delivered without a copy, cut where they exceed the wire's bounds. With a filter, every
         range read yields a chunk, also where no row passed (its batch is then empty).
 
         Args:

@@ -31,16 +31,16 @@ from wings_core.times import Deadline
 LOCATE_ROWS_MAX = 1 << 20
 """Rows that are looked up in metadata at a time."""
 
-AHEAD_SECONDS = 0.001
-"""A scan reads ahead for about so long at a time, and then hands on what it has: sending a chunk
+READ_AHEAD_SECONDS = 0.001
+"""A scan reads ahead for about so long at a time, and then delivers what it has: sending a chunk
 clears the processor's caches, and code that runs once for many chunks finds them filled."""
 
-AHEAD_BYTES = 8 * 1024 * 1024
+READ_AHEAD_BYTES = 8 * 1024 * 1024
 """Nor does it read much more than this ahead, in stored bytes."""
 
 MOVES_MAX = 8
 """How often one page is looked for again, where it is not where it was: maintenance moves a page
-once, and what it moved once more much later."""
+once, and what it moved again much later."""
 
 UNLIMITED = 1 << 62
 """The budget of a follow: more messages than a partition can hold."""
@@ -48,7 +48,7 @@ UNLIMITED = 1 << 62
 
 @dataclass(slots=True)
 class Cancel:
-    """Lets somebody else end a read: a client that vanished, a server that stops."""
+    """Ends a read from another thread: its client disconnected, or the server stops."""
 
     wake: threading.Event = field(default_factory=threading.Event)
     """Ends a wait; also set by commits and by a state that has enough."""
@@ -164,7 +164,7 @@ class Fetcher:
     def take_slice(self, cursor: Cursor, state: FetchState) -> Iterator[Chunk]:
         """Yield the chunks of one reservation from the budget: none at the end, or where full.
 
-        Whoever reads several partitions in turn exhausts one slice before it begins the next.
+        A caller that reads several partitions in turn exhausts one slice before it begins the next.
         """
         # A filter that passed few rows so far looks at ever more of them at a time: one that took
         # as many as are still wanted would be called for each small page.
@@ -191,14 +191,14 @@ class Fetcher:
                 if _filtered(cursor):
                     cursor.filtered_rows += chunk.end_offset + 1 - cursor.offset
                 cursor.offset = chunk.end_offset + 1
-                state.settle(rows, rows)
+                state.release(rows, rows)
                 reserved -= rows
                 yield chunk
                 if _filtered(cursor) and state.deadline.passed:
                     return
         finally:
-            state.settle(reserved, 0)
-        # Nobody need look again to find nothing: many who were woken at one tail would.
+            state.release(reserved, 0)
+        # Saves a second look that finds nothing: many readers are woken at one tail.
         seen_at = state.arrived_at if located.asked_at is None else located.asked_at
         if cursor.offset >= located.log_end_offset and seen_at >= state.arrived_at:
             cursor.at_end = True
@@ -314,15 +314,15 @@ def _read_ahead(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
     """Yield chunks, some at a time and at least one; all that were read come before an error."""
     ahead: list[Chunk] = []
     ahead_bytes = 0
-    ends_at = time.monotonic() + AHEAD_SECONDS
+    ends_at = time.monotonic() + READ_AHEAD_SECONDS
     try:
         for chunk in chunks:
             ahead.append(chunk)
             ahead_bytes += chunk.bytes
-            if ahead_bytes >= AHEAD_BYTES or time.monotonic() >= ends_at:
+            if ahead_bytes >= READ_AHEAD_BYTES or time.monotonic() >= ends_at:
                 yield ahead
                 ahead, ahead_bytes = [], 0
-                ends_at = time.monotonic() + AHEAD_SECONDS
+                ends_at = time.monotonic() + READ_AHEAD_SECONDS
     except WingsError:
         if ahead:
             yield ahead

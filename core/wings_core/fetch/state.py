@@ -16,7 +16,7 @@ class FetchState:
 
     Args:
         deadline: The end of all waiting, however often the wait wakes.
-        min_messages: Enough: once so many are delivered, nobody waits any more.
+        min_messages: Enough: once so many are delivered, no stream waits any more.
         max_messages: Full: never more than this.
         partitions: How many partitions share the budget.
     """
@@ -89,7 +89,7 @@ class FetchState:
                     return 0
                 self._lock.wait()
 
-    def settle(self, reserved: int, delivered: int) -> None:
+    def release(self, reserved: int, delivered: int) -> None:
         """Turn a reservation into rows delivered; the rest of it goes back to the budget."""
         assert 0 <= delivered <= reserved
         with self._lock:

@@ -1,13 +1,14 @@
 """Group commit: many producers share one flush.
 
-Whoever finds no flush running flushes at once; whoever comes during a flush goes into the next.
-So one producer waits for one sync, and a thousand producers share one. A flush is two steps: the
-pages go to storage (durable when `write` returns), then one metadata transaction assigns offsets.
+A producer that finds no flush running flushes at once; batches that come during a flush go into the
+next. So one producer waits for one sync, and a thousand producers share one. A flush is two
+steps: pages go to storage (durable when `write` returns), then one metadata transaction assigns
+offsets.
 A crash between the two leaves bytes that nothing refers to, and no acknowledgement.
 
-A flush runs on the thread of somebody who waits for its outcome, since handing a small push over to
-another thread would cost it a fifth of its time. A thread that nobody waits with, the flusher,
-takes whatever is left: what was received is committed whatever its producer's client does.
+A flush runs on the thread of a producer that waits for its outcome, since passing a small push to
+another thread would cost it a fifth of its time. The flusher, a thread of its own, takes what is
+left: what was received is committed whatever its producer's client does.
 """
 
 import itertools
@@ -39,7 +40,7 @@ class PushStream:
     def __init__(self) -> None:
         self.number = next(self._numbers)
         self.refused: WingsError | None = None
-        """Set by the flusher, and by whoever reads the stream; later batches get it as well."""
+        """Set by the flush, and by the stream's reader; later batches are refused with it too."""
 
 
 class Pending:
@@ -86,8 +87,8 @@ class Pending:
         """Whether the outcome is known."""
         return self._result is not None
 
-    def settle(self, result: CommitResult) -> None:
-        """Make the outcome known; called once, by whoever flushes."""
+    def set_result(self, result: CommitResult) -> None:
+        """Make the outcome known; the thread that flushes calls it once."""
         self._result = result
         self._known.release()
 
@@ -110,7 +111,7 @@ class GroupCommit:
         registry: Where offsets come from.
         limits: Bounds on pending bytes and on the size of a flush.
         on_flush: Called after each flush, on the thread that ran it.
-        gathers: Whether each flush costs so much that batches are gathered for it, as long as
+        lingers: Whether each flush costs so much that batches are gathered for it, as long as
             `limits.object_flush_seconds` and as many as `limits.object_flush_bytes`. The flusher
             runs all of them then.
     """
@@ -122,9 +123,9 @@ class GroupCommit:
         limits: Limits,
         on_flush: Callable[[FlushReport], None] | None = None,
         *,
-        gathers: bool = False,
+        lingers: bool = False,
     ) -> None:
-        self._gather_seconds = limits.object_flush_seconds if gathers else 0.0
+        self._linger_seconds = limits.object_flush_seconds if lingers else 0.0
         self._store = store
         self._registry = registry
         self._limits = limits
@@ -156,7 +157,7 @@ class GroupCommit:
         Args:
             stream: The batch's stream.
             batch: Ready to be written.
-            awaited: Whether somebody calls `Pending.outcome` right now, whatever else happens; if
+            awaited: Whether the caller calls `Pending.outcome` right now, whatever else happens; if
                 not, the flusher is told.
 
         Raises:
@@ -171,17 +172,17 @@ class GroupCommit:
                 raise Unavailable("the server is stopping")
             self._pending.append(pending)
             self._pending_bytes += batch.bytes
-            if not awaited or self._gather_seconds:
+            if not awaited or self._linger_seconds:
                 self._leave()
         return pending
 
     def flush_now(self, wanted: Pending) -> None:
         """Flush until the batch's outcome is known, unless a flush is running already."""
-        while not wanted.done and not self._gather_seconds:
+        while not wanted.done and not self._linger_seconds:
             with self._lock:
                 if self._flushing or not self._pending:
-                    # It is in the flush that is running, or in the one after it, which whoever
-                    # runs this one leaves to the flusher.
+                    # It is in the flush that is running, or in the one after it, which the thread
+                    # of this one leaves to the flusher.
                     return
                 flush = self._begin()
             self._finish(flush)
@@ -221,19 +222,19 @@ class GroupCommit:
                 self._work.wait_for(
                     lambda: not self._flushing and (self._closing or (self._left and self._pending))
                 )
-                self._gather()
+                self._linger()
                 if not self._pending:
                     return
                 flush = self._begin()
             try:
                 self._finish(flush)
-            except BaseException:  # Nobody would take what is left to it: it outlives any fault.
+            except BaseException:  # No other thread flushes what is left to it.
                 _logger.exception("a flush ended with a fault of ours")
 
-    def _gather(self) -> None:
-        """Wait until a flush is due; with the lock held, given back meanwhile."""
-        while self._gather_seconds and self._pending and not self._closing:
-            left = self._pending[0].since + self._gather_seconds - time.monotonic()
+    def _linger(self) -> None:
+        """Wait until a flush is due; with the lock held, released while it waits."""
+        while self._linger_seconds and self._pending and not self._closing:
+            left = self._pending[0].since + self._linger_seconds - time.monotonic()
             if left <= 0 or self._pending_bytes >= self._limits.object_flush_bytes:
                 return
             self._work.wait(left)
@@ -248,7 +249,7 @@ class GroupCommit:
         try:
             self._flush(flush)
         finally:
-            _settle_unknown(flush)
+            _reject_unresolved(flush)
             with self._lock:
                 self._flushing = False
                 self._pending_bytes -= sum(pending.batch.bytes for pending in flush)
@@ -275,13 +276,13 @@ class GroupCommit:
         for pending in flush:
             (live if pending.stream.refused is None else late).append(pending)
         for pending in late:
-            pending.settle(Rejected(_refusal(pending.stream)))
+            pending.set_result(Rejected(_refusal(pending.stream)))
         try:
             results = self._commit(live)
         except WingsError as error:
             results = [Rejected(error)] * len(live)
         except (KeyboardInterrupt, SystemExit):
-            raise  # On the thread of somebody who waits; `_finish` tells all the others.
+            raise  # On a producer's thread; `_finish` rejects the other batches.
         except BaseException as error:  # noqa: BLE001 - a panic of Rust code is no `Exception`
             results = [Rejected(Internal(f"the flush failed: {error!r:.200}"))] * len(live)
         # All streams are marked before any producer hears: none can slip a later batch in between.
@@ -289,7 +290,7 @@ class GroupCommit:
             if isinstance(result, Rejected) and pending.stream.refused is None:
                 pending.stream.refused = result.error
         for pending, result in zip(live, results, strict=True):
-            pending.settle(result)
+            pending.set_result(result)
         if self._on_flush is not None:
             failed = any(isinstance(result, Rejected) for result in results)
             size = sum(pending.batch.bytes for pending in live)
@@ -320,14 +321,14 @@ class GroupCommit:
         )
 
 
-def _settle_unknown(flush: list[Pending]) -> None:
-    """Answer what has no outcome, where a flush was interrupted: nobody waits for ever."""
+def _reject_unresolved(flush: list[Pending]) -> None:
+    """Reject what has no outcome, where a flush was interrupted, so that no producer waits on."""
     unknown = [pending for pending in flush if not pending.done]
     for pending in unknown:
         if pending.stream.refused is None:
             pending.stream.refused = Unavailable("the flush was interrupted", in_doubt=True)
     for pending in unknown:
-        pending.settle(Rejected(_refusal(pending.stream)))
+        pending.set_result(Rejected(_refusal(pending.stream)))
 
 
 def _refusal(stream: PushStream) -> WingsError:

@@ -16,7 +16,7 @@ def route(
     """Split a batch by the topic's key column.
 
     Rows of one partition keep their order; partitions come in the order of their first rows. A
-    batch of one partition is handed on without a copy.
+    batch of one partition is passed on without a copy.
 
     Args:
         topic: The topic; without a key, all rows belong to its one partition.

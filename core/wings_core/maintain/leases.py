@@ -61,7 +61,7 @@ class LeaseKeeper:
 
     @contextmanager
     def hold(self, name: str) -> Generator[HeldLease | None]:
-        """Hold a lease during the block, which gets it; None: somebody else has it.
+        """Hold a lease during the block, which gets it; None: another holder has it.
 
         Each time by another holder, so that this keeps threads of one process apart as well.
 
@@ -81,7 +81,7 @@ class LeaseKeeper:
         finally:
             with self._lock:
                 self._held.discard(held)
-            # Said first: whoever prolongs it just now gives it back himself then.
+            # Set first: a prolongation under way then releases the lease itself.
             held.released = True
             self._maintenance.release_lease(name, holder)
 

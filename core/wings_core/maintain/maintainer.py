@@ -1,7 +1,7 @@
 """The maintainer: goes through the partitions from time to time, and works where something is due.
 
-One node at a time works on a partition: whoever has its lease. A node that is stopped loses it by
-itself, and every step is one transaction that is right whoever else has worked meanwhile.
+One node at a time works on a partition: the holder of its lease. The lease of a node that stops
+expires, and every step is one transaction that is right whatever other nodes did meanwhile.
 
 A few partitions are worked on at the same time, each for a turn of bounded length. So neither one
 with much to do nor one whose store is slow keeps the others from being maintained.
@@ -19,7 +19,7 @@ from wings_core.maintain.leases import HeldLease, LeaseKeeper
 from wings_core.maintain.report import MaintenanceReport
 from wings_core.maintain.retention import is_due, retain
 from wings_core.maintain.tiering import Tiering
-from wings_core.maintain.turns import WORKERS, Turn, Turns
+from wings_core.maintain.worker_pool import WORKERS, Turn, WorkerPool
 from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry
 from wings_core.metadata.maintenance import Maintenance
 from wings_core.model import PartitionState, Topic
@@ -42,7 +42,7 @@ class Maintainer:
     Args:
         metadata: Of the log.
         seconds: Between two passes.
-        reclaim: Called when pages may have gone, so that their disk space is given back.
+        reclaim: Called when pages may have gone, so that their disk space is freed.
         tiering: Moves old messages; None: all stay where they are.
         clock: Microseconds since the epoch, of this node.
     """
@@ -97,8 +97,8 @@ class Maintainer:
             self._changed.notify_all()
         self._leases.close()
         self._thread.join()
-        # What waits for a worker is not cancelled, as nobody is told of that who waits for it: it
-        # ends by itself, at once.
+        # Queued turns are not cancelled, as their waiters would not be told: each ends at once by
+        # itself.
         self._workers.shutdown(wait=True)
 
     def _loop(self) -> None:
@@ -127,15 +127,15 @@ class Maintainer:
         patient: bool,
     ) -> MaintenanceReport:
         """Give each partition a turn; where patient, as many as it takes."""
-        turns = Turns(self._workers, self._take_turn, progress, patient=patient)
+        pool = WorkerPool(self._workers, self._take_turn, progress, patient=patient)
         began = time.monotonic()
         try:
             for topic in topics:
                 for state in self._states(topic):
-                    turns.begin(Turn(topic, state, patient))
-            turns.finish()
+                    pool.begin(Turn(topic, state, patient))
+            pool.finish()
         finally:
-            report = turns.settle()
+            report = pool.collect()
             report.passes = 1
             report.seconds = time.monotonic() - began
             with self._changed:
@@ -210,7 +210,7 @@ class Maintainer:
     def _work(self, turn: Turn, held: HeldLease) -> None:
         until = time.monotonic() + TURN_SECONDS
         topic, partition = turn.topic, turn.state.partition
-        # Looked at again: whoever had the lease before may have done it.
+        # Looked at again: the lease's last holder may have done it.
         state = self._registry.partition_state(topic.uuid, partition)
         if is_due(self._registry, topic, state, self._clock()):
             retain(self._maintenance, topic, state, turn.report, held.proceed)

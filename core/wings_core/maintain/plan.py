@@ -40,7 +40,7 @@ class Due:
 
     pages: tuple[Location, ...]
     """Neighbours, in order; none where nothing is due."""
-    settled_offset: int
+    final_offset: int
     """Nothing before it will ever move again."""
 
 
@@ -78,7 +78,7 @@ def find_due(
             break
         if location.address in damaged:
             if not fresh:
-                small.settle(location)
+                small.keep(location)
             enough = bool(fresh)
         elif not location.format.is_merged:
             fresh.append(location)
@@ -86,8 +86,8 @@ def find_due(
             enough = size >= segment_bytes or len(fresh) >= SEGMENT_PAGES_MAX
         elif fresh:
             enough = True
-        elif is_settled(location, following, segment_bytes):
-            small.settle(location)
+        elif is_final(location, following, segment_bytes):
+            small.keep(location)
         else:
             small.add(location)
         if enough:
@@ -98,7 +98,7 @@ def find_due(
     return Due((*small.worth_merging(rows), *fresh), small.offset)
 
 
-def is_settled(location: Location, following: Location | None, segment_bytes: int) -> bool:
+def is_final(location: Location, following: Location | None, segment_bytes: int) -> bool:
     """Tell whether a merged page will never move again.
 
     It is half as large as can be, or larger; or it is not the last of its segment, so that it was
@@ -143,7 +143,7 @@ class _SmallPages:
             self._bytes -= first.address.length
             self.offset = first.end_offset + 1
 
-    def settle(self, page: Location) -> None:
+    def keep(self, page: Location) -> None:
         """Let all pages up to this one stay as they are."""
         self._pages.clear()
         self._rows = self._bytes = 0
@@ -189,7 +189,7 @@ class Group:
         return not self.pages or (fits and len(self.pages) < REPLACED_MAX)
 
     def add(self, page: Location, size: int) -> None:
-        """Take a page."""
+        """Append a page to the group; `size` is of its decoded rows, in bytes."""
         self.pages.append(page)
         self.rows += page.rows
         self.bytes += size

@@ -34,7 +34,7 @@ from wings_core.storage.lru import Lru
 from wings_core.storage.segment_objects import SegmentObjects
 from wings_core.times import now_us
 
-SETTLED_MAX = 65_536
+FINAL_OFFSETS_MAX = 65_536
 """Partitions of which it is remembered how far nothing will move any more."""
 
 DAMAGED_MAX = 65_536
@@ -44,7 +44,7 @@ DAMAGED_PER_TURN_MAX = 100
 """Damaged pages that are passed over in one turn of a partition; the next one ends it."""
 
 COMMIT_SECONDS_MAX = 600.0
-"""A segment that was begun longer ago is given up: it may be taken for a left-over soon."""
+"""A segment that was begun longer ago is abandoned: the reclaimer may delete it soon."""
 
 REPLACED_PAGES = 1_000
 """Pages replaced in one metadata transaction, about, so that pushes never wait long for it."""
@@ -88,7 +88,7 @@ class Tiering:
         self._remote = remote
         self._after_ms_default = after_ms_default
         self._clock = clock
-        self._settled: Lru[tuple[str, Partition], int] = Lru(SETTLED_MAX)
+        self._final_offsets: Lru[tuple[str, Partition], int] = Lru(FINAL_OFFSETS_MAX)
         self._damaged: Lru[PageAddress, bool] = Lru(DAMAGED_MAX)
         """Pages that could not be read; they stay where they are until the next start."""
         self._compressing = threading.Lock()
@@ -108,7 +108,7 @@ class Tiering:
         if after_ms is None:
             return ()
         key = (topic.uuid, state.partition)
-        offset = max(state.log_start_offset, self._settled.get(key) or 0)
+        offset = max(state.log_start_offset, self._final_offsets.get(key) or 0)
         found = find_due(
             self._locations(topic, state.partition, offset, state.next_offset),
             offset,
@@ -117,7 +117,7 @@ class Tiering:
             topic.config.segment_bytes,
             self._damaged,
         )
-        self._settled.put(key, found.settled_offset)
+        self._final_offsets.put(key, found.final_offset)
         return found.pages
 
     def tier(

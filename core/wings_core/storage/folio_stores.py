@@ -57,7 +57,7 @@ class FolioStores:
 
     @property
     def stores(self) -> tuple[FolioStore, ...]:
-        """All of them, for whoever goes on with the others where one cannot be reached."""
+        """All of them, for callers that continue with the others where one cannot be reached."""
         return (self._first, *self._others.values())
 
     def folios(self) -> set[str]:

@@ -158,7 +158,7 @@ class PrunedPage:
         """See `HeldPage.read`; the columns must be among those held."""
         if topic_uuid != self._topic_uuid:
             raise StorageCorrupt(f"it belongs to topic {self._topic_uuid}, not to {topic_uuid}")
-        assert columns is not None, "whoever wants all columns reads the whole page"
+        assert columns is not None, "a read of all columns reads the whole page"
         rows = self._decode() if self._rows is None else self._rows
         return rows.select([self._place[column] for column in columns])
 

@@ -31,7 +31,7 @@ class ObjectFolioStore:
     folio that is deleted is retired in metadata before, so that a commit that is late is refused.
 
     Args:
-        objects: Where the folios are; closed by whoever opened it.
+        objects: Where the folios are; the caller closes it.
         cache: What is read and written is kept here for its next readers.
         grace_seconds: A folio younger than this is not listed.
     """

@@ -23,13 +23,13 @@ from wings_core.storage.page import PageHead, head_length, head_length_max, part
 from wings_core.storage.page_cache import WHOLE, PageCache, PageKey
 from wings_core.storage.page_groups import Loaded, Step, Wanted, groups_of
 
-AHEAD_BYTES = 32 * 1024 * 1024
+READ_AHEAD_BYTES_MAX = 32 * 1024 * 1024
 """A scan reads so far ahead of its reader, about."""
 
-AHEAD_GROUPS = 8
+READ_AHEAD_GROUPS_MAX = 8
 """Nor more groups of pages than this."""
 
-AHEAD_BYTES_ALL = 128 * 1024 * 1024
+READ_AHEAD_BYTES_ALL_SCANS = 128 * 1024 * 1024
 """All scans of a store together hold no more of what they read ahead, and a group each."""
 
 READERS = 8
@@ -39,7 +39,7 @@ DECODERS = 2
 """Threads that decode ahead, for all scans of a store together: they never wait for the store, as
 all readers may. pyarrow decodes the columns of each page in threads of its own."""
 
-DECODED_AHEAD = 2
+DECODED_AHEAD_PAGES_MAX = 2
 """Compressed pages that are decoded while the reader is busy with the one before, for each scan."""
 
 HEADS_BYTES_MAX = 16 * 1024 * 1024
@@ -104,9 +104,9 @@ class ObjectPages:
 
     def _may_read_ahead(self, ahead: "Sequence[Step]") -> bool:
         return (
-            len(ahead) < AHEAD_GROUPS
-            and sum(step.size for step in ahead) < AHEAD_BYTES
-            and self._ahead_bytes < AHEAD_BYTES_ALL
+            len(ahead) < READ_AHEAD_GROUPS_MAX
+            and sum(step.size for step in ahead) < READ_AHEAD_BYTES_MAX
+            and self._ahead_bytes < READ_AHEAD_BYTES_ALL_SCANS
         )
 
     def _count_ahead(self, size: int) -> None:
@@ -246,7 +246,7 @@ class ObjectPages:
                     **{**error.facts, "folio": address.folio, "position": address.position},
                 ) from error
             begun = number + 1 + len(reads)
-            for following in step.group[begun : number + 1 + DECODED_AHEAD]:
+            for following in step.group[begun : number + 1 + DECODED_AHEAD_PAGES_MAX]:
                 reads.append(self._begin_read(following, step))
             yield rows
 
@@ -279,7 +279,7 @@ class ObjectPages:
         except StorageCorrupt:
             if isinstance(held, StorageCorrupt):
                 raise
-            # A part that nobody looked at until now; what is stored may be right.
+            # These columns were not verified until now; what is stored may be right.
             held = self._read_again(address, wanted)
             rows = _rows_of(held, wanted)
         assert not isinstance(held, StorageCorrupt), "it has no rows"

@@ -55,7 +55,7 @@ _CHECKSUM_BYTES = 8
 _checksum = xxhash.xxh3_64_intdigest
 
 COPIED_BYTES_MAX = 64 * 1024
-"""Rows of no more bytes a column are copied into one buffer, which is faster than to hand on many
+"""Rows of no more bytes a column are copied into one buffer, which is faster than to write many
 small ones; larger ones are written from where they are."""
 
 _POOL = pa.system_memory_pool()

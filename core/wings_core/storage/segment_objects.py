@@ -31,7 +31,7 @@ class SegmentObjects:
     """A `FolioStore` of segments, which are put there as wholes; all methods from any thread.
 
     Args:
-        objects: Where they are; closed by whoever opened it.
+        objects: Where they are; the caller closes it.
         cache: What is read is kept here for its next readers.
         suffix: Of their names.
         grace_seconds: A segment younger than this is not listed: it may not be committed yet.

@@ -6,8 +6,8 @@ length is always that of what was written.
 
 Several processes may keep their segments in one directory of one machine. Each holds a lock (flock)
 on the segment that it writes to, from before its first byte until every flush in it is committed or
-given up; the lock goes with the process, and stays while that is merely stopped. A segment that is
-locked is not listed, and so never taken for one that nobody refers to.
+rejected; the lock goes with the process, and stays while that is merely stopped. A segment that is
+locked is not listed, and so never taken for an unreferenced one.
 """
 
 import contextlib
@@ -203,7 +203,7 @@ class SegmentStore:
         """See `FolioStore.folios`.
 
         A folio that is not among them when they are asked for is not committed to any more, so
-        whoever deletes the ones without references asks for these first and for references then.
+        a caller that deletes unreferenced ones lists these first and then the references.
         """
         try:
             names = {path.name for path in self._directory.iterdir()}
@@ -298,7 +298,7 @@ class SegmentStore:
             active.close()
 
     def _abandon(self, segment: "_Segment") -> None:
-        """Stop writing to a segment that failed, and give back what the last flush took."""
+        """Stop writing to a segment that failed, and truncate what the last flush wrote."""
         with contextlib.suppress(OSError):
             if segment.length == 0:
                 self._maps.discard(segment.name)

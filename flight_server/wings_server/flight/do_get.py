@@ -148,7 +148,7 @@ def stream(
         for chunks in get.chunks(cancel):
             rows = sum(chunk.batch.num_rows for chunk in chunks)
             metrics.delivered("flight", rows, sum(chunk.bytes for chunk in chunks))
-            # Handing one on takes no step of ours: see `AHEAD_SECONDS`.
+            # Handing one on takes no step of ours: see `READ_AHEAD_SECONDS`.
             yield from [
                 (chunk.batch, chunk_metadata(chunk.start_offset, chunk.end_offset))
                 for chunk in chunks

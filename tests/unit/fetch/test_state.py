@@ -37,14 +37,14 @@ def test_a_slice_is_at_least_one_row() -> None:
 def test_what_was_not_delivered_goes_back() -> None:
     shared = state(max_messages=10)
     granted = shared.reserve(10)
-    shared.settle(granted, 4)
+    shared.release(granted, 4)
     assert shared.delivered == 4
     assert shared.reserve(10) == 6
 
 
 def test_a_full_request_grants_nothing() -> None:
     shared = state(max_messages=2)
-    shared.settle(shared.reserve(2), 2)
+    shared.release(shared.reserve(2), 2)
     assert shared.full
     assert shared.reserve(1) == 0
 
@@ -55,7 +55,7 @@ def test_reserving_waits_for_a_reservation_that_may_come_back() -> None:
     granted: list[int] = []
     second = threading.Thread(target=lambda: granted.append(shared.reserve(2)))
     second.start()
-    shared.settle(first, 1)
+    shared.release(first, 1)
     second.join(timeout=10)
     assert granted == [1]
 
@@ -64,9 +64,9 @@ def test_enough_wakes_every_waiter_once_min_messages_are_delivered() -> None:
     shared = state(min_messages=3, max_messages=10)
     wake = threading.Event()
     shared.wake_when_enough(wake)
-    shared.settle(shared.reserve(2), 2)
+    shared.release(shared.reserve(2), 2)
     assert not wake.is_set()
-    shared.settle(shared.reserve(1), 1)
+    shared.release(shared.reserve(1), 1)
     assert wake.is_set()
     late = threading.Event()
     shared.wake_when_enough(late)
@@ -101,7 +101,7 @@ def test_the_sum_reaches_the_maximum_exactly_when_the_rows_are_there(
         dropped = data.draw(st.integers(0, granted - delivered))  # By a filter.
         left[index] -= max(1, delivered + dropped)
         left[index] = max(0, left[index])
-        shared.settle(granted, delivered)
+        shared.release(granted, delivered)
         assert shared.delivered <= max_messages
     assert shared.full or all(rows == 0 for rows in left)
 
@@ -116,7 +116,7 @@ def test_concurrent_partitions_never_exceed_the_maximum(
         left = rows_each
         while left and not shared.full:
             granted = shared.reserve(left)
-            shared.settle(granted, granted)
+            shared.release(granted, granted)
             left -= granted
         shared.leave_rows()
 

@@ -41,14 +41,14 @@ class GatedStore(SegmentStore):
 class Rig:
     """A group commit with all its real parts."""
 
-    def __init__(self, path: Path, limits: Limits | None = None, *, gathers: bool = False) -> None:
+    def __init__(self, path: Path, limits: Limits | None = None, *, lingers: bool = False) -> None:
         self.metadata = SqliteMetadata(path / "metadata.sqlite")
         self.files = FaultyFiles()
         self.store = GatedStore(path / "segments", self.files)
         self.reports: list[FlushReport] = []
         self.limits = limits or Limits()
         self.group = GroupCommit(
-            self.store, self.metadata.registry, self.limits, self.reports.append, gathers=gathers
+            self.store, self.metadata.registry, self.limits, self.reports.append, lingers=lingers
         )
         self.topic: Topic = self.metadata.admin.create_topic(TopicName.parse("t"), SCHEMA)
 
@@ -198,11 +198,11 @@ MakeRig = Callable[[Limits], Rig]
 
 @pytest.fixture
 def gathering(tmp_path: Path) -> Iterator[MakeRig]:
-    """Return a function that makes a group commit which gathers batches for each flush."""
+    """Return a function that makes a group commit which lingers batches for each flush."""
     made: list[Rig] = []
 
     def make(limits: Limits) -> Rig:
-        made.append(Rig(tmp_path, limits, gathers=True))
+        made.append(Rig(tmp_path, limits, lingers=True))
         return made[-1]
 
     yield make

@@ -106,7 +106,7 @@ def test_no_more_small_pages_are_looked_at_than_become_one() -> None:
     small = [page(rows * number, rows, 0, merged=True) for number in range(5)]
     fresh = page(5 * rows, 10, 0)
     found = due([*small, fresh], 10_000)
-    assert (found.settled_offset, found.pages) == (3 * rows, (*small[3:], fresh))
+    assert (found.final_offset, found.pages) == (3 * rows, (*small[3:], fresh))
 
 
 def test_pages_before_one_that_is_merged_move_by_themselves() -> None:
@@ -132,8 +132,8 @@ def test_no_row_is_written_more_often_than_there_are_levels(
         pages.append(page(len(written), rows, 0, size=rows * row_bytes))
         written += [0] * rows
         found = find_due(pages, 0, 0, 0, 64 << 20)
-        assert found.settled_offset >= settled
-        settled = found.settled_offset
+        assert found.final_offset >= settled
+        settled = found.final_offset
         first = pages.index(found.pages[0])
         pages[first:] = _merged(found.pages, row_bytes)
         for offset in range(found.pages[0].start_offset, len(written)):

@@ -351,7 +351,7 @@ def test_scans_that_are_given_up_give_back_what_they_read_ahead(
 ) -> None:
     from wings_core.storage import object_pages
 
-    monkeypatch.setattr(object_pages, "AHEAD_BYTES_ALL", 1)
+    monkeypatch.setattr(object_pages, "READ_AHEAD_BYTES_ALL_SCANS", 1)
     addresses = [_store(objects, f"o{number}", _batch(number, 10))[0] for number in range(6)]
     cache = PageCache(1)
     pages = ObjectPages(objects, cache)

@@ -16,7 +16,7 @@ class Ages:
     The store stamps objects by its own clock. A node whose clock is ahead of it by more than the
     grace would take each object for old that another node has just stored, and have its commit
     refused. So an object is old only where another was stored that much later, or this process has
-    seen it for as long by a clock that nobody sets, or it is older than clocks are wrong.
+    seen it for as long by a monotonic clock, or it is older than clocks are wrong.
 
     Args:
         grace_seconds: An object younger than this is not old.

@@ -73,7 +73,7 @@ class CloudObjects:
         """See `ObjectStore.put`."""
         check_name(name)
         buffers = [memoryview(part).cast("B") for part in parts if len(part)]
-        # Whoever finds this number at the object created it, whatever became of the answer.
+        # An object with this number was created by this call, even if the response was lost.
         number = secrets.token_hex(16)
 
         def attempt() -> None:

@@ -52,7 +52,7 @@ class DirectoryObjects:
         self._directory = directory
         self._files = files or SystemFiles()
         self._making = threading.Lock()
-        """Held while directories are made, and synced: whoever finds one there relies on that."""
+        """Held while directories are made and synced: a writer that finds one relies on that."""
         self.url = directory.absolute().as_uri()
         self.counts = ObjectCounts()
 

@@ -52,7 +52,7 @@ class ObjectStore(Protocol):
         all the same, or appear later.
 
         Raises:
-            AlreadyExists: Somebody else created an object of this name.
+            AlreadyExists: Another writer created an object of this name.
         """
         ...
 
@@ -60,7 +60,7 @@ class ObjectStore(Protocol):
         """Return ranges of an object's bytes, in the order asked.
 
         Ranges that are close to one another are read in one request; their buffers then share
-        memory, which is given back when the last of them is gone.
+        memory, which is freed with the last of them.
 
         Args:
             name: The object.

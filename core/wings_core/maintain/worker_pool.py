@@ -1,4 +1,4 @@
-"""Turns: a few partitions are maintained at the same time, each for a bounded time."""
+"""The worker pool: a few partitions are maintained at once, each for a turn of bounded length."""
 
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -14,7 +14,7 @@ WORKERS = 4
 
 @dataclass(slots=True)
 class Turn:
-    """A partition's, and what became of it."""
+    """One worker's bounded time on a partition, and what it did."""
 
     topic: Topic
     state: PartitionState
@@ -32,7 +32,7 @@ class Turn:
         return self.state.partition, str(self.topic.name)
 
 
-class Turns:
+class WorkerPool:
     """The turns of one pass, as many at once as there are workers; for one thread.
 
     Args:
@@ -74,7 +74,7 @@ class Turns:
         """
         self._finish(0)
 
-    def settle(self) -> MaintenanceReport:
+    def collect(self) -> MaintenanceReport:
         """Wait for what is still under way, also where one turn has failed; say what was done."""
         for future in wait(self._running).done:
             if future.exception() is None:

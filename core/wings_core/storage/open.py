@@ -29,7 +29,7 @@ another node is not refused in vain. A later one is: see `OffsetRegistry.retire`
 
 SEGMENT_GRACE_SECONDS = 3_600.0
 """How old a segment of merged pages is at least before it is deleted: older than one that is still
-to be committed (see `tiering.COMMIT_SECONDS_MAX`), and than the reads of whoever knows it."""
+to be committed (see `tiering.COMMIT_SECONDS_MAX`), and than any read that located it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Storage:
     """By what they are for: `hot`, `remote`."""
 
     @property
-    def gathers(self) -> bool:
+    def lingers(self) -> bool:
         """Whether each flush is an object, and so is worth gathering batches for."""
         return "hot" in self.objects
 

@@ -23,8 +23,8 @@ from wings_core.storage.segment_objects import (
 )
 
 BUSY_SECONDS_MAX = 65.0
-"""How long partitions are waited for that a server has a lease of. It has crashed, since nobody
-else can have the directory open, and a lease of a minute ends by itself."""
+"""How long partitions are waited for that a server has a lease of. It has crashed, as the directory
+is locked by this process, and a lease of a minute expires by itself."""
 
 BUSY_PAUSE_SECONDS = 0.5
 
@@ -33,7 +33,7 @@ _NEVER_SECONDS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class StoppedLog:
+class OfflineLog:
     """The log of a directory, opened for maintenance alone.
 
     Args:
@@ -87,9 +87,9 @@ class StoppedLog:
 
 
 @contextmanager
-def open_stopped(
+def open_offline(
     path: Path, metadata_url: str | None = None, limits: Limits | None = None
-) -> Generator[StoppedLog]:
+) -> Generator[OfflineLog]:
     """Open a directory that an embedded server was started on, for as long as the `with` lasts.
 
     No server can be started on it meanwhile.
@@ -118,7 +118,7 @@ def open_stopped(
         closing(Log.open(directory, limits, metadata_url=metadata_url)) as log,
     ):
         _check_whole(directory, log)
-        yield StoppedLog(log)
+        yield OfflineLog(log)
 
 
 def _check_whole(directory: DataDirectory, log: Log) -> None:
