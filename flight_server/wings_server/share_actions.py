@@ -69,7 +69,7 @@ def list_groups(log: Log, body: ListGroups) -> Json:
 
 @SHARE_ACTIONS.add("share-acknowledge", Acknowledge)
 def acknowledge(log: Log, body: Acknowledge) -> Json:
-    """Accept, release, reject or renew messages that a member holds."""
+    """Accept, release, reject or renew messages of a member, all or none of each partition."""
     group = log.shares.find(TopicName.parse(body.topic), body.group)
     # An entry with an impossible partition value is answered with its error, the others are done.
     results: list[WingsError | None] = []

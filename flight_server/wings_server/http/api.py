@@ -1,9 +1,13 @@
-"""The endpoints under `/v1`: each parses, calls one plain function, and translates."""
+"""The endpoints under `/v1`: each parses, calls one plain function, and translates.
+
+Those that run one action are a table, `_ROUTES`.
+"""
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -19,12 +23,11 @@ from wings_core.contracts.actions import (
     NamespaceBody,
     TopicBody,
 )
-from wings_core.contracts.messages import JSON_BYTES_MAX
+from wings_core.contracts.messages import JSON_BYTES_MAX, Message
 from wings_core.errors import InvalidArgument
 from wings_core.model import Rejected
 from wings_core.names import NamespaceName
 from wings_core.times import Deadline
-from wings_server.action import Json
 from wings_server.actions import ACTIONS
 from wings_server.flight.client_watch import ClientGone
 from wings_server.http.answers import (
@@ -79,31 +82,17 @@ def add_api(app: FastAPI, service: HttpService) -> None:
     share = {"tags": ["share groups"]}
     acquired = described(AcquireAnswer, body=ShareAcquireBody, errors=[_NOT_FOUND])
     add("POST", "/v1/share/acquire", api.share_acquire, **share, **acquired)
-    settled = described(AcknowledgeAnswer, body=ShareAcknowledgeBody, errors=[_NOT_FOUND])
-    add("POST", "/v1/share/acknowledge", api.share_acknowledge, **share, **settled)
 
-    names = {"tags": ["namespaces"]}
-    listed = described(list[NamespaceDescription])
-    add("GET", "/v1/namespaces", api.list_namespaces, **names, **listed)
-    created = described(NamespaceDescription, body=NamespaceBody, errors=[_CONFLICT])
-    add("POST", "/v1/namespaces", api.create_namespace, **names, **created)
-    deleted = described(NamespaceDescription, errors=[_BAD, _NOT_FOUND, _CONFLICT])
-    add("DELETE", NAMESPACE, api.delete_namespace, **names, **deleted)
-
-    topics = {"tags": ["topics"]}
-    listed = described(list[TopicDescription], errors=[_BAD, _NOT_FOUND])
-    add("GET", NAMESPACE + "/topics", api.list_topics, **topics, **listed)
-    created = described(TopicDescription, body=CreateTopic, errors=[_NOT_FOUND, _CONFLICT])
-    add("POST", NAMESPACE + "/topics", api.create_topic, **topics, **created)
-    one = described(TopicDescription, errors=[_BAD, _NOT_FOUND])
-    add("GET", TOPIC, api.describe_topic, **topics, **one)
-    add("DELETE", TOPIC, api.delete_topic, **topics, **one)
-    states = described(list[PartitionDescription], errors=[_BAD, _NOT_FOUND])
-    add("GET", TOPIC + "/partitions", api.partitions, **topics, **states)
+    for route in _ROUTES:
+        about = described(route.answer, body=route.body, errors=route.errors)
+        description = ACTIONS[route.action].description + route.note
+        about |= {"tags": [route.tag], "description": description}
+        name = route.action.replace("-", "_")
+        add(route.method, route.path, _handler(service, route), name=name, **about)
 
 
 class _Api:
-    """The handlers; their docstrings are the document's descriptions."""
+    """The handlers of messages; their docstrings are the document's descriptions."""
 
     def __init__(self, service: HttpService) -> None:
         self._service = service
@@ -202,84 +191,6 @@ class _Api:
                 raise
             return answer
 
-    async def share_acknowledge(self, request: Request) -> Response:
-        """Accept, release, reject or renew messages that a member holds.
-
-        The entries of one partition succeed or fail together.
-        """
-        return await self._change(
-            "share-acknowledge",
-            lambda raw: ShareAcknowledgeBody.parse_body(raw).action_body,
-            request,
-        )
-
-    async def list_namespaces(self) -> Response:
-        """List the namespaces, by name."""
-        return await self._look("list-namespaces", ListNamespaces)
-
-    async def create_namespace(self, request: Request) -> Response:
-        """Create a namespace."""
-        return await self._change("create-namespace", NamespaceBody.parse_body, request)
-
-    async def delete_namespace(self, tenant: str, namespace: str) -> Response:
-        """Delete an empty namespace, and tell what it was."""
-        name = _namespace(tenant, namespace)
-        return await self._change("delete-namespace", lambda _: NamespaceBody(namespace=name))
-
-    async def list_topics(self, tenant: str, namespace: str) -> Response:
-        """List the topics of a namespace, by name."""
-        name = _namespace(tenant, namespace)
-        return await self._look("list-topics", lambda: ListTopics(namespace=name))
-
-    async def create_topic(self, tenant: str, namespace: str, request: Request) -> Response:
-        """Create a topic in a namespace; a bare id in the body is of that namespace."""
-        name = _namespace(tenant, namespace)
-
-        def parse(raw: bytes) -> CreateTopic:
-            body = CreateTopic.parse_body(raw)
-            topic = topic_in(NamespaceName.parse(name), body.topic)
-            return body.model_copy(update={"topic": str(topic)})
-
-        return await self._change("create-topic", parse, request)
-
-    async def describe_topic(self, tenant: str, namespace: str, topic: str) -> Response:
-        """Describe a topic."""
-        name = _topic(tenant, namespace, topic)
-        return await self._look("describe-topic", lambda: TopicBody(topic=name))
-
-    async def delete_topic(self, tenant: str, namespace: str, topic: str) -> Response:
-        """Delete a topic and its messages, and tell what it was."""
-        name = _topic(tenant, namespace, topic)
-        return await self._change("delete-topic", lambda _: TopicBody(topic=name))
-
-    async def partitions(self, tenant: str, namespace: str, topic: str) -> Response:
-        """Tell where the partitions of a topic begin and end, by value."""
-        name = _topic(tenant, namespace, topic)
-        return await self._look("partition-states", lambda: TopicBody(topic=name))
-
-    async def _look(self, action: str, body: Callable[[], ActionBody]) -> Response:
-        """Run an action that changes nothing."""
-        service = self._service
-        with service.call():
-            found = ACTIONS[action]
-            answer = await service.read(lambda: found.run(service.log, body()))
-            return self._answer(answer, is_of_change=False)
-
-    async def _change(
-        self, action: str, parse: Callable[[bytes], ActionBody], request: Request | None = None
-    ) -> Response:
-        """Run an action on a request's body, if it has one."""
-        service = self._service
-        with service.call(), Body(service.bodies) as body:
-            raw = b"" if request is None else await body.receive(request, JSON_BYTES_MAX)
-            found = ACTIONS[action]
-            answer = await service.write(lambda: found.run(service.log, parse(raw)))
-            return self._answer(answer, is_of_change=True)
-
-    def _answer(self, answer: Json, *, is_of_change: bool) -> Response:
-        encoded = json.dumps(answer, ensure_ascii=False).encode()
-        return JsonAnswer(encoded, self._service.answers, is_of_change=is_of_change)
-
 
 def _begin(
     service: HttpService, asked: FetchRequest, deadline: Deadline
@@ -295,9 +206,80 @@ def _begin_acquire(
     return poll, poll.advance()
 
 
-def _namespace(tenant: str, namespace: str) -> str:
-    return f"tenants/{tenant}/namespaces/{namespace}"
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """An endpoint that runs one action; a GET changes nothing."""
+
+    method: str
+    path: str
+    action: str
+    answer: Any
+    parse: Callable[[str, bytes], ActionBody]
+    """Makes the action's body from the name in the path and the request's body, or empty ones."""
+    tag: str = "topics"
+    body: type[Message] | None = None
+    errors: tuple[HTTPStatus, ...] = (_BAD, _NOT_FOUND)
+    note: str = ""
+    """What its description adds to that of the action."""
 
 
-def _topic(tenant: str, namespace: str, topic: str) -> str:
-    return f"{_namespace(tenant, namespace)}/topics/{topic}"
+def _topic_body(name: str, raw: bytes) -> TopicBody:
+    del raw
+    return TopicBody(topic=name)
+
+
+def _create_topic(namespace: str, raw: bytes) -> CreateTopic:
+    """Parse the body; a bare id in it is of the path's namespace."""
+    body = CreateTopic.parse_body(raw)
+    topic = topic_in(NamespaceName.parse(namespace), body.topic)
+    return body.model_copy(update={"topic": str(topic)})
+
+
+_ROUTES = (
+    _Route("POST", "/v1/share/acknowledge", "share-acknowledge", AcknowledgeAnswer,
+           lambda _, raw: ShareAcknowledgeBody.parse_body(raw).action_body,
+           "share groups", ShareAcknowledgeBody, (_NOT_FOUND,)),
+    _Route("GET", "/v1/namespaces", "list-namespaces", list[NamespaceDescription],
+           lambda _, __: ListNamespaces(), "namespaces", errors=()),
+    _Route("POST", "/v1/namespaces", "create-namespace", NamespaceDescription,
+           lambda _, raw: NamespaceBody.parse_body(raw), "namespaces", NamespaceBody, (_CONFLICT,)),
+    _Route("DELETE", NAMESPACE, "delete-namespace", NamespaceDescription,
+           lambda name, _: NamespaceBody(namespace=name), "namespaces",
+           errors=(_BAD, _NOT_FOUND, _CONFLICT)),
+    _Route("GET", NAMESPACE + "/topics", "list-topics", list[TopicDescription],
+           lambda name, _: ListTopics(namespace=name)),
+    _Route("POST", NAMESPACE + "/topics", "create-topic", TopicDescription, _create_topic,
+           body=CreateTopic, errors=(_NOT_FOUND, _CONFLICT),
+           note=" A bare id in the body is of the namespace in the path."),
+    _Route("GET", TOPIC, "describe-topic", TopicDescription, _topic_body),
+    _Route("DELETE", TOPIC, "delete-topic", TopicDescription, _topic_body),
+    _Route("GET", TOPIC + "/partitions", "partition-states", list[PartitionDescription],
+           _topic_body),
+)  # fmt: skip
+
+
+def _handler(service: HttpService, route: _Route) -> Callable[..., Awaitable[Response]]:
+    """Return the handler of a route, with the parameters of its path."""
+
+    async def run(name: str, request: Request) -> Response:
+        with service.call(), Body(service.bodies) as body:
+            raw = b"" if route.body is None else await body.receive(request, JSON_BYTES_MAX)
+            changes = route.method != "GET"
+            action = ACTIONS[route.action]
+            work = service.write if changes else service.read
+            answer = await work(lambda: action.run(service.log, route.parse(name, raw)))
+            encoded = json.dumps(answer, ensure_ascii=False).encode()
+            return JsonAnswer(encoded, service.answers, is_of_change=changes)
+
+    async def of_service(request: Request) -> Response:
+        return await run("", request)
+
+    async def of_namespace(tenant: str, namespace: str, request: Request) -> Response:
+        return await run(f"tenants/{tenant}/namespaces/{namespace}", request)
+
+    async def of_topic(tenant: str, namespace: str, topic: str, request: Request) -> Response:
+        return await run(f"tenants/{tenant}/namespaces/{namespace}/topics/{topic}", request)
+
+    if route.path.startswith(TOPIC):
+        return of_topic
+    return of_namespace if route.path.startswith(NAMESPACE) else of_service
