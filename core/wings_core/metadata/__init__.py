@@ -1,7 +1,7 @@
 """Metadata: topics by name, and the log's index of offsets.
 
-Read the Protocols in `interfaces` first, then `judge` (what becomes of a batch, whatever the
-store), `waiters` (who hears of commits), `sqlite` (the embedded store; the order of its locks is in
-`sqlite.store`) and `postgres` (the store of several nodes; the order of its locks is in
-`postgres.locks`).
+Read the Protocols in `interfaces` first, then `judge` (accepts or rejects a batch, whatever the
+store), `waiters` (woken by commits), `store` (the interfaces over a database), and the two
+databases: `sqlite` (embedded; the order of its locks is in `sqlite.store`) and `postgres` (of
+several nodes; the order of its locks is in `store.locks`).
 """

@@ -48,31 +48,34 @@ ID_BYTES_MAX = 256
 
 
 def check_id(what: str, text: str) -> None:
-    """Make sure that a producer's id or a consumer's name can be stored.
+    """Check that an id or a name that a client chose can be stored.
 
     Raises:
-        InvalidArgument: It is not Unicode (JSON can carry half a surrogate pair), or too long.
+        InvalidArgument: It is not text (see `check_text`), or longer than `ID_BYTES_MAX`.
     """
-    try:
-        size = len(text.encode("utf-8"))
-    except UnicodeEncodeError:
-        raise InvalidArgument(f"{what} {text[:80]!a} is not valid Unicode") from None
-    if size > ID_BYTES_MAX:
-        raise InvalidArgument(f"{what} has {size} bytes, at most {ID_BYTES_MAX} are allowed")
+    check_text(what, text, ID_BYTES_MAX)
 
 
-def check_text(what: str, text: str) -> None:
-    """Make sure that a name can be kept as text, which PostgreSQL has none of with NUL.
+def check_text(what: str, text: str, bytes_max: int | None = None) -> None:
+    """Check that every store can keep a name as text.
+
+    Args:
+        what: Names it in the error.
+        text: The name.
+        bytes_max: The longest, in UTF-8; None: any.
 
     Raises:
-        InvalidArgument: It cannot.
+        InvalidArgument: It holds NUL, which text in PostgreSQL cannot, or half a surrogate pair,
+            which JSON can carry and UTF-8 cannot; or it is too long.
     """
     if "\0" in text:
         raise InvalidArgument(f"{what} {text[:80]!a} holds the character NUL")
     try:
-        text.encode("utf-8")
+        size = len(text.encode("utf-8"))
     except UnicodeEncodeError:
         raise InvalidArgument(f"{what} {text[:80]!a} is not valid Unicode") from None
+    if bytes_max is not None and size > bytes_max:
+        raise InvalidArgument(f"{what} has {size} bytes, at most {bytes_max} are allowed")
 
 
 def check_partition(partition: Partition, bytes_max: int) -> None:
@@ -266,6 +269,7 @@ class Judge:
         """Add a batch to its stage; offsets and times of commit come with the publish."""
         assert batch.sequence is None
         assert batch.expected is None
+        check_text("the stage", entry.stage)
         draft = self.stages.get(entry.stage)
         if draft is None:
             draft = self._stored.stage(entry.stage) or StageDraft(entry.stage, topic_id)

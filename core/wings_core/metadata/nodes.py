@@ -2,7 +2,7 @@
 
 from wings_core.errors import InvalidArgument, ResourceExhausted
 from wings_core.metadata.interfaces import NODE_LEASE_SECONDS_MAX, NODES_MAX
-from wings_core.metadata.judge import check_id, check_text
+from wings_core.metadata.judge import check_id
 from wings_core.model import Node
 
 
@@ -14,8 +14,6 @@ def check_node(node: Node, seconds: float) -> None:
     """
     check_id("a node's id", node.id)
     check_id("a node's address", node.address)
-    check_text("a node's id", node.id)
-    check_text("a node's address", node.address)
     if not node.id or not node.address:
         raise InvalidArgument("a node has an id and an address")
     if not 0 < seconds <= NODE_LEASE_SECONDS_MAX:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from wings_core.contracts.messages import shortened
 from wings_core.errors import InvalidArgument, PublishFenced
 from wings_core.metadata.interfaces import OFFSET_MAX
-from wings_core.metadata.judge import check_id
+from wings_core.metadata.judge import check_id, check_text
 from wings_core.model import Shard, ShardClaim, ShardProgress, ShardState
 
 SHARDS_MAX = 10_000
@@ -126,8 +126,8 @@ def moved(stored: Shard | None, progress: ShardProgress, now: int) -> Shard:
 
 
 def cut_error(text: str) -> str:
-    """Return an error's text as every store can keep it."""
-    return shortened(text, ERROR_BYTES_MAX)
+    """Return an error's text as every store can keep it: shortened, U+FFFD in place of NUL."""
+    return shortened(text.replace("\0", "\ufffd"), ERROR_BYTES_MAX)
 
 
 def _fenced(progress: ShardProgress, why: str) -> PublishFenced:
@@ -151,11 +151,4 @@ def _check_token(token: str) -> None:
 def _check_shard(shard: str) -> None:
     if not shard:
         raise InvalidArgument("a shard's id is not empty")
-    try:
-        size = len(shard.encode("utf-8"))
-    except UnicodeEncodeError:
-        raise InvalidArgument(f"the shard {shard[:80]!a} is not valid Unicode") from None
-    if size > SHARD_BYTES_MAX:
-        raise InvalidArgument(
-            f"the id of a shard has {size} bytes, at most {SHARD_BYTES_MAX} are allowed"
-        )
+    check_text("the id of a shard", shard, SHARD_BYTES_MAX)

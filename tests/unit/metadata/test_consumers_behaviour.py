@@ -119,7 +119,9 @@ def test_an_offset_that_no_log_can_have_is_refused(
     assert metadata.registry.get_offsets("reader") == []
 
 
-@pytest.mark.parametrize("consumer", ["\ud800", "x" * 257], ids=["surrogate", "long"])
+@pytest.mark.parametrize(
+    "consumer", ["\ud800", "a\0b", "x" * 257], ids=["surrogate", "nul", "long"]
+)
 def test_a_consumers_name_that_cannot_be_stored_is_refused(
     metadata: MetadataUnderTest, consumer: str
 ) -> None:

@@ -22,7 +22,7 @@ from postgres_proxy import CommitProxy, Cut, through
 from wings_core.errors import Internal, InvalidArgument, TopicNotFound, Unavailable
 from wings_core.metadata.postgres import PostgresMetadata, connections, database
 from wings_core.metadata.postgres.listener import Listener
-from wings_core.metadata.postgres.notices import Notice
+from wings_core.metadata.store.notifications import Notification
 from wings_core.model import Position, Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
@@ -104,10 +104,10 @@ def test_waiters_are_told_of_a_transaction_whose_outcome_was_given_up(
 ) -> None:
     monkeypatch.setattr(database, "OUTCOME_SECONDS_MAX", 0.0)
     PostgresMetadata(through(proxy), schema=schema).close()  # Makes the tables.
-    told: list[Notice] = []
-    notice = Notice(topics=("t",))
+    told: list[Notification] = []
+    notice = Notification(topics=("t",))
     with closing(connections.Connections(through(proxy), schema)) as own:
-        writer = database.Database(own, told.append)
+        writer = database.PostgresDatabase(own, told.append)
         writer.read(lambda connection: connection.execute("SELECT 1"))
         proxy.close()
         proxy.arm("after")
@@ -396,7 +396,7 @@ def own_connections(postgres: PostgresServer, schema: str) -> Generator[connecti
 def test_a_transaction_goes_on_after_no_statement_that_failed(
     own_connections: connections.Connections,
 ) -> None:
-    own = database.Database(own_connections, lambda _: None)
+    own = database.PostgresDatabase(own_connections, lambda _: None)
 
     def ignore(connection: connections.Connection) -> None:
         connection.execute("INSERT INTO folios (name, pages) VALUES ('f', 1)")

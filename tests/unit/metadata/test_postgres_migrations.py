@@ -10,8 +10,13 @@ from fix_postgres import PostgresServer, new_schema
 from wings_core.errors import Internal
 from wings_core.metadata.postgres import PostgresMetadata, connections, locate, migrations
 from wings_core.metadata.postgres.connections import Connections
-from wings_core.metadata.postgres.notices import PAYLOAD_BYTES_MAX, Notice, decode_notice
-from wings_core.metadata.postgres.notices import encode_notice as encode
+from wings_core.metadata.postgres.notifications import (
+    PAYLOAD_BYTES_MAX,
+    decode_notification,
+    encode_notification,
+)
+from wings_core.metadata.store.notifications import Notification
+from wings_core.model import Accepted, CommittedRange, FlushId, Published
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.partitions import UNPARTITIONED, Partition
 
@@ -121,7 +126,7 @@ def test_locate_takes_the_same_work_in_a_long_log(postgres: PostgresServer) -> N
 
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1, 1), (1, 5_000), (50, 50), (2_000, 1)])
-def test_a_notice_is_bounded_and_names_no_less_than_what_changed(
+def test_a_notification_is_bounded_and_names_no_less_than_what_changed(
     topics: int, partitions: int
 ) -> None:
     ends = {
@@ -129,9 +134,9 @@ def test_a_notice_is_bounded_and_names_no_less_than_what_changed(
         for topic in range(topics)
         for partition in range(partitions)
     }
-    payload = encode(Notice(ends), "node", "transaction")
+    payload = encode_notification(Notification(ends), "node", "transaction")
     assert len(payload.encode()) <= PAYLOAD_BYTES_MAX
-    node, transaction, told = decode_notice(payload)
+    node, transaction, told = decode_notification(payload)
     assert (node, transaction) == ("node", "transaction")
     for (topic, partition), next_offset in ends.items():
         named = told.ends.get((topic, partition)) == next_offset
@@ -139,8 +144,8 @@ def test_a_notice_is_bounded_and_names_no_less_than_what_changed(
 
 
 @pytest.mark.parametrize("payload", ["", "nonsense", "[]", "{}", '{"node": 1, "ends": 3}'])
-def test_a_notice_that_cannot_be_read_lets_everybody_look(payload: str) -> None:
-    assert decode_notice(payload)[2].everything
+def test_a_notification_that_cannot_be_read_concerns_all_waiters(payload: str) -> None:
+    assert decode_notification(payload)[2].everything
 
 
 def test_what_tiers_hold_is_counted_by_the_migration(postgres: PostgresServer) -> None:
@@ -160,3 +165,54 @@ def test_what_tiers_hold_is_counted_by_the_migration(postgres: PostgresServer) -
     run(postgres, f"SET search_path = {schema}; {';'.join(statements)}")
     found = run(postgres, f"SELECT {', '.join(counts)} FROM {schema}.partitions")
     assert found == [(2, 1, 8, 100)]
+
+
+def test_names_kept_as_bytes_become_text(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database of the version before, with a row of each table that a client's name is in."""
+    schema = new_schema()
+    before = migrations.MIGRATIONS.index(migrations._TEXT)  # pyright: ignore[reportPrivateUsage]
+    with monkeypatch.context() as patched:
+        patched.setattr(migrations, "MIGRATIONS", migrations.MIGRATIONS[:before])
+        with PostgresMetadata(postgres.url, schema=schema, clock=Clock()) as metadata:
+            topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("orders"), SCHEMA)
+    ids = f"(SELECT id FROM {schema}.topics)"
+    name = "convert_to('Ä\\b', 'UTF8')"
+    rows = {
+        "producers": f"({ids}, {name}, 1)",
+        "producer_results": f"""({ids}, {name}, 0, 0,
+            '[{{"partition": "null", "start_offset": 5, "end_offset": 6, "timestamp": 7}}]',
+            {NOON})""",
+        "consumer_offsets": f"""({name}, {ids}, 'null', 3, 1),
+            ('a\\000b'::bytea, {ids}, 'null', 4, 1)""",
+        "publishes": f"({name}, 7, '[]', NULL)",
+        "flushes": f"({name}, 7, '[]', {NOON})",
+        "share_groups": f"(1, '{topic.uuid}', {ids}, {name}, '{{}}', 1)",
+        "shards": f"""({name}, {name}, {name}, 5, 'open', 1, 'x\\000y'::bytea, 1, 1),
+            ('a\\000b'::bytea, {name}, {name}, 5, 'open', 1, NULL, 1, 1)""",
+        "shard_prunings": f"({name}, {NOON})",
+    }
+    for table, values in rows.items():
+        overriding = "OVERRIDING SYSTEM VALUE" if table == "share_groups" else ""
+        run(postgres, f"INSERT INTO {schema}.{table} {overriding} VALUES {values}")
+    name = "Ä\\b"
+    with PostgresMetadata(postgres.url, schema=schema, clock=Clock()) as metadata:
+        (replayed,) = metadata.registry.commit(
+            [batch_of(topic, {UNPARTITIONED: 1}, sequence=(name, 0))], FlushId(name, 8)
+        )
+        assert replayed == Accepted((CommittedRange(UNPARTITIONED, 5, 6, 7),), replayed=True)
+        assert metadata.registry.commit([], FlushId(name, 8)) == [replayed]
+        assert [each.offset for each in metadata.registry.get_offsets(name)] == [3]
+        assert metadata.registry.list_consumers(10) == ["a\\000b", name]
+        assert metadata.stages.publish(name, 7, []) == Published((), replayed=True)
+        assert metadata.groups.get(topic, name).uuid == topic.uuid
+        (shard,) = metadata.shards.of_source(name, None, "", 10)
+        assert (shard.shard, shard.token, shard.error) == (name, name, "x\\000y")
+        assert metadata.shards.prune(name, 0, None, 60).debounced
+    columns = run(
+        postgres,
+        "SELECT table_name, column_name FROM information_schema.columns "
+        f"WHERE table_schema = '{schema}' AND data_type = 'bytea'",
+    )
+    assert columns == [("topics", "schema")]

@@ -24,14 +24,8 @@ from wings_core.errors import (
     TopicNotFound,
 )
 from wings_core.metadata import grouping
-from wings_core.metadata.postgres import (
-    PostgresMetadata,
-    groups,
-    purge,
-    stages,
-    staging,
-    store,
-)
+from wings_core.metadata.postgres import PostgresMetadata, database, dialect, stages
+from wings_core.metadata.store import groups
 from wings_core.model import (
     Aborted,
     Accepted,
@@ -231,7 +225,7 @@ def test_leases_outlast_a_service_whose_clock_is_off(
 ) -> None:
     one, other = Node("one", "a:1"), Node("other", "b:1")
     with PostgresMetadata(postgres.url, schema=schema) as right:
-        monkeypatch.setattr(store, "now_us", lambda: now_us() + minutes * 60_000_000)
+        monkeypatch.setattr(database, "now_us", lambda: now_us() + minutes * 60_000_000)
         with PostgresMetadata(postgres.url, schema=schema) as wrong:
             right.nodes.renew(one, 60)
             assert wrong.nodes.renew(other, 60) == [one, other]
@@ -253,7 +247,7 @@ def test_owners_of_shards_outlast_a_service_whose_clock_is_off(
         return shard.token
 
     with PostgresMetadata(postgres.url, schema=schema) as right:
-        monkeypatch.setattr(store, "now_us", lambda: now_us() + minutes * 60_000_000)
+        monkeypatch.setattr(database, "now_us", lambda: now_us() + minutes * 60_000_000)
         with PostgresMetadata(postgres.url, schema=schema) as wrong:
             for source, heard_by, judged_by in (("a", right, wrong), ("b", wrong, right)):
                 heard_by.shards.open(source, "one", ["file"])
@@ -271,7 +265,7 @@ def test_nothing_is_out_of_date_to_a_service_whose_clock_is_days_ahead(
     postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with PostgresMetadata(postgres.url, schema=schema) as right:
-        monkeypatch.setattr(store, "now_us", lambda: now_us() + 30 * DAY)
+        monkeypatch.setattr(database, "now_us", lambda: now_us() + 30 * DAY)
         with PostgresMetadata(postgres.url, schema=schema) as ahead:
             gone = right.admin.create_topic(NAME, SCHEMA)
             right.admin.delete_topic(NAME)
@@ -309,8 +303,8 @@ def test_a_purge_and_an_abort_take_stages_in_one_order(
 
         return run
 
-    monkeypatch.setattr(purge, "purge", counted("purge", purge.purge))
-    monkeypatch.setattr(staging, "delete_stages", counted("abort", stages.delete_stages))
+    monkeypatch.setattr(dialect, "purge", counted("purge", dialect.purge))
+    monkeypatch.setattr(dialect, "delete_stages", counted("abort", dialect.delete_stages))
     with (
         PostgresMetadata(postgres.url, schema=schema) as one,
         PostgresMetadata(postgres.url, schema=schema) as other,

@@ -209,7 +209,7 @@ def test_failures_are_counted_until_there_is_progress(metadata: MetadataUnderTes
     for batch in range(2):
         metadata.stages.publish("w", batch, [], [progress(0, 0, error="row 7: \x00 bad")])
     found = only(metadata.shards.get("s", [URI]))
-    assert (found.failures, found.error, found.position) == (2, "row 7: \x00 bad", 0)
+    assert (found.failures, found.error, found.position) == (2, "row 7: \ufffd bad", 0)
     metadata.stages.publish("w", 2, [], [progress(0, 1)])
     found = only(metadata.shards.get("s", [URI]))
     assert (found.failures, found.error) == (0, None)
@@ -317,7 +317,7 @@ def test_one_of_many_prunings_at_once_is_done(metadata: MetadataUnderTest) -> No
 # What cannot be.
 
 
-@pytest.mark.parametrize("source", ["", "s" * 257, "\ud800"])
+@pytest.mark.parametrize("source", ["", "s" * 257, "\ud800", "a\0b"])
 def test_a_source_that_cannot_be_is_refused(metadata: MetadataUnderTest, source: str) -> None:
     calls: list[Any] = [
         lambda: metadata.shards.open(source, "a", [URI]),
@@ -333,7 +333,9 @@ def test_a_source_that_cannot_be_is_refused(metadata: MetadataUnderTest, source:
             call()
 
 
-@pytest.mark.parametrize("shards", [[""], ["x" * (SHARD_BYTES_MAX + 1)], ["\ud800"], ["a", "a"]])
+@pytest.mark.parametrize(
+    "shards", [[""], ["x" * (SHARD_BYTES_MAX + 1)], ["\ud800"], ["a\0b"], ["a", "a"]]
+)
 def test_shards_that_cannot_be_are_refused(metadata: MetadataUnderTest, shards: list[str]) -> None:
     with pytest.raises(InvalidArgument):
         metadata.shards.open("s", "a", shards)

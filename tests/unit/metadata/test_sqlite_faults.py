@@ -276,7 +276,7 @@ def test_a_topic_altered_while_it_is_read_is_not_remembered_as_it_was(
     config = TopicConfig(batch_bytes_max=1)
 
     def alter_after_the_read(sql: str) -> None:
-        if sql.startswith("SELECT uuid"):
+        if sql.startswith("SELECT topics.uuid"):
             faults.after = lambda _: None
             metadata.admin.alter_topic(topic.name, config)
 

@@ -9,6 +9,8 @@ import pytest
 from fix_metadata import NOON, SCHEMA, batch_of
 
 from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.metadata.sqlite.commit_cache import CommitCache
+from wings_core.metadata.sqlite.database import Connection
 from wings_core.metadata.sqlite.locate import locate, offset_for_timestamp
 from wings_core.model import Topic
 from wings_core.names import DEFAULT_NAMESPACE
@@ -35,7 +37,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Topic, Topic]:
     return path, topics[0], topics[1]
 
 
-def work(path: Path, ask: Callable[[sqlite3.Connection], object]) -> int:
+def work(path: Path, ask: Callable[[Connection], object]) -> int:
     """Count the steps of SQLite's machine."""
     steps = 0
 
@@ -45,9 +47,9 @@ def work(path: Path, ask: Callable[[sqlite3.Connection], object]) -> int:
         return 0
 
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        ask(connection)  # Reads the schema.
+        ask(Connection(connection, CommitCache()))  # Reads the schema.
         connection.set_progress_handler(count, 1)
-        ask(connection)
+        ask(Connection(connection, CommitCache()))
     return steps
 
 

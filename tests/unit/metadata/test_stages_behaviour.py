@@ -400,7 +400,7 @@ def test_a_stage_is_published_once(metadata: MetadataUnderTest) -> None:
 
 
 @pytest.mark.parametrize(
-    ("writer", "batch"), [("w", -1), ("w", HUGE), ("\ud800", 0), ("w" * 257, 0)]
+    ("writer", "batch"), [("w", -1), ("w", HUGE), ("\ud800", 0), ("a\0b", 0), ("w" * 257, 0)]
 )
 def test_a_writer_or_batch_that_cannot_be_is_refused(
     metadata: MetadataUnderTest, writer: str, batch: int

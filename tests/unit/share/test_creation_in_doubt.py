@@ -12,7 +12,7 @@ from wings_core.fetch.fetcher import Cancel
 from wings_core.ingest.group_commit import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.log import Log
-from wings_core.metadata.sqlite.groups import SqliteGroups
+from wings_core.metadata.store.groups import DatabaseGroups
 from wings_core.names import TopicName
 from wings_core.share.model import ShareConfig, ShareGroup
 from wings_core.times import Deadline
@@ -30,9 +30,9 @@ def push(log: Log, *numbers: int) -> None:
 def test_a_group_that_metadata_may_have_taken_is_served_where_it_has_from_its_start_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
-    create = SqliteGroups.create
+    create = DatabaseGroups.create
 
-    def lose_answer(groups: SqliteGroups, group: ShareGroup, **options: Any) -> ShareGroup:
+    def lose_answer(groups: DatabaseGroups[Any], group: ShareGroup, **options: Any) -> ShareGroup:
         if taken:
             create(groups, group, **options)
         raise Unavailable("no answer", in_doubt=True)
@@ -43,7 +43,7 @@ def test_a_group_that_metadata_may_have_taken_is_served_where_it_has_from_its_st
             log.admin.create_topic(ORDERS, pa.schema([pa.field("n", pa.int64())]))
             push(log, 0, 1, 2)
             with monkeypatch.context() as patched:
-                patched.setattr(SqliteGroups, "create", lose_answer)
+                patched.setattr(DatabaseGroups, "create", lose_answer)
                 with pytest.raises(Unavailable):
                     log.shares.create(ORDERS, "billing", ShareConfig())
             if taken:

@@ -5,26 +5,25 @@ server, in the order of `locks`, and all is written in another.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from pydantic import TypeAdapter
 
 from wings_core.errors import InvalidArgument
-from wings_core.metadata.flushes import dump_results, is_repeat, load_results
 from wings_core.metadata.judge import (
     RESULTS_KEPT_MAX,
     Judge,
     PartitionDraft,
     check_id,
+    check_text,
 )
-from wings_core.metadata.postgres import locks
 from wings_core.metadata.postgres.connections import Connection
-from wings_core.metadata.postgres.locks import Lock
+from wings_core.metadata.postgres.pages import columns, count_to_folios, insert_pages
 from wings_core.metadata.postgres.stages import lock_stages, write_stages
-from wings_core.metadata.postgres.topics import find_topic_ids
 from wings_core.metadata.stages import StageDraft
-from wings_core.model import CommitBatch, CommitResult, CommittedRange, FlushId
+from wings_core.metadata.store.database import Committed
+from wings_core.metadata.store.locks import Lock
+from wings_core.model import CommitBatch, CommittedRange
 from wings_core.partitions import Partition, is_longer
 
 PARTITION_BYTES_MAX = 2_048
@@ -35,37 +34,6 @@ _RANGES = TypeAdapter(tuple[CommittedRange, ...])
 """The form in which a producer's results are stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """What a commit did, to be made known once it is durable."""
-
-    results: list[CommitResult]
-    """Of the batches, in order."""
-    ends: dict[tuple[str, Partition], int]
-    """The next offset of each partition that was written to, by topic UUID and partition."""
-
-
-def commit_flush(
-    connection: Connection, batches: Sequence[CommitBatch], now: int, flush_id: FlushId
-) -> Committed:
-    """Commit batches as `commit_batches` does, once: again, it answers with the first results."""
-    writer = flush_id.writer.encode()
-    locks.take(connection, Lock.WRITERS, (flush_id.writer,))
-    row = connection.execute(
-        "SELECT number, results FROM flushes WHERE writer = %s", (writer,)
-    ).fetchone()
-    if row is not None and is_repeat(flush_id, row[0]):
-        return Committed(load_results(row[1]), {})
-    committed = commit_batches(connection, batches, now)
-    connection.execute(
-        "INSERT INTO flushes VALUES (%s, %s, %s, %s) ON CONFLICT (writer) DO UPDATE SET "
-        "number = excluded.number, results = excluded.results, "
-        "committed_at = excluded.committed_at",
-        (writer, flush_id.number, dump_results(committed.results), now),
-    )
-    return committed
-
-
 def commit_batches(connection: Connection, batches: Sequence[CommitBatch], now: int) -> Committed:
     """Judge the batches and write the accepted ones, within the transaction of `connection`."""
     stored = _Stored(connection, batches)
@@ -73,7 +41,6 @@ def commit_batches(connection: Connection, batches: Sequence[CommitBatch], now: 
     results = [judge.judge(batch) for batch in batches]
     changed = [draft for draft in judge.partitions.values() if draft.changed]
     _write_partitions(connection, changed, stored.new_partitions)
-    _write_folios(connection, judge)
     _write_pages(connection, judge)
     _write_producers(connection, judge, stored.new_producers, now)
     write_stages(connection, judge.stages.values(), now)
@@ -88,9 +55,14 @@ class _Stored:
     def __init__(self, connection: Connection, batches: Sequence[CommitBatch]) -> None:
         self._connection = connection
         topics = sorted({batch.topic_uuid for batch in batches})
-        locks.share(connection, Lock.TOPICS, topics)
-        self.topic_ids = find_topic_ids(connection, topics)
-        stages = {batch.stage.stage for batch in batches if batch.stage is not None}
+        connection.share_lock(Lock.TOPICS, topics)
+        self.topic_ids = _find_topic_ids(connection, topics)
+        # The judge refuses the others.
+        stages = {
+            batch.stage.stage
+            for batch in batches
+            if batch.stage is not None and _accepted_by(check_text, batch.stage.stage)
+        }
         self._stages = self._lock_stages(stages) if stages else {}
         self._producers: dict[tuple[int, str], int] = {}
         self.new_producers: set[tuple[int, str]] = set()
@@ -108,7 +80,8 @@ class _Stored:
                 {
                     (topic_id, batch.sequence.producer_id)
                     for topic_id, batch in visible
-                    if batch.sequence is not None and _is_id(batch.sequence.producer_id)
+                    if batch.sequence is not None
+                    and _accepted_by(check_id, batch.sequence.producer_id)
                 }
             ),
             sorted(
@@ -146,7 +119,7 @@ class _Stored:
             "AND committed_at > %s::bigint",
             (
                 topic_id,
-                producer_id.encode(),
+                producer_id,
                 sequence % RESULTS_KEPT_MAX,
                 sequence,
                 committed_after,
@@ -156,17 +129,15 @@ class _Stored:
 
     def _lock_stages(self, stages: set[str]) -> dict[str, StageDraft]:
         # A row that is not there yet cannot be locked: of two who begin a stage, one is first.
-        locks.take(self._connection, Lock.STAGES, stages)
+        self._connection.take_lock(Lock.STAGES, stages)
         return lock_stages(self._connection, sorted(stages))
 
     def _lock_rows(
         self, producers: list[tuple[int, str]], partitions: list[tuple[int, Partition]]
     ) -> None:
         """Lock producers and partitions, inserting those that are not there, in one exchange."""
-        producer_columns = _columns(
-            [(topic_id, producer_id.encode()) for topic_id, producer_id in producers], 2
-        )
-        partition_columns = _columns(partitions, 2)
+        producer_columns = columns(producers, 2)
+        partition_columns = columns(partitions, 2)
         new_producers = new_partitions = producer_rows = partition_rows = None
         if producers:
             new_producers = self._connection.execute(_INSERT_PRODUCERS, producer_columns)
@@ -179,45 +150,47 @@ class _Stored:
         # Nothing is waited for before all was sent.
         if new_producers is not None and producer_rows is not None:
             self.new_producers = {
-                (topic_id, producer_id.decode()) for topic_id, producer_id in new_producers
+                (topic_id, producer_id) for topic_id, producer_id in new_producers
             }
             self._producers = {
-                (topic_id, producer_id.decode()): next_sequence
+                (topic_id, producer_id): next_sequence
                 for topic_id, producer_id, next_sequence in producer_rows
             }
         if new_partitions is not None and partition_rows is not None:
             self.new_partitions = {partition_id for (partition_id,) in new_partitions}
-            for row in partition_rows:
-                partition_id, topic_id, value, next_offset, size, last_timestamp, pages = row
-                self._partitions[topic_id, value] = PartitionDraft(
-                    topic_id,
-                    value,
-                    partition_id,
-                    next_offset,
-                    size,
-                    last_timestamp,
-                    next_offset,
-                    pages,
+            found = partition_rows.fetchall()
+            self._partitions = {
+                (topic_id, value): PartitionDraft(
+                    topic_id=topic_id,
+                    partition=value,
+                    partition_id=partition_id,
+                    next_offset=next_offset,
+                    bytes=size,
+                    last_timestamp=last_timestamp,
+                    stored_next_offset=next_offset,
+                    pages=pages,
                 )
+                for partition_id, topic_id, value, next_offset, size, last_timestamp, pages in found
+            }
 
 
 _INSERT_PRODUCERS = """
 INSERT INTO producers (topic_id, producer_id)
 SELECT topic_id, producer_id
-FROM unnest(%s::bigint[], %s::bytea[]) AS wanted (topic_id, producer_id)
+FROM unnest(%s::bigint[], %s::text[]) AS wanted (topic_id, producer_id)
 WHERE NOT EXISTS (
     SELECT FROM producers AS known
     WHERE known.topic_id = wanted.topic_id AND known.producer_id = wanted.producer_id
 )
-ORDER BY topic_id, producer_id
+ORDER BY topic_id, producer_id COLLATE "C"
 ON CONFLICT DO NOTHING RETURNING topic_id, producer_id
 """
 
 _LOCK_PRODUCERS = """
 SELECT topic_id, producer_id, next_sequence
-FROM unnest(%s::bigint[], %s::bytea[]) AS wanted (topic_id, producer_id)
+FROM unnest(%s::bigint[], %s::text[]) AS wanted (topic_id, producer_id)
 JOIN producers USING (topic_id, producer_id)
-ORDER BY topic_id, producer_id
+ORDER BY producers.topic_id, producers.producer_id
 FOR UPDATE OF producers
 """
 
@@ -253,7 +226,7 @@ def _write_partitions(
             "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]) "
             "AS wanted (id, next_offset, bytes, last_timestamp, pages) "
             "WHERE partitions.id = wanted.id",
-            _columns(
+            columns(
                 [
                     (
                         draft.partition_id,
@@ -272,49 +245,27 @@ def _write_partitions(
         connection.execute("DELETE FROM partitions WHERE id = ANY(%s::bigint[])", (list(unused),))
 
 
-def _write_folios(connection: Connection, judge: Judge) -> None:
-    """Count all accepted pages to their folios."""
+def _write_pages(connection: Connection, judge: Judge) -> None:
+    """Count all accepted pages to their folios, and write the visible ones."""
     counts = Counter(page.address.folio for page in judge.pages)
     for stage in judge.stages.values():
         counts.update(page.address.folio for page, _ in stage.added)
-    if counts:
-        connection.execute(
-            "INSERT INTO folios (name, pages) "
-            "SELECT name, pages FROM unnest(%s::text[], %s::bigint[]) AS added (name, pages) "
-            'ORDER BY name COLLATE "C" '
-            "ON CONFLICT (name) DO UPDATE SET pages = folios.pages + excluded.pages",
-            _columns(sorted(counts.items()), 2),
-        )
-
-
-def _write_pages(connection: Connection, judge: Judge) -> None:
-    """Write the visible pages."""
-    if judge.pages:
-        connection.execute(
-            "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
-            "position, length) "
-            "SELECT added.partition_id, added.end_offset, added.start_offset, "
-            "added.timestamp, folios.id, added.position, added.length "
-            "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::text[], "
-            "%s::bigint[], %s::bigint[]) AS added "
-            "(partition_id, end_offset, start_offset, timestamp, folio, position, length) "
-            "JOIN folios ON folios.name = added.folio",
-            _columns(
-                [
-                    (
-                        page.partition.partition_id,
-                        page.end_offset,
-                        page.start_offset,
-                        page.timestamp,
-                        page.address.folio,
-                        page.address.position,
-                        page.address.length,
-                    )
-                    for page in judge.pages
-                ],
-                7,
-            ),
-        )
+    count_to_folios(connection, counts)
+    insert_pages(
+        connection,
+        [
+            (
+                page.partition.partition_id,
+                page.end_offset,
+                page.start_offset,
+                page.timestamp,
+                page.address.folio,
+                page.address.position,
+                page.address.length,
+            )
+            for page in judge.pages
+        ],
+    )
 
 
 def _write_producers(
@@ -322,24 +273,24 @@ def _write_producers(
 ) -> None:
     """Write the producers that used a sequence, and their results, the last over the oldest."""
     changed = {key: draft for key, draft in judge.producers.items() if draft.results}
-    unused = [(topic_id, producer_id.encode()) for topic_id, producer_id in new - changed.keys()]
+    unused = list(new - changed.keys())
     if unused:
         connection.execute(
-            "DELETE FROM producers USING unnest(%s::bigint[], %s::bytea[]) "
+            "DELETE FROM producers USING unnest(%s::bigint[], %s::text[]) "
             "AS unused (topic_id, producer_id) WHERE producers.topic_id = unused.topic_id "
             "AND producers.producer_id = unused.producer_id",
-            _columns(unused, 2),
+            columns(unused, 2),
         )
     if not changed:
         return
     connection.execute(
         "UPDATE producers SET next_sequence = wanted.next_sequence "
-        "FROM unnest(%s::bigint[], %s::bytea[], %s::bigint[]) "
+        "FROM unnest(%s::bigint[], %s::text[], %s::bigint[]) "
         "AS wanted (topic_id, producer_id, next_sequence) "
         "WHERE producers.topic_id = wanted.topic_id AND producers.producer_id = wanted.producer_id",
-        _columns(
+        columns(
             [
-                (topic_id, producer_id.encode(), draft.next_sequence)
+                (topic_id, producer_id, draft.next_sequence)
                 for (topic_id, producer_id), draft in changed.items()
             ],
             3,
@@ -347,18 +298,20 @@ def _write_producers(
     )
     # One statement cannot write a place twice, and a flush may go around the ring.
     results = {
-        (topic_id, producer_id.encode(), sequence % RESULTS_KEPT_MAX): (sequence, committed)
+        (topic_id, producer_id, sequence % RESULTS_KEPT_MAX): (sequence, committed)
         for (topic_id, producer_id), draft in changed.items()
         for sequence, committed in draft.results.items()
     }
     connection.execute(
-        "INSERT INTO producer_results SELECT *, %s::bigint FROM unnest(%s::bigint[], %s::bytea[], "
+        "INSERT INTO producer_results "
+        "(committed_at, topic_id, producer_id, slot, sequence, committed) "
+        "SELECT %s::bigint, * FROM unnest(%s::bigint[], %s::text[], "
         "%s::int[], %s::bigint[], %s::text[]) "
         "ON CONFLICT (topic_id, producer_id, slot) DO UPDATE SET sequence = excluded.sequence, "
         "committed = excluded.committed, committed_at = excluded.committed_at",
         (
             now,
-            *_columns(
+            *columns(
                 [
                     (*place, sequence, _RANGES.dump_json(committed).decode())
                     for place, (sequence, committed) in results.items()
@@ -369,15 +322,19 @@ def _write_producers(
     )
 
 
-def _is_id(producer_id: str) -> bool:
-    """Tell whether a producer's id can be stored; the judge refuses the others."""
+def _find_topic_ids(connection: Connection, topic_uuids: list[str]) -> dict[str, int]:
+    """Return the ids of those topics that are there, by UUID."""
+    rows = connection.execute(
+        "SELECT uuid, id FROM topics WHERE uuid = ANY(%s::text[]) AND deleted_at IS NULL",
+        (topic_uuids,),
+    ).fetchall()
+    return dict(rows)
+
+
+def _accepted_by(check: Callable[[str, str], None], name: str) -> bool:
+    """Tell whether a name can be stored; the judge refuses its batch where it cannot."""
     try:
-        check_id("producer_id", producer_id)
+        check("the name", name)
     except InvalidArgument:
         return False
     return True
-
-
-def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
-    """Turn rows into the arrays that `unnest` turns into rows again."""
-    return [[row[index] for row in rows] for index in range(width)]

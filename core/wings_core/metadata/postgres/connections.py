@@ -12,7 +12,6 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
-from psycopg.rows import TupleRow
 
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.pool import FairPool
@@ -20,7 +19,8 @@ from wings_core.metadata.postgres.exchanges import ExchangeConnection, ExchangeC
 from wings_core.metadata.postgres.faults import discard
 from wings_core.metadata.postgres.watchdog import Watchdog
 
-Connection = psycopg.Connection[TupleRow]
+Connection = ExchangeConnection
+"""What is lent."""
 
 CONNECTIONS_MAX = 8
 """Connections of one process, beside the one that listens."""

@@ -1,111 +1,27 @@
-"""Where named consumers read on."""
+"""The offsets of consumers in PostgreSQL, all in one statement."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from wings_core.errors import InvalidArgument, TopicNotFound
-from wings_core.metadata.interfaces import OFFSET_MAX
-from wings_core.metadata.judge import check_id, check_partition
-from wings_core.metadata.postgres import locks
-from wings_core.metadata.postgres.commit import PARTITION_BYTES_MAX
 from wings_core.metadata.postgres.connections import Connection
-from wings_core.metadata.postgres.locks import Lock
-from wings_core.metadata.postgres.topics import find_topic_ids
-from wings_core.model import ConsumerOffset, Topic
-from wings_core.names import NamespaceName, TopicName
-from wings_core.partitions import Partition, partition_sort_key
+from wings_core.partitions import Partition
 
 
-def check_offsets(consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]) -> None:
-    """Make sure that they can be remembered.
-
-    Raises:
-        InvalidArgument: They cannot.
-    """
-    check_id("the consumer's name", consumer)
-    for _, partition, offset in offsets:
-        check_partition(partition, PARTITION_BYTES_MAX)
-        if not 0 <= offset <= OFFSET_MAX:
-            raise InvalidArgument(f"{offset} is not an offset: expected 0 to {OFFSET_MAX}")
-
-
-def commit_offsets(
-    connection: Connection,
-    consumer: str,
-    offsets: Sequence[tuple[Topic, Partition, int]],
-    now: int,
-) -> list[ConsumerOffset]:
-    """Remember where a consumer reads on; see `OffsetRegistry.commit_offsets`."""
-    topics = sorted({topic.uuid for topic, _, _ in offsets})
-    locks.share(connection, Lock.TOPICS, topics)
-    topic_ids = find_topic_ids(connection, topics)
-    if len(topic_ids) < len(topics):
-        raise TopicNotFound("the topic was deleted")
-    # The last one counts where a partition is named twice. In order, so that nobody deadlocks.
-    last = {(topic_ids[topic.uuid], partition): offset for topic, partition, offset in offsets}
-    rows = sorted(last.items())
+def write_offsets(
+    connection: Connection, consumer: str, offsets: Mapping[tuple[int, Partition], int], now: int
+) -> None:
+    """Write a consumer's offsets, by topic id and partition."""
     connection.execute(
-        'INSERT INTO consumer_offsets SELECT %s, topic_id, partition, "offset", %s::bigint '
+        'INSERT INTO consumer_offsets (consumer, topic_id, partition, "offset", committed_at) '
+        'SELECT %s, topic_id, partition, "offset", %s::bigint '
         "FROM unnest(%s::bigint[], %s::text[], %s::bigint[]) "
         'AS wanted (topic_id, partition, "offset") '
         "ON CONFLICT (consumer, topic_id, partition) DO UPDATE "
         'SET "offset" = excluded."offset", committed_at = excluded.committed_at',
         (
-            consumer.encode(),
+            consumer,
             now,
-            [topic_id for (topic_id, _), _ in rows],
-            [partition for (_, partition), _ in rows],
-            [offset for _, offset in rows],
+            [topic_id for topic_id, _ in offsets],
+            [partition for _, partition in offsets],
+            list(offsets.values()),
         ),
     )
-    return [
-        ConsumerOffset(topic.name, partition, offset, now) for topic, partition, offset in offsets
-    ]
-
-
-def get_offsets(
-    connection: Connection,
-    consumer: str,
-    topic_uuid: str | None,
-    after: tuple[TopicName, Partition] | None,
-    items_max: int | None,
-) -> list[ConsumerOffset]:
-    """Return a consumer's offsets, by topic and partition; see `OffsetRegistry.get_offsets`."""
-    least = ("", "", "", "")
-    if after is not None:
-        name, partition = after
-        least = (name.namespace.tenant, name.namespace.namespace, name.topic, partition)
-    # A deleted topic has no namespace, so it falls out of the join.
-    rows = connection.execute(
-        "SELECT namespaces.tenant, namespaces.name, topics.name, consumer_offsets.partition, "
-        'consumer_offsets."offset", consumer_offsets.committed_at '
-        "FROM consumer_offsets "
-        "JOIN topics ON topics.id = consumer_offsets.topic_id "
-        "JOIN namespaces ON namespaces.id = topics.namespace_id "
-        "WHERE consumer_offsets.consumer = %s AND (%s::text IS NULL OR topics.uuid = %s::text) "
-        "AND (namespaces.tenant, namespaces.name, topics.name, consumer_offsets.partition) "
-        "> (%s::text, %s::text, %s::text, %s::text) ORDER BY 1, 2, 3, 4 LIMIT %s::bigint",
-        (consumer.encode("utf-8", "surrogatepass"), topic_uuid, topic_uuid, *least, items_max),
-    ).fetchall()
-    offsets = [
-        ConsumerOffset(
-            TopicName(NamespaceName(tenant, namespace), topic), partition, offset, committed_at
-        )
-        for tenant, namespace, topic, partition, offset, committed_at in rows
-    ]
-    return sorted(offsets, key=lambda entry: (entry.topic, partition_sort_key(entry.partition)))
-
-
-def list_consumers(connection: Connection, consumers_max: int, after: str | None) -> list[str]:
-    """Return the named consumers, by name; see `OffsetRegistry.list_consumers`."""
-    rows = connection.execute(
-        "SELECT DISTINCT consumer_offsets.consumer FROM consumer_offsets "
-        "JOIN topics ON topics.id = consumer_offsets.topic_id "
-        "WHERE topics.namespace_id IS NOT NULL "
-        f"{'' if after is None else 'AND consumer_offsets.consumer > %s '}"
-        "ORDER BY consumer_offsets.consumer LIMIT %s::bigint",
-        (
-            *([] if after is None else [after.encode("utf-8", "surrogatepass")]),
-            max(0, consumers_max),
-        ),
-    ).fetchall()
-    return [consumer.decode() for (consumer,) in rows]

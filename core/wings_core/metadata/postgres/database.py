@@ -23,8 +23,11 @@ from psycopg.pq import TransactionStatus
 from wings_core.errors import Internal, Unavailable, WingsError
 from wings_core.metadata.postgres import connections
 from wings_core.metadata.postgres.connections import Connection, Connections
-from wings_core.metadata.postgres.faults import Retry, discard, passing, translated
-from wings_core.metadata.postgres.notices import Notice, encode_notice
+from wings_core.metadata.postgres.faults import discard, passing, translated
+from wings_core.metadata.postgres.notifications import encode_notification
+from wings_core.metadata.store.database import Retry, no_notification
+from wings_core.metadata.store.notifications import Notification
+from wings_core.times import now_us
 
 RETRY_SECONDS_MAX = 20.0
 """How long a call is tried again before it is refused with `Unavailable`."""
@@ -55,45 +58,43 @@ AND EXISTS (
 """
 """Ends transactions on these tables whose next statement has not come for so many seconds."""
 
+_DECIDE = "INSERT INTO outcomes (id, committed, decided_at) VALUES (%s, %s, now())"
+
 T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
 
-class Database:
-    """Runs reads and transactions, and tells of what was committed.
+class PostgresDatabase:
+    """A `Database` in PostgreSQL.
 
     Args:
         connections: To the database.
-        tell: Called with what a transaction changed once that is durable, or may be, on the thread
-            that committed it, holding nothing.
+        notify: Called with what a transaction changed once that is durable, or may be, on the
+            thread that committed it, holding nothing.
         retry_seconds: How long a call is tried again.
+        clock: Microseconds since the epoch, for all. None: that of this machine, and the server's
+            for what counts as a lease.
     """
 
     def __init__(
         self,
         connections: Connections,
-        tell: Callable[[Notice], None],
+        notify: Callable[[Notification], None],
         retry_seconds: float = RETRY_SECONDS_MAX,
+        clock: Callable[[], int] | None = None,
     ) -> None:
         self.node = uuid4().hex[:16]
-        """Told to all nodes with every notice, so that this one knows its own."""
+        """Sent to all nodes with every notification, so that this one knows its own."""
         self._connections = connections
-        self._tell = tell
+        self._notify = notify
         self._retry_seconds = retry_seconds
+        self._clock = clock
         self._closing = threading.Event()
         self._unknown: dict[str, None] = {}
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Run one statement, or several that need not see the same state.
-
-        Args:
-            work: May be run several times.
-
-        Raises:
-            Unavailable: The server could not be reached in time.
-            Internal: It failed.
-        """
+        """Run one statement, or several that need not see the same state; see `Database.read`."""
         for last in self._tries(self._retry_seconds):
             try:
                 with self._connections.lent() as connection:
@@ -106,28 +107,27 @@ class Database:
     def write(
         self,
         work: Callable[[Connection], T],
-        notice: Callable[[T], Notice | None] = lambda _: None,
+        notification: Callable[[T], Notification | None] = no_notification,
+        *,
+        committed: Callable[[T], None] | None = None,
+        keeps_cache: bool = False,
         seconds: float | None = None,
     ) -> T:
-        """Run a durable transaction, once in effect, which is undone if anything raises.
+        """Run a durable transaction; see `Database.write`.
 
         Args:
-            work: Run within the transaction, in pipeline mode: what a statement returns is waited
-                for when it is fetched. May be run several times, so it changes nothing but the
-                database. May raise `Retry`.
-            notice: What to tell all nodes, from the result of `work`.
+            work: Run within the transaction, in pipeline mode: the result of a statement is waited
+                for when it is fetched. May raise `Retry`.
+            notification: What to notify all nodes of, from the result of `work`.
+            committed: Called with the result once it is durable.
+            keeps_cache: Of no meaning here, where other nodes commit too.
             seconds: How long it may take in all; None: `connections.USE_SECONDS_MAX`.
-
-        Raises:
-            Unavailable: The server could not be reached in time, and nothing was committed; or (the
-                fact `in_doubt`) it is not known whether it was.
-            ResourceExhausted: The server's disk is full.
-            Internal: It failed.
         """
+        del keeps_cache
         if self._connections.read_only:
             raise Internal("metadata was opened for reading only")
         for last in self._tries(self._retry_seconds):
-            attempt = _Attempt(self.node, work, notice)
+            attempt = _Attempt(self.node, work, notification)
             try:
                 with self._connections.lent(seconds) as connection:
                     attempt.run(connection)
@@ -142,13 +142,15 @@ class Database:
                     if last:
                         raise translated(error) from error
                     continue
-            if attempt.told is not None:
-                self._tell(attempt.told)
+            if committed is not None:
+                committed(attempt.result)
+            if attempt.notified is not None:
+                self._notify(attempt.notified)
             return attempt.result
         raise AssertionError("the last try returns or raises")
 
     def knows_of(self, node: str, transaction: str) -> bool:
-        """Tell whether a notice is of this node's own, and was acted on here already."""
+        """Tell whether a notification is of this node's own, and was acted on here already."""
         return node == self.node and transaction not in self._unknown
 
     def close(self) -> None:
@@ -178,14 +180,32 @@ class Database:
         if ended:
             _logger.warning("%s transactions of silent nodes were ended", len(ended))
 
+    def now(self) -> int:
+        """Return this machine's time, in microseconds since the epoch."""
+        return now_us() if self._clock is None else self._clock()
+
+    def lease_now(self, connection: Connection, /) -> int:
+        """Return the server's time, at this moment and not at the transaction's beginning.
+
+        What services stamp by their own clocks may differ by as much as those do. A lease that one
+        of them granted must not look expired to another, nor the owner of a shard gone.
+        """
+        if self._clock is not None:
+            return self._clock()
+        row = connection.execute(
+            "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
     def _took_effect(self, attempt: "_Attempt[Any]") -> bool:
         """Find out what became of an attempt; where that is given up, those who wait look."""
         try:
             return self._was_committed(attempt.id)
         except WingsError:
-            # Its notice may have come before, when it was taken for what is told of here.
-            if attempt.told is not None:
-                self._tell(attempt.told)
+            # Its notification may have come before, when it was taken for one sent here.
+            if attempt.notified is not None:
+                self._notify(attempt.notified)
             raise
 
     def _was_committed(self, transaction: UUID) -> bool:
@@ -197,10 +217,7 @@ class Database:
 
         def ask(connection: Connection) -> bool:
             try:
-                connection.execute(
-                    "INSERT INTO outcomes VALUES (%s, false, now()) ON CONFLICT DO NOTHING",
-                    (transaction,),
-                )
+                connection.execute(f"{_DECIDE} ON CONFLICT DO NOTHING", (transaction, False))
             except psycopg.errors.UndefinedTable:
                 # It was to make the table. Should it still come to that, the next try waits for it:
                 # by a lock that all of them take.
@@ -244,17 +261,20 @@ class _Attempt(Generic[T]):
     """One try at a transaction."""
 
     result: T
-    told: Notice | None
+    notified: Notification | None
 
     def __init__(
-        self, node: str, work: Callable[[Connection], T], notice: Callable[[T], Notice | None]
+        self,
+        node: str,
+        work: Callable[[Connection], T],
+        notification: Callable[[T], Notification | None],
     ) -> None:
         self.id = uuid4()
         self.in_doubt = False
         """Whether COMMIT was sent, and what became of it is not known."""
         self._node = node
         self._work = work
-        self._notice = notice
+        self._notification = notification
 
     def run(self, connection: Connection) -> None:
         """Run and commit it; where this raises, `in_doubt` tells whether it may be committed."""
@@ -262,11 +282,11 @@ class _Attempt(Generic[T]):
             with connection.pipeline():
                 connection.execute("BEGIN")
                 self.result = self._work(connection)
-                self.told = self._notice(self.result)
-                if self.told is not None:
-                    payload = encode_notice(self.told, self._node, self.id.hex)
+                self.notified = self._notification(self.result)
+                if self.notified is not None:
+                    payload = encode_notification(self.notified, self._node, self.id.hex)
                     connection.execute("SELECT pg_notify(current_schema(), %s)", (payload,))
-                connection.execute("INSERT INTO outcomes VALUES (%s, true, now())", (self.id,))
+                connection.execute(_DECIDE, (self.id, True))
                 self.in_doubt = True
                 connection.execute("COMMIT")
             self.in_doubt = False

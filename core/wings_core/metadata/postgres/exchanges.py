@@ -11,19 +11,35 @@ comes after fails by itself, the row in `outcomes` too. No exchange may end betw
 COMMIT: alone, COMMIT would undo an aborted transaction without a complaint.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, Self
 
 import psycopg
 from psycopg.rows import TupleRow
 
+from wings_core.metadata.store.locks import Lock, buckets
+
 
 class ExchangeConnection(psycopg.Connection[TupleRow]):
-    """A connection that knows whether it is in pipeline mode."""
+    """A connection that knows whether it is in pipeline mode, and takes the locks of `locks`."""
 
     running: psycopg.Pipeline | None = None
     """Set in pipeline mode."""
+
+    def take_lock(self, lock: Lock, names: Iterable[str] = ("",)) -> None:
+        """Keep other transactions from the names until the end of this one."""
+        self.execute(
+            "SELECT pg_advisory_xact_lock(%s::int, bucket) FROM unnest(%s::int[]) AS bucket",
+            (lock.value, buckets(names)),
+        )
+
+    def share_lock(self, lock: Lock, names: Iterable[str]) -> None:
+        """Keep transactions that `take_lock` the names out until the end of this one."""
+        self.execute(
+            "SELECT pg_advisory_xact_lock_shared(%s::int, bucket) FROM unnest(%s::int[]) AS bucket",
+            (lock.value, buckets(names)),
+        )
 
     @contextmanager
     def pipeline(self) -> Generator[psycopg.Pipeline]:
@@ -39,6 +55,12 @@ class ExchangeConnection(psycopg.Connection[TupleRow]):
 
 class ExchangeCursor(psycopg.Cursor[TupleRow]):
     """What a statement returns; where that is waited for, the exchange ends."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows the statement changed or returned."""
+        self._end_exchange()
+        return super().rowcount
 
     def fetchone(self) -> TupleRow | None:
         """Return the next row, None after the last."""

@@ -6,6 +6,7 @@ import psycopg
 
 from wings_core.errors import Internal, ResourceExhausted, Unavailable, WingsError
 from wings_core.metadata.folios import RETIRED_CONSTRAINT, refers_to_retired
+from wings_core.metadata.store.database import Retry
 
 _PASSING_CLASSES = ("08", "40")
 """Connections that broke; transactions that could not be serialised, and deadlocks."""
@@ -25,10 +26,6 @@ _PASSING = {
 """SQLSTATEs of what may go away by itself, with nothing of the transaction left."""
 
 _logger = logging.getLogger(__name__)
-
-
-class Retry(Exception):  # noqa: N818 - not an error: somebody else was faster
-    """Raised within a transaction that must be run again, on what is there now."""
 
 
 def passing(error: Exception) -> bool:

@@ -1,8 +1,8 @@
 """Hears what other nodes committed, on a connection and a thread of its own.
 
-Notices are sent within the transactions that they tell of, so none is missing while this listens.
-Where its connection broke, it listens again first and then lets everybody look again, so a commit
-in between is seen. A connection that is dead without anybody saying so is found by asking.
+Notifications are sent within the transactions that they tell of, so none is missing while this
+listens. Where its connection broke, it listens again first and then lets all waiters look again, so
+a commit in between is seen. A connection that died in silence is found by asking.
 """
 
 import logging

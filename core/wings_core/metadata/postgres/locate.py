@@ -1,4 +1,4 @@
-"""Looking into the log's index: pages by offset, offsets by time, where partitions stand.
+"""Looks into the log's index: pages by offset, offsets by time.
 
 Each is one statement, so that all it reads is seen at one moment.
 """
@@ -8,16 +8,19 @@ from collections.abc import Sequence
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.metadata.interfaces import LOCATIONS_MAX, OFFSET_MAX
 from wings_core.metadata.postgres.connections import Connection
-from wings_core.model import Located, Location, PageAddress, PageFormat, PartitionState, Position
-from wings_core.partitions import UNPARTITIONED, Partition, partition_sort_key
+from wings_core.model import Located, Location, PageAddress, PageFormat, Position
+from wings_core.partitions import Partition
 
 LOCATE = """
-SELECT partitions.log_start_offset, partitions.next_offset, page.*
+SELECT partitions.log_start_offset, partitions.next_offset,
+    page.start_offset, page.end_offset, page.timestamp,
+    page.folio, page.position, page.length, page.first_timestamp, page.format
 FROM topics
 LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = %(partition)s::text
 LEFT JOIN LATERAL (
     SELECT pages.start_offset, pages.end_offset, pages.timestamp,
-        folios.name, pages.position, pages.length, pages.first_timestamp, pages.format
+        folios.name AS folio, pages.position, pages.length, pages.first_timestamp,
+        pages.format
     FROM pages LEFT JOIN folios ON folios.id = pages.folio_id
     WHERE pages.partition_id = partitions.id AND pages.end_offset >= %(offset)s::bigint
     AND pages.end_offset <= coalesce(
@@ -42,23 +45,6 @@ LEFT JOIN topics ON topics.uuid = wanted.topic AND topics.deleted_at IS NULL
 LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = wanted.partition
 WHERE topics.id IS NULL OR partitions.next_offset > wanted."offset"
 LIMIT 1
-"""
-
-_STATE_COLUMNS = """
-SELECT topics.partition_key IS NULL, partitions.value, partitions.log_start_offset,
-    partitions.next_offset, partitions.bytes, partitions.last_timestamp
-FROM topics LEFT JOIN partitions ON partitions.topic_id = topics.id
-"""
-
-_STATE = f"""
-{_STATE_COLUMNS} AND partitions.value = %s::text
-WHERE topics.uuid = %s::text AND topics.deleted_at IS NULL
-"""
-
-_STATES = f"""
-{_STATE_COLUMNS} AND partitions.value > %s::text
-WHERE topics.uuid = %s::text AND topics.deleted_at IS NULL
-ORDER BY partitions.value LIMIT %s::bigint
 """
 
 _OFFSET_FOR_TIMESTAMP = """
@@ -122,8 +108,10 @@ def locate(
             log_start_offset=log_start_offset,
         )
     locations = tuple(
-        Location(start, end, timestamp, PageAddress(*address), first, PageFormat(format_))
-        for _, _, start, end, timestamp, *address, first, format_ in rows
+        Location(
+            start, end, timestamp, PageAddress(folio, position, length), first, PageFormat(format_)
+        )
+        for _, _, start, end, timestamp, folio, position, length, first, format_ in rows
         if start is not None
     )
     return Located(locations, log_start_offset, log_end_offset)
@@ -139,29 +127,6 @@ def any_has_data(connection: Connection, positions: Sequence[Position]) -> bool:
     return connection.execute(_ANY_HAS_DATA, columns).fetchone() is not None
 
 
-def partition_states(
-    connection: Connection, topic_uuid: str, after: Partition | None, items_max: int | None
-) -> list[PartitionState]:
-    """Return the partitions of a topic; see `OffsetRegistry.partition_states`."""
-    rows = connection.execute(_STATES, (after or "", topic_uuid, items_max)).fetchall()
-    if not rows:
-        raise TopicNotFound("the topic was deleted")
-    states = [PartitionState(*row[1:]) for row in rows if row[1] is not None]
-    if not states and rows[0][0] and after is None:
-        return [_empty(UNPARTITIONED)]
-    return sorted(states, key=lambda state: partition_sort_key(state.partition))
-
-
-def partition_state(
-    connection: Connection, topic_uuid: str, partition: Partition
-) -> PartitionState:
-    """Return where a partition stands; see `OffsetRegistry.partition_state`."""
-    row = connection.execute(_STATE, (partition, topic_uuid)).fetchone()
-    if row is None:
-        raise TopicNotFound("the topic was deleted")
-    return _empty(partition) if row[1] is None else PartitionState(*row[1:])
-
-
 def offset_for_timestamp(
     connection: Connection, topic_uuid: str, partition: Partition, timestamp: int
 ) -> int:
@@ -173,7 +138,3 @@ def offset_for_timestamp(
     if row is None:
         raise TopicNotFound("the topic was deleted")
     return int(row[0])
-
-
-def _empty(partition: Partition) -> PartitionState:
-    return PartitionState(partition, 0, 0, 0, None)

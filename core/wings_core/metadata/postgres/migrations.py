@@ -3,9 +3,6 @@
 A migration that was released is never changed; another is added. Each runs in a transaction of its
 own, together with the row that says so, under a lock that all nodes take: of several that start at
 once, one migrates.
-
-Names that clients choose freely (of producers, consumers and writers) are kept as UTF-8 bytes: text
-in PostgreSQL cannot hold every character.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,10 +11,9 @@ from typing import LiteralString
 from psycopg import sql
 
 from wings_core.errors import Internal
-from wings_core.metadata.postgres import locks
 from wings_core.metadata.postgres.connections import Connection
-from wings_core.metadata.postgres.database import Database
-from wings_core.metadata.postgres.locks import Lock
+from wings_core.metadata.postgres.database import PostgresDatabase
+from wings_core.metadata.store.locks import Lock
 
 MIGRATION_SECONDS_MAX = 3_600
 """How long a migration may take, which may look at every page: each of its statements at the
@@ -377,6 +373,39 @@ _FORMATS = (
     """,
 )
 
+_NAMES: Sequence[tuple[LiteralString, LiteralString]] = (
+    ("producers", "producer_id"),
+    ("producer_results", "producer_id"),
+    ("consumer_offsets", "consumer"),
+    ("publishes", "writer"),
+    ("flushes", "writer"),
+    ("share_groups", "name"),
+    ("shards", "source"),
+    ("shards", "shard"),
+    ("shards", "token"),
+    ("shards", "error"),
+    ("shard_prunings", "source"),
+)
+"""Columns of names that clients choose, kept as UTF-8 in BYTEA until the version of `_TEXT`."""
+
+
+def _as_text(table: LiteralString, column: LiteralString) -> LiteralString:
+    return f"""
+    ALTER TABLE {table} ALTER COLUMN {column} TYPE TEXT COLLATE "C" USING CASE
+    WHEN position('\\x00'::bytea IN {column}) > 0 THEN encode({column}, 'escape')
+    ELSE convert_from({column}, 'UTF8') END
+    """
+
+
+_TEXT: Sequence[LiteralString] = (
+    """
+    -- Names hold no NUL any more, so they are text. Shards of earlier names with NUL, which can
+    -- neither be text nor be asked for, go; other such names are kept escaped.
+    DELETE FROM shards WHERE position('\\x00'::bytea IN source || shard || token) > 0
+    """,
+    *(_as_text(table, column) for table, column in _NAMES),
+)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _INITIAL,
     _FLUSHES,
@@ -389,6 +418,7 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _RECOGNISED,
     _TIERS,
     _FORMATS,
+    _TEXT,
 )
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 
@@ -400,7 +430,7 @@ FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')
 """Servers before 17 have no bound of a transaction; where there is one, 0 takes it off."""
 
 
-def migrate(database: Database, schema: str, clock: Callable[[], int]) -> None:
+def migrate(database: PostgresDatabase, schema: str, clock: Callable[[], int]) -> None:
     """Bring the schema to the version of this code, creating it at first.
 
     Raises:
@@ -412,7 +442,7 @@ def migrate(database: Database, schema: str, clock: Callable[[], int]) -> None:
         pass
 
 
-def check_version(database: Database, schema: str) -> None:
+def check_version(database: PostgresDatabase, schema: str) -> None:
     """Make sure that a schema opened for reading only is of this code's version.
 
     Raises:
@@ -444,7 +474,7 @@ def step(
         Internal: The schema is newer than this code, or holds tables of something else.
     """
     migrations = MIGRATIONS if migrations is None else migrations
-    locks.take(connection, Lock.MIGRATIONS)
+    connection.take_lock(Lock.MIGRATIONS)
     version = _version(connection, schema)
     if version is None:
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
@@ -460,7 +490,9 @@ def step(
     connection.execute(_UNHURRIED, (f"{MIGRATION_SECONDS_MAX}s",))
     for statement in migrations[version]:
         connection.execute(statement, {"now": now} if "%(now)s" in statement else None)
-    connection.execute("INSERT INTO migrations VALUES (%s, %s)", (version + 1, now))
+    connection.execute(
+        "INSERT INTO migrations (version, applied_at) VALUES (%s, %s)", (version + 1, now)
+    )
     return version + 1 < len(migrations)
 
 

@@ -1,38 +1,16 @@
-"""Forgetting in small steps what nobody can ask for any more."""
+"""Purging in small steps what cannot be asked for any more."""
 
 from collections import Counter
 from collections.abc import Sequence
 
-from wings_core.metadata.creation import DELETED_KEPT_US
-from wings_core.metadata.flushes import FLUSHES_KEPT_US
-from wings_core.metadata.folios import RETIRED_KEPT_US
-from wings_core.metadata.judge import RESULTS_KEPT_US
-from wings_core.metadata.postgres import groups, locks
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import OUTCOMES_KEPT_SECONDS
-from wings_core.metadata.postgres.leases import purge_leases
-from wings_core.metadata.postgres.locks import Lock
-from wings_core.metadata.postgres.publish import purge_results
 from wings_core.metadata.postgres.stages import purge_deleted, purge_of_topic
-
-_OF_TOPIC = (
-    """
-    DELETE FROM producer_results WHERE (topic_id, producer_id, slot) IN (
-        SELECT topic_id, producer_id, slot FROM producer_results
-        WHERE topic_id = %s LIMIT %s::bigint
-    ) RETURNING topic_id
-    """,
-    """
-    DELETE FROM producers WHERE (topic_id, producer_id) IN (
-        SELECT topic_id, producer_id FROM producers WHERE topic_id = %s LIMIT %s::bigint
-    ) RETURNING topic_id
-    """,
-    """
-    DELETE FROM consumer_offsets WHERE (consumer, topic_id, partition) IN (
-        SELECT consumer, topic_id, partition FROM consumer_offsets
-        WHERE topic_id = %s LIMIT %s::bigint
-    ) RETURNING topic_id
-    """,
+from wings_core.metadata.store.locks import Lock
+from wings_core.metadata.store.purge import (
+    next_deleted_topic,
+    purge_out_of_date,
+    purge_rest_of_topic,
 )
 
 
@@ -40,80 +18,40 @@ def purge(connection: Connection, rows_max: int, now: int) -> bool:
     """Delete up to `rows_max` rows of deleted topics and stages, then of results out of date.
 
     Args:
-        connection: In a transaction; nobody else purges until its end.
+        connection: In a transaction; no other transaction purges until its end.
         rows_max: Bounds the time that the transaction takes.
         now: Microseconds since the epoch, by the lease clock.
 
     Returns:
         True while there may be more.
     """
-    locks.take(connection, Lock.PURGE)
+    connection.take_lock(Lock.PURGE)
     folios: Counter[int] = Counter()
     left = rows_max
     staged = 0
     # Stages are locked by name, which they are within a topic: those of others go another time.
     while left > 0 and not staged:
-        row = connection.execute(
-            "SELECT id FROM topics WHERE deleted_at IS NOT NULL AND purged_at IS NULL "
-            "ORDER BY deleted_at LIMIT 1"
-        ).fetchone()
-        if row is None:
+        topic_id = next_deleted_topic(connection)
+        if topic_id is None:
             break
-        left, staged = _purge_topic(connection, row[0], left, folios, now)
-    left -= len(
-        connection.execute(
-            "DELETE FROM topics WHERE id IN (SELECT id FROM topics "
-            "WHERE purged_at <= %s::bigint LIMIT %s::bigint) RETURNING id",
-            (now - DELETED_KEPT_US, max(0, left)),
-        ).fetchall()
-    )
+        left -= _purge_pages(connection, topic_id, left, folios)
+        staged = purge_of_topic(connection, topic_id, left, folios)
+        left -= staged
+        left -= purge_rest_of_topic(connection, topic_id, left, now)
     left -= purge_deleted(connection, left, folios)
-    left -= purge_results(connection, left, now)
-    left -= purge_leases(connection, left, now)
-    left -= len(
-        connection.execute(
-            "WITH old AS MATERIALIZED (SELECT topic_id, producer_id, slot FROM producer_results "
-            "WHERE committed_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED) "
-            "DELETE FROM producer_results WHERE (topic_id, producer_id, slot) IN "
-            "(SELECT topic_id, producer_id, slot FROM old) RETURNING slot",
-            (now - RESULTS_KEPT_US, max(0, left)),
-        ).fetchall()
-    )
-    left -= len(
-        connection.execute(
-            "WITH old AS MATERIALIZED (SELECT writer FROM flushes "
-            "WHERE committed_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED) "
-            "DELETE FROM flushes WHERE writer IN (SELECT writer FROM old) RETURNING number",
-            (now - FLUSHES_KEPT_US, max(0, left)),
-        ).fetchall()
-    )
-    left -= len(
-        connection.execute(
-            "DELETE FROM outcomes WHERE id IN (SELECT id FROM outcomes "
-            "WHERE decided_at < now() - make_interval(secs => %s) LIMIT %s::bigint) RETURNING id",
-            (OUTCOMES_KEPT_SECONDS, max(0, left)),
-        ).fetchall()
-    )
-    left -= len(
-        connection.execute(
-            "WITH old AS MATERIALIZED (SELECT id FROM folios "
-            "WHERE retired_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED) "
-            "DELETE FROM folios WHERE id IN (SELECT id FROM old) RETURNING id",
-            (now - RETIRED_KEPT_US, max(0, left)),
-        ).fetchall()
-    )
+    left -= purge_out_of_date(connection, left, now)
+    left -= connection.execute(
+        "DELETE FROM outcomes WHERE id IN (SELECT id FROM outcomes "
+        "WHERE decided_at < now() - make_interval(secs => %s) LIMIT %s::bigint)",
+        (OUTCOMES_KEPT_SECONDS, max(0, left)),
+    ).rowcount
     count_off(connection, folios)
     return left <= 0 or staged > 0
 
 
-def _purge_topic(
-    connection: Connection, topic_id: int, left: int, folios: Counter[int], now: int
-) -> tuple[int, int]:
-    """Delete what belongs to a deleted topic.
-
-    Returns:
-        How many more rows may be deleted, and how many of stages were.
-    """
+def _purge_pages(connection: Connection, topic_id: int, rows_max: int, folios: Counter[int]) -> int:
+    """Delete up to so many pages and partitions of a deleted topic; return how many."""
+    left = rows_max
     while left > 0:
         row = connection.execute(
             "SELECT id FROM partitions WHERE topic_id = %s LIMIT 1", (topic_id,)
@@ -131,19 +69,11 @@ def _purge_topic(
         if left > 0:
             connection.execute("DELETE FROM partitions WHERE id = %s", row)
             left -= 1
-    staged = purge_of_topic(connection, topic_id, left, folios)
-    left -= staged
-    left -= groups.purge_of_topic(connection, topic_id, left)
-    for statement in _OF_TOPIC:
-        left -= len(connection.execute(statement, (topic_id, max(0, left))).fetchall())
-    if left > 0:
-        connection.execute("UPDATE topics SET purged_at = %s WHERE id = %s", (now, topic_id))
-        left -= 1
-    return left, staged
+    return rows_max - left
 
 
 def count_off(connection: Connection, folios: Counter[int]) -> None:
-    """Count pages that were deleted off their folios, and forget folios without pages."""
+    """Count deleted pages off their folios, by id, and delete folios without pages."""
     if not folios:
         return
     ids = list(folios)
@@ -159,19 +89,8 @@ def count_off(connection: Connection, folios: Counter[int]) -> None:
     connection.execute("DELETE FROM folios WHERE id = ANY(%s::bigint[]) AND pages = 0", (ids,))
 
 
-def live_folios(connection: Connection, after: str | None, items_max: int | None) -> set[str]:
-    """Return the folios that pages refer to; see `OffsetRegistry.live_folios`."""
-    # A name is never empty.
-    rows = connection.execute(
-        "SELECT name FROM folios WHERE retired_at IS NULL AND name > %s::text "
-        "ORDER BY name LIMIT %s::bigint",
-        (after or "", items_max),
-    ).fetchall()
-    return {str(name) for (name,) in rows}
-
-
 def retire(connection: Connection, folios: Sequence[str], now: int) -> list[str]:
-    """Keep folios without pages from being referred to; see `OffsetRegistry.retire`.
+    """Fence folios without pages; see `OffsetRegistry.retire`.
 
     The unique index makes it wait for a commit to one of them that is under way, and that for it.
     """

@@ -1,24 +1,23 @@
-"""Stages in PostgreSQL: begun and added to by commits, looked at, aborted, swept, purged.
-
-`publish` makes them visible.
-"""
+"""Stages in PostgreSQL: begun and added to by commits, aborted, purged; `publish` moves them."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from wings_core.metadata.postgres.connections import Connection
-from wings_core.metadata.stages import ABORTED_MAX, StageDraft, after_prefix
-from wings_core.model import PageAddress, Stage, StoredPage
+from wings_core.metadata.stages import StageDraft
 
 
 def lock_stages(connection: Connection, stages: Sequence[str]) -> dict[str, StageDraft]:
-    """Return the stages that are there, by id, and keep all others from them."""
+    """Return the stages that are there, by id, and keep other transactions from them."""
     rows = connection.execute(
         "SELECT name, topic_id, id, writing, rows, bytes, pages FROM stages "
         "WHERE name = ANY(%s::text[]) ORDER BY name FOR UPDATE",
         (list(stages),),
     ).fetchall()
-    return {str(row[0]): StageDraft(*row) for row in rows}
+    return {
+        name: StageDraft(name, topic_id, stage_id, writing, count, size, pages)
+        for name, topic_id, stage_id, writing, count, size, pages in rows
+    }
 
 
 def write_stages(connection: Connection, stages: Iterable[StageDraft], now: int) -> None:
@@ -54,7 +53,9 @@ def _write_pages(connection: Connection, draft: StageDraft) -> None:
     if not added:
         return
     connection.execute(
-        "INSERT INTO staged_pages SELECT %s, added.number, added.partition, added.rows, "
+        "INSERT INTO staged_pages "
+        "(stage_id, number, partition, rows, timestamp, folio_id, position, length) "
+        "SELECT %s, added.number, added.partition, added.rows, "
         "added.timestamp, folios.id, added.position, added.length "
         "FROM unnest(%s::bigint[], %s::text[], %s::bigint[], %s::bigint[], %s::text[], "
         "%s::bigint[], %s::bigint[]) "
@@ -85,64 +86,6 @@ def delete_stages(connection: Connection, stages: Sequence[str]) -> tuple[str, .
         ([draft.stage_id for draft in found.values()],),
     )
     return tuple(stage for stage in dict.fromkeys(stages) if stage in found)
-
-
-def stages_of_prefix(connection: Connection, prefix: str) -> list[str]:
-    """Return the stages whose ids begin with a prefix, by id, at most `ABORTED_MAX`."""
-    rows = connection.execute(
-        "SELECT name FROM stages WHERE name >= %s AND name < %s ORDER BY name LIMIT %s",
-        (prefix, after_prefix(prefix), ABORTED_MAX),
-    ).fetchall()
-    return [name for (name,) in rows]
-
-
-def sweep(connection: Connection, changed_before: int, stages_max: int) -> int:
-    """Take the names off stages that have not changed since; see `Stages.sweep`.
-
-    One that somebody works on right now is not old.
-    """
-    rows = connection.execute(
-        "WITH old AS MATERIALIZED (SELECT id FROM stages "
-        "WHERE name IS NOT NULL AND changed_at <= %s::bigint ORDER BY changed_at LIMIT %s::bigint "
-        "FOR UPDATE SKIP LOCKED) "
-        "UPDATE stages SET name = NULL WHERE id IN (SELECT id FROM old) RETURNING id",
-        (changed_before, stages_max),
-    ).fetchall()
-    return len(rows)
-
-
-def stages_of_topic(
-    connection: Connection, topic_uuid: str, after: str | None, items_max: int | None
-) -> list[Stage]:
-    """Return a topic's stages, by id; see `Stages.of_topic`."""
-    rows = connection.execute(
-        "SELECT stages.name, topics.uuid, stages.rows, stages.bytes, stages.pages, "
-        "stages.changed_at FROM stages JOIN topics ON topics.id = stages.topic_id "
-        "WHERE topics.uuid = %s AND topics.deleted_at IS NULL AND stages.name IS NOT NULL "
-        f"{'' if after is None else 'AND stages.name > %s::text '}"
-        "ORDER BY stages.name LIMIT %s::bigint",
-        (topic_uuid, *([] if after is None else [after]), items_max),
-    ).fetchall()
-    return [Stage(*row) for row in rows]
-
-
-def pages_of_stage(
-    connection: Connection, stage: str, first: int, pages_max: int
-) -> list[StoredPage]:
-    """Return some of the pages of a stage; see `Stages.pages`."""
-    rows = connection.execute(
-        "SELECT staged_pages.partition, staged_pages.rows, folios.name, staged_pages.position, "
-        "staged_pages.length FROM stages "
-        "JOIN staged_pages ON staged_pages.stage_id = stages.id "
-        "LEFT JOIN folios ON folios.id = staged_pages.folio_id "
-        "WHERE stages.name = %s AND staged_pages.number >= %s::bigint "
-        "ORDER BY staged_pages.number LIMIT %s::bigint",
-        (stage, first, pages_max),
-    ).fetchall()
-    return [
-        StoredPage(partition, count, PageAddress(folio, position, length))
-        for partition, count, folio, position, length in rows
-    ]
 
 
 def purge_deleted(connection: Connection, rows_max: int, folios: Counter[int]) -> int:

@@ -2,41 +2,34 @@
 
 Locks of one process, none of which is held while another is taken: the pool's and the watchdog's
 (see `connections`), the waiters'. Callbacks of waiters run with none of them held. What the
-transactions of all nodes lock in the database, and in which order, is written down in `locks`.
+transactions of all nodes lock in the database, and in which order, is written down in
+`metadata.store.locks`.
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import Literal, Self
+from typing import Literal
 from uuid import UUID
 
 from wings_core.errors import InvalidArgument
-from wings_core.metadata.interfaces import Metadata
-from wings_core.metadata.postgres.admin import PostgresAdmin
+from wings_core.metadata.postgres import dialect
 from wings_core.metadata.postgres.connections import Connection, Connections
-from wings_core.metadata.postgres.database import RETRY_SECONDS_MAX, Database
-from wings_core.metadata.postgres.groups import PostgresGroups
-from wings_core.metadata.postgres.lease_clock import LeaseClock, server_clock
+from wings_core.metadata.postgres.database import RETRY_SECONDS_MAX, PostgresDatabase
 from wings_core.metadata.postgres.listener import Listener
-from wings_core.metadata.postgres.maintaining import PostgresMaintenance
 from wings_core.metadata.postgres.migrations import check_version, migrate
-from wings_core.metadata.postgres.nodes import PostgresNodes
-from wings_core.metadata.postgres.notices import Notice, decode_notice
-from wings_core.metadata.postgres.registry import PostgresRegistry
-from wings_core.metadata.postgres.shards import PostgresShards
-from wings_core.metadata.postgres.staging import PostgresStages
+from wings_core.metadata.postgres.notifications import decode_notification
+from wings_core.metadata.store import DatabaseMetadata
+from wings_core.metadata.store.topic_cache import TopicCache
 from wings_core.metadata.waiters import Waiters
-from wings_core.times import now_us
 
 SCHEMA = "wings"
-"""The schema that holds the tables, and the channel of notices."""
+"""The schema that holds the tables, and the channel of notifications."""
 
 
 OF_SERVICES = UUID(int=0)
 """Stands for a data directory where metadata is served to nodes, which have theirs."""
 
 
-class PostgresMetadata(Metadata):
+class PostgresMetadata(DatabaseMetadata[Connection]):
     """Topics and the log's index in PostgreSQL; may be used in a `with` statement.
 
     Args:
@@ -64,66 +57,27 @@ class PostgresMetadata(Metadata):
         read_only: bool = False,
         retry_seconds: float = RETRY_SECONDS_MAX,
     ) -> None:
-        lease_clock: LeaseClock = server_clock
-        if clock is None:
-            clock = now_us
-        else:
-            lease_clock = partial(_told, clock)
-        self._waiters = Waiters()
+        waiters = Waiters()
         self._connections = Connections(url, schema, read_only=read_only)
-        self._database = Database(self._connections, self._tell, retry_seconds)
+        self._database = PostgresDatabase(
+            self._connections, lambda notification: notification.wake(waiters), retry_seconds, clock
+        )
         self._listener: Listener | None = None
         try:
             if read_only:
                 check_version(self._database, schema)
             else:
-                migrate(self._database, schema, clock)
-                self._listener = Listener(self._connections, self._hear, self._waiters.notify_all)
+                migrate(self._database, schema, self._database.now)
+                self._listener = Listener(
+                    self._connections,
+                    lambda payload: self._hear(payload, waiters),
+                    waiters.notify_all,
+                )
         except BaseException:
             self.close()
             raise
-        self._admin = PostgresAdmin(self._database, clock)
-        self._registry = PostgresRegistry(self._database, self._waiters, clock, lease_clock)
-        self._stages = PostgresStages(self._database, clock, lease_clock)
-        self._maintenance = PostgresMaintenance(self._database, clock, lease_clock)
-        self._groups = PostgresGroups(self._database, clock)
-        self._shards = PostgresShards(self._database, lease_clock)
-        self._nodes = PostgresNodes(self._database, lease_clock)
-
-    @property
-    def admin(self) -> PostgresAdmin:
-        """Namespaces and topics."""
-        return self._admin
-
-    @property
-    def registry(self) -> PostgresRegistry:
-        """The log's index."""
-        return self._registry
-
-    @property
-    def stages(self) -> PostgresStages:
-        """What was staged."""
-        return self._stages
-
-    @property
-    def maintenance(self) -> PostgresMaintenance:
-        """What moves old pages."""
-        return self._maintenance
-
-    @property
-    def groups(self) -> PostgresGroups:
-        """Share groups."""
-        return self._groups
-
-    @property
-    def shards(self) -> PostgresShards:
-        """What is read into the log once."""
-        return self._shards
-
-    @property
-    def nodes(self) -> PostgresNodes:
-        """The Flight nodes that are there."""
-        return self._nodes
+        # Topics are not cached: another node may change them at any time.
+        super().__init__(self._database, dialect, waiters, TopicCache(0))
 
     def claim_for_service(self) -> str:
         """Take this metadata for metadata services, whose nodes know it by the id returned.
@@ -175,21 +129,10 @@ class PostgresMetadata(Metadata):
             self._listener.close()
         self._connections.close()
 
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
-
-    def _tell(self, notice: Notice) -> None:
-        notice.wake(self._waiters)
-
-    def _hear(self, payload: str) -> None:
-        node, transaction, notice = decode_notice(payload)
+    def _hear(self, payload: str, waiters: Waiters) -> None:
+        node, transaction, notification = decode_notification(payload)
         if not self._database.knows_of(node, transaction):
-            notice.wake(self._waiters)
+            notification.wake(waiters)
 
 
 def _binding(connection: Connection, lock: Literal["", " FOR UPDATE"]) -> tuple[UUID, UUID | None]:
@@ -219,7 +162,3 @@ def _check_binding(
         raise InvalidArgument(
             f"this metadata belongs to the data directory with the id {claimed}, not to {directory}"
         )
-
-
-def _told(clock: Callable[[], int], _: Connection) -> int:
-    return clock()

@@ -25,13 +25,19 @@ class RemoteMaintenance(Maintenance):
 
     def acquire_lease(self, name: str, holder: str, seconds: float) -> int | None:
         """Take or prolong a lease; see `Maintenance.acquire_lease`."""
-        request = pb.AcquireLeaseRequest(name=name, holder=holder, seconds=seconds)
+        request = pb.AcquireLeaseRequest(
+            name=messages.text("the lease", name),
+            holder=messages.text("the holder", holder),
+            seconds=seconds,
+        )
         response = self._channel.call(self._stub.AcquireLease, request)
         return response.token if response.HasField("token") else None
 
     def release_lease(self, name: str, holder: str) -> None:
-        """Give a lease back; see `Maintenance.release_lease`."""
-        request = pb.ReleaseLeaseRequest(name=name, holder=holder)
+        """Release a lease; see `Maintenance.release_lease`."""
+        request = pb.ReleaseLeaseRequest(
+            name=messages.text("the lease", name), holder=messages.text("the holder", holder)
+        )
         self._channel.call(self._stub.ReleaseLease, request)
 
     def expire(

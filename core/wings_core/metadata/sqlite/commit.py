@@ -1,92 +1,54 @@
 """The commit of a flush to SQLite: judge all batches, then write what the accepted ones changed."""
 
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-from wings_core.metadata.flushes import dump_results, is_repeat, load_results
 from wings_core.metadata.judge import RESULTS_KEPT_MAX, Judge, PartitionDraft
-from wings_core.metadata.sqlite.commit_cache import CommitCache
+from wings_core.metadata.sqlite.database import Connection
+from wings_core.metadata.sqlite.pages import count_to_folios, insert_pages
 from wings_core.metadata.sqlite.stages import find_stage, write_stages
-from wings_core.metadata.sqlite.topics import find_topic_id
 from wings_core.metadata.stages import StageDraft
-from wings_core.model import CommitBatch, CommitResult, CommittedRange, FlushId
+from wings_core.metadata.store.database import Committed
+from wings_core.model import CommitBatch, CommittedRange
 from wings_core.partitions import Partition
 
 _RANGES = TypeAdapter(tuple[CommittedRange, ...])
 """The form in which a producer's results are stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """What a commit did, to be made known once it is durable."""
-
-    results: list[CommitResult]
-    """Of the batches, in order."""
-    ends: dict[tuple[str, Partition], int]
-    """The next offset of each partition that was written to, by topic UUID and partition."""
-    topic_ids: dict[str, int]
-    folio_ids: dict[str, int]
-    partitions: list[PartitionDraft]
-    """Those written to."""
-
-
-def commit_flush(
-    connection: sqlite3.Connection,
-    batches: Sequence[CommitBatch],
-    now: int,
-    cache: CommitCache,
-    flush_id: FlushId,
-) -> Committed:
-    """Commit batches as `commit_batches` does, once: again, it answers with the first results."""
-    row: tuple[int, str] | None = connection.execute(
-        "SELECT number, results FROM flushes WHERE writer = ?", (flush_id.writer,)
-    ).fetchone()
-    if row is not None and is_repeat(flush_id, row[0]):
-        return Committed(load_results(row[1]), {}, {}, {}, [])
-    committed = commit_batches(connection, batches, now, cache)
-    connection.execute(
-        "INSERT OR REPLACE INTO flushes VALUES (?, ?, ?, ?)",
-        (flush_id.writer, flush_id.number, dump_results(committed.results), now),
-    )
-    return committed
-
-
-def commit_batches(
-    connection: sqlite3.Connection, batches: Sequence[CommitBatch], now: int, cache: CommitCache
-) -> Committed:
+def commit_batches(connection: Connection, batches: Sequence[CommitBatch], now: int) -> Committed:
     """Judge the batches and write the accepted ones, within the transaction of `connection`."""
-    stored = _SqliteState(connection, cache)
+    stored = _SqliteState(connection)
     judge = Judge(stored, now)
     results = [judge.judge(batch) for batch in batches]
     changed = [draft for draft in judge.partitions.values() if draft.changed]
     write_partitions(connection, changed)
-    folio_ids = _write_pages(connection, judge, cache)
+    folio_ids = _write_pages(connection, judge)
     if judge.producers:
         _write_producers(connection, judge, now)
     if judge.stages:
         write_stages(connection, judge.stages.values(), folio_ids, now)
     uuids = {topic_id: topic_uuid for topic_uuid, topic_id in stored.topic_ids.items()}
     ends = {(uuids[draft.topic_id], draft.partition): draft.next_offset for draft in changed}
-    return Committed(results, ends, stored.topic_ids, folio_ids, changed)
+    connection.cache.learn(stored.topic_ids, folio_ids, changed)
+    return Committed(results, ends)
 
 
 class _SqliteState:
     """What is stored, for the judge; see `judge.StoredState`."""
 
-    def __init__(self, connection: sqlite3.Connection, cache: CommitCache) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._cache = cache
+        self._cache = connection.cache
         self.topic_ids: dict[str, int] = {}
         """Those asked for that are there."""
 
     def topic_id(self, topic_uuid: str) -> int | None:
         topic_id = self._cache.topic_ids.get(topic_uuid)
         if topic_id is None:
-            topic_id = find_topic_id(self._connection, topic_uuid)
+            topic_id = _find_topic_id(self._connection, topic_uuid)
         if topic_id is not None:
             self.topic_ids[topic_uuid] = topic_id
         return topic_id
@@ -119,9 +81,7 @@ class _SqliteState:
         return None if row is None else _RANGES.validate_json(row[0])
 
 
-def find_partition(
-    connection: sqlite3.Connection, topic_id: int, partition: Partition
-) -> PartitionDraft:
+def find_partition(connection: Connection, topic_id: int, partition: Partition) -> PartitionDraft:
     """Return a partition as it is stored, also one never written to."""
     row: tuple[int, int, int, int, int] | None = connection.execute(
         "SELECT id, next_offset, bytes, last_timestamp, pages FROM partitions "
@@ -132,15 +92,22 @@ def find_partition(
         return PartitionDraft(topic_id, partition)
     partition_id, next_offset, size, last_timestamp, pages = row
     return PartitionDraft(
-        topic_id, partition, partition_id, next_offset, size, last_timestamp, next_offset, pages
+        topic_id=topic_id,
+        partition=partition,
+        partition_id=partition_id,
+        next_offset=next_offset,
+        bytes=size,
+        last_timestamp=last_timestamp,
+        stored_next_offset=next_offset,
+        pages=pages,
     )
 
 
-def write_partitions(connection: sqlite3.Connection, changed: Iterable[PartitionDraft]) -> None:
+def write_partitions(connection: Connection, changed: Iterable[PartitionDraft]) -> None:
     """Write partitions back, giving ids to new ones."""
     known = [draft for draft in changed if draft.partition_id is not None]
     new = [draft for draft in changed if draft.partition_id is None]
-    connection.executemany(
+    connection.raw.executemany(
         "UPDATE partitions SET next_offset = ?, bytes = ?, last_timestamp = ?, pages = ? "
         "WHERE id = ?",
         [
@@ -153,7 +120,7 @@ def write_partitions(connection: sqlite3.Connection, changed: Iterable[Partition
     ((last_id,),) = connection.execute("SELECT coalesce(max(id), 0) FROM partitions")
     for partition_id, draft in enumerate(new, last_id + 1):
         draft.partition_id = partition_id
-    connection.executemany(
+    connection.raw.executemany(
         "INSERT INTO partitions "
         "(id, topic_id, value, log_start_offset, next_offset, bytes, last_timestamp, pages) "
         "VALUES (?, ?, ?, 0, ?, ?, ?, ?)",
@@ -172,32 +139,18 @@ def write_partitions(connection: sqlite3.Connection, changed: Iterable[Partition
     )
 
 
-def _write_pages(
-    connection: sqlite3.Connection, judge: Judge, cache: CommitCache
-) -> dict[str, int]:
+def _write_pages(connection: Connection, judge: Judge) -> dict[str, int]:
     """Write the visible pages, and count all accepted ones to their folios.
 
     Returns:
         The ids of the folios, by name.
     """
-    folio_ids: dict[str, int] = {}
     counts = Counter(page.address.folio for page in judge.pages)
     for stage in judge.stages.values():
         counts.update(page.address.folio for page, _ in stage.added)
-    for folio, pages in counts.items():
-        known = cache.folio_ids.get(folio)
-        if known is not None:
-            connection.execute("UPDATE folios SET pages = pages + ? WHERE id = ?", (pages, known))
-            folio_ids[folio] = known
-            continue
-        ((folio_ids[folio],),) = connection.execute(
-            "INSERT INTO folios (name, pages) VALUES (?, ?) "
-            "ON CONFLICT (name) DO UPDATE SET pages = pages + excluded.pages RETURNING id",
-            (folio, pages),
-        ).fetchall()
-    connection.executemany(
-        "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
-        "position, length) VALUES (?, ?, ?, ?, ?, ?, ?)",
+    folio_ids = count_to_folios(connection, counts)
+    insert_pages(
+        connection,
         [
             (
                 page.partition.partition_id,
@@ -214,16 +167,18 @@ def _write_pages(
     return folio_ids
 
 
-def _write_producers(connection: sqlite3.Connection, judge: Judge, now: int) -> None:
+def _write_producers(connection: Connection, judge: Judge, now: int) -> None:
     """Write the producers that used a sequence, and their results, the last over the oldest."""
     changed = {key: draft for key, draft in judge.producers.items() if draft.results}
-    connection.executemany(
-        "INSERT INTO producers VALUES (?, ?, ?) "
+    connection.raw.executemany(
+        "INSERT INTO producers (topic_id, producer_id, next_sequence) VALUES (?, ?, ?) "
         "ON CONFLICT DO UPDATE SET next_sequence = excluded.next_sequence",
         [(*key, draft.next_sequence) for key, draft in changed.items()],
     )
-    connection.executemany(
-        "INSERT OR REPLACE INTO producer_results VALUES (?, ?, ?, ?, ?, ?)",
+    connection.raw.executemany(
+        "INSERT OR REPLACE INTO producer_results "
+        "(topic_id, producer_id, slot, sequence, committed, committed_at) "
+        "VALUES (?, ?, ?, ?, ?, ?)",
         [
             (
                 *key,
@@ -236,3 +191,11 @@ def _write_producers(connection: sqlite3.Connection, judge: Judge, now: int) -> 
             for sequence, committed in draft.results.items()
         ],
     )
+
+
+def _find_topic_id(connection: Connection, topic_uuid: str) -> int | None:
+    """Return the id of a topic, None if there is none or it was deleted."""
+    row: tuple[int] | None = connection.execute(
+        "SELECT id FROM topics WHERE uuid = ? AND deleted_at IS NULL", (topic_uuid,)
+    ).fetchone()
+    return None if row is None else row[0]

@@ -6,7 +6,7 @@ from wings_core.metadata.judge import PartitionDraft
 from wings_core.partitions import Partition
 
 PARTITIONS_CACHED_MAX = 65_536
-"""Partitions remembered; beyond it everything is forgotten and learned anew."""
+"""Partitions remembered; beyond it the cache starts anew."""
 
 FOLIOS_CACHED_MAX = 64
 
@@ -15,13 +15,16 @@ class CommitCache:
     """Ids of topics and folios, and where partitions stand, as of the last commit.
 
     Right because one process at a time writes to a database, and every transaction of it that is
-    not a commit makes the cache forget. Touched only by whoever holds the writer.
+    not a commit makes the cache forget. Touched only while its thread holds the writer.
     """
 
     def __init__(self) -> None:
         self.topic_ids: dict[str, int] = {}
         self.folio_ids: dict[str, int] = {}
         self._partitions: dict[tuple[int, Partition], PartitionDraft] = {}
+        self._learnt: (
+            tuple[Mapping[str, int], Mapping[str, int], Iterable[PartitionDraft]] | None
+        ) = None
 
     def partition(self, topic_id: int, partition: Partition) -> PartitionDraft | None:
         """Return a draft of a partition as it stands, which the caller may change."""
@@ -34,7 +37,15 @@ class CommitCache:
         folio_ids: Mapping[str, int],
         partitions: Iterable[PartitionDraft],
     ) -> None:
-        """Take over what a transaction read and wrote; call it once that is durable."""
+        """Note what a transaction read and wrote, to be kept by `confirm`."""
+        self._learnt = (topic_ids, folio_ids, partitions)
+
+    def confirm(self) -> None:
+        """Keep what was noted; call it once the transaction is durable."""
+        if self._learnt is None:
+            return
+        topic_ids, folio_ids, partitions = self._learnt
+        self._learnt = None
         self.topic_ids.update(topic_ids)
         self.folio_ids.update(folio_ids)
         for draft in partitions:
@@ -44,7 +55,8 @@ class CommitCache:
             self.forget()
 
     def forget(self) -> None:
-        """Start anew: after a transaction that failed, and after one that was not a commit."""
+        """Start anew: after a transaction that failed, and before one that is not a commit."""
+        self._learnt = None
         self.topic_ids.clear()
         self.folio_ids.clear()
         self._partitions.clear()

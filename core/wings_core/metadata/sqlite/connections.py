@@ -6,9 +6,9 @@ waits for the writer nor holds it up.
 """
 
 import sqlite3
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from wings_core.errors import Internal
 from wings_core.metadata.pool import FairPool
@@ -27,6 +27,9 @@ READERS_MAX = 4
 
 READER_CACHE_KIB = 4 * 1024
 """Pages of the database that each reader keeps in memory."""
+
+
+T = TypeVar("T")
 
 
 class _Reader:
@@ -56,12 +59,12 @@ class Connections:
         connection_type: type[sqlite3.Connection] = sqlite3.Connection,
     ) -> None:
         self.commit_cache = CommitCache()
-        """Touched only within `exclusive`."""
+        """Touched only by the thread that has the writer."""
         self._read_only = read_only
         self._connection_type = connection_type
         self._reader_uri = f"{path.absolute().as_uri()}?mode=ro"
         if read_only and not path.with_name(f"{path.name}-wal").exists():
-            # Nobody has it open: SQLite need not create the files that processes share.
+            # No process has it open: SQLite need not create the files that processes share.
             self._reader_uri += "&immutable=1"
         self._writers = FairPool(
             "the writer of metadata", [Writer(path, connection_type)], WRITER_WAIT_SECONDS_MAX
@@ -72,12 +75,8 @@ class Connections:
             READER_WAIT_SECONDS_MAX,
         )
 
-    @contextmanager
-    def exclusive(self, *, committing: bool = False) -> Generator[Writer]:
-        """Keep all others from writing during the block, which may run transactions.
-
-        Args:
-            committing: The block keeps the cache of commits right; else it is emptied.
+    def take_writer(self) -> Writer:
+        """Keep all others from writing until the writer is given back.
 
         Raises:
             Unavailable: The writer did not come free in time, or closed.
@@ -85,32 +84,14 @@ class Connections:
         """
         if self._read_only:
             raise Internal("metadata was opened for reading only")
-        writer = self._writers.take()
-        if not committing:
-            self.commit_cache.forget()
-        try:
-            yield writer
-        finally:
-            self._writers.give_back(writer)
+        return self._writers.take()
 
-    @contextmanager
-    def writing(self) -> Generator[sqlite3.Connection]:
-        """Run the block in one durable transaction that is not a commit of batches.
+    def give_back_writer(self, writer: Writer) -> None:
+        """Let the next in line write."""
+        self._writers.give_back(writer)
 
-        See `Writer.transaction`.
-
-        Raises:
-            Unavailable: The writer did not come free in time, or closed.
-        """
-        with self.exclusive() as writer, writer.transaction() as connection:
-            yield connection
-
-    @contextmanager
-    def reading(self, *, snapshot: bool = False) -> Generator[sqlite3.Connection]:
-        """Borrow a connection that reads; cursors must be closed or run to their end.
-
-        Args:
-            snapshot: All statements of the block see the state at its first, else each its own.
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run statements on a connection that reads; cursors must be closed or run to their end.
 
         Raises:
             Unavailable: None came free in time, or closed.
@@ -120,13 +101,10 @@ class Connections:
         try:
             if reader.connection is None:
                 reader.connection = self._open_reader()
-            if snapshot:
-                reader.connection.execute("BEGIN")
-            yield reader.connection
-            if snapshot:
-                reader.connection.execute("COMMIT")
+            return work(reader.connection)
         except BaseException as error:
-            if snapshot or isinstance(error, sqlite3.Error):
+            in_transaction = reader.connection is not None and reader.connection.in_transaction
+            if in_transaction or isinstance(error, sqlite3.Error):
                 # Whatever its state: the next borrower opens another.
                 discard(reader.connection)
                 reader.connection = None
@@ -154,8 +132,3 @@ class Connections:
         )
         connection.execute(f"PRAGMA cache_size=-{READER_CACHE_KIB}")
         return connection
-
-
-def limit_of(items_max: int | None) -> int:
-    """Return the LIMIT that stands for so many rows; None: all."""
-    return -1 if items_max is None else max(0, items_max)

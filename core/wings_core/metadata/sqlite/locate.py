@@ -1,15 +1,14 @@
-"""Looking into the log's index: pages by offset, offsets by time, where partitions stand."""
+"""Looks into the log's index: pages by offset, offsets by time."""
 
-import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.metadata.interfaces import LOCATIONS_MAX, OFFSET_MAX
-from wings_core.metadata.sqlite.connections import limit_of
-from wings_core.metadata.sqlite.topics import require_topic_id
-from wings_core.model import Located, Location, PageAddress, PageFormat, PartitionState, Position
-from wings_core.partitions import UNPARTITIONED, Partition, partition_sort_key
+from wings_core.metadata.sqlite.database import Connection
+from wings_core.metadata.store.topics import require_topic_id
+from wings_core.model import Located, Location, PageAddress, PageFormat, Position
+from wings_core.partitions import Partition
 
 _LOCATE = """
 SELECT partitions.log_start_offset, partitions.next_offset,
@@ -34,7 +33,7 @@ WHERE topics.uuid = ? AND topics.deleted_at IS NULL
 
 
 def locate(
-    connection: sqlite3.Connection,
+    connection: Connection,
     topic_uuid: str,
     partition: Partition,
     offset: int,
@@ -45,7 +44,7 @@ def locate(
     stored_offset = max(-1, min(offset, OFFSET_MAX))
     arguments = (partition, stored_offset, topic_uuid, LOCATIONS_MAX)
     # Closed before its end: an open cursor would keep its connection at this moment's state.
-    with closing(connection.execute(_LOCATE, arguments)) as rows:
+    with closing(connection.raw.execute(_LOCATE, arguments)) as rows:
         row = next(rows, None)
         if row is None:
             raise TopicNotFound("the topic was deleted")
@@ -59,16 +58,16 @@ def locate(
         locations: list[Location] = []
         stop_offset = offset + max(1, messages_max)
         while row is not None and row[2] is not None:
-            _, _, start, end, timestamp, *address, first, format_ = row
-            place = PageAddress(*address)
-            locations.append(Location(start, end, timestamp, place, first, PageFormat(format_)))
+            _, _, start, end, timestamp, folio, position, length, first, format_ = row
+            address = PageAddress(folio, position, length)
+            locations.append(Location(start, end, timestamp, address, first, PageFormat(format_)))
             if end + 1 >= stop_offset:
                 break
             row = next(rows, None)
     return Located(tuple(locations), log_start_offset, log_end_offset)
 
 
-def any_has_data(connection: sqlite3.Connection, positions: Sequence[Position]) -> bool:
+def any_has_data(connection: Connection, positions: Sequence[Position]) -> bool:
     """Tell whether a position has a message at or after its offset, or its topic is gone."""
     for position in positions:
         row: tuple[int | None] | None = connection.execute(
@@ -79,60 +78,21 @@ def any_has_data(connection: sqlite3.Connection, positions: Sequence[Position]) 
     return False
 
 
-def partition_states(
-    connection: sqlite3.Connection,
-    topic_uuid: str,
-    after: Partition | None,
-    items_max: int | None,
-) -> list[PartitionState]:
-    """Return the partitions of a topic; see `OffsetRegistry.partition_states`."""
-    rows = connection.execute(
-        "SELECT topics.partition_key IS NULL, partitions.value, partitions.log_start_offset, "
-        "partitions.next_offset, partitions.bytes, partitions.last_timestamp "
-        "FROM topics LEFT JOIN partitions ON partitions.topic_id = topics.id "
-        "AND partitions.value > ? WHERE topics.uuid = ? AND topics.deleted_at IS NULL "
-        "ORDER BY partitions.value LIMIT ?",
-        (after or "", topic_uuid, limit_of(items_max)),
-    ).fetchall()
-    if not rows:
-        raise TopicNotFound("the topic was deleted")
-    states = [PartitionState(*row[1:]) for row in rows if row[1] is not None]
-    if not states and rows[0][0] and after is None:
-        return [_empty(UNPARTITIONED)]
-    return sorted(states, key=lambda state: partition_sort_key(state.partition))
-
-
-def partition_state(
-    connection: sqlite3.Connection, topic_uuid: str, partition: Partition
-) -> PartitionState:
-    """Return where a partition stands; see `OffsetRegistry.partition_state`."""
-    row = connection.execute(
-        "SELECT partitions.value, partitions.log_start_offset, partitions.next_offset, "
-        "partitions.bytes, partitions.last_timestamp "
-        "FROM topics "
-        "LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = ? "
-        "WHERE topics.uuid = ? AND topics.deleted_at IS NULL",
-        (partition, topic_uuid),
-    ).fetchone()
-    if row is None:
-        raise TopicNotFound("the topic was deleted")
-    return _empty(partition) if row[0] is None else PartitionState(*row)
-
-
 def offset_for_timestamp(
-    connection: sqlite3.Connection, topic_uuid: str, partition: Partition, timestamp: int
+    connection: Connection, topic_uuid: str, partition: Partition, timestamp: int
 ) -> int:
     """Return the first offset at or after a time; see `OffsetRegistry.offset_for_timestamp`.
 
     Timestamps never decrease along a partition, so the first page that is late enough is found by
     halving the range of offsets: at most 64 look-ups, and no index by time to keep.
-
-    Args:
-        connection: In a transaction, so that all look-ups see the same log.
-        topic_uuid: The topic.
-        partition: One that need not have been written to yet.
-        timestamp: Microseconds since the epoch.
     """
+    connection.execute("BEGIN")  # All look-ups see the same log.
+    offset = _halve(connection, topic_uuid, partition, timestamp)
+    connection.execute("COMMIT")
+    return offset
+
+
+def _halve(connection: Connection, topic_uuid: str, partition: Partition, timestamp: int) -> int:
     topic_id = require_topic_id(connection, topic_uuid)
     row: tuple[int, int, int, int] | None = connection.execute(
         "SELECT id, log_start_offset, next_offset, last_timestamp FROM partitions "
@@ -156,7 +116,3 @@ def offset_for_timestamp(
         else:
             high = start_offset
     return low
-
-
-def _empty(partition: Partition) -> PartitionState:
-    return PartitionState(partition, 0, 0, 0, None)

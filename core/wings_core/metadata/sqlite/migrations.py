@@ -370,7 +370,8 @@ def migrate(connections: Connections, clock: Callable[[], int]) -> None:
     Raises:
         Internal: It is newer than this code, or not a database of Wings.
     """
-    with connections.exclusive() as writer:
+    writer = connections.take_writer()
+    try:
         with writer.transaction() as connection:
             version = _version(connection)
             if version == 0:
@@ -384,7 +385,11 @@ def migrate(connections: Connections, clock: Callable[[], int]) -> None:
                 now = clock()
                 for statement in statements:
                     connection.execute(statement, {"now": now} if ":now" in statement else ())
-                connection.execute("INSERT INTO migrations VALUES (?, ?)", (number, now))
+                connection.execute(
+                    "INSERT INTO migrations (version, applied_at) VALUES (?, ?)", (number, now)
+                )
+    finally:
+        connections.give_back_writer(writer)
 
 
 def check_version(connections: Connections) -> None:
@@ -393,8 +398,7 @@ def check_version(connections: Connections) -> None:
     Raises:
         Internal: It is newer or older, or not a database of Wings.
     """
-    with connections.reading() as connection:
-        version = _version(connection)
+    version = connections.read(_version)
     _refuse_newer(version)
     if version < len(MIGRATIONS):
         raise Internal(

@@ -13,25 +13,19 @@ for a pool's turn waits on another.
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
 
 from wings_core.errors import Internal
-from wings_core.metadata.interfaces import Metadata
-from wings_core.metadata.sqlite.admin import SqliteAdmin
+from wings_core.metadata.sqlite import dialect
 from wings_core.metadata.sqlite.connections import Connections
-from wings_core.metadata.sqlite.groups import SqliteGroups
-from wings_core.metadata.sqlite.maintaining import SqliteMaintenance
+from wings_core.metadata.sqlite.database import Connection, SqliteDatabase
 from wings_core.metadata.sqlite.migrations import check_version, migrate
-from wings_core.metadata.sqlite.nodes import SqliteNodes
-from wings_core.metadata.sqlite.registry import SqliteRegistry
-from wings_core.metadata.sqlite.shards import SqliteShards
-from wings_core.metadata.sqlite.staging import SqliteStages
-from wings_core.metadata.sqlite.topics import TOPICS_CACHED_MAX, TopicCache
+from wings_core.metadata.store import DatabaseMetadata
+from wings_core.metadata.store.topic_cache import TOPICS_CACHED_MAX, TopicCache
 from wings_core.metadata.waiters import Waiters
 from wings_core.times import now_us
 
 
-class SqliteMetadata(Metadata):
+class SqliteMetadata(DatabaseMetadata[Connection]):
     """Topics and the log's index in one SQLite file; may be used in a `with` statement.
 
     The caller makes sure that one process at a time opens it for writing.
@@ -69,65 +63,18 @@ class SqliteMetadata(Metadata):
             self._connections.close()
             raise
         waiters = Waiters()
+        self._database = SqliteDatabase(self._connections, waiters, clock)
         topics = TopicCache(0 if read_only else TOPICS_CACHED_MAX)
-        self._admin = SqliteAdmin(self._connections, topics, waiters, clock)
-        self._registry = SqliteRegistry(self._connections, waiters, clock)
-        self._stages = SqliteStages(self._connections, waiters, clock)
-        self._maintenance = SqliteMaintenance(self._connections, clock)
-        self._groups = SqliteGroups(self._connections, clock)
-        self._shards = SqliteShards(self._connections, clock)
-        self._nodes = SqliteNodes(self._connections, clock)
+        super().__init__(self._database, dialect, waiters, topics)
 
     @property
     def store_id(self) -> str:
         """What tells this metadata from any other."""
-        with self._connections.reading() as connection:
-            ((store_id,),) = connection.execute("SELECT id FROM identity").fetchall()
-        return store_id
-
-    @property
-    def admin(self) -> SqliteAdmin:
-        """Namespaces and topics."""
-        return self._admin
-
-    @property
-    def registry(self) -> SqliteRegistry:
-        """The log's index."""
-        return self._registry
-
-    @property
-    def stages(self) -> SqliteStages:
-        """What was staged."""
-        return self._stages
-
-    @property
-    def maintenance(self) -> SqliteMaintenance:
-        """What moves old pages."""
-        return self._maintenance
-
-    @property
-    def groups(self) -> SqliteGroups:
-        """Share groups."""
-        return self._groups
-
-    @property
-    def shards(self) -> SqliteShards:
-        """What is read into the log once."""
-        return self._shards
-
-    @property
-    def nodes(self) -> SqliteNodes:
-        """The Flight nodes that are there."""
-        return self._nodes
+        row = self._database.read(
+            lambda connection: connection.execute("SELECT id FROM identity").fetchone()
+        )
+        return row[0]
 
     def close(self) -> None:
         """Close the database, once calls under way have ended; later calls raise `Unavailable`."""
         self._connections.close()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()

@@ -140,7 +140,7 @@ class Writer:
         try:
             connection = self._open()
             connection.execute("BEGIN IMMEDIATE")
-            connection.execute("INSERT OR REPLACE INTO fences VALUES (1, random())")
+            connection.execute("INSERT OR REPLACE INTO fences (id, mark) VALUES (1, random())")
             connection.execute("COMMIT")
         except (sqlite3.Error, WingsError):
             _logger.exception("metadata cannot be written: its next commit will be the fence")

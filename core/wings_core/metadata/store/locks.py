@@ -1,9 +1,9 @@
-"""Who waits for whom in PostgreSQL: the order in which transactions of all nodes take locks.
+"""The order in which the transactions of all nodes take locks in PostgreSQL.
 
     1. the writer of a publish, abort or flush      advisory, by a hash of its name
     2. shards                                       rows, by source and id
     3. topics: deletion exclusive, all else shared  advisory, by a hash of the UUID
-       and then who changes them, or makes a group  rows, one
+       then the topic changed or given a group      rows, one
     4. ids of stages that a commit may begin        advisory, by a hash of the id
     5. stages                                       rows, by name
     6. producers, then partitions: first those that are new are inserted, then all are locked
@@ -18,13 +18,13 @@ its own; such a deadlock is broken after a second, and the transaction tried aga
 
 Advisory locks come in a bounded number of buckets, since the server's table of them is bounded, and
 they are served in the order of asking: the deletion of a topic is not starved by its commits.
+
+SQLite has one writer at a time, and takes none of them.
 """
 
 import zlib
 from collections.abc import Iterable
 from enum import IntEnum
-
-from wings_core.metadata.postgres.connections import Connection
 
 BUCKETS = 256
 """Advisory locks of a kind: names whose hashes agree wait for each other."""
@@ -41,21 +41,6 @@ class Lock(IntEnum):
     NODES = 0x57_49_4E_06
 
 
-def take(connection: Connection, lock: Lock, names: Iterable[str] = ("",)) -> None:
-    """Keep all others from the names until the end of the transaction."""
-    connection.execute(
-        "SELECT pg_advisory_xact_lock(%s::int, bucket) FROM unnest(%s::int[]) AS bucket",
-        (lock.value, _buckets(names)),
-    )
-
-
-def share(connection: Connection, lock: Lock, names: Iterable[str]) -> None:
-    """Keep those who `take` from the names until the end of the transaction."""
-    connection.execute(
-        "SELECT pg_advisory_xact_lock_shared(%s::int, bucket) FROM unnest(%s::int[]) AS bucket",
-        (lock.value, _buckets(names)),
-    )
-
-
-def _buckets(names: Iterable[str]) -> list[int]:
-    return sorted({zlib.crc32(name.encode("utf-8", "surrogatepass")) % BUCKETS for name in names})
+def buckets(names: Iterable[str]) -> list[int]:
+    """Return the buckets of names, each once, in ascending order."""
+    return sorted({zlib.crc32(name.encode()) % BUCKETS for name in names})

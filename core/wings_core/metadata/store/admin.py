@@ -1,6 +1,6 @@
-"""Namespaces and topics in PostgreSQL."""
+"""Namespaces and topics in a database."""
 
-from collections.abc import Callable
+from typing import Generic
 
 import pyarrow as pa
 
@@ -8,13 +8,11 @@ from wings_core.errors import NamespaceNotEmpty, NamespaceNotFound, TopicNotFoun
 from wings_core.metadata.creation import chosen_uuid, existing_namespace, existing_topic
 from wings_core.metadata.interfaces import Admin
 from wings_core.metadata.judge import check_text
-from wings_core.metadata.postgres import locks
-from wings_core.metadata.postgres.connections import Connection
-from wings_core.metadata.postgres.database import Database
-from wings_core.metadata.postgres.faults import Retry
-from wings_core.metadata.postgres.locks import Lock
-from wings_core.metadata.postgres.notices import Notice
-from wings_core.metadata.postgres.topics import (
+from wings_core.metadata.store.database import C, Connection, Database, Retry
+from wings_core.metadata.store.locks import Lock
+from wings_core.metadata.store.notifications import Notification
+from wings_core.metadata.store.topic_cache import TopicCache
+from wings_core.metadata.store.topics import (
     find_namespace,
     find_namespaces,
     find_topic,
@@ -25,23 +23,23 @@ from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 
 
-class PostgresAdmin(Admin):
+class DatabaseAdmin(Admin, Generic[C]):
     """See `Admin`.
 
     Args:
         database: Where they are.
-        clock: Microseconds since the epoch.
+        topics: Forgets each topic that is changed, once the change is committed.
     """
 
-    def __init__(self, database: Database, clock: Callable[[], int]) -> None:
+    def __init__(self, database: Database[C], topics: TopicCache) -> None:
         self._database = database
-        self._clock = clock
+        self._topics = topics
 
     def create_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
         """Create a namespace; see `Admin.create_namespace`."""
-        namespace = Namespace(name, chosen_uuid(uuid), self._clock())
+        namespace = Namespace(name, chosen_uuid(uuid), self._database.now())
 
-        def work(connection: Connection) -> Namespace:
+        def work(connection: C) -> Namespace:
             created = connection.execute(
                 "INSERT INTO namespaces (tenant, name, uuid, created_at) VALUES (%s, %s, %s, %s) "
                 "ON CONFLICT DO NOTHING RETURNING id",
@@ -67,7 +65,7 @@ class PostgresAdmin(Admin):
     def delete_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
         """Delete an empty namespace; see `Admin.delete_namespace`."""
 
-        def work(connection: Connection) -> Namespace:
+        def work(connection: C) -> Namespace:
             namespace_id, namespace = find_namespace(connection, name, " FOR UPDATE")
             if uuid not in {None, namespace.uuid}:
                 raise NamespaceNotFound(f"the namespace {name} was deleted")
@@ -107,10 +105,10 @@ class PostgresAdmin(Admin):
             schema=schema,
             partition_key=partition_key,
             config=config or TopicConfig(),
-            created_at=self._clock(),
+            created_at=self._database.now(),
         )
 
-        def work(connection: Connection) -> Topic:
+        def work(connection: C) -> Topic:
             namespace_id, _ = find_namespace(connection, name.namespace, " FOR KEY SHARE")
             created = connection.execute(
                 "INSERT INTO topics "
@@ -142,12 +140,18 @@ class PostgresAdmin(Admin):
 
     def get_topic(self, name: TopicName) -> Topic:
         """Return a topic; see `Admin.get_topic`."""
-        return self._database.read(lambda connection: find_topic(connection, name))
+        topic = self._topics.get(name)
+        if topic is None:
+            generation = self._topics.generation
+            topic = self._database.read(lambda connection: find_topic(connection, name))
+            self._topics.remember(topic, generation)
+        return topic
 
     def list_topics(
         self, namespace: NamespaceName, *, after: str | None = None, items_max: int | None = None
     ) -> list[Topic]:
         """Return the topics of a namespace, by name; see `Admin.list_topics`."""
+        check_text("after", after or "")
         return self._database.read(
             lambda connection: find_topics(connection, namespace, after, items_max)
         )
@@ -155,37 +159,41 @@ class PostgresAdmin(Admin):
     def alter_topic(self, name: TopicName, config: TopicConfig, uuid: str | None = None) -> Topic:
         """Replace a topic's configuration; see `Admin.alter_topic`."""
 
-        def work(connection: Connection) -> Topic:
+        def work(connection: C) -> Topic:
             topic = _require(connection, name, uuid)
             altered = connection.execute(
                 "UPDATE topics SET config = %s WHERE uuid = %s AND deleted_at IS NULL RETURNING id",
                 (config.model_dump_json(), topic.uuid),
             ).fetchone()
             if altered is None:
-                raise Retry("the topic was deleted by somebody else")
+                raise Retry("the topic was deleted meanwhile")
             return Topic(
                 name, topic.uuid, topic.schema, topic.partition_key, config, topic.created_at
             )
 
-        return self._database.write(work)
+        return self._database.write(work, committed=lambda _: self._topics.forget(name))
 
     def delete_topic(self, name: TopicName, uuid: str | None = None) -> Topic:
         """Mark a topic as deleted, which frees its name; see `Admin.delete_topic`."""
 
-        def work(connection: Connection) -> Topic:
+        def work(connection: C) -> Topic:
             topic = _require(connection, name, uuid)
             # Commits under way come first, and none begins before this is over.
-            locks.take(connection, Lock.TOPICS, (topic.uuid,))
+            connection.take_lock(Lock.TOPICS, (topic.uuid,))
             deleted = connection.execute(
                 "UPDATE topics SET namespace_id = NULL, deleted_at = %s "
                 "WHERE uuid = %s AND deleted_at IS NULL RETURNING id",
-                (self._clock(), topic.uuid),
+                (self._database.now(), topic.uuid),
             ).fetchone()
             if deleted is None:
-                raise Retry("the topic was deleted by somebody else")
+                raise Retry("the topic was deleted meanwhile")
             return topic
 
-        return self._database.write(work, lambda topic: Notice(topics=(topic.uuid,)))
+        return self._database.write(
+            work,
+            lambda topic: Notification(topics=(topic.uuid,)),
+            committed=lambda _: self._topics.forget(name),
+        )
 
 
 def _require(connection: Connection, name: TopicName, uuid: str | None) -> Topic:

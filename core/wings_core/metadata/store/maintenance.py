@@ -1,48 +1,49 @@
-"""Maintenance in PostgreSQL: each method is one transaction, done by the module of its verb."""
+"""Maintenance in a database: each method is one transaction, done by the module of its verb."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Generic
 
+from wings_core.metadata.judge import check_text
 from wings_core.metadata.maintenance import Lease, Maintenance, check_replacement
-from wings_core.metadata.postgres import leases
-from wings_core.metadata.postgres.connections import Connection
-from wings_core.metadata.postgres.database import Database
-from wings_core.metadata.postgres.expire import expire
-from wings_core.metadata.postgres.lease_clock import LeaseClock
-from wings_core.metadata.postgres.replace import replace, tier_states
+from wings_core.metadata.store import leases
+from wings_core.metadata.store.database import C, Database, Dialect
+from wings_core.metadata.store.expire import expire
+from wings_core.metadata.store.partitions import tier_states
+from wings_core.metadata.store.replace import replace
 from wings_core.model import Expired, Location, TierState
 from wings_core.partitions import Partition
 
 
-class PostgresMaintenance(Maintenance):
+class DatabaseMaintenance(Maintenance, Generic[C]):
     """See `Maintenance`.
 
     Args:
         database: Where the pages are indexed.
-        clock: Microseconds since the epoch.
-        lease_clock: Leases count by it.
+        dialect: Its statements.
     """
 
-    def __init__(
-        self, database: Database, clock: Callable[[], int], lease_clock: LeaseClock
-    ) -> None:
+    def __init__(self, database: Database[C], dialect: Dialect[C]) -> None:
         self._database = database
-        self._clock = clock
-        self._lease_clock = lease_clock
+        self._dialect = dialect
 
     def acquire_lease(self, name: str, holder: str, seconds: float) -> int | None:
         """Take or prolong a lease; see `Maintenance.acquire_lease`."""
+        check_text("a lease", name)
+        check_text("a lease", holder)
         length = round(seconds * 1_000_000)
         return self._database.write(
             lambda connection: leases.acquire(
-                connection, name, holder, length, self._lease_clock(connection)
+                connection, name, holder, length, self._database.lease_now(connection)
             )
         )
 
     def release_lease(self, name: str, holder: str) -> None:
-        """Give a lease back; see `Maintenance.release_lease`."""
+        """Release a lease; see `Maintenance.release_lease`."""
+        check_text("a lease", name)
+        check_text("a lease", holder)
         self._database.write(
             lambda connection: leases.release(
-                connection, name, holder, self._lease_clock(connection)
+                connection, name, holder, self._database.lease_now(connection)
             )
         )
 
@@ -56,10 +57,10 @@ class PostgresMaintenance(Maintenance):
         pages_max: int,
     ) -> Expired:
         """Drop the oldest pages of a partition; see `Maintenance.expire`."""
-        before = None if age_us is None else self._clock() - age_us
+        before = None if age_us is None else self._database.now() - age_us
         return self._database.write(
             lambda connection: expire(
-                connection, topic_uuid, partition, before, bytes_kept, pages_max
+                self._dialect, connection, topic_uuid, partition, before, bytes_kept, pages_max
             )
         )
 
@@ -74,9 +75,11 @@ class PostgresMaintenance(Maintenance):
         """Put merged pages into the place of others; see `Maintenance.replace`."""
         check_replacement(old, new)
 
-        def work(connection: Connection) -> bool:
-            replaced = replace(connection, topic_uuid, partition, old, new)
-            if replaced and not leases.is_held(connection, lease, self._lease_clock(connection)):
+        def work(connection: C) -> bool:
+            replaced = replace(self._dialect, connection, topic_uuid, partition, old, new)
+            if replaced and not leases.is_held(
+                connection, lease, self._database.lease_now(connection)
+            ):
                 raise _LeaseLostError
             return replaced
 

@@ -1,16 +1,18 @@
-"""The log's index in PostgreSQL: each method is one transaction, done by the module of its verb."""
+"""The log's index in a database: each method is one transaction, done by the module of its verb."""
 
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from typing import Generic
 
 from wings_core.metadata.folios import check_retired
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.metadata.postgres import commit, consumers, locate, purge
-from wings_core.metadata.postgres.connections import Connection
-from wings_core.metadata.postgres.database import Database
-from wings_core.metadata.postgres.lease_clock import LeaseClock
-from wings_core.metadata.postgres.notices import Notice
+from wings_core.metadata.judge import check_id, check_text
+from wings_core.metadata.store import consumers, partitions
+from wings_core.metadata.store.database import C, Committed, Database, Dialect
+from wings_core.metadata.store.flushes import commit_flush
+from wings_core.metadata.store.folios import live_folios
+from wings_core.metadata.store.notifications import of_ends
 from wings_core.metadata.waiters import Waiters, wait_for_any
 from wings_core.model import (
     CommitBatch,
@@ -27,41 +29,35 @@ from wings_core.partitions import Partition
 from wings_core.times import Deadline
 
 
-class PostgresRegistry(OffsetRegistry):
+class DatabaseRegistry(OffsetRegistry, Generic[C]):
     """See `OffsetRegistry`.
 
     Args:
         database: Where it is.
-        waiters: Woken by commits of all nodes.
-        clock: Microseconds since the epoch.
-        lease_clock: What is out of date is so by it.
+        dialect: Its statements.
+        waiters: Woken by commits, of all processes that the database tells of.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        waiters: Waiters,
-        clock: Callable[[], int],
-        lease_clock: LeaseClock,
-    ) -> None:
+    def __init__(self, database: Database[C], dialect: Dialect[C], waiters: Waiters) -> None:
         self._database = database
+        self._dialect = dialect
         self._waiters = waiters
-        self._clock = clock
-        self._lease_clock = lease_clock
 
     def commit(
         self, batches: Sequence[CommitBatch], flush_id: FlushId | None = None
     ) -> list[CommitResult]:
         """Assign offsets to the batches of a flush; see `OffsetRegistry.commit`."""
+        if flush_id is not None:
+            check_id("the flush's writer", flush_id.writer)
 
-        def work(connection: Connection) -> commit.Committed:
+        def work(connection: C) -> Committed:
+            now = self._database.now()
             if flush_id is None:
-                return commit.commit_batches(connection, batches, self._clock())
-            return commit.commit_flush(connection, batches, self._clock(), flush_id)
+                return self._dialect.commit_batches(connection, batches, now)
+            return commit_flush(self._dialect, connection, batches, now, flush_id)
 
         return self._database.write(
-            work,
-            lambda committed: Notice(committed.ends) if committed.ends else None,
+            work, lambda committed: of_ends(committed.ends), keeps_cache=True
         ).results
 
     def locate(
@@ -75,7 +71,7 @@ class PostgresRegistry(OffsetRegistry):
         """Find the pages from an offset on; see `OffsetRegistry.locate`."""
         del since  # A look is as quick as to remember one.
         return self._database.read(
-            lambda connection: locate.locate(
+            lambda connection: self._dialect.locate(
                 connection, topic_uuid, partition, offset, messages_max
             )
         )
@@ -91,7 +87,9 @@ class PostgresRegistry(OffsetRegistry):
         """Call back when a position has data; see `OffsetRegistry.watch`."""
         with self._waiters.registered(positions, callback):
             # Looked at after registering: a commit in between is seen, one later calls back.
-            if self._database.read(lambda connection: locate.any_has_data(connection, positions)):
+            if self._database.read(
+                lambda connection: self._dialect.any_has_data(connection, positions)
+            ):
                 callback()
             yield
 
@@ -104,19 +102,19 @@ class PostgresRegistry(OffsetRegistry):
     ) -> list[PartitionState]:
         """Return where a topic's partitions stand; see `OffsetRegistry.partition_states`."""
         return self._database.read(
-            lambda connection: locate.partition_states(connection, topic_uuid, after, items_max)
+            lambda connection: partitions.partition_states(connection, topic_uuid, after, items_max)
         )
 
     def partition_state(self, topic_uuid: str, partition: Partition) -> PartitionState:
         """Return where a partition stands; see `OffsetRegistry.partition_state`."""
         return self._database.read(
-            lambda connection: locate.partition_state(connection, topic_uuid, partition)
+            lambda connection: partitions.partition_state(connection, topic_uuid, partition)
         )
 
     def offset_for_timestamp(self, topic_uuid: str, partition: Partition, timestamp: int) -> int:
         """Return the first offset at or after a time; see `OffsetRegistry`."""
         return self._database.read(
-            lambda connection: locate.offset_for_timestamp(
+            lambda connection: self._dialect.offset_for_timestamp(
                 connection, topic_uuid, partition, timestamp
             )
         )
@@ -124,11 +122,11 @@ class PostgresRegistry(OffsetRegistry):
     def commit_offsets(
         self, consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
     ) -> list[ConsumerOffset]:
-        """Remember where a consumer reads on; see `OffsetRegistry.commit_offsets`."""
-        consumers.check_offsets(consumer, offsets)
+        """Store a consumer's offsets; see `OffsetRegistry.commit_offsets`."""
+        consumers.check_offsets(consumer, offsets, self._dialect.partition_bytes_max)
         return self._database.write(
             lambda connection: consumers.commit_offsets(
-                connection, consumer, offsets, self._clock()
+                self._dialect, connection, consumer, offsets, self._database.now()
             )
         )
 
@@ -140,7 +138,8 @@ class PostgresRegistry(OffsetRegistry):
         after: tuple[TopicName, Partition] | None = None,
         items_max: int | None = None,
     ) -> list[ConsumerOffset]:
-        """Return where a consumer reads on; see `OffsetRegistry.get_offsets`."""
+        """Return a consumer's offsets; see `OffsetRegistry.get_offsets`."""
+        check_text("the consumer's name", consumer)
         return self._database.read(
             lambda connection: consumers.get_offsets(
                 connection, consumer, topic_uuid, after, items_max
@@ -149,25 +148,29 @@ class PostgresRegistry(OffsetRegistry):
 
     def list_consumers(self, consumers_max: int, *, after: str | None = None) -> list[str]:
         """Return the named consumers; see `OffsetRegistry.list_consumers`."""
+        check_text("after", after or "")
         return self._database.read(
             lambda connection: consumers.list_consumers(connection, consumers_max, after)
         )
 
     def purge(self, pages_max: int) -> bool:
-        """Forget deleted topics step by step; see `OffsetRegistry.purge`."""
+        """Purge deleted topics step by step; see `OffsetRegistry.purge`."""
         return self._database.write(
-            lambda connection: purge.purge(connection, pages_max, self._lease_clock(connection))
+            lambda connection: self._dialect.purge(
+                connection, pages_max, self._database.lease_now(connection)
+            )
         )
 
     def live_folios(self, *, after: str | None = None, items_max: int | None = None) -> set[str]:
-        """Return the folios that a page refers to; see `OffsetRegistry.live_folios`."""
-        return self._database.read(
-            lambda connection: purge.live_folios(connection, after, items_max)
-        )
+        """Return the folios that pages refer to; see `OffsetRegistry.live_folios`."""
+        check_text("after", after or "")
+        return self._database.read(lambda connection: live_folios(connection, after, items_max))
 
     def retire(self, folios: Sequence[str]) -> list[str]:
-        """Let nothing refer to folios ever again; see `OffsetRegistry.retire`."""
+        """Fence folios, so that they can be deleted; see `OffsetRegistry.retire`."""
         check_retired(folios)
         return self._database.write(
-            lambda connection: purge.retire(connection, folios, self._lease_clock(connection))
+            lambda connection: self._dialect.retire(
+                connection, folios, self._database.lease_now(connection)
+            )
         )

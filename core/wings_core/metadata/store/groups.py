@@ -1,16 +1,13 @@
-"""Share groups in PostgreSQL: each method is one transaction."""
+"""Share groups in a database: each method is one transaction."""
 
-from collections.abc import Callable
-from typing import Literal
+from typing import Generic, Literal
 
-from wings_core.errors import TopicNotFound
 from wings_core.metadata.grouping import check_name, check_room, existing_group, no_group
 from wings_core.metadata.interfaces import Groups
-from wings_core.metadata.postgres import locks
-from wings_core.metadata.postgres.connections import Connection
-from wings_core.metadata.postgres.database import Database
-from wings_core.metadata.postgres.locks import Lock
-from wings_core.metadata.postgres.topics import find_topic_ids
+from wings_core.metadata.judge import check_text
+from wings_core.metadata.store.database import C, Connection, Database
+from wings_core.metadata.store.locks import Lock
+from wings_core.metadata.store.topics import require_topic_id
 from wings_core.model import Topic
 from wings_core.share.model import ShareConfig, ShareGroup
 
@@ -21,30 +18,28 @@ _SELECT = (
 )
 
 
-class PostgresGroups(Groups):
+class DatabaseGroups(Groups, Generic[C]):
     """See `Groups`.
 
     Args:
         database: Where they are.
-        clock: Microseconds since the epoch.
     """
 
-    def __init__(self, database: Database, clock: Callable[[], int]) -> None:
+    def __init__(self, database: Database[C]) -> None:
         self._database = database
-        self._clock = clock
 
     def create(self, group: ShareGroup, *, if_not_exists: bool = False) -> ShareGroup:
         """Make a group known; see `Groups.create`."""
         check_name(group.name)
 
-        def work(connection: Connection) -> ShareGroup:
-            locks.share(connection, Lock.TOPICS, (group.topic.uuid,))
-            topic_id = _require_topic(connection, group.topic)
+        def work(connection: C) -> ShareGroup:
+            connection.share_lock(Lock.TOPICS, (group.topic.uuid,))
+            topic_id = require_topic_id(connection, group.topic.uuid)
             existing = _find(connection, group.topic, group.name)
             if existing is None:
                 # Others are created before or after this, and not while they are counted.
                 connection.execute(
-                    "SELECT FROM topics WHERE id = %s FOR NO KEY UPDATE", (topic_id,)
+                    "SELECT 1 FROM topics WHERE id = %s FOR NO KEY UPDATE", (topic_id,)
                 )
                 existing = _find(connection, group.topic, group.name)
             if existing is not None:
@@ -58,7 +53,7 @@ class PostgresGroups(Groups):
             connection.execute(
                 "INSERT INTO share_groups (uuid, topic_id, name, config, created_at) "
                 "VALUES (%s, %s, %s, %s, %s)",
-                (group.uuid, topic_id, group.name.encode(), config, self._clock()),
+                (group.uuid, topic_id, group.name, config, self._database.now()),
             )
             return group
 
@@ -66,19 +61,22 @@ class PostgresGroups(Groups):
 
     def get(self, topic: Topic, name: str) -> ShareGroup:
         """Return a group; see `Groups.get`."""
+        check_text("the group's name", name)
         return self._database.read(lambda connection: _require(connection, topic, name))
 
     def of_topic(
         self, topic: Topic, *, after: str | None = None, items_max: int | None = None
     ) -> list[ShareGroup]:
         """Return a topic's groups, by name; see `Groups.of_topic`."""
+        check_text("after", after or "")
 
-        def work(connection: Connection) -> list[ShareGroup]:
-            _require_topic(connection, topic)
+        def work(connection: C) -> list[ShareGroup]:
+            require_topic_id(connection, topic.uuid)
             # A name is never empty.
             rows = connection.execute(
-                f"{_SELECT} AND share_groups.name > %s ORDER BY share_groups.name LIMIT %s::bigint",
-                (topic.uuid, (after or "").encode("utf-8", "surrogatepass"), items_max),
+                f"{_SELECT} AND share_groups.name > %s::text "
+                "ORDER BY share_groups.name LIMIT %s::bigint",
+                (topic.uuid, after or "", items_max),
             )
             return [_group(topic, *row) for row in rows.fetchall()]
 
@@ -86,8 +84,9 @@ class PostgresGroups(Groups):
 
     def alter(self, topic: Topic, name: str, changes: ShareConfig) -> ShareGroup:
         """Change a group's configuration; see `Groups.alter`."""
+        check_text("the group's name", name)
 
-        def work(connection: Connection) -> ShareGroup:
+        def work(connection: C) -> ShareGroup:
             found = _require(connection, topic, name, " FOR UPDATE OF share_groups")
             config = found.config.changed_by(changes)
             connection.execute(
@@ -99,9 +98,10 @@ class PostgresGroups(Groups):
         return self._database.write(work)
 
     def delete(self, topic: Topic, name: str, uuid: str | None = None) -> ShareGroup:
-        """Forget a group; see `Groups.delete`."""
+        """Delete a group; see `Groups.delete`."""
+        check_text("the group's name", name)
 
-        def work(connection: Connection) -> ShareGroup:
+        def work(connection: C) -> ShareGroup:
             found = _require(connection, topic, name, " FOR UPDATE OF share_groups")
             if uuid not in {None, found.uuid}:
                 raise no_group(topic, name)
@@ -113,20 +113,11 @@ class PostgresGroups(Groups):
 
 def purge_of_topic(connection: Connection, topic_id: int, rows_max: int) -> int:
     """Delete up to so many groups of a deleted topic; return how many."""
-    return len(
-        connection.execute(
-            "DELETE FROM share_groups WHERE id IN "
-            "(SELECT id FROM share_groups WHERE topic_id = %s LIMIT %s::bigint) RETURNING id",
-            (topic_id, max(0, rows_max)),
-        ).fetchall()
-    )
-
-
-def _require_topic(connection: Connection, topic: Topic) -> int:
-    found = find_topic_ids(connection, [topic.uuid])
-    if not found:
-        raise TopicNotFound("the topic was deleted")
-    return found[topic.uuid]
+    return connection.execute(
+        "DELETE FROM share_groups WHERE id IN "
+        "(SELECT id FROM share_groups WHERE topic_id = %s LIMIT %s::bigint)",
+        (topic_id, max(0, rows_max)),
+    ).rowcount
 
 
 _Lock = Literal["", " FOR UPDATE OF share_groups"]
@@ -135,7 +126,7 @@ _Lock = Literal["", " FOR UPDATE OF share_groups"]
 def _require(connection: Connection, topic: Topic, name: str, lock: _Lock = "") -> ShareGroup:
     found = _find(connection, topic, name, lock)
     if found is None:
-        _require_topic(connection, topic)
+        require_topic_id(connection, topic.uuid)
         raise no_group(topic, name)
     return found
 
@@ -143,10 +134,10 @@ def _require(connection: Connection, topic: Topic, name: str, lock: _Lock = "") 
 def _find(connection: Connection, topic: Topic, name: str, lock: _Lock = "") -> ShareGroup | None:
     row = connection.execute(
         f"{_SELECT} AND share_groups.name = %s{lock}",
-        (topic.uuid, name.encode("utf-8", "surrogatepass")),
+        (topic.uuid, name),
     ).fetchone()
     return None if row is None else _group(topic, *row)
 
 
-def _group(topic: Topic, name: bytes, uuid: str, config: str) -> ShareGroup:
-    return ShareGroup(name.decode(), uuid, topic, ShareConfig.from_json(config))
+def _group(topic: Topic, name: str, uuid: str, config: str) -> ShareGroup:
+    return ShareGroup(name, uuid, topic, ShareConfig.from_json(config))

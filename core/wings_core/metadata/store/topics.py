@@ -1,20 +1,15 @@
-"""Topics and namespaces as they are stored in PostgreSQL.
+"""Topics and namespaces as rows."""
 
-Topics are not cached here: another node may change them at any time.
-"""
-
+from collections.abc import Iterable
 from typing import Literal
 
 import pyarrow as pa
 
 from wings_core.errors import NamespaceNotFound, TopicNotFound
 from wings_core.metadata.creation import taken_uuid
-from wings_core.metadata.postgres.connections import Connection
+from wings_core.metadata.store.database import Connection
 from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
-
-TopicRow = tuple[str, str, bytes, str | None, str, int]
-
 
 NamespaceLock = Literal["", " FOR KEY SHARE", " FOR UPDATE"]
 
@@ -27,7 +22,7 @@ def find_namespace(
     Args:
         connection: To the database.
         name: The namespace's.
-        lock: Let nobody delete it, or change it, until the end of the transaction.
+        lock: Keeps it from being deleted, or changed, until the end of the transaction.
 
     Raises:
         NamespaceNotFound: There is none of this name.
@@ -65,10 +60,10 @@ def find_topic(connection: Connection, name: TopicName) -> Topic:
         NamespaceNotFound: Its namespace does not exist.
         TopicNotFound: There is none of this name in it.
     """
-    rows = _topic_rows(connection, name.namespace, " AND topics.name = %s::text", name.topic)
-    if not rows:
+    topics = _find(connection, name.namespace, " AND topics.name = %s::text", name.topic)
+    if not topics:
         raise TopicNotFound(f"there is no topic {name}")
-    return _topic(name.namespace, rows[0])
+    return topics[0]
 
 
 def find_topic_by_uuid(
@@ -80,15 +75,15 @@ def find_topic_by_uuid(
         AlreadyExists: Another one has it.
     """
     row = connection.execute(
-        "SELECT uuid, name, schema, partition_key, config, created_at, namespace_id FROM topics "
-        "WHERE uuid = %s",
-        (uuid,),
+        f"SELECT {_COLUMNS}, topics.namespace_id FROM topics WHERE topics.uuid = %s", (uuid,)
     ).fetchone()
     if row is None:
         return None
-    if row[1] != name.topic or row[6] not in {None, namespace_id}:
+    *columns, found_namespace_id = row
+    topic = _topic(name.namespace, *columns)
+    if topic.name != name or found_namespace_id not in {None, namespace_id}:
         raise taken_uuid(uuid)
-    return _topic(name.namespace, row[:6])
+    return topic
 
 
 def find_topics(
@@ -100,33 +95,58 @@ def find_topics(
         NamespaceNotFound: It does not exist.
     """
     # An id is never empty.
-    rows = _topic_rows(connection, namespace, " AND topics.name > %s::text", after or "", items_max)
-    return [_topic(namespace, row) for row in rows]
+    return _find(connection, namespace, " AND topics.name > %s::text", after or "", items_max)
 
 
-def find_topic_ids(connection: Connection, topic_uuids: list[str]) -> dict[str, int]:
-    """Return the ids of those topics that are there, by UUID."""
-    rows = connection.execute(
-        "SELECT uuid, id FROM topics WHERE uuid = ANY(%s::text[]) AND deleted_at IS NULL",
-        (topic_uuids,),
-    ).fetchall()
-    return {str(topic_uuid): int(topic_id) for topic_uuid, topic_id in rows}
+def require_topic_ids(connection: Connection, topic_uuids: Iterable[str]) -> dict[str, int]:
+    """Return the ids of topics, by UUID.
 
+    Raises:
+        TopicNotFound: One of them was deleted.
+    """
+    # All are sent before any is waited for.
+    asked = {
+        topic_uuid: connection.execute(
+            "SELECT id FROM topics WHERE uuid = %s AND deleted_at IS NULL", (topic_uuid,)
+        )
+        for topic_uuid in topic_uuids
+    }
+    topic_ids: dict[str, int] = {}
+    for topic_uuid, cursor in asked.items():
+        row = cursor.fetchone()
+        if row is None:
+            raise TopicNotFound("the topic was deleted")
+        topic_ids[topic_uuid] = row[0]
+    return topic_ids
+
+
+def require_topic_id(connection: Connection, topic_uuid: str) -> int:
+    """Return the id of a topic.
+
+    Raises:
+        TopicNotFound: It was deleted.
+    """
+    return require_topic_ids(connection, (topic_uuid,))[topic_uuid]
+
+
+_COLUMNS = (
+    "topics.uuid, topics.name, topics.schema, topics.partition_key, topics.config, "
+    "topics.created_at"
+)
 
 _Which = Literal[" AND topics.name = %s::text", " AND topics.name > %s::text"]
 
 
-def _topic_rows(
+def _find(
     connection: Connection,
     namespace: NamespaceName,
     which: _Which,
     topic: str,
     items_max: int | None = None,
-) -> list[TopicRow]:
+) -> list[Topic]:
     """Return topics of a namespace, by name, seen at one moment with it."""
     rows = connection.execute(
-        "SELECT topics.uuid, topics.name, topics.schema, topics.partition_key, topics.config, "
-        "topics.created_at FROM namespaces "
+        f"SELECT {_COLUMNS} FROM namespaces "
         f"LEFT JOIN topics ON topics.namespace_id = namespaces.id{which} "
         "WHERE namespaces.tenant = %s AND namespaces.name = %s "
         "ORDER BY topics.name LIMIT %s::bigint",
@@ -134,15 +154,18 @@ def _topic_rows(
     ).fetchall()
     if not rows:
         raise NamespaceNotFound(f"there is no namespace {namespace}")
-    return [
-        (uuid, name, schema, partition_key, config, created_at)
-        for uuid, name, schema, partition_key, config, created_at in rows
-        if uuid is not None
-    ]
+    return [_topic(namespace, *row) for row in rows if row[0] is not None]
 
 
-def _topic(namespace: NamespaceName, row: TopicRow) -> Topic:
-    uuid, name, schema, partition_key, config, created_at = row
+def _topic(
+    namespace: NamespaceName,
+    uuid: str,
+    name: str,
+    schema: bytes,
+    partition_key: str | None,
+    config: str,
+    created_at: int,
+) -> Topic:
     return Topic(
         name=TopicName(namespace, name),
         uuid=uuid,

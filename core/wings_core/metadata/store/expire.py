@@ -1,18 +1,18 @@
-"""Retention in SQLite: a partition's oldest pages go, and its log starts later."""
+"""Retention: a partition's oldest pages are dropped, and its log starts later."""
 
-import sqlite3
 from collections import Counter
 
 from wings_core.metadata.expiry import expired_pages
-from wings_core.metadata.sqlite.stages import count_off
-from wings_core.metadata.sqlite.topics import require_topic_id
+from wings_core.metadata.store.database import C, Dialect
+from wings_core.metadata.store.partitions import lock_partition
 from wings_core.metadata.tiers import PageCounts
 from wings_core.model import Expired, PageFormat
 from wings_core.partitions import Partition
 
 
 def expire(
-    connection: sqlite3.Connection,
+    dialect: Dialect[C],
+    connection: C,
     topic_uuid: str,
     partition: Partition,
     before: int | None,
@@ -20,36 +20,28 @@ def expire(
     pages_max: int,
 ) -> Expired:
     """Drop pages within the transaction of `connection`; see `Maintenance.expire`."""
-    topic_id = require_topic_id(connection, topic_uuid)
-    row: tuple[int, int, int] | None = connection.execute(
-        "SELECT id, log_start_offset, bytes FROM partitions WHERE topic_id = ? AND value = ?",
-        (topic_id, partition),
-    ).fetchone()
-    if row is None:
+    locked = lock_partition(connection, topic_uuid, partition)
+    if locked is None:
         return Expired(0, 0, 0, 0)
-    partition_id, log_start_offset, size = row
-    pages: list[tuple[int, int, int, int, int, int]] = connection.execute(
+    partition_id, log_start_offset, size = locked
+    pages = connection.execute(
         "SELECT end_offset, timestamp, length, folio_id, end_offset - start_offset + 1, "
-        "format FROM pages WHERE partition_id = ? "
-        "ORDER BY end_offset LIMIT ?",
+        "format FROM pages WHERE partition_id = %s "
+        "ORDER BY end_offset LIMIT %s::bigint",
         (partition_id, pages_max),
     ).fetchall()
     ages = ((timestamp, length) for _, timestamp, length, *_ in pages)
     gone = pages[: expired_pages(ages, size, before, bytes_kept)]
     if not gone:
         return Expired(log_start_offset, 0, 0, 0)
-    last_offset = gone[-1][0]
+    last_offset = int(gone[-1][0])
     dropped = PageCounts.of(
         (rows, length, PageFormat(format_)) for _, _, length, _, rows, format_ in gone
     )
     connection.execute(
-        "DELETE FROM pages WHERE partition_id = ? AND end_offset <= ?", (partition_id, last_offset)
-    )
-    count_off(connection, Counter(page[3] for page in gone))
-    connection.execute(
-        "UPDATE partitions SET log_start_offset = ?, bytes = bytes - ?, pages = pages - ?, "
-        "merged_pages = merged_pages - ?, merged_rows = merged_rows - ?, "
-        "merged_bytes = merged_bytes - ? WHERE id = ?",
+        "UPDATE partitions SET log_start_offset = %s, bytes = bytes - %s, pages = pages - %s, "
+        "merged_pages = merged_pages - %s, merged_rows = merged_rows - %s, "
+        "merged_bytes = merged_bytes - %s WHERE id = %s",
         (
             last_offset + 1,
             dropped.bytes,
@@ -60,4 +52,9 @@ def expire(
             partition_id,
         ),
     )
+    connection.execute(
+        "DELETE FROM pages WHERE partition_id = %s AND end_offset <= %s",
+        (partition_id, last_offset),
+    )
+    dialect.count_off(connection, Counter(folio_id for _, _, _, folio_id, _, _ in gone))
     return Expired(last_offset + 1, len(gone), last_offset + 1 - log_start_offset, dropped.bytes)

@@ -1,41 +1,39 @@
-"""Flight nodes in PostgreSQL."""
+"""Flight nodes in a database."""
+
+from typing import Generic
 
 from wings_core.metadata.interfaces import Nodes
 from wings_core.metadata.judge import check_text
 from wings_core.metadata.nodes import check_node, check_room
-from wings_core.metadata.postgres import locks
-from wings_core.metadata.postgres.connections import Connection
-from wings_core.metadata.postgres.database import Database
-from wings_core.metadata.postgres.lease_clock import LeaseClock
-from wings_core.metadata.postgres.locks import Lock
+from wings_core.metadata.store.database import C, Connection, Database
+from wings_core.metadata.store.locks import Lock
 from wings_core.model import Node
 
 
-class PostgresNodes(Nodes):
+class DatabaseNodes(Nodes, Generic[C]):
     """See `Nodes`.
 
     Args:
         database: Where they are.
-        clock: Leases count by it.
     """
 
-    def __init__(self, database: Database, clock: LeaseClock) -> None:
+    def __init__(self, database: Database[C]) -> None:
         self._database = database
-        self._clock = clock
 
     def renew(self, node: Node, seconds: float) -> list[Node]:
         """Register a node, or renew its lease; see `Nodes.renew`."""
         check_node(node, seconds)
 
-        def work(connection: Connection) -> list[Node]:
-            locks.take(connection, Lock.NODES)
-            now = self._clock(connection)
+        def work(connection: C) -> list[Node]:
+            connection.take_lock(Lock.NODES)
+            now = self._database.lease_now(connection)
             connection.execute(
                 "DELETE FROM nodes WHERE expires_at <= %s::bigint OR (address = %s AND id <> %s)",
                 (now, node.address, node.id),
             )
             connection.execute(
-                "INSERT INTO nodes VALUES (%s, %s, %s) ON CONFLICT (id) DO UPDATE SET "
+                "INSERT INTO nodes (id, address, expires_at) VALUES (%s, %s, %s) "
+                "ON CONFLICT (id) DO UPDATE SET "
                 "address = excluded.address, expires_at = excluded.expires_at",
                 (node.id, node.address, now + round(seconds * 1e6)),
             )
@@ -43,25 +41,27 @@ class PostgresNodes(Nodes):
             check_room(len(live))
             return live
 
-        return self._database.write(work)
+        return self._database.write(work, keeps_cache=True)
 
     def leave(self, node_id: str) -> None:
-        """Take a node out; see `Nodes.leave`."""
+        """Deregister a node; see `Nodes.leave`."""
         check_text("a node's id", node_id)
 
-        def work(connection: Connection) -> None:
-            locks.take(connection, Lock.NODES)
+        def work(connection: C) -> None:
+            connection.take_lock(Lock.NODES)
             connection.execute("DELETE FROM nodes WHERE id = %s", (node_id,))
 
-        self._database.write(work)
+        self._database.write(work, keeps_cache=True)
 
     def live(self) -> list[Node]:
-        """Return the nodes that are there; see `Nodes.live`."""
-        return self._database.read(lambda connection: _live(connection, self._clock(connection)))
+        """Return the registered nodes; see `Nodes.live`."""
+        return self._database.read(
+            lambda connection: _live(connection, self._database.lease_now(connection))
+        )
 
 
 def _live(connection: Connection, now: int) -> list[Node]:
     rows = connection.execute(
         "SELECT id, address FROM nodes WHERE expires_at > %s::bigint ORDER BY address", (now,)
     ).fetchall()
-    return [Node(*row) for row in rows]
+    return [Node(node_id, address) for node_id, address in rows]

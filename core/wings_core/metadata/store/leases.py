@@ -1,16 +1,17 @@
-"""Leases in PostgreSQL: who works on something that one at a time may work on."""
+"""Leases: who works on something that one process at a time may work on."""
 
 from wings_core.metadata.maintenance import Lease
-from wings_core.metadata.postgres.connections import Connection
+from wings_core.metadata.store.database import Connection
 
 LEASES_KEPT_US = 24 * 3600 * 1_000_000
-"""A lease that ended is forgotten after this, in microseconds."""
+"""A lease that ended is deleted after this, in microseconds."""
 
 
 def acquire(connection: Connection, name: str, holder: str, length_us: int, now: int) -> int | None:
     """Take or prolong a lease; see `Maintenance.acquire_lease`."""
     row = connection.execute(
-        "INSERT INTO leases VALUES (%(name)s, %(holder)s, 1, %(now)s::bigint + %(length)s::bigint) "
+        "INSERT INTO leases (name, holder, token, expires_at) "
+        "VALUES (%(name)s, %(holder)s, 1, %(now)s::bigint + %(length)s::bigint) "
         "ON CONFLICT (name) DO UPDATE SET token = leases.token + CASE WHEN "
         "leases.holder <> excluded.holder OR leases.expires_at <= %(now)s THEN 1 ELSE 0 END, "
         "holder = excluded.holder, expires_at = excluded.expires_at "
@@ -21,7 +22,7 @@ def acquire(connection: Connection, name: str, holder: str, length_us: int, now:
 
 
 def release(connection: Connection, name: str, holder: str, now: int) -> None:
-    """Give a lease back; see `Maintenance.release_lease`."""
+    """Release a lease; see `Maintenance.release_lease`."""
     connection.execute(
         "UPDATE leases SET expires_at = %(now)s "
         "WHERE name = %(name)s AND holder = %(holder)s AND expires_at > %(now)s",
@@ -41,7 +42,7 @@ def purge_leases(connection: Connection, rows_max: int, now: int) -> int:
 
 
 def is_held(connection: Connection, lease: Lease, now: int) -> bool:
-    """Tell whether a lease has not ended since it was taken; nobody takes it in this transaction.
+    """Tell whether a lease has not ended since it was taken; it cannot be taken from here on.
 
     Its row is locked last of all, so this is called at the end of a transaction.
     """

@@ -1,0 +1,69 @@
+"""Pages and their folios in PostgreSQL, many in one statement."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from wings_core.metadata.postgres.connections import Connection
+from wings_core.model import Location
+
+PageRow = tuple[int | None, int, int, int, str, int, int]
+"""Partition's id, end, start, timestamp, folio's name, position, length."""
+
+
+def columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
+    """Turn rows into the arrays that `unnest` turns into rows again."""
+    return [[row[index] for row in rows] for index in range(width)]
+
+
+def count_to_folios(connection: Connection, counts: Mapping[str, int]) -> None:
+    """Count so many pages to each folio, which is made where it is not there."""
+    if counts:
+        connection.execute(
+            "INSERT INTO folios (name, pages) "
+            "SELECT name, pages FROM unnest(%s::text[], %s::bigint[]) AS added (name, pages) "
+            'ORDER BY name COLLATE "C" '
+            "ON CONFLICT (name) DO UPDATE SET pages = folios.pages + excluded.pages",
+            columns(sorted(counts.items()), 2),
+        )
+
+
+def insert_pages(connection: Connection, pages: Sequence[PageRow]) -> None:
+    """Index pages as they were pushed, whose folios are there."""
+    if pages:
+        connection.execute(
+            "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
+            "position, length) "
+            "SELECT added.partition_id, added.end_offset, added.start_offset, "
+            "added.timestamp, folios.id, added.position, added.length "
+            "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::text[], "
+            "%s::bigint[], %s::bigint[]) AS added "
+            "(partition_id, end_offset, start_offset, timestamp, folio, position, length) "
+            "JOIN folios ON folios.name = added.folio",
+            columns(pages, 7),
+        )
+
+
+def add_pages(connection: Connection, partition_id: int, pages: Sequence[Location]) -> None:
+    """Index merged pages, and count them to their folios."""
+    count_to_folios(connection, Counter(page.address.folio for page in pages))
+    connection.execute(
+        "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
+        "position, length, first_timestamp, format) "
+        "SELECT %s, added.end_offset, added.start_offset, added.timestamp, "
+        "folios.id, added.position, added.length, added.first_timestamp, added.format "
+        "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::bigint[], "
+        "%s::bigint[], %s::bigint[], %s::smallint[]) AS added "
+        "(end_offset, start_offset, timestamp, folio, position, length, first_timestamp, format) "
+        "JOIN folios ON folios.name = added.folio",
+        (
+            partition_id,
+            [page.end_offset for page in pages],
+            [page.start_offset for page in pages],
+            [page.timestamp for page in pages],
+            [page.address.folio for page in pages],
+            [page.address.position for page in pages],
+            [page.address.length for page in pages],
+            [page.first_timestamp for page in pages],
+            [int(page.format) for page in pages],
+        ),
+    )

@@ -1,0 +1,129 @@
+"""Transactions on SQLite, and PostgreSQL's SQL as SQLite runs it."""
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from wings_core.metadata.sqlite.commit_cache import CommitCache
+from wings_core.metadata.sqlite.connections import Connections
+from wings_core.metadata.store.database import no_notification
+from wings_core.metadata.store.locks import Lock
+from wings_core.metadata.store.notifications import Notification
+from wings_core.metadata.waiters import Waiters
+
+STATEMENTS_MAX = 1_024
+"""Statements kept as SQLite runs them; there are fewer."""
+
+_NOT_OF_SQLITE = re.compile(
+    r"""
+    ::\w+                                                     # A type: values have one here.
+    | [ ]FOR[ ](UPDATE|NO[ ]KEY[ ]UPDATE|KEY[ ]SHARE|SHARE)   # One process writes at a time.
+      ([ ]OF[ ]\w+)?([ ]SKIP[ ]LOCKED)?
+    """,
+    re.VERBOSE,
+)
+_LIMIT = re.compile(r"LIMIT (%s|%\(\w+\)s)")
+_NAMED = re.compile(r"%\((\w+)\)s")
+
+T = TypeVar("T")
+
+
+@lru_cache(STATEMENTS_MAX)
+def in_sqlite(query: str) -> str:
+    """Return a statement of PostgreSQL as SQLite runs it; one of SQLite stays as it is.
+
+    Parameters are written otherwise, casts and row locks go, and no limit (NULL) is -1.
+    """
+    query = _NOT_OF_SQLITE.sub("", query.strip())
+    query = _LIMIT.sub(r"LIMIT ifnull(\1, -1)", query)
+    return _NAMED.sub(r":\1", query).replace("%s", "?")
+
+
+class Connection:
+    """A connection to SQLite as `store.database.Connection`.
+
+    Args:
+        raw: SQLite's own, for statements in its SQL that must be quick, or run many times.
+        cache: What the last commits read and wrote.
+    """
+
+    __slots__ = ("cache", "raw")
+
+    def __init__(self, raw: sqlite3.Connection, cache: CommitCache) -> None:
+        self.raw = raw
+        self.cache = cache
+
+    def execute(
+        self, query: str, params: Sequence[Any] | Mapping[str, Any] | None = None, /
+    ) -> sqlite3.Cursor:
+        """Run a statement in the SQL of SQLite or of PostgreSQL; see `in_sqlite`."""
+        return self.raw.execute(in_sqlite(query), params or ())
+
+    def take_lock(self, lock: Lock, names: Iterable[str] = ("",)) -> None:
+        """Do nothing: one process writes at a time."""
+
+    def share_lock(self, lock: Lock, names: Iterable[str]) -> None:
+        """Do nothing: one process writes at a time."""
+
+
+class SqliteDatabase:
+    """A `Database` in SQLite, of one process.
+
+    Args:
+        connections: To the database.
+        waiters: Woken by what transactions changed.
+        clock: Microseconds since the epoch.
+    """
+
+    def __init__(
+        self, connections: Connections, waiters: Waiters, clock: Callable[[], int]
+    ) -> None:
+        self._connections = connections
+        self._waiters = waiters
+        self._clock = clock
+
+    def now(self) -> int:
+        """Return the time, in microseconds since the epoch."""
+        return self._clock()
+
+    def lease_now(self, connection: Connection, /) -> int:
+        """Return the time: one process grants all leases."""
+        del connection
+        return self._clock()
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run statements that need not see the same state; see `Database.read`."""
+        cache = self._connections.commit_cache
+        return self._connections.read(lambda raw: work(Connection(raw, cache)))
+
+    def write(
+        self,
+        work: Callable[[Connection], T],
+        notification: Callable[[T], Notification | None] = no_notification,
+        *,
+        committed: Callable[[T], None] | None = None,
+        keeps_cache: bool = False,
+    ) -> T:
+        """Run a durable transaction; see `Database.write`."""
+        writer = self._connections.take_writer()
+        cache = self._connections.commit_cache
+        try:
+            if not keeps_cache:
+                cache.forget()
+            try:
+                with writer.transaction() as raw:
+                    result = work(Connection(raw, cache))
+            except BaseException:
+                cache.forget()
+                raise
+            cache.confirm()
+            if committed is not None:
+                committed(result)
+        finally:
+            self._connections.give_back_writer(writer)
+        changed = notification(result)
+        if changed is not None:
+            changed.wake(self._waiters)
+        return result

@@ -1,0 +1,65 @@
+"""Pages and their folios in SQLite."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from wings_core.metadata.sqlite.database import Connection
+from wings_core.model import Location
+
+PageRow = tuple[int | None, int, int, int, int, int, int]
+"""Partition's id, end, start, timestamp, folio's id, position, length."""
+
+
+def count_to_folios(connection: Connection, counts: Mapping[str, int]) -> dict[str, int]:
+    """Count so many pages to each folio, which is made where it is not there.
+
+    Returns:
+        The ids of the folios, by name.
+    """
+    folio_ids: dict[str, int] = {}
+    for folio, pages in counts.items():
+        known = connection.cache.folio_ids.get(folio)
+        if known is not None:
+            connection.raw.execute(
+                "UPDATE folios SET pages = pages + ? WHERE id = ?", (pages, known)
+            )
+            folio_ids[folio] = known
+            continue
+        ((folio_ids[folio],),) = connection.raw.execute(
+            "INSERT INTO folios (name, pages) VALUES (?, ?) "
+            "ON CONFLICT (name) DO UPDATE SET pages = pages + excluded.pages RETURNING id",
+            (folio, pages),
+        ).fetchall()
+    return folio_ids
+
+
+def insert_pages(connection: Connection, pages: Sequence[PageRow]) -> None:
+    """Index pages as they were pushed."""
+    connection.raw.executemany(
+        "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
+        "position, length) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        pages,
+    )
+
+
+def add_pages(connection: Connection, partition_id: int, pages: Sequence[Location]) -> None:
+    """Index merged pages, and count them to their folios."""
+    folio_ids = count_to_folios(connection, Counter(page.address.folio for page in pages))
+    connection.raw.executemany(
+        "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
+        "position, length, first_timestamp, format) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (
+                partition_id,
+                page.end_offset,
+                page.start_offset,
+                page.timestamp,
+                folio_ids[page.address.folio],
+                page.address.position,
+                page.address.length,
+                page.first_timestamp,
+                int(page.format),
+            )
+            for page in pages
+        ],
+    )

@@ -1,0 +1,94 @@
+"""The offsets that named consumers read on from."""
+
+from collections.abc import Sequence
+from typing import LiteralString
+
+from wings_core.errors import InvalidArgument
+from wings_core.metadata.interfaces import OFFSET_MAX
+from wings_core.metadata.judge import check_id, check_partition
+from wings_core.metadata.store.database import C, Connection, Dialect
+from wings_core.metadata.store.locks import Lock
+from wings_core.metadata.store.topics import require_topic_ids
+from wings_core.model import ConsumerOffset, Topic
+from wings_core.names import NamespaceName, TopicName
+from wings_core.partitions import Partition, partition_sort_key
+
+
+def check_offsets(
+    consumer: str, offsets: Sequence[tuple[Topic, Partition, int]], partition_bytes_max: int
+) -> None:
+    """Check that offsets can be stored.
+
+    Raises:
+        InvalidArgument: They cannot.
+    """
+    check_id("the consumer's name", consumer)
+    for _, partition, offset in offsets:
+        check_partition(partition, partition_bytes_max)
+        if not 0 <= offset <= OFFSET_MAX:
+            raise InvalidArgument(f"{offset} is not an offset: expected 0 to {OFFSET_MAX}")
+
+
+def commit_offsets(
+    dialect: Dialect[C],
+    connection: C,
+    consumer: str,
+    offsets: Sequence[tuple[Topic, Partition, int]],
+    now: int,
+) -> list[ConsumerOffset]:
+    """Store a consumer's offsets; see `OffsetRegistry.commit_offsets`."""
+    topics = sorted({topic.uuid for topic, _, _ in offsets})
+    connection.share_lock(Lock.TOPICS, topics)
+    topic_ids = require_topic_ids(connection, topics)
+    # The last one counts where a partition is named twice. In order, which excludes deadlocks.
+    last = {(topic_ids[topic.uuid], partition): offset for topic, partition, offset in offsets}
+    dialect.write_offsets(connection, consumer, dict(sorted(last.items())), now)
+    return [
+        ConsumerOffset(topic.name, partition, offset, now) for topic, partition, offset in offsets
+    ]
+
+
+def get_offsets(
+    connection: Connection,
+    consumer: str,
+    topic_uuid: str | None,
+    after: tuple[TopicName, Partition] | None,
+    items_max: int | None,
+) -> list[ConsumerOffset]:
+    """Return a consumer's offsets, by topic and partition; see `OffsetRegistry.get_offsets`."""
+    least = ("", "", "", "")
+    if after is not None:
+        name, partition = after
+        least = (name.namespace.tenant, name.namespace.namespace, name.topic, partition)
+    # A deleted topic has no namespace, so it falls out of the join.
+    rows = connection.execute(
+        "SELECT namespaces.tenant, namespaces.name, topics.name, consumer_offsets.partition, "
+        'consumer_offsets."offset", consumer_offsets.committed_at '
+        "FROM consumer_offsets "
+        "JOIN topics ON topics.id = consumer_offsets.topic_id "
+        "JOIN namespaces ON namespaces.id = topics.namespace_id "
+        "WHERE consumer_offsets.consumer = %s AND (%s::text IS NULL OR topics.uuid = %s::text) "
+        "AND (namespaces.tenant, namespaces.name, topics.name, consumer_offsets.partition) "
+        "> (%s::text, %s::text, %s::text, %s::text) ORDER BY 1, 2, 3, 4 LIMIT %s::bigint",
+        (consumer, topic_uuid, topic_uuid, *least, items_max),
+    ).fetchall()
+    offsets = [
+        ConsumerOffset(
+            TopicName(NamespaceName(tenant, namespace), topic), partition, offset, committed_at
+        )
+        for tenant, namespace, topic, partition, offset, committed_at in rows
+    ]
+    return sorted(offsets, key=lambda entry: (entry.topic, partition_sort_key(entry.partition)))
+
+
+def list_consumers(connection: Connection, consumers_max: int, after: str | None) -> list[str]:
+    """Return the named consumers, by name; see `OffsetRegistry.list_consumers`."""
+    greater: LiteralString = "" if after is None else "AND consumer_offsets.consumer > %s::text "
+    rows = connection.execute(
+        "SELECT DISTINCT consumer_offsets.consumer FROM consumer_offsets "
+        "JOIN topics ON topics.id = consumer_offsets.topic_id "
+        f"WHERE topics.namespace_id IS NOT NULL {greater}"
+        "ORDER BY consumer_offsets.consumer LIMIT %s::bigint",
+        (*([] if after is None else [after]), max(0, consumers_max)),
+    ).fetchall()
+    return [consumer for (consumer,) in rows]

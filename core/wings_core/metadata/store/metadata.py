@@ -1,0 +1,80 @@
+"""A store of metadata over a database."""
+
+from typing import Generic, Self
+
+from wings_core.metadata.interfaces import Metadata
+from wings_core.metadata.store.admin import DatabaseAdmin
+from wings_core.metadata.store.database import C, Database, Dialect
+from wings_core.metadata.store.groups import DatabaseGroups
+from wings_core.metadata.store.maintenance import DatabaseMaintenance
+from wings_core.metadata.store.nodes import DatabaseNodes
+from wings_core.metadata.store.registry import DatabaseRegistry
+from wings_core.metadata.store.shards import DatabaseShards
+from wings_core.metadata.store.stages import DatabaseStages
+from wings_core.metadata.store.topic_cache import TopicCache
+from wings_core.metadata.waiters import Waiters
+
+
+class DatabaseMetadata(Metadata, Generic[C]):
+    """The interfaces of metadata over one database; may be used in a `with` statement.
+
+    Args:
+        database: Runs the transactions.
+        dialect: The statements that are its own.
+        waiters: Woken by what the database notifies of.
+        topics: Topics looked up lately; of 0 where another process may change them.
+    """
+
+    def __init__(
+        self, database: Database[C], dialect: Dialect[C], waiters: Waiters, topics: TopicCache
+    ) -> None:
+        self._admin = DatabaseAdmin(database, topics)
+        self._registry = DatabaseRegistry(database, dialect, waiters)
+        self._stages = DatabaseStages(database, dialect)
+        self._maintenance = DatabaseMaintenance(database, dialect)
+        self._groups = DatabaseGroups(database)
+        self._shards = DatabaseShards(database, dialect)
+        self._nodes = DatabaseNodes(database)
+
+    @property
+    def admin(self) -> DatabaseAdmin[C]:
+        """Namespaces and topics."""
+        return self._admin
+
+    @property
+    def registry(self) -> DatabaseRegistry[C]:
+        """The log's index."""
+        return self._registry
+
+    @property
+    def stages(self) -> DatabaseStages[C]:
+        """Batches that were staged and not published yet."""
+        return self._stages
+
+    @property
+    def maintenance(self) -> DatabaseMaintenance[C]:
+        """Retention, merged pages and leases."""
+        return self._maintenance
+
+    @property
+    def groups(self) -> DatabaseGroups[C]:
+        """Share groups."""
+        return self._groups
+
+    @property
+    def shards(self) -> DatabaseShards[C]:
+        """Progress of what is read into the log once."""
+        return self._shards
+
+    @property
+    def nodes(self) -> DatabaseNodes[C]:
+        """The registered Flight nodes."""
+        return self._nodes
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
