@@ -20,11 +20,11 @@ from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import CommitBatch, PageAddress, StoredPage, Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share.coordinator import Coordinator
+from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.model import Acknowledgement, LeasedRange, ShareConfig, ShareGroup
 from wings_core.share.remote.link import RemoteLink
-from wings_core.share.replica import Replica
-from wings_core.share.store import SqliteHoldStore
+from wings_core.share.replica.replica import Replica
+from wings_core.share.replica.store import SqliteHoldStore
 from wings_core.times import Deadline
 from wings_server.testing import hold_process
 

@@ -24,15 +24,10 @@ from wings_core.metadata.place import open_metadata
 from wings_core.model import Aborted, Topic
 from wings_core.names import TopicName
 from wings_core.reclaim import Reclaimer
-from wings_core.share.dead_letters import DeadLetterWriter
-from wings_core.share.place import (
-    EmbeddedCoordinator,
-    NoCoordinator,
-    OpenCoordinator,
-    open_remote,
-)
-from wings_core.share.record_fetcher import LogSource, RecordFetcher
-from wings_core.share.redrive import Redriver
+from wings_core.share.dead_letters.redrive import Redriver
+from wings_core.share.dead_letters.writer import DeadLetterWriter
+from wings_core.share.delivery.record_fetcher import LogSource, RecordFetcher
+from wings_core.share.open import EmbeddedCoordinator, NoCoordinator, OpenCoordinator, open_remote
 from wings_core.share.shares import Shares
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.open import Storage, open_storage

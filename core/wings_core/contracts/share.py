@@ -13,12 +13,7 @@ from wings_core.contracts.chunks import EndReason
 from wings_core.contracts.messages import Identifier, Message, OffsetNumber, problem_of, to_bytes
 from wings_core.errors import WingsError
 from wings_core.partitions import JsonScalar, partition_value
-from wings_core.share.model import (
-    LeasedRange,
-    ShareConfig,
-    ShareGroup,
-    SharePartitionState,
-)
+from wings_core.share.model import LeasedRange, ShareConfig, ShareGroup, SharePartitionState
 
 ACKNOWLEDGEMENTS_MAX = 10_000
 """The most entries of one `share-acknowledge`."""

@@ -1,15 +1,19 @@
 """Share groups: a queue over the log, each message held by one worker at a time.
 
-Read `model` first, then `interfaces` (what a replica, a coordinator and the dead letters offer each
-other and the server), then down the path of a call:
+Read `model` first, then `interfaces` (what a coordinator and the dead letters offer the server),
+then down the path of an acquire:
 
-    coordinator   threads that wait, the log's bounds
-    core          procedures: hand out, settle
-    partition     the states of one partition's messages, as this coordinator sees them
-    quorum        a majority of replicas; `votes` puts their answers together
-    steps, links  what procedures wait for, and who does it
-    replica       holds in memory; `replica_partition` is one partition, `store` what is durable
+    shares        the groups of a log, as the server and its clients meet them
+    coordinator/  the partition table; acquire, acknowledge; waits, and the log's bounds
+    state/        the states of one partition's messages, as this coordinator sees them
+    quorum/       procedures over a majority of the replicas, the effects that they wait for, and
+                  what carries those out
+    replica/      holds in memory, tombstones and counts in a store: SQLite or PostgreSQL
+    remote/       replicas in other processes, over gRPC
 
-Locks: `Coordinator._lock`, `CoordinatorCore._lock` and `Replica._lock` are never held together; the
+Beside the path: `delivery/` reads the rows of leased ranges, `dead_letters/` writes and redrives
+what a group rejects, and `open` puts a coordinator together from its parts.
+
+Locks: `Coordinator._lock`, `PartitionTable.lock` and `Replica._lock` are never held together; the
 replica's alone is held during a write to disk.
 """

@@ -16,8 +16,10 @@ from wings_core.metadata.interfaces import Admin, Groups
 from wings_core.model import Topic
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition
-from wings_core.share.dead_letters import open_dead_letter_topic
-from wings_core.share.delivery import Delivery, Undelivered, deliveries
+from wings_core.share.dead_letters.redrive import Redriven, Redriver
+from wings_core.share.dead_letters.writer import open_dead_letter_topic
+from wings_core.share.delivery.delivery import Delivery, Undelivered, deliveries
+from wings_core.share.delivery.record_fetcher import RecordFetcher
 from wings_core.share.interfaces import ShareCoordinator
 from wings_core.share.model import (
     Acknowledgement,
@@ -28,8 +30,6 @@ from wings_core.share.model import (
     ShareGroup,
     SharePartitionState,
 )
-from wings_core.share.record_fetcher import RecordFetcher
-from wings_core.share.redrive import Redriven, Redriver
 from wings_core.times import Deadline
 
 ROWS_MAX = 100_000

@@ -19,7 +19,7 @@ from wings_core.log import Log
 from wings_core.model import Topic
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of
-from wings_core.share.delivery import delivery_schema
+from wings_core.share.delivery.delivery import delivery_schema
 from wings_core.share.model import ShareGroup
 from wings_core.times import Deadline
 from wings_server.flight.client_watch import ClientGone, ClientWatch

@@ -5,9 +5,9 @@ from google.protobuf.message import Message
 
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.protocol.v1 import holds_pb2
-from wings_core.share.interfaces import HoldReplica
 from wings_core.share.remote.codec import decode_request, encode_answer
-from wings_core.share.steps import (
+from wings_core.share.replica.interfaces import HoldReplica
+from wings_core.share.replica.requests import (
     ForgetRequest,
     HoldRequest,
     ReadRequest,

@@ -4,9 +4,9 @@ from contextlib import ExitStack, closing
 from typing import NoReturn
 
 from wings_core.data_directory import DataDirectory
-from wings_core.share.place import open_postgres_store
-from wings_core.share.replica import Replica
-from wings_core.share.store import HoldStore, SqliteHoldStore
+from wings_core.share.open import open_postgres_store
+from wings_core.share.replica.replica import Replica
+from wings_core.share.replica.store import HoldStore, SqliteHoldStore
 from wings_server import logs
 from wings_server.holds.handlers import hold_service
 from wings_server.metadata.service import GrpcService

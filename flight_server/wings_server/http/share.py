@@ -15,7 +15,7 @@ from wings_core.contracts.share import acquired_metadata
 from wings_core.fetch.fetcher import Cancel
 from wings_core.json_rows import encode_rows_within
 from wings_core.log import Log
-from wings_core.share.delivery import Delivery
+from wings_core.share.delivery.delivery import Delivery
 from wings_core.share.model import LeasedRange
 from wings_core.times import Deadline
 from wings_server.flight.acquire import wanted_partition

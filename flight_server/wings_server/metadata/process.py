@@ -7,10 +7,10 @@ from wings_core.data_directory import DataDirectory
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.place import open_postgres
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.share.interfaces import HoldReplica
-from wings_core.share.place import open_standby
-from wings_core.share.replica import Replica
-from wings_core.share.store import SqliteHoldStore
+from wings_core.share.open import open_standby
+from wings_core.share.replica.interfaces import HoldReplica
+from wings_core.share.replica.replica import Replica
+from wings_core.share.replica.store import SqliteHoldStore
 from wings_server import logs
 from wings_server.metadata.service import MetadataService
 from wings_server.process import run_until_signalled

@@ -22,9 +22,9 @@ from wings_core.names import NamespaceName
 from wings_core.partitions import UNPARTITIONED
 from wings_core.queue.sqlite import SqliteQueue
 from wings_core.share.model import Lease, OffsetRange, ShareKey
-from wings_core.share.postgres_store import PostgresHoldStore
-from wings_core.share.replica import Replica
-from wings_core.share.store import HoldStore, PartitionWrite, SqliteHoldStore
+from wings_core.share.replica.postgres_store import PostgresHoldStore
+from wings_core.share.replica.replica import Replica
+from wings_core.share.replica.store import HoldStore, PartitionWrite, SqliteHoldStore
 
 ROUNDS = 60
 THREADS = 4

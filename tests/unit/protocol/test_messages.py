@@ -33,8 +33,8 @@ from wings_core.protocol import messages
 from wings_core.protocol.codec import Codec
 from wings_core.protocol.messages import COMMIT_BATCH, batch_of, result_message, results_of
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
-from wings_core.share.interfaces import Outcome
 from wings_core.share.remote import codec as holds
+from wings_core.share.replica.interfaces import Outcome
 
 AnyCodec = Codec[Any, Any]
 

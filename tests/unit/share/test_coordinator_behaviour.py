@@ -11,8 +11,7 @@ from fix_share import ShareUnderTest, entry_of, spans
 
 from wings_core.errors import GroupNotFound, InvalidArgument, InvalidRecordState, Unavailable
 from wings_core.fetch.fetcher import Cancel
-from wings_core.share import settlement
-from wings_core.share.interfaces import ReleaseEntry
+from wings_core.share.coordinator import finalize
 from wings_core.share.model import (
     Acknowledgement,
     AcknowledgeType,
@@ -23,6 +22,7 @@ from wings_core.share.model import (
     ShareKey,
     member_tag,
 )
+from wings_core.share.replica.interfaces import ReleaseEntry
 from wings_core.times import Deadline, format_timestamp
 
 LONG = 20.0
@@ -277,7 +277,7 @@ def test_more_dead_letters_than_are_written_in_a_lock_are_written_once(
     def pass_time() -> None:
         share.clock.time += 20
 
-    monkeypatch.setattr(settlement, "LETTERS_MAX", 2)
+    monkeypatch.setattr(finalize, "DEAD_LETTERS_MAX", 2)
     share.dead_letters.slow = pass_time
     share.metadata.push(share.topic, 5)
     group = share.group(delivery_limit=1, dlq_topic="dead")

@@ -16,7 +16,6 @@ from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.log import Log
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share.interfaces import LeaseEntry, Part
 from wings_core.share.model import (
     Acknowledgement,
     AcknowledgementResult,
@@ -26,7 +25,8 @@ from wings_core.share.model import (
     ShareGroup,
     ShareKey,
 )
-from wings_core.share.replica import Replica
+from wings_core.share.replica.interfaces import LeaseEntry, Part
+from wings_core.share.replica.replica import Replica
 from wings_core.times import Deadline
 
 ORDERS, DEAD = TopicName.parse("orders"), TopicName.parse("dead")

@@ -18,15 +18,15 @@ from wings_core.log import Log
 from wings_core.model import Topic
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share import dead_letters
-from wings_core.share.dead_letters import (
+from wings_core.share.dead_letters import writer as dead_letters
+from wings_core.share.dead_letters.redrive import Redriver
+from wings_core.share.dead_letters.writer import (
     DEAD_LETTER_SCHEMA,
     DeadLetterWriter,
     open_dead_letter_topic,
 )
+from wings_core.share.delivery.record_fetcher import LogSource, RecordFetcher, RecordSource
 from wings_core.share.model import DeadLetter, ShareConfig, ShareGroup
-from wings_core.share.record_fetcher import LogSource, RecordFetcher, RecordSource
-from wings_core.share.redrive import Redriver
 
 SCHEMA = pa.schema([pa.field("key", pa.string()), pa.field("n", pa.int64())])
 DLQ = TopicName.parse("dead")

@@ -12,9 +12,9 @@ from wings_core.limits import Limits
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share.delivery import Delivery, Undelivered, deliveries
+from wings_core.share.delivery.delivery import Delivery, Undelivered, deliveries
+from wings_core.share.delivery.record_fetcher import RecordFetcher, RecordSource
 from wings_core.share.model import LeasedRange
-from wings_core.share.record_fetcher import RecordFetcher, RecordSource
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
 TOPIC = Topic(TopicName.parse("orders"), "uuid", SCHEMA, None, TopicConfig(), 0)
@@ -50,7 +50,7 @@ import pyarrow as pa
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share.delivery import delivery_schema, _shaped
+from wings_core.share.delivery.delivery import delivery_schema, _shaped
 from wings_core.share.model import LeasedRange
 
 topic = Topic(TopicName.parse("t"), "u", pa.schema([]), None, TopicConfig(), 0)

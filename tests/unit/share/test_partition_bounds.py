@@ -2,9 +2,9 @@
 
 import pytest
 
-from wings_core.share import cells as module
 from wings_core.share.model import Lease
-from wings_core.share.partition import SharePartition
+from wings_core.share.state import record_states as module
+from wings_core.share.state.partition import SharePartition
 
 
 def test_a_partition_with_as_many_ranges_as_it_may_keep_waits_for_a_delay(

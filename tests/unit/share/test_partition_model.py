@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from property_examples import examples
 
 from wings_core.share.model import Lease
-from wings_core.share.partition import Pick, SharePartition, State
+from wings_core.share.state.partition import Pick, SharePartition, State
 
 LOCK = 10.0
 
@@ -183,7 +183,7 @@ class PartitionMachine(RuleBasedStateMachine):
         unfinished = [o for o, m in self.model.items() if m.state.value <= State.HELD.value]
         assert subject.start_offset == min([*unfinished, subject.frontier])
         before = None
-        for first, last, cell in subject.cells():
+        for first, last, cell in subject.records():
             for offset in range(first, last + 1):
                 message = self.model[offset]
                 assert message.state is cell.state

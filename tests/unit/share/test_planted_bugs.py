@@ -5,23 +5,23 @@ from collections.abc import Sequence
 import pytest
 from share_simulation import MemoryStore, Parts, World
 
-from wings_core.share.core import CoordinatorCore
-from wings_core.share.interfaces import (
+from wings_core.share.coordinator.core import CoordinatorCore
+from wings_core.share.coordinator.finalize import Finalizer
+from wings_core.share.interfaces import PendingDeadLetters
+from wings_core.share.model import DeadLetter, Lease, OffsetRange, ShareGroup, ShareKey
+from wings_core.share.quorum.effects import Procedure
+from wings_core.share.quorum.quorum import Held, HoldQuorum, Verdict
+from wings_core.share.quorum.votes import Vote
+from wings_core.share.replica.interfaces import (
     CountedRange,
     LeaseEntry,
     Outcome,
     Part,
-    PendingDeadLetters,
     ReleaseEntry,
 )
-from wings_core.share.model import DeadLetter, Lease, OffsetRange, ShareGroup, ShareKey
-from wings_core.share.quorum import Held, HoldQuorum, Verdict
-from wings_core.share.replica import Replica
-from wings_core.share.replica_partition import Piece
-from wings_core.share.settlement import Settlement
-from wings_core.share.steps import Steps
-from wings_core.share.store import Mark, PartitionWrite
-from wings_core.share.votes import Vote
+from wings_core.share.replica.partition import Piece
+from wings_core.share.replica.replica import Replica
+from wings_core.share.replica.store import Mark, PartitionWrite
 
 SEEDS_MAX = 150
 """A bug that so many worlds do not show is not found."""
@@ -62,7 +62,7 @@ class HoldOnAMinority(HoldQuorum):
         lease: Lease,
         ttl_ms: int,
         in_flight_max: int,
-    ) -> Steps[Held]:
+    ) -> Procedure[Held]:
         majority, self.majority = self.majority, 1
         try:
             return (yield from super().hold(key, ranges, lease, ttl_ms, in_flight_max))
@@ -100,7 +100,7 @@ class AnyoneReleases(Replica):
             partition = self._partition(key)
             for entry in entries:
                 partition.free(entry.first, entry.last, entry.count)
-            partition.settle()
+            partition.keep()
         return [Part(entry.first, entry.last, Outcome.OK) for entry in entries]
 
 
@@ -111,7 +111,7 @@ class DeadLetterLater:
         pass
 
 
-class DeadLetterNotAwaited(Settlement):
+class DeadLetterNotAwaited(Finalizer):
     def _begin_letters(
         self, group: ShareGroup, letters: Sequence[DeadLetter]
     ) -> PendingDeadLetters | None:
@@ -119,13 +119,13 @@ class DeadLetterNotAwaited(Settlement):
 
 
 class CoreThatAwaitsNoDeadLetter(CoordinatorCore):
-    settlement_type = DeadLetterNotAwaited
+    finalizer_type = DeadLetterNotAwaited
 
 
 class CountOfOneReplica(HoldQuorum):
     def _agree_on_counts(
         self, key: ShareKey, won: Sequence[Vote], lease: Lease, ttl_ms: int
-    ) -> Steps[tuple[list[CountedRange], list[tuple[int, int]]]]:
+    ) -> Procedure[tuple[list[CountedRange], list[tuple[int, int]]]]:
         yield from ()
         lowest = [
             min(vote.parts[number].count for number in vote.replicas(Outcome.OK)) for vote in won

@@ -17,12 +17,12 @@ from wings_core.errors import Internal, InvalidArgument, Unavailable
 from wings_core.metadata.postgres import watchdog
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share import postgres_lease, postgres_store, standby
-from wings_core.share.interfaces import LeaseEntry, Outcome
 from wings_core.share.model import Lease, OffsetRange, ShareKey
-from wings_core.share.postgres_store import PostgresHoldStore
-from wings_core.share.replica import Replica
-from wings_core.share.standby import StandbyReplica
+from wings_core.share.replica import postgres_lease, postgres_store, standby
+from wings_core.share.replica.interfaces import LeaseEntry, Outcome
+from wings_core.share.replica.postgres_store import PostgresHoldStore
+from wings_core.share.replica.replica import Replica
+from wings_core.share.replica.standby import StandbyReplica
 from wings_core.times import Deadline
 from wings_server.holds.process import HoldServer
 from wings_server.settings import Address, HoldSettings, load
@@ -250,7 +250,7 @@ def test_nobody_waits_for_long_while_a_standby_takes_over(
     postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(standby, "TRY_SECONDS", 0.0)
-    monkeypatch.setattr(standby, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(standby, "LOCK_WAIT_SECONDS", 0.01)
     begun, go_on = threading.Event(), threading.Event()
     answers = iter([False, True])
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wings_core.share.ranges import RangeMap
+from wings_core.share.state.ranges import RangeMap
 
 OFFSETS = 40
 

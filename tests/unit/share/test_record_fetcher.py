@@ -23,8 +23,8 @@ from wings_core.log import Log
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share import record_fetcher
-from wings_core.share.record_fetcher import (
+from wings_core.share.delivery import record_fetcher
+from wings_core.share.delivery.record_fetcher import (
     LogSource,
     RecordFetcher,
     Records,

@@ -11,7 +11,7 @@ from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.model import Lease, OffsetRange, ShareKey
 from wings_core.share.remote.link import RemoteLink, parse_targets
-from wings_core.share.steps import Answer, HoldRequest
+from wings_core.share.replica.requests import Answer, HoldRequest
 
 
 def test_with_one_of_three_replicas_down_work_goes_on(remote_share: ShareUnderTest) -> None:

@@ -13,12 +13,18 @@ from fix_share import HandClock, PostgresHolds
 
 from wings_core.errors import GroupNotFound, Internal, Unavailable
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share import postgres_store, replica
-from wings_core.share.interfaces import CountedRange, LeaseEntry, Outcome, Part, ReleaseEntry
 from wings_core.share.model import Lease, OffsetRange, ShareKey
-from wings_core.share.postgres_store import PostgresHoldStore
-from wings_core.share.replica import Replica
-from wings_core.share.store import HoldStore, SqliteHoldStore, StoredPartition
+from wings_core.share.replica import postgres_store, replica
+from wings_core.share.replica.interfaces import (
+    CountedRange,
+    LeaseEntry,
+    Outcome,
+    Part,
+    ReleaseEntry,
+)
+from wings_core.share.replica.postgres_store import PostgresHoldStore
+from wings_core.share.replica.replica import Replica
+from wings_core.share.replica.store import HoldStore, SqliteHoldStore, StoredPartition
 
 KEY = ShareKey("group", "topic", UNPARTITIONED)
 MINE, THEIRS = Lease("c", 1, "m"), Lease("c", 2, "m")
@@ -26,7 +32,7 @@ TTL_MS = 10_000
 PLENTY = 1_000_000
 
 
-class Place:
+class RestartedReplica:
     """A replica that is closed, or crashes, and is opened again."""
 
     store: HoldStore
@@ -76,7 +82,7 @@ class BrokenDisk(sqlite3.Connection):
         return super().execute(sql, parameters)
 
 
-class SqlitePlace(Place):
+class SqliteReplica(RestartedReplica):
     def __init__(self, path: Path) -> None:
         self.path = path
         super().__init__()
@@ -127,7 +133,7 @@ class StaleStore(SqliteHoldStore):
         return super().load()
 
 
-class PostgresPlace(Place):
+class PostgresReplica(RestartedReplica):
     def __init__(self, holds: PostgresHolds) -> None:
         self.holds = holds
         super().__init__()
@@ -144,26 +150,26 @@ class PostgresPlace(Place):
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def place(
+def restarted(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Generator[Place]:
+) -> Generator[RestartedReplica]:
     """A replica over each of the stores."""
     monkeypatch.setattr(postgres_store, "CHUNK_ROWS", 2)  # So that loads are of several.
     if request.param == "sqlite":
-        opened: Place = SqlitePlace(tmp_path / "holds.sqlite")
+        opened: RestartedReplica = SqliteReplica(tmp_path / "holds.sqlite")
     else:
-        opened = PostgresPlace(request.getfixturevalue("postgres_holds"))
+        opened = PostgresReplica(request.getfixturevalue("postgres_holds"))
     yield opened
     opened.replica.close()
 
 
-def test_a_range_is_answered_in_parts(place: Place) -> None:
-    place.hold(2, 3)
-    place.finish(2, 3)
-    place.hold(6, 7, THEIRS)
-    place.clock.time += 1
-    parts = place.hold(0, 9)
-    assert place.outcomes(parts) == [
+def test_a_range_is_answered_in_parts(restarted: RestartedReplica) -> None:
+    restarted.hold(2, 3)
+    restarted.finish(2, 3)
+    restarted.hold(6, 7, THEIRS)
+    restarted.clock.time += 1
+    parts = restarted.hold(0, 9)
+    assert restarted.outcomes(parts) == [
         (0, 1, "OK", 0),
         (2, 3, "TOMB", 0),
         (4, 5, "OK", 0),
@@ -173,13 +179,15 @@ def test_a_range_is_answered_in_parts(place: Place) -> None:
     assert 9_000 <= parts[3].retry_ms <= 9_001
 
 
-def test_tombstones_and_counts_outlive_a_crash_and_holds_do_not(place: Place) -> None:
-    place.hold(0, 9)
-    place.finish(0, 3)
-    place.finish(6, 6)
-    place.replica.release(KEY, [ReleaseEntry(8, 9, MINE, 4)])
-    place.crash()
-    (state,) = place.replica.read("group", ())
+def test_tombstones_and_counts_outlive_a_crash_and_holds_do_not(
+    restarted: RestartedReplica,
+) -> None:
+    restarted.hold(0, 9)
+    restarted.finish(0, 3)
+    restarted.finish(6, 6)
+    restarted.replica.release(KEY, [ReleaseEntry(8, 9, MINE, 4)])
+    restarted.crash()
+    (state,) = restarted.replica.read("group", ())
     assert (state.start_offset, state.finished) == (4, (OffsetRange(6, 6),))
     assert state.counts == (CountedRange(8, 9, 4),)
     assert state.in_flight == 0
@@ -187,82 +195,86 @@ def test_tombstones_and_counts_outlive_a_crash_and_holds_do_not(place: Place) ->
 
 @pytest.mark.parametrize("boot", ["the same boot", "another boot"])
 def test_after_a_crash_nothing_is_held_until_forgotten_holds_have_expired(
-    place: Place, boot: str
+    restarted: RestartedReplica, boot: str
 ) -> None:
-    place.hold(0, 0)
+    restarted.hold(0, 0)
     if boot == "another boot":
-        place.clock.boot_id, place.clock.time = "boot-2", 5.0
-    restarted_at = place.clock.time
-    place.crash()
-    place.clock.time = restarted_at + TTL_MS / 1_000 - 0.01
-    (part,) = place.hold(5, 5, THEIRS)
+        restarted.clock.boot_id, restarted.clock.time = "boot-2", 5.0
+    restarted_at = restarted.clock.time
+    restarted.crash()
+    restarted.clock.time = restarted_at + TTL_MS / 1_000 - 0.01
+    (part,) = restarted.hold(5, 5, THEIRS)
     assert part.outcome is Outcome.NOK
-    place.crash()  # Again: the time that is left counts, not all of it anew.
-    place.clock.time += part.retry_ms / 1_000
-    assert place.outcomes(place.hold(5, 5, THEIRS)) == [(5, 5, "OK", 0)]
+    restarted.crash()  # Again: the time that is left counts, not all of it anew.
+    restarted.clock.time += part.retry_ms / 1_000
+    assert restarted.outcomes(restarted.hold(5, 5, THEIRS)) == [(5, 5, "OK", 0)]
 
 
-def test_a_replica_that_was_closed_without_holds_grants_at_once(place: Place) -> None:
-    place.hold(0, 3)
-    place.finish(0, 3)
-    place.replica.close()
-    place.open()
-    assert place.outcomes(place.hold(4, 5)) == [(4, 5, "OK", 0)]
+def test_a_replica_that_was_closed_without_holds_grants_at_once(
+    restarted: RestartedReplica,
+) -> None:
+    restarted.hold(0, 3)
+    restarted.finish(0, 3)
+    restarted.replica.close()
+    restarted.open()
+    assert restarted.outcomes(restarted.hold(4, 5)) == [(4, 5, "OK", 0)]
 
 
-def test_a_replica_that_was_closed_with_holds_respects_and_counts_them(place: Place) -> None:
-    place.hold(0, 3)
-    place.clock.time += 4
-    place.replica.close()
-    place.open()
-    place.clock.time += 5.9
-    assert place.outcomes(place.hold(0, 3, THEIRS))[0][2] == "NOK"
-    place.clock.time += 0.2
-    assert place.outcomes(place.hold(0, 3, THEIRS)) == [(0, 3, "OK", 1)]
+def test_a_replica_that_was_closed_with_holds_respects_and_counts_them(
+    restarted: RestartedReplica,
+) -> None:
+    restarted.hold(0, 3)
+    restarted.clock.time += 4
+    restarted.replica.close()
+    restarted.open()
+    restarted.clock.time += 5.9
+    assert restarted.outcomes(restarted.hold(0, 3, THEIRS))[0][2] == "NOK"
+    restarted.clock.time += 0.2
+    assert restarted.outcomes(restarted.hold(0, 3, THEIRS)) == [(0, 3, "OK", 1)]
 
 
-def test_another_group_is_not_kept_waiting_by_a_restart(place: Place) -> None:
-    place.hold(0, 0)
-    place.crash()
+def test_another_group_is_not_kept_waiting_by_a_restart(restarted: RestartedReplica) -> None:
+    restarted.hold(0, 0)
+    restarted.crash()
     other = ShareKey("other", "topic", UNPARTITIONED)
-    (part,) = place.replica.hold(other, [OffsetRange(0, 0)], MINE, TTL_MS, PLENTY)
+    (part,) = restarted.replica.hold(other, [OffsetRange(0, 0)], MINE, TTL_MS, PLENTY)
     assert part.outcome is Outcome.OK
 
 
-def test_a_hold_that_expires_is_counted(place: Place) -> None:
-    place.hold(0, 3)
-    place.clock.time += 11
-    assert place.outcomes(place.hold(0, 5, THEIRS)) == [(0, 3, "OK", 1), (4, 5, "OK", 0)]
-    assert place.outcomes(place.finish(0, 3)) == [(0, 3, "NOK", 1)]
+def test_a_hold_that_expires_is_counted(restarted: RestartedReplica) -> None:
+    restarted.hold(0, 3)
+    restarted.clock.time += 11
+    assert restarted.outcomes(restarted.hold(0, 5, THEIRS)) == [(0, 3, "OK", 1), (4, 5, "OK", 0)]
+    assert restarted.outcomes(restarted.finish(0, 3)) == [(0, 3, "NOK", 1)]
 
 
-def test_a_tombstone_is_written_for_all_or_for_nothing(place: Place) -> None:
-    place.hold(0, 1)
-    place.hold(2, 3, THEIRS)
+def test_a_tombstone_is_written_for_all_or_for_nothing(restarted: RestartedReplica) -> None:
+    restarted.hold(0, 1)
+    restarted.hold(2, 3, THEIRS)
     entries = [LeaseEntry(0, 1, MINE), LeaseEntry(2, 3, MINE)]
-    parts = place.replica.tombstone(KEY, entries)
+    parts = restarted.replica.tombstone(KEY, entries)
     assert [part.outcome for part in parts] == [Outcome.NOK, Outcome.NOK]
-    (state,) = place.replica.read("group", ())
+    (state,) = restarted.replica.read("group", ())
     assert (state.start_offset, state.finished, state.in_flight) == (0, (), 4)
 
 
-def test_a_write_that_fails_changes_nothing(place: Place) -> None:
-    place.hold(0, 5)
-    before = place.replica.read("group", ())
-    with place.break_disk():
+def test_a_write_that_fails_changes_nothing(restarted: RestartedReplica) -> None:
+    restarted.hold(0, 5)
+    before = restarted.replica.read("group", ())
+    with restarted.break_disk():
         with pytest.raises(Internal):
-            place.finish(0, 3)
+            restarted.finish(0, 3)
         with pytest.raises(Internal):
-            place.replica.release(KEY, [ReleaseEntry(4, 5, MINE, 2)])
-    assert place.replica.read("group", ()) == before
-    assert place.outcomes(place.hold(0, 5, THEIRS))[0][2] == "NOK"
-    assert place.outcomes(place.finish(0, 5)) == [(0, 5, "OK", 0)]
+            restarted.replica.release(KEY, [ReleaseEntry(4, 5, MINE, 2)])
+    assert restarted.replica.read("group", ()) == before
+    assert restarted.outcomes(restarted.hold(0, 5, THEIRS))[0][2] == "NOK"
+    assert restarted.outcomes(restarted.finish(0, 5)) == [(0, 5, "OK", 0)]
 
 
-def test_a_closed_replica_refuses(place: Place) -> None:
-    place.replica.close()
+def test_a_closed_replica_refuses(restarted: RestartedReplica) -> None:
+    restarted.replica.close()
     with pytest.raises(Unavailable):
-        place.hold(0, 0)
+        restarted.hold(0, 0)
 
 
 def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
@@ -273,44 +285,46 @@ def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
         SqliteHoldStore(tmp_path / "holds.sqlite")
 
 
-def test_a_group_that_is_forgotten_takes_no_expiry_of_another_with_it(place: Place) -> None:
-    place.hold(0, 1)
-    place.clock.time += TTL_MS / 1_000
-    place.replica.forget("another")
-    place.crash()
-    (state,) = place.replica.read("group", ())
+def test_a_group_that_is_forgotten_takes_no_expiry_of_another_with_it(
+    restarted: RestartedReplica,
+) -> None:
+    restarted.hold(0, 1)
+    restarted.clock.time += TTL_MS / 1_000
+    restarted.replica.forget("another")
+    restarted.crash()
+    (state,) = restarted.replica.read("group", ())
     assert state.counts == (CountedRange(0, 1, 1),)
 
 
-def test_nothing_of_a_group_that_was_forgotten_begins_anew(place: Place) -> None:
-    place.hold(0, 1)
-    place.replica.forget("group")
+def test_nothing_of_a_group_that_was_forgotten_begins_anew(restarted: RestartedReplica) -> None:
+    restarted.hold(0, 1)
+    restarted.replica.forget("group")
     late = [
-        lambda: place.hold(0, 1),
-        lambda: place.finish(0, 1),
-        lambda: place.replica.renew(KEY, [LeaseEntry(0, 1, MINE)], TTL_MS),
-        lambda: place.replica.release(KEY, [ReleaseEntry(0, 1, MINE, 1)]),
+        lambda: restarted.hold(0, 1),
+        lambda: restarted.finish(0, 1),
+        lambda: restarted.replica.renew(KEY, [LeaseEntry(0, 1, MINE)], TTL_MS),
+        lambda: restarted.replica.release(KEY, [ReleaseEntry(0, 1, MINE, 1)]),
     ]
     for call in late:
         with pytest.raises(GroupNotFound):
             call()
-    assert place.replica.read("group", ()) == []
-    place.crash()
-    assert place.replica.read("group", ()) == []
+    assert restarted.replica.read("group", ()) == []
+    restarted.crash()
+    assert restarted.replica.read("group", ()) == []
 
 
-def test_of_a_group_just_the_partitions_asked_for_are_read(place: Place) -> None:
+def test_of_a_group_just_the_partitions_asked_for_are_read(restarted: RestartedReplica) -> None:
     for group in ("group", "other"):
         for value in ('"a"', '"b"', '"c"'):
             key = ShareKey(group, "topic", Partition(value))
-            place.replica.tombstone(key, (), [OffsetRange(0, 4 if group == "group" else 6)])
-    states = place.replica.read("group", [Partition('"c"'), Partition('"d"'), Partition('"a"')])
+            restarted.replica.tombstone(key, (), [OffsetRange(0, 4 if group == "group" else 6)])
+    states = restarted.replica.read("group", [Partition('"c"'), Partition('"d"'), Partition('"a"')])
     assert [(state.partition, state.start_offset) for state in states] == [
         ('"c"', 5),
         ('"d"', 0),
         ('"a"', 5),
     ]
-    assert sorted(state.partition for state in place.replica.read("other", ())) == [
+    assert sorted(state.partition for state in restarted.replica.read("other", ())) == [
         '"a"',
         '"b"',
         '"c"',
@@ -325,7 +339,7 @@ def stale_store(tmp_path: Path) -> StaleStore:
 def test_calls_are_refused_while_a_replica_reads_its_store_again(
     stale_store: StaleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(replica, "LOCK_WAIT_SECONDS", 0.01)
     with closing(Replica(stale_store, HandClock())) as under_test, ThreadPoolExecutor(1) as other:
         stale_store.stale = True
         first = other.submit(under_test.read, "group", [UNPARTITIONED])

@@ -1,6 +1,6 @@
 import pytest
 
-from wings_core.share.throttle import deliverable
+from wings_core.share.state.throttle import deliverable
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from google.protobuf.message import Message
 
 from wings_core.protocol.codec import Codec, convert
 from wings_core.protocol.v1 import holds_pb2 as pb
-from wings_core.share.interfaces import (
+from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.replica.interfaces import (
     CountedRange,
     LeaseEntry,
     Outcome,
@@ -15,8 +16,7 @@ from wings_core.share.interfaces import (
     ReleaseEntry,
     ReplicaState,
 )
-from wings_core.share.model import Lease, OffsetRange, ShareKey
-from wings_core.share.steps import (
+from wings_core.share.replica.requests import (
     Answer,
     ForgetRequest,
     HoldRequest,

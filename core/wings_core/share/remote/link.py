@@ -11,7 +11,7 @@ from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.remote.errors import error_of
 from wings_core.protocol.v1 import holds_pb2
 from wings_core.share.remote.codec import decode_answer, encode_request
-from wings_core.share.steps import Answer, Request
+from wings_core.share.replica.requests import Answer, Request
 
 _SERVICE = holds_pb2.DESCRIPTOR.services_by_name["HoldService"]
 

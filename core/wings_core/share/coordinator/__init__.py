@@ -1,0 +1,1 @@
+"""Coordinators: lease messages to members and take their acknowledgements."""

@@ -1,0 +1,177 @@
+"""Acknowledge: settle what a member says of the messages of one partition, all of it or nothing.
+
+    check ─▶ prove the leases, dead letters ─▶ tombstones ─▶ releases
+
+All that can be refused is refused before anything is changed. Where replicas fail on the way, each
+entry is answered for by itself: what was finished is never told to have failed, nor the reverse.
+"""
+
+from collections.abc import Callable, Sequence
+
+from wings_core.errors import InvalidRecordState, WingsError
+from wings_core.partitions import Partition
+from wings_core.share.clock import Clock
+from wings_core.share.coordinator.entries import (
+    Entry,
+    entries_of,
+    not_held,
+    not_released,
+    not_tried,
+    unknown,
+)
+from wings_core.share.coordinator.finalize import Finalizer
+from wings_core.share.coordinator.partition_table import Bounds, PartitionTable, TrackedPartition
+from wings_core.share.model import Acknowledgement, ShareGroup
+from wings_core.share.quorum.effects import Procedure
+from wings_core.share.quorum.results import Verdict
+from wings_core.share.replica.interfaces import CountedRange, ReleaseEntry
+
+
+class Acknowledge:
+    """The procedure of an acknowledgement.
+
+    Args:
+        coordinator: In the leases that are known here.
+        table: The partitions.
+        finalizer: Does what was decided.
+        clock: What leases are counted by.
+        changed: Called with a group's UUID when something may have become available.
+    """
+
+    def __init__(
+        self,
+        coordinator: str,
+        table: PartitionTable,
+        finalizer: Finalizer,
+        clock: Clock,
+        changed: Callable[[str], None],
+    ) -> None:
+        self._coordinator = coordinator
+        self._table = table
+        self._finalizer = finalizer
+        self._clock = clock
+        self._changed = changed
+
+    def run(
+        self,
+        group: ShareGroup,
+        partition: Partition,
+        bounds: Bounds,
+        member: str,
+        asked: Sequence[Acknowledgement],
+    ) -> Procedure[list[WingsError | None]]:
+        """Settle messages of a loaded partition; returns an error or None for each entry."""
+        checked = entries_of(asked, member, bounds.start)
+        if isinstance(checked, WingsError):
+            return [checked] * len(asked)
+        tracked = self._table.get(group, partition)
+        live = [entry for entry in checked if not entry.gone]
+        foreign = [entry for entry in live if entry.lease.coordinator != self._coordinator]
+        with self._table.lock:
+            tracked.state.advance(self._clock.now(), bounds.start)
+            was_full = (
+                tracked.state.in_flight >= group.config.in_flight_max or tracked.state.is_full
+            )
+            for entry in live:
+                if entry.lease.coordinator != self._coordinator:
+                    continue
+                if not self._look_up(tracked, entry):
+                    return [not_held(entry.asked, member)] * len(asked)
+        error = None
+        if foreign:
+            error = yield from self._finalizer.prove(group, tracked, foreign, member)
+        if error is None:
+            error = yield from self._finalize(group, tracked, live, foreign, member)
+        if error is not None:
+            return [error] * len(asked)
+        if was_full or any(entry.asked.type == "release" for entry in live):
+            self._changed(group.uuid)
+        return [entry.error for entry in checked]
+
+    def _look_up(self, tracked: TrackedPartition, entry: Entry) -> bool:
+        """Note what is known of an entry; false where its lease does not hold all of it."""
+        if not tracked.state.is_held(entry.first, entry.last, entry.lease, self._clock.now()):
+            return False
+        for first, last, cell in tracked.state.parts(entry.first, entry.last):
+            entry.until = min(entry.until or cell.until, cell.until)
+            entry.counts.append(CountedRange(first, last, cell.deliveries))
+        return True
+
+    def _finalize(
+        self,
+        group: ShareGroup,
+        tracked: TrackedPartition,
+        entries: Sequence[Entry],
+        proved: Sequence[Entry],
+        member: str,
+    ) -> Procedure[WingsError | None]:
+        """Settle entries, some of which were proved; returns an error of all of them."""
+        limit = group.config.delivery_limit
+        accepted, given_up, others = _by_end(entries, limit)
+        # Tombstones are written together or not at all. With anything else among them, or several
+        # of anything else, none may be refused any more when the first is done.
+        together = len(entries) == 1 or len(accepted) == len(entries)
+        renews = len(entries) == 1 and entries[0].asked.type == "renew"
+        to_prove = entries if (renews or not together) and len(proved) < len(entries) else []
+        error = None
+        if given_up:
+            error = yield from self._finalizer.bury(
+                group, tracked, given_up, to_prove or given_up, member
+            )
+        elif to_prove:
+            error = yield from self._finalizer.prove(group, tracked, to_prove, member)
+        if error is not None:
+            return error
+        error = yield from self._finalizer.finish(tracked, accepted, given_up, limit, member)
+        if isinstance(error, InvalidRecordState):
+            return error  # None of it was done.
+        if error is not None:
+            for entry in others:
+                entry.error = not_tried(entry.asked)
+            for entry in (*accepted, *given_up):
+                entry.error = unknown(entry.asked)
+            return None
+        yield from self._release(tracked, entries, limit, member)
+        return None
+
+    def _release(
+        self, tracked: TrackedPartition, entries: Sequence[Entry], limit: int, member: str
+    ) -> Procedure[None]:
+        """Give back what was released and is not given up; notes an error where it failed."""
+        parts = [
+            (entry, part)
+            for entry in entries
+            if entry.asked.type == "release"
+            for part in entry.counts
+            if part.count < limit
+        ]
+        if not parts:
+            return
+        verdicts = yield from self._finalizer.release(
+            tracked,
+            [
+                ReleaseEntry(part.first, part.last, entry.lease, part.count, entry.asked.delay_ms)
+                for entry, part in parts
+            ],
+        )
+        alone = not any(verdict is Verdict.DONE for verdict in verdicts) and all(
+            entry.asked.type == "release" for entry in entries
+        )
+        for (entry, _), verdict in zip(parts, verdicts, strict=True):
+            if verdict is not Verdict.DONE and entry.error is None:
+                entry.error = not_released(entry.asked, member, verdict, alone=alone)
+
+
+def _by_end(entries: Sequence[Entry], limit: int) -> tuple[list[Entry], list[Entry], list[Entry]]:
+    """Divide entries into what is accepted, what is given up, and the others."""
+    accepted: list[Entry] = []
+    given_up: list[Entry] = []
+    others: list[Entry] = []
+    for entry in entries:
+        if entry.asked.type == "accept":
+            accepted.append(entry)
+        elif entry.asked.type == "reject" or entry.exhausted(limit):
+            given_up.append(entry)
+        else:
+            others.append(entry)
+    return accepted, given_up, others

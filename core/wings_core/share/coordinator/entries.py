@@ -1,0 +1,122 @@
+"""What one acknowledge request asks of one partition, checked and sorted."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from wings_core.errors import InvalidArgument, InvalidRecordState, Unavailable, WingsError
+from wings_core.share.model import Acknowledgement, Lease, member_tag
+from wings_core.share.quorum.results import Verdict
+from wings_core.share.replica.interfaces import CountedRange
+
+
+@dataclass(slots=True)
+class Entry:
+    """One acknowledgement of a partition, cut to what the log still has."""
+
+    asked: Acknowledgement
+    first: int
+    last: int
+    lease: Lease
+    until: float = 0.0
+    """When its lease is over."""
+    counts: list[CountedRange] = field(default_factory=list)
+    """Deliveries of its parts, the present one included."""
+    gone: bool = False
+    """Wholly below the log's start."""
+    error: WingsError | None = None
+
+    def exhausted(self, limit: int) -> bool:
+        """Tell whether a release gives up at least a part of it."""
+        return self.asked.type == "release" and any(part.count >= limit for part in self.counts)
+
+
+def entries_of(
+    asked: Sequence[Acknowledgement], member: str, log_start: int
+) -> list[Entry] | WingsError:
+    """Check what needs no state: ranges, leases, whose they are.
+
+    Returns:
+        The entries in the order given, or why all of them fail.
+    """
+    tag = member_tag(member)
+    entries: list[Entry] = []
+    for acknowledgement in asked:
+        first, last = acknowledgement.first, acknowledgement.last
+        if not 0 <= first <= last:
+            return InvalidArgument(f"offsets {first} to {last} are no range")
+        gone = last < log_start
+        if gone:
+            # Whatever it was held with: retention has finished it.
+            entries.append(Entry(acknowledgement, first, last, Lease("", 0, ""), gone=True))
+            continue
+        try:
+            lease = Lease.parse(acknowledgement.lease)
+        except InvalidArgument:
+            lease = None  # To a worker, what leases look like is nothing.
+        if lease is None or lease.member_tag != tag:
+            return not_held(acknowledgement, member)
+        entries.append(Entry(acknowledgement, max(first, log_start), last, lease))
+    return _overlap(entries) or entries
+
+
+def not_held(asked: Acknowledgement, member: str) -> InvalidRecordState:
+    """Return the error for what a member does not hold with the lease that it named."""
+    return InvalidRecordState(
+        f"messages {asked.first} to {asked.last} of partition {asked.partition:.80} are not held "
+        f"by {member:.80} with lease {asked.lease:.80}; nothing of the partition was changed",
+        first=asked.first,
+        last=asked.last,
+    )
+
+
+def not_released(
+    asked: Acknowledgement, member: str, verdict: Verdict, *, alone: bool
+) -> WingsError:
+    """Return the error for what was not given back.
+
+    Args:
+        asked: What was to be.
+        member: Who asked.
+        verdict: What became of it.
+        alone: Whether nothing else of the request was done.
+    """
+    if verdict is Verdict.UNKNOWN:
+        return unknown(asked)
+    if alone:
+        return not_held(asked, member)
+    return InvalidRecordState(
+        f"messages {asked.first} to {asked.last} of partition {asked.partition:.80} are not held "
+        f"by {member:.80} any more; what else was asked for in the request is answered for by "
+        "itself",
+        first=asked.first,
+        last=asked.last,
+    )
+
+
+def not_tried(asked: Acknowledgement) -> Unavailable:
+    """Return the error for what was left alone as something else of the request had failed."""
+    return Unavailable(
+        f"messages {asked.first} to {asked.last} stay held: too few of the replicas of holds "
+        "answered to settle others of the request"
+    )
+
+
+def unknown(asked: Acknowledgement) -> Unavailable:
+    """Return the error for what may have been done."""
+    return Unavailable(
+        f"it is unknown whether messages {asked.first} to {asked.last} were settled: too few of "
+        "the replicas of holds answered",
+        in_doubt=True,
+    )
+
+
+def _overlap(entries: Sequence[Entry]) -> InvalidRecordState | None:
+    ordered = sorted((entry for entry in entries if not entry.gone), key=lambda entry: entry.first)
+    for before, after in itertools.pairwise(ordered):
+        if after.first <= before.last:
+            return InvalidRecordState(
+                f"messages {after.first} to {min(before.last, after.last)} are acknowledged twice "
+                "in one request; nothing of the partition was changed"
+            )
+    return None

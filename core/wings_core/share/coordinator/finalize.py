@@ -1,0 +1,232 @@
+"""Settlement: proves leases, buries messages, and finishes or releases them, at a majority.
+
+What is decided before a step may have been overtaken after it, by an expiry or by another thread;
+so after each step only what still is as it was left is changed, and the replicas have the last
+word.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from wings_core.errors import WingsError
+from wings_core.share.clock import Clock
+from wings_core.share.coordinator.entries import Entry, not_held, unknown
+from wings_core.share.coordinator.partition_table import PartitionTable, TrackedPartition
+from wings_core.share.interfaces import DeadLetters, PendingDeadLetters
+from wings_core.share.model import DeadLetter, ShareGroup
+from wings_core.share.quorum.effects import FinishDeadLetters, Procedure
+from wings_core.share.quorum.quorum import HoldQuorum
+from wings_core.share.quorum.results import Verdict
+from wings_core.share.replica.interfaces import CountedRange, LeaseEntry, ReleaseEntry
+
+DEAD_LETTERS_MAX = 500
+"""Messages whose dead letters are written between two looks at the leases."""
+
+DEAD_LETTER_WRITE_MS = 10
+"""What the writing of a letter is taken to last, lest a piece of them outlasts a short lock."""
+
+Ranged = TypeVar("Ranged", CountedRange, DeadLetter)
+
+
+class Finalizer:
+    """What acknowledging and giving up have in common.
+
+    Args:
+        table: The partitions.
+        quorum: Of the replicas.
+        dead_letters: None: no group has any.
+        clock: What leases are counted by.
+    """
+
+    def __init__(
+        self,
+        table: PartitionTable,
+        quorum: HoldQuorum,
+        dead_letters: DeadLetters | None,
+        clock: Clock,
+    ) -> None:
+        self._table = table
+        self._quorum = quorum
+        self._dead_letters = dead_letters
+        self._clock = clock
+
+    def prove(
+        self, group: ShareGroup, tracked: TrackedPartition, entries: Sequence[Entry], member: str
+    ) -> Procedure[WingsError | None]:
+        """Renew leases at a majority; returns why they do not hold."""
+        asked_at = self._clock.now()
+        ttl_ms = group.config.lock_duration_ms
+        ordered = sorted(entries, key=lambda entry: entry.first)
+        renewed = yield from self._quorum.renew(
+            tracked.key,
+            [LeaseEntry(entry.first, entry.last, entry.lease) for entry in ordered],
+            ttl_ms,
+        )
+        if renewed.verdict is Verdict.REFUSED:
+            return not_held(ordered[0].asked, member)
+        if renewed.verdict is Verdict.UNKNOWN:
+            return unknown(ordered[0].asked)
+        until = self._quorum.expiry(asked_at, ttl_ms)
+        with self._table.lock:
+            for entry in ordered:
+                entry.until = until
+                entry.counts = entry.counts or [
+                    CountedRange(
+                        max(part.first, entry.first), min(part.last, entry.last), part.count
+                    )
+                    for part in renewed.counts
+                    if part.first <= entry.last and entry.first <= part.last
+                ]
+                tracked.state.renew(entry.first, entry.last, entry.lease, until)
+        return None
+
+    def bury(
+        self,
+        group: ShareGroup,
+        tracked: TrackedPartition,
+        entries: Sequence[Entry],
+        proved: Sequence[Entry],
+        member: str,
+    ) -> Procedure[WingsError | None]:
+        """Write the dead letters of entries, and prove before and after it that leases hold.
+
+        Args:
+            group: With its configuration as it is now.
+            tracked: The partition.
+            entries: What is given up.
+            proved: Whose leases are proved; these among them.
+            member: Who holds them.
+
+        Returns:
+            Why nothing may be finished.
+        """
+        letters = [letter for entry in entries for letter in _letters(group, tracked, entry)]
+        of_pieces = pieces(group, letters)
+        try:
+            pending = self._begin_next(group, of_pieces)
+            error = yield from self.prove(group, tracked, proved, member)
+            while error is None and pending is not None:
+                ahead = self._begin_next(group, of_pieces)
+                error = yield FinishDeadLetters(pending)
+                if error is None and not self._is_fresh(group, proved):
+                    error = yield from self.prove(group, tracked, proved, member)
+                pending = ahead
+        except WingsError as refused:
+            return refused
+        return error
+
+    def finish(
+        self,
+        tracked: TrackedPartition,
+        accepted: Sequence[Entry],
+        given_up: Sequence[Entry],
+        limit: int,
+        member: str,
+    ) -> Procedure[WingsError | None]:
+        """Write the tombstones of what was accepted, and of what was given up: of all, or none.
+
+        Returns:
+            Why they are not written; `Unavailable` where it is unknown whether they are.
+        """
+        entries = [*accepted, *given_up]
+        if not entries:
+            return None
+        tombs = sorted(
+            (
+                LeaseEntry(part.first, part.last, entry.lease)
+                for entry in entries
+                for part in _final_parts(entry, limit)
+            ),
+            key=lambda tomb: tomb.first,
+        )
+        until = min(entry.until for entry in entries)
+        verdict = yield from self._quorum.tombstone(
+            tracked.key, tombs, until, tracked.state.start_offset
+        )
+        if verdict is Verdict.UNKNOWN:
+            return unknown(entries[0].asked)
+        if verdict is Verdict.REFUSED:
+            return not_held(entries[0].asked, member)
+        with self._table.lock:
+            for entry in entries:
+                for part in _final_parts(entry, limit):
+                    archived = entry.asked.type != "accept"
+                    tracked.state.finish(part.first, part.last, archived=archived)
+        return None
+
+    def release(
+        self, tracked: TrackedPartition, releases: Sequence[ReleaseEntry]
+    ) -> Procedure[list[Verdict]]:
+        """Give ranges back, which do not overlap; returns what became of each, in their order."""
+        verdicts = yield from self._quorum.release(tracked.key, releases)
+        now = self._clock.now()
+        with self._table.lock:
+            for release in releases:
+                until = now + release.delay_ms / 1_000 if release.delay_ms else 0.0
+                tracked.state.release(release.first, release.last, release.lease, until)
+                tracked.state.learn(release.first, release.last, release.count)
+        return verdicts
+
+    def _is_fresh(self, group: ShareGroup, proved: Sequence[Entry]) -> bool:
+        """Tell whether leases have more than half of the lock before them."""
+        half_seconds = group.config.lock_duration_ms / 2_000
+        return self._clock.now() + half_seconds < min(entry.until for entry in proved)
+
+    def _begin_next(
+        self, group: ShareGroup, of_pieces: Iterator[list[DeadLetter]]
+    ) -> PendingDeadLetters | None:
+        piece = next(of_pieces, None)
+        return None if piece is None else self._begin_letters(group, piece)
+
+    def _begin_letters(
+        self, group: ShareGroup, letters: Sequence[DeadLetter]
+    ) -> PendingDeadLetters | None:
+        if group.config.dlq_topic is None or self._dead_letters is None:
+            return None
+        return self._dead_letters.begin(group, letters)
+
+
+def pieces(group: ShareGroup, ranges: Iterable[Ranged]) -> Iterator[list[Ranged]]:
+    """Divide ranges, in order, into lists of as many messages as are to be buried at a time."""
+    most = min(DEAD_LETTERS_MAX, group.config.lock_duration_ms // DEAD_LETTER_WRITE_MS)
+    piece: list[Ranged] = []
+    room = most
+    for each in ranges:
+        first = each.first
+        while first <= each.last:
+            last = min(each.last, first + room - 1)
+            piece.append(replace(each, first=first, last=last))
+            room -= last - first + 1
+            first = last + 1
+            if room == 0:
+                yield piece
+                piece, room = [], most
+    if piece:
+        yield piece
+
+
+def _final_parts(entry: Entry, limit: int) -> list[CountedRange]:
+    """Return the parts of an entry that are finished by it."""
+    if entry.asked.type != "release":
+        return [CountedRange(entry.first, entry.last, 0)]
+    # A hold of what met the limit is no delivery: all of it goes.
+    return [part for part in entry.counts if part.count >= limit]
+
+
+def _letters(group: ShareGroup, tracked: TrackedPartition, entry: Entry) -> list[DeadLetter]:
+    rejected = entry.asked.type == "reject"
+    limit = group.config.delivery_limit
+    return [
+        DeadLetter(
+            group.topic.name,
+            tracked.key.partition,
+            part.first,
+            part.last,
+            part.count,
+            "rejected" if rejected else "delivery_limit",
+            entry.asked.reason,
+        )
+        for part in entry.counts
+        if rejected or part.count >= limit
+    ]

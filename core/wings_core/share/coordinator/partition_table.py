@@ -1,0 +1,201 @@
+"""Places: the partitions of groups as one coordinator sees them, learned from the replicas.
+
+One lock guards the state of all of them, and is never held while a step is under way.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wings_core.errors import GroupNotFound
+from wings_core.partitions import Partition
+from wings_core.share.clock import Clock
+from wings_core.share.model import Lease, ShareGroup, ShareKey, member_tag
+from wings_core.share.quorum.effects import Procedure
+from wings_core.share.quorum.quorum import HoldQuorum
+from wings_core.share.quorum.votes import Known
+from wings_core.share.state.partition import SharePartition
+
+READ_PARTITIONS_MAX = 256
+"""Partitions whose state is read at a time."""
+
+READ_AGAIN_SECONDS = 1.0
+"""How often a partition whose window is full is read, for what was acknowledged by others."""
+
+REREAD_SECONDS_MIN = 0.01
+"""Until a partition that is to be read is looked at."""
+
+DELETED_MAX = 10_000
+"""Deleted groups that are remembered, so that nothing of them is begun again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where a partition's log begins, and its next offset."""
+
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class TrackedPartition:
+    """A partition of a group, as this coordinator sees it."""
+
+    key: ShareKey
+    state: SharePartition
+    read_at: float
+    """When the replicas were asked for its state, by the coordinator's clock."""
+    collisions: int = 0
+    """How often in a row all that was asked for was held by others."""
+
+
+class PartitionTable:
+    """What a coordinator knows of partitions, and the leases that it gives.
+
+    Args:
+        quorum: Of the replicas.
+        clock: What leases are counted by.
+        coordinator: In the leases.
+
+    Attributes:
+        lock: Held by whoever looks at a place's state or changes it.
+    """
+
+    def __init__(self, quorum: HoldQuorum, clock: Clock, coordinator: str) -> None:
+        self.lock = threading.Lock()
+        self._quorum = quorum
+        self._clock = clock
+        self._coordinator = coordinator
+        self._leases = 0
+        self._table: dict[str, dict[Partition, TrackedPartition]] = {}
+        self._deleted: OrderedDict[str, None] = OrderedDict()
+
+    def load(self, group: ShareGroup, partitions: Sequence[Partition]) -> Procedure[None]:
+        """Read the state of partitions that are not known yet.
+
+        Raises:
+            GroupNotFound: The group was deleted.
+            Unavailable: No majority answered.
+        """
+        with self.lock:
+            self._require(group)
+            known = self._table.get(group.uuid, {})
+            missing = [partition for partition in partitions if partition not in known]
+        for at in range(0, len(missing), READ_PARTITIONS_MAX):
+            some = missing[at : at + READ_PARTITIONS_MAX]
+            read = yield from self._quorum.read(group.uuid, group.topic.uuid, some)
+            with self.lock:
+                self._require(group)  # It may have been deleted meanwhile.
+                partitions_known = self._table.setdefault(group.uuid, {})
+                for partition in some:
+                    if partition not in partitions_known:
+                        state = SharePartition(read[partition].start_offset)
+                        learn(state, read[partition])
+                        key = key_of(group, partition)
+                        partitions_known[partition] = TrackedPartition(
+                            key, state, self._clock.now()
+                        )
+
+    def get(self, group: ShareGroup, partition: Partition) -> TrackedPartition:
+        """Return a loaded partition.
+
+        Raises:
+            GroupNotFound: It is gone, with its group.
+        """
+        tracked = self._table.get(group.uuid, {}).get(partition)
+        if tracked is None:
+            raise _gone(group)
+        return tracked
+
+    def is_loaded(self, group: ShareGroup, partition: Partition) -> bool:
+        """Tell whether the state of a partition is known."""
+        return partition in self._table.get(group.uuid, {})
+
+    def is_deleted(self, group: ShareGroup) -> bool:
+        """Tell whether a group is known to be deleted."""
+        return group.uuid in self._deleted
+
+    def forget(self, group: ShareGroup) -> None:
+        """Forget a group that was deleted; nothing of it is loaded again."""
+        with self.lock:
+            self._table.pop(group.uuid, None)
+            self._deleted[group.uuid] = None
+            while len(self._deleted) > DELETED_MAX:
+                self._deleted.popitem(last=False)
+
+    def look(self, group: ShareGroup, partition: Partition, bounds: Bounds) -> float | None:
+        """Return in how many seconds a loaded partition may have something to hand out.
+
+        0: now; None: only after a change that is heard of.
+        """
+        with self.lock:
+            tracked = self._table.get(group.uuid, {}).get(partition)
+            if tracked is None:
+                return 0.0
+            now = self._clock.now()
+            tracked.state.advance(now, bounds.start)
+            event = tracked.state.next_event(now)
+            if tracked.state.in_flight >= group.config.in_flight_max:
+                if self._quorum.is_local:
+                    return event
+                again = max(REREAD_SECONDS_MIN, tracked.read_at + READ_AGAIN_SECONDS - now)
+                return again if event is None else min(event, again)
+            return 0.0 if tracked.state.has_available(bounds.end) else event
+
+    def needs_catch_up(self, group: ShareGroup, partition: Partition) -> bool:
+        """Tell whether a partition is to be read again: then others may have made room in it.
+
+        It is not for a while after this has told so.
+        """
+        with self.lock:
+            tracked = self._table.get(group.uuid, {}).get(partition)
+            now = self._clock.now()
+            if (
+                tracked is None
+                or self._quorum.is_local
+                or tracked.state.in_flight < group.config.in_flight_max
+                or now < tracked.read_at + READ_AGAIN_SECONDS
+            ):
+                return False
+            tracked.read_at = now
+            return True
+
+    def exhausted(self, group: ShareGroup) -> list[Partition]:
+        """Return the loaded partitions that may have something at the limit to give up."""
+        with self.lock:
+            limit = group.config.delivery_limit
+            return [
+                partition
+                for partition, tracked in self._table.get(group.uuid, {}).items()
+                if tracked.state.next_event(self._clock.now()) == 0
+                or tracked.state.has_exhausted(limit)
+            ]
+
+    def next_lease(self, member: str) -> Lease:
+        """Return a lease that was never given before; the lock is held."""
+        self._leases += 1
+        return Lease(self._coordinator, self._leases, member_tag(member))
+
+    def _require(self, group: ShareGroup) -> None:
+        if group.uuid in self._deleted:
+            raise _gone(group)
+
+
+def key_of(group: ShareGroup, partition: Partition) -> ShareKey:
+    """Return what replicas keep the state of a partition of a group by."""
+    return ShareKey(group.uuid, group.topic.uuid, partition)
+
+
+def learn(state: SharePartition, known: Known) -> None:
+    """Tell a partition's state what a majority of the replicas knows."""
+    if known.start_offset > state.start_offset:
+        state.finish(state.start_offset, known.start_offset - 1)
+    for tomb in known.finished:
+        state.finish(tomb.first, tomb.last)
+    for counted in known.counts:
+        state.learn(counted.first, counted.last, counted.count)
+
+
+def _gone(group: ShareGroup) -> GroupNotFound:
+    return GroupNotFound(f"there is no group {group.name:.80} any more: it was deleted")

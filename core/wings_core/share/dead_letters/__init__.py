@@ -1,0 +1,1 @@
+"""Dead letters: written before the tombstone of what a group rejects, and redriven."""

@@ -1,0 +1,214 @@
+"""Redrive: send dead letters back to the topics that they came from, each once.
+
+A letter's payload is pushed as a batch of its own whose producer is the letter's id, so that a
+letter that was sent back before, by anybody, is not sent again.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from wings_core.contracts.messages import shortened
+from wings_core.errors import (
+    BatchTooLarge,
+    InvalidArgument,
+    NotFound,
+    OutOfOrderSequence,
+    WingsError,
+)
+from wings_core.fetch.fetcher import Cancel, Cursor, Fetcher
+from wings_core.fetch.selection import Selection
+from wings_core.ingest.group_commit import GroupCommit, Pending, PushStream
+from wings_core.ingest.prepare import Preparer, PushOptions
+from wings_core.limits import Limits
+from wings_core.metadata.interfaces import Admin, OffsetRegistry
+from wings_core.model import Accepted, Rejected, Topic
+from wings_core.model import Sequence as ProducerSequence
+from wings_core.names import TopicName
+from wings_core.partitions import UNPARTITIONED
+from wings_core.share.dead_letters.payloads import read_payload
+from wings_core.share.dead_letters.writer import require_dead_letters
+
+FAILURES_MAX = 10
+"""How many letters that cannot be sent back are told of one by one."""
+
+_COLUMNS = ("dead_letter_id", "source_topic", "dead_lettered_at", "payload")
+
+
+@dataclass(slots=True)
+class Redriven:
+    """What a redrive did."""
+
+    redriven: int = 0
+    """Letters sent back."""
+    already: int = 0
+    """Letters that had been sent back before."""
+    without_payload: int = 0
+    failed: int = 0
+    """Letters that cannot be sent back: their topic is gone, has other columns now, or takes no
+    batches as large."""
+    failures: list[str] = field(default_factory=list[str])
+    """Why, for the first few."""
+    next_offset: int = 0
+    """Of the topic of dead letters: where to go on."""
+    log_end_offset: int = 0
+
+    def fail(self, dead_letter_id: str, error: WingsError) -> None:
+        """Count a letter that cannot be sent back."""
+        self.failed += 1
+        if len(self.failures) < FAILURES_MAX:
+            self.failures.append(shortened(f"{dead_letter_id}: {error.message}", 200))
+
+
+class Redriver:
+    """Sends dead letters back; all methods may be called from any thread.
+
+    Args:
+        admin: Where topics are.
+        registry: Where their ends are.
+        fetcher: Reads the letters.
+        group_commit: Writes what they hold.
+        limits: The bounds in force.
+    """
+
+    def __init__(
+        self,
+        admin: Admin,
+        registry: OffsetRegistry,
+        fetcher: Fetcher,
+        group_commit: GroupCommit,
+        limits: Limits,
+    ) -> None:
+        self._admin = admin
+        self._registry = registry
+        self._fetcher = fetcher
+        self._group_commit = group_commit
+        self._limits = limits
+
+    def redrive(
+        self, name: TopicName, expression: str | None, offset: int, messages_max: int
+    ) -> Redriven:
+        """Send dead letters back that pass a filter; durable on return, which it blocks for.
+
+        Args:
+            name: Of the topic of dead letters.
+            expression: A SQL predicate over its columns; None for all.
+            offset: Where in it to begin; below its start: there.
+            messages_max: The most letters looked at, whether or not they pass.
+
+        Raises:
+            TopicNotFound: No such topic.
+            SchemaMismatch: It is no topic of dead letters.
+            InvalidFilter: The filter is none, or fails on the data.
+            WingsError: A push failed for a reason that may pass; what was sent before is not sent
+                again when this is called again.
+        """
+        topic = self._admin.get_topic(name)
+        require_dead_letters(topic)
+        state = self._registry.partition_state(topic.uuid, UNPARTITIONED)
+        cursor = Cursor(
+            topic,
+            UNPARTITIONED,
+            min(max(offset, state.log_start_offset), state.next_offset),
+            Selection.of(topic, _COLUMNS, expression),
+        )
+        done = Redriven(log_end_offset=state.next_offset)
+        end_offset = min(state.next_offset, cursor.offset + messages_max)
+        sender = _Sender(self._admin, self._group_commit, self._limits, done)
+        for chunks in self._fetcher.scan(cursor, end_offset, Cancel()):
+            for chunk in chunks:
+                sender.send(_letters(chunk.batch))
+        done.next_offset = cursor.offset
+        return done
+
+
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    """What there is to know of a letter."""
+
+    dead_letter_id: str
+    topic: str
+    written_at: int
+    payload: pa.Buffer | None
+
+
+def _letters(batch: pa.RecordBatch) -> Iterator[_Letter]:
+    columns: Any = batch.columns
+    ids, topics, times, payloads = columns
+    return (
+        _Letter(id, topic, time, payload.as_buffer())
+        for id, topic, time, payload in zip(  # noqa: A001 - of the letter.
+            ids.to_pylist(),
+            topics.to_pylist(),
+            times.cast(pa.int64()).to_pylist(),
+            payloads,
+            strict=True,
+        )
+    )
+
+
+class _Sender:
+    """Pushes what letters hold, to one topic or another."""
+
+    def __init__(
+        self, admin: Admin, group_commit: GroupCommit, limits: Limits, done: Redriven
+    ) -> None:
+        self._admin = admin
+        self._group_commit = group_commit
+        self._limits = limits
+        self._done = done
+        self._targets: dict[str, tuple[Topic, Preparer] | NotFound] = {}
+
+    def send(self, letters: Iterator[_Letter]) -> None:
+        """Send back what a chunk of letters holds, in flushes that they share."""
+        pending: list[tuple[str, Pending]] = []
+        for letter in letters:
+            if letter.payload is None:
+                self._done.without_payload += 1
+                continue
+            try:
+                submitted = self._submit(letter, letter.payload)
+            except (NotFound, InvalidArgument, BatchTooLarge) as error:
+                self._done.fail(letter.dead_letter_id, error)
+            else:
+                pending.append((letter.dead_letter_id, submitted))
+        for dead_letter_id, submitted in pending:
+            self._settle(dead_letter_id, submitted)
+
+    def _submit(self, letter: _Letter, payload: pa.Buffer) -> Pending:
+        topic, preparer = self._target(letter.topic)
+        # A letter of an older server tells nothing of its columns; its topic's never change.
+        rows = read_payload(payload, topic.schema, unmarked=topic.created_at <= letter.written_at)
+        options = PushOptions(sequence=ProducerSequence(f"redrive-{letter.dead_letter_id}", 0))
+        prepared = preparer.prepare(rows, options)
+        # Awaited: by `send`, as soon as all are submitted.
+        return self._group_commit.submit(PushStream(), prepared, awaited=True)
+
+    def _target(self, name: str) -> tuple[Topic, Preparer]:
+        if name not in self._targets:
+            try:
+                topic = self._admin.get_topic(TopicName.parse(name))
+                self._targets[name] = (topic, Preparer(topic, self._limits))
+            except NotFound as error:
+                self._targets[name] = error
+        found = self._targets[name]
+        if isinstance(found, NotFound):
+            raise found
+        return found
+
+    def _settle(self, dead_letter_id: str, submitted: Pending) -> None:
+        result = submitted.outcome()
+        if isinstance(result, Rejected):
+            if isinstance(result.error, OutOfOrderSequence):
+                # So long ago that its result is not remembered.
+                self._done.already += 1
+            elif isinstance(result.error, NotFound | BatchTooLarge):
+                self._done.fail(dead_letter_id, result.error)
+            else:
+                raise result.error
+        elif isinstance(result, Accepted) and result.replayed:
+            self._done.already += 1
+        else:
+            self._done.redriven += 1

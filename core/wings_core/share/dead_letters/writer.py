@@ -1,0 +1,269 @@
+"""Dead letters: what a group gives up, as messages of an ordinary topic, each written once.
+
+    begin ─▶ the rows' fetch, ahead ─▶ finish ─▶ one batch a letter ─▶ group commit ─▶ durable
+
+Each letter is a batch of its own whose producer is the letter's id, at sequence 0. So whoever
+writes it again, after a crash or on another node, in whatever ranges, is answered with the first
+result.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from wings_core.errors import (
+    AlreadyExists,
+    BatchTooLarge,
+    InvalidArgument,
+    OutOfOrderSequence,
+    ResourceExhausted,
+    SchemaMismatch,
+    TopicNotFound,
+    Unavailable,
+)
+from wings_core.fetch.selection import OFFSET_FIELD, TIMESTAMP_FIELD
+from wings_core.ingest.group_commit import GroupCommit, Pending, PushStream
+from wings_core.ingest.prepare import Preparer, PushOptions
+from wings_core.limits import Limits
+from wings_core.metadata.interfaces import Admin
+from wings_core.model import Rejected, Topic
+from wings_core.model import Sequence as ProducerSequence
+from wings_core.names import TopicName
+from wings_core.partitions import UNPARTITIONED
+from wings_core.share.dead_letters.payloads import payload_of
+from wings_core.share.delivery.record_fetcher import RecordFetcher, Records, rows_of
+from wings_core.share.interfaces import DeadLetters, PendingDeadLetters
+from wings_core.share.model import DeadLetter, ShareGroup, dead_letter_id
+from wings_core.times import now_us
+
+PIECE_MESSAGES = 500
+"""Letters whose rows are in memory at once, for each of the fetches that run ahead."""
+
+AHEAD_MAX = 4
+"""Fetches that run ahead of the letters being written."""
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+DEAD_LETTER_SCHEMA = pa.schema(
+    [
+        pa.field("dead_letter_id", pa.string(), nullable=False),
+        pa.field("source_topic", pa.string(), nullable=False),
+        pa.field("source_partition", pa.string(), nullable=False),
+        pa.field("source_offset", pa.int64(), nullable=False),
+        pa.field("share_group", pa.string(), nullable=False),
+        pa.field("delivery_count", pa.int32(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("error", pa.string()),
+        pa.field("message_timestamp", _TIME),
+        pa.field("dead_lettered_at", _TIME, nullable=False),
+        pa.field("payload", pa.binary()),
+    ]
+)
+"""Of a topic of dead letters. `source_partition` is the value's JSON text; `reason` is `rejected`
+or `delivery_limit`, `error` what the member said that rejected it; `message_timestamp` and
+`payload` (the row as an Arrow IPC RecordBatch message of the source topic's schema) are null where
+the group copies no payloads and where the message was gone."""
+
+
+def open_dead_letter_topic(admin: Admin, name: TopicName, source: TopicName) -> Topic:
+    """Return the topic of dead letters of this name, created where there is none.
+
+    Args:
+        admin: Where topics are.
+        name: Of the topic.
+        source: The topic whose messages become dead letters.
+
+    Raises:
+        InvalidArgument: It is the source itself.
+        SchemaMismatch: There is a topic of this name that is none of dead letters.
+        NamespaceNotFound: Its namespace does not exist.
+    """
+    if name == source:
+        raise InvalidArgument(f"config: key 'dlq_topic': {name} cannot be its own")
+    try:
+        topic = admin.get_topic(name)
+    except TopicNotFound:
+        try:
+            return admin.create_topic(name, DEAD_LETTER_SCHEMA, if_not_exists=True)
+        except AlreadyExists:
+            topic = admin.get_topic(name)
+    require_dead_letters(topic)
+    return topic
+
+
+def require_dead_letters(topic: Topic) -> None:
+    """Make sure that a topic is one of dead letters.
+
+    Raises:
+        SchemaMismatch: It is not.
+    """
+    if topic.partition_key is not None or not topic.schema.equals(DEAD_LETTER_SCHEMA):
+        raise SchemaMismatch(f"{topic.name} is no topic of dead letters: its columns are others")
+
+
+class DeadLetterWriter(DeadLetters):
+    """See `DeadLetters`.
+
+    Args:
+        admin: Where topics are.
+        group_commit: Writes the letters.
+        limits: The bounds in force.
+        records: Fetches the rows.
+        clock: Microseconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        admin: Admin,
+        group_commit: GroupCommit,
+        limits: Limits,
+        records: RecordFetcher,
+        clock: Callable[[], int] = now_us,
+    ) -> None:
+        self._admin = admin
+        self._group_commit = group_commit
+        self._limits = limits
+        self._records = records
+        self._clock = clock
+
+    def begin(self, group: ShareGroup, letters: Sequence[DeadLetter]) -> PendingDeadLetters:
+        """Queue letters and start to fetch their rows; see `DeadLetters.begin`."""
+        dlq = group.config.dlq
+        if dlq is None:
+            raise InvalidArgument(f"the group {group.name!r:.80} has no topic of dead letters")
+        topic = open_dead_letter_topic(self._admin, dlq, group.topic.name)
+        fetch = self._fetch if group.config.dlq_copy_payload else _no_fetch
+        preparer = Preparer(topic, self._limits)
+        return _PendingLetters(group, letters, fetch, preparer, self._group_commit, self._clock)
+
+    def _fetch(self, group: ShareGroup, letter: DeadLetter) -> "Future[Records] | None":
+        return self._records.begin(group.topic, letter.partition, letter.first, letter.last)
+
+
+Fetch = Callable[[ShareGroup, DeadLetter], "Future[Records] | None"]
+
+
+def _no_fetch(group: ShareGroup, letter: DeadLetter) -> "Future[Records] | None":
+    del group, letter
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some of the letters, and the fetch of their rows; None where none are wanted."""
+
+    letter: DeadLetter
+    records: "Future[Records] | None"
+
+
+class _PendingLetters(PendingDeadLetters):
+    """Letters that were begun: the first pieces' rows are being fetched."""
+
+    def __init__(
+        self,
+        group: ShareGroup,
+        letters: Sequence[DeadLetter],
+        fetch: Fetch,
+        preparer: Preparer,
+        group_commit: GroupCommit,
+        clock: Callable[[], int],
+    ) -> None:
+        self._group = group
+        self._preparer = preparer
+        self._group_commit = group_commit
+        self._clock = clock
+        self._pieces = (
+            _Piece(piece, fetch(group, piece)) for letter in letters for piece in _pieces(letter)
+        )
+        self._ahead = list(islice(self._pieces, AHEAD_MAX))
+
+    def finish(self) -> None:
+        """Block until all are durable; see `PendingDeadLetters.finish`."""
+        while self._ahead:
+            self._write(self._ahead.pop(0))
+            self._ahead += islice(self._pieces, 1)
+
+    def _write(self, piece: _Piece) -> None:
+        rows = _rows_by_offset(piece)
+        letter = piece.letter
+        pending: list[Pending] = []
+        for offset in range(letter.first, letter.last + 1):
+            batch = self._letter(letter, offset, rows.get(offset))
+            name = dead_letter_id(self._group.uuid, letter.partition, offset)
+            options = PushOptions(UNPARTITIONED, ProducerSequence(f"dead-letter-{name}", 0))
+            try:
+                prepared = self._preparer.prepare(batch, options)
+            except BatchTooLarge:  # Beside its payload a letter is small.
+                prepared = self._preparer.prepare(self._letter(letter, offset, None), options)
+            # Awaited: by the loop below, which begins as soon as all are submitted.
+            pending.append(self._group_commit.submit(PushStream(), prepared, awaited=True))
+        for submitted in pending:
+            result = submitted.outcome()
+            # A repeat whose first result is no longer remembered was written all the same.
+            if isinstance(result, Rejected) and not isinstance(result.error, OutOfOrderSequence):
+                raise result.error
+
+    def _letter(
+        self, letter: DeadLetter, offset: int, row: pa.RecordBatch | None
+    ) -> pa.RecordBatch:
+        """Return a dead letter as a batch of one row."""
+        timestamp: int | None = None
+        payload: bytes | None = None
+        if row is not None:
+            timestamp = row.column(TIMESTAMP_FIELD.name).cast(pa.int64())[0].as_py()
+            payload = payload_of(row.select(self._group.topic.schema.names))
+        values: list[Any] = [
+            dead_letter_id(self._group.uuid, letter.partition, offset),
+            str(letter.topic),
+            letter.partition,
+            offset,
+            self._group.name,
+            letter.delivery_count,
+            letter.cause,
+            letter.reason,
+            timestamp,
+            self._clock(),
+            payload,
+        ]
+        arrays = [
+            pa.array([value], field.type)
+            for value, field in zip(values, DEAD_LETTER_SCHEMA, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_SCHEMA)
+
+
+def _pieces(letter: DeadLetter) -> Iterator[DeadLetter]:
+    """Cut a letter's range into pieces of a bounded number of messages."""
+    for first in range(letter.first, letter.last + 1, PIECE_MESSAGES):
+        yield DeadLetter(
+            letter.topic,
+            letter.partition,
+            first,
+            min(letter.last, first + PIECE_MESSAGES - 1),
+            letter.delivery_count,
+            letter.cause,
+            letter.reason,
+        )
+
+
+def _rows_by_offset(piece: _Piece) -> dict[int, pa.RecordBatch]:
+    """Return the rows that were found, by offset; blocks for their fetch.
+
+    Raises:
+        Unavailable: Some could not be read now; later they may be.
+        ResourceExhausted: The same.
+    """
+    if piece.records is None:
+        return {}
+    found = rows_of(piece.records)
+    if isinstance(found.error, (Unavailable, ResourceExhausted)):
+        raise found.error
+    return {offset: row for batch in found.batches for offset, row in _each_row(batch)}
+
+
+def _each_row(batch: pa.RecordBatch) -> Iterable[tuple[int, pa.RecordBatch]]:
+    offsets: list[int] = batch.column(OFFSET_FIELD.name).to_pylist()  # pyright: ignore[reportAssignmentType] - none is null
+    return ((offset, batch.slice(index, 1)) for index, offset in enumerate(offsets))

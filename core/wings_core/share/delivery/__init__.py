@@ -1,0 +1,1 @@
+"""The rows of leased ranges, as members get them."""

@@ -1,0 +1,368 @@
+"""HoldQuorum: holds, renewals, releases and tombstones on a majority of the replicas.
+
+What was held on a minority is released at once. A tombstone that was seen on a minority is brought
+to a majority before anything else is done with what it stands on: whoever wrote it may have been
+told that it is done. A procedure makes a bounded number of requests and then says what it knows.
+
+All methods but the constructor are procedures; see `effects`.
+"""
+
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import cast
+
+from wings_core.errors import Unavailable, WingsError
+from wings_core.partitions import Partition
+from wings_core.share.clock import Clock
+from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.quorum.broadcast import (
+    ANSWERS_SECONDS_MAX,
+    Broadcaster,
+    parts_of,
+    unavailable,
+)
+from wings_core.share.quorum.effects import Broadcast, Pause, Procedure
+from wings_core.share.quorum.results import Held, Refused, Renewed, Verdict
+from wings_core.share.quorum.votes import Known, Vote, count_votes, known_of
+from wings_core.share.replica.interfaces import (
+    CountedRange,
+    LeaseEntry,
+    Outcome,
+    ReleaseEntry,
+    ReplicaState,
+)
+from wings_core.share.replica.requests import (
+    Answer,
+    ForgetRequest,
+    HoldRequest,
+    ReadRequest,
+    ReleaseRequest,
+    RenewRequest,
+    TombstoneRequest,
+)
+
+__all__ = ["Held", "HoldQuorum", "Refused", "Renewed", "Verdict"]
+
+TRIES_MAX = 3
+"""How often a tombstone is tried on replicas that do not answer."""
+
+RETRY_SECONDS = (0.02, 0.2)
+"""The pause before another try lies between these."""
+
+MARGIN_SHARE = 0.01
+MARGIN_SECONDS = 0.005
+"""A lease is over here earlier than on any replica, for clocks do not run alike."""
+
+
+class HoldQuorum:
+    """Asks the replicas of one cluster.
+
+    Args:
+        replicas: How many there are.
+        clock: The coordinator's.
+        rng: For pauses.
+        local: Whether the only replica runs on the coordinator's own clock.
+
+    Attributes:
+        is_local: As told.
+    """
+
+    def __init__(
+        self, replicas: int, clock: Clock, rng: random.Random, *, local: bool = False
+    ) -> None:
+        self._broadcaster = Broadcaster(replicas)
+        self.majority = self._broadcaster.majority
+        self._clock = clock
+        self._rng = rng
+        self.is_local = local
+
+    def expiry(self, asked_at: float, ttl_ms: int) -> float:
+        """Return until when a lease that was asked for at a time may be relied on."""
+        seconds = ttl_ms / 1_000
+        margin = 0.0 if self.is_local else seconds * MARGIN_SHARE + MARGIN_SECONDS
+        return asked_at + seconds - margin
+
+    def hold(
+        self,
+        key: ShareKey,
+        ranges: Sequence[OffsetRange],
+        lease: Lease,
+        ttl_ms: int,
+        in_flight_max: int,
+    ) -> Procedure[Held]:
+        """Hold what a majority grants.
+
+        Raises:
+            Unavailable: No majority answered; what some have granted is given back.
+        """
+        request = HoldRequest(key, tuple(ranges), lease, ttl_ms, in_flight_max)
+        answers = yield from self._broadcaster.to_all(request, {Outcome.OK})
+        parts = parts_of(answers)
+        if len(parts) < self.majority:
+            yield from self._broadcaster.give_back(key, ranges, lease)
+            raise unavailable(answers)
+        votes = count_votes(parts)
+        entombed = [vote for vote in votes if vote.replicas(Outcome.TOMB)]
+        if entombed:
+            yield from self._repair_seen(key, entombed, ranges, lease)
+        finished = [OffsetRange(vote.first, vote.last) for vote in entombed]
+        open_votes = [vote for vote in votes if not vote.replicas(Outcome.TOMB)]
+        won = [vote for vote in open_votes if len(vote.replicas(Outcome.OK)) >= self.majority]
+        lost = [vote for vote in open_votes if len(vote.replicas(Outcome.OK)) < self.majority]
+        granted, uncounted = yield from self._agree_on_counts(key, won, lease, ttl_ms)
+        failed = [(vote.first, vote.last) for vote in lost] + uncounted
+        if failed:
+            yield from self._broadcaster.give_back(
+                key, [OffsetRange(*gone) for gone in failed], lease
+            )
+        refused = [
+            Refused(vote.first, vote.last, vote.retry_seconds(self.majority)) for vote in lost
+        ] + [Refused(first, last, 0.0) for first, last in uncounted]
+        return Held(granted, finished, refused)
+
+    def renew(
+        self, key: ShareKey, entries: Sequence[LeaseEntry], ttl_ms: int
+    ) -> Procedure[Renewed]:
+        """Renew leases, which proves that a majority still honours them."""
+        answers = yield from self._broadcaster.to_all(
+            RenewRequest(key, tuple(entries), ttl_ms), {Outcome.OK}
+        )
+        votes = count_votes(parts_of(answers))
+        verdict = self._verdict(votes)
+        counts = [
+            CountedRange(
+                vote.first,
+                vote.last,
+                1 + max(vote.parts[number].count for number in vote.replicas(Outcome.OK)),
+            )
+            for vote in votes
+            if verdict is Verdict.DONE
+        ]
+        return Renewed(verdict, counts)
+
+    def release(self, key: ShareKey, entries: Sequence[ReleaseEntry]) -> Procedure[list[Verdict]]:
+        """Give back what leases hold; returns what became of each entry, in their order.
+
+        Args:
+            key: Of the partition.
+            entries: In any order; no two have a message in common.
+        """
+        # Replicas take them in order, and votes are counted so.
+        ordered = sorted(entries, key=lambda entry: entry.first)
+        answers = yield from self._broadcaster.to_all(
+            ReleaseRequest(key, tuple(ordered)), {Outcome.OK}
+        )
+        votes = count_votes(parts_of(answers))
+        yield from self._repair_in_passing(key, votes)
+        verdicts: dict[int, Verdict] = {}
+        at = 0
+        for entry in ordered:
+            begun = at
+            while at < len(votes) and votes[at].last <= entry.last:
+                at += 1
+            verdicts[entry.first] = self._verdict(votes[begun:at])
+        return [verdicts[entry.first] for entry in entries]
+
+    def tombstone(
+        self,
+        key: ShareKey,
+        entries: Sequence[LeaseEntry],
+        until: float,
+        finished_before: int = 0,
+    ) -> Procedure[Verdict]:
+        """Finish what leases hold.
+
+        Args:
+            key: The partition of a group.
+            entries: What is finished.
+            until: When the first of the leases is over. Up to then, whoever has finished a part
+                of it already did so in its name.
+            finished_before: All messages before this one are finished at a majority; replicas
+                that have missed it hear of it.
+        """
+        repair = [OffsetRange(0, finished_before - 1)] if finished_before else []
+        request = TombstoneRequest(
+            key, tuple(entries), tuple(repair) if len(self._broadcaster.replicas) > 1 else ()
+        )
+        answers: dict[int, Answer] = {}
+        for number in range(TRIES_MAX):
+            missing = [
+                replica
+                for replica in self._broadcaster.replicas
+                if replica not in parts_of(answers)
+            ]
+            if number:
+                yield Pause(self._rng.uniform(*RETRY_SECONDS))
+            done = {Outcome.OK, Outcome.TOMB}
+            answers |= yield from self._broadcaster.ask(
+                dict.fromkeys(missing, request), done, parts_of(answers)
+            )
+            heard = parts_of(answers)
+            silent = len(self._broadcaster.replicas) - len(heard)
+            verdict = self._final_verdict(count_votes(heard), until, silent)
+            if verdict is not Verdict.UNKNOWN or not silent or self._clock.now() >= until:
+                return verdict
+        return Verdict.UNKNOWN
+
+    def repair(self, key: ShareKey, ranges: Sequence[OffsetRange]) -> Procedure[None]:
+        """Finish ranges on a majority, whoever holds them.
+
+        Raises:
+            Unavailable: No majority answered.
+        """
+        answers = yield from self._broadcaster.to_all(
+            TombstoneRequest(key, (), tuple(ranges)), set()
+        )
+        if len(parts_of(answers)) < self.majority:
+            raise unavailable(answers)
+
+    def read(
+        self, group_uuid: str, topic_uuid: str, partitions: Sequence[Partition]
+    ) -> Procedure[dict[Partition, Known]]:
+        """Return what a majority knows of partitions, with tombstones of a minority repaired.
+
+        Args:
+            group_uuid: The group.
+            topic_uuid: Its topic.
+            partitions: Which; none for all that are known.
+
+        Raises:
+            Unavailable: No majority answered.
+        """
+        request = ReadRequest(group_uuid, tuple(partitions))
+        answers = yield from self._broadcaster.to_all(request, set())
+        heard = [
+            cast("Sequence[ReplicaState]", answer)
+            for answer in answers.values()
+            if not isinstance(answer, WingsError)
+        ]
+        if len(heard) < self.majority:
+            raise unavailable(answers)
+        states: dict[Partition, list[ReplicaState]] = {}
+        for answer in heard:
+            for state in answer:
+                states.setdefault(state.partition, []).append(state)
+        known = {partition: known_of(found, self.majority) for partition, found in states.items()}
+        for partition, found in known.items():
+            if found.to_repair:
+                yield from self.repair(ShareKey(group_uuid, topic_uuid, partition), found.to_repair)
+        return known
+
+    def forget(self, group_uuid: str) -> Procedure[None]:
+        """Let all replicas that can be reached forget a group."""
+        yield Broadcast(
+            dict.fromkeys(self._broadcaster.replicas, ForgetRequest(group_uuid)),
+            ANSWERS_SECONDS_MAX,
+            lambda _: False,
+            self.majority,
+        )
+
+    # Inside.
+
+    def _verdict(self, votes: Sequence[Vote]) -> Verdict:
+        """Judge what is not final: a renewal or a release."""
+        if votes and all(len(vote.replicas(Outcome.OK)) >= self.majority for vote in votes):
+            return Verdict.DONE
+        for vote in votes:
+            if len(vote.replicas(Outcome.NOK, Outcome.TOMB)) >= self.majority:
+                return Verdict.REFUSED
+        return Verdict.UNKNOWN
+
+    def _final_verdict(self, votes: Sequence[Vote], until: float, silent: int) -> Verdict:
+        """Judge a tombstone, which some replicas may have while it is refused by others."""
+        done = (Outcome.OK, Outcome.TOMB)
+        if votes and all(len(vote.replicas(*done)) >= self.majority for vote in votes):
+            # Once the lease is over, somebody else may have held it, and finished it.
+            own = all(len(vote.replicas(Outcome.OK)) >= self.majority for vote in votes)
+            if own or self._clock.now() < until:
+                return Verdict.DONE
+        if silent or any(vote.replicas(*done) for vote in votes):
+            return Verdict.UNKNOWN
+        return Verdict.REFUSED
+
+    def _short(self, votes: Sequence[Vote]) -> list[OffsetRange]:
+        """Return what some replica has a tombstone of, and no majority."""
+        return [
+            OffsetRange(vote.first, vote.last)
+            for vote in votes
+            if 0 < len(vote.replicas(Outcome.TOMB)) < self.majority
+        ]
+
+    def _repair_in_passing(self, key: ShareKey, votes: Sequence[Vote]) -> Procedure[None]:
+        """Bring tombstones that were seen to a majority; whoever sees them next tries again."""
+        short = self._short(votes)
+        if short:
+            with suppress(Unavailable):
+                yield from self.repair(key, short)
+
+    def _repair_seen(
+        self,
+        key: ShareKey,
+        entombed: Sequence[Vote],
+        ranges: Sequence[OffsetRange],
+        lease: Lease,
+    ) -> Procedure[None]:
+        short = self._short(entombed)
+        if short:
+            try:
+                yield from self.repair(key, short)
+            except Unavailable:
+                yield from self._broadcaster.give_back(key, ranges, lease)
+                raise
+
+    def _agree_on_counts(
+        self, key: ShareKey, won: Sequence[Vote], lease: Lease, ttl_ms: int
+    ) -> Procedure[tuple[list[CountedRange], list[tuple[int, int]]]]:
+        """See to it that a majority will count the delivery that is to be made.
+
+        A replica that missed earlier ones would count too few when this one expires.
+        """
+        granted: list[CountedRange] = []
+        uncounted: list[tuple[int, int]] = []
+        behind: dict[int, list[LeaseEntry]] = {}
+        unsure: list[tuple[Vote, int]] = []
+        for vote in won:
+            counts = {number: vote.parts[number].count for number in vote.replicas(Outcome.OK)}
+            highest = max(counts.values())
+            knowing = sum(count == highest for count in counts.values())
+            if knowing >= self.majority:
+                _append(granted, vote.first, vote.last, highest)
+                continue
+            unsure.append((vote, highest))
+            for number, count in counts.items():
+                if count < highest:
+                    entry = LeaseEntry(vote.first, vote.last, lease, highest + 1)
+                    behind.setdefault(number, []).append(entry)
+        if not unsure:
+            return granted, uncounted
+        answers = yield Broadcast(
+            {
+                number: RenewRequest(key, tuple(entries), ttl_ms)
+                for number, entries in behind.items()
+            },
+            ANSWERS_SECONDS_MAX,
+            lambda _: False,
+            self.majority,
+        )
+        caught_up = count_votes(parts_of(answers))
+        for vote, highest in unsure:
+            knowing = sum(
+                part.outcome is Outcome.OK and part.count == highest for part in vote.parts.values()
+            )
+            for more in caught_up:
+                if more.first <= vote.first and vote.last <= more.last:
+                    knowing += len(more.replicas(Outcome.OK))
+            if knowing >= self.majority:
+                _append(granted, vote.first, vote.last, highest)
+            else:
+                uncounted.append((vote.first, vote.last))
+        granted.sort(key=lambda counted: counted.first)
+        return granted, uncounted
+
+
+def _append(granted: list[CountedRange], first: int, last: int, count: int) -> None:
+    if granted and granted[-1].last == first - 1 and granted[-1].count == count:
+        granted[-1] = CountedRange(granted[-1].first, last, count)
+    else:
+        granted.append(CountedRange(first, last, count))

@@ -1,0 +1,1 @@
+"""Replicas of holds: what each keeps in memory, and what is durable."""

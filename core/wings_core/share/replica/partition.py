@@ -1,0 +1,217 @@
+"""ReplicaPartition: what one replica knows of one partition of a group, and how it changes.
+
+finished   durable: a start offset, and ranges above it; they never go back
+counts     durable: deliveries made of what is not finished
+holds      in memory: who holds what, until when
+delays     in memory: what nobody may hold, until when
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from wings_core.share.model import Lease, ShareKey
+from wings_core.share.replica.interfaces import Outcome, Part
+from wings_core.share.replica.store import PartitionWrite, StoredPartition
+from wings_core.share.state.ranges import Change, RangeMap
+
+
+class Hold(NamedTuple):
+    """Who holds a range."""
+
+    lease: Lease
+    expires_at: float
+    deliveries: int
+    """Made so far, this one included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a range that is the same throughout."""
+
+    first: int
+    last: int
+    finished: bool
+    hold: Hold | None
+    delayed_until: float
+    count: int
+
+    @property
+    def messages(self) -> int:
+        """How many messages it has."""
+        return self.last - self.first + 1
+
+
+class ReplicaPartition:
+    """The state of one partition; used by one thread at a time.
+
+    Changes are made in memory first. `take_write` says what to write, and if that fails, `undo`
+    takes them all back; `keep` keeps them.
+
+    Attributes:
+        key: Which partition.
+        start_offset: All before it are finished.
+        held: Messages held.
+    """
+
+    def __init__(self, key: ShareKey, stored: StoredPartition | None = None) -> None:
+        self.key = key
+        self.start_offset = 0 if stored is None else stored.start_offset
+        self.held = 0
+        self.finished = RangeMap[int].of([] if stored is None else stored.finished)
+        self.counts = RangeMap[int].of([] if stored is None else stored.counts)
+        self.holds: RangeMap[Hold] = RangeMap()
+        self.delays: RangeMap[float] = RangeMap()
+        self._start_before = self.start_offset
+        self._finished_changes: list[Change[int]] = []
+        self._counts_changes: list[Change[int]] = []
+        self._holds_changes: list[Change[Hold]] = []
+        self._delays_changes: list[Change[float]] = []
+
+    def pieces(self, first: int, last: int) -> list[Piece]:
+        """Cut `[first, last]` into parts that are the same throughout, in order."""
+        found: list[Piece] = []
+        if first < self.start_offset:
+            end = min(last, self.start_offset - 1)
+            found.append(Piece(first, end, True, None, 0.0, 0))
+            first = end + 1
+        if first > last:
+            return found
+        for begin, end, _ in self.finished.parts(first, last):
+            found += self._unfinished(first, begin - 1)
+            found.append(Piece(begin, end, True, None, 0.0, 0))
+            first = end + 1
+        found += self._unfinished(first, last)
+        return found
+
+    def hold(self, first: int, last: int, hold: Hold) -> None:
+        """Let a lease hold a range that is not finished."""
+        held = sum(end - begin + 1 for begin, end, _ in self.holds.parts(first, last))
+        self.held += last - first + 1 - held
+        self._holds_changes.append(self.holds.put(first, last, hold))
+        if self.delays.parts(first, last):
+            self._delays_changes.append(self.delays.remove(first, last))
+
+    def free(self, first: int, last: int, deliveries: int, delayed_until: float = 0.0) -> None:
+        """End the hold of a range, with so many deliveries made, unless more are known."""
+        self._unhold(first, last)
+        for begin, end, count in self._counted(first, last):
+            if count < deliveries:
+                self._counts_changes.append(self.counts.put(begin, end, deliveries))
+        if delayed_until:
+            self._delays_changes.append(self.delays.put(first, last, delayed_until))
+
+    def finish(self, first: int, last: int) -> None:
+        """Finish a range, whoever holds it."""
+        first = max(first, self.start_offset)
+        if first > last:
+            return
+        self._unhold(first, last)
+        if self.counts.parts(first, last):
+            self._counts_changes.append(self.counts.remove(first, last))
+        if self.delays.parts(first, last):
+            self._delays_changes.append(self.delays.remove(first, last))
+        self._finished_changes.append(self.finished.put(first, last, 0))
+        head = self.finished.head()
+        assert head is not None
+        if head[0] <= self.start_offset:
+            self.start_offset = head[1] + 1
+            self._finished_changes.append(self.finished.remove(head[0], head[1]))
+
+    def take_holds(self, other: "ReplicaPartition") -> None:
+        """Take over what another object had in memory, but for what is finished here."""
+        for first, last, hold in list(other.holds):
+            for piece in self.pieces(first, last):
+                if not piece.finished:
+                    self.hold(piece.first, piece.last, hold)
+        for first, last, until in list(other.delays):
+            for piece in self.pieces(first, last):
+                if not piece.finished:
+                    self.delays.put(piece.first, piece.last, until)
+        self.keep()
+
+    def take_write(self) -> PartitionWrite | None:
+        """Return what is to be made durable, if anything is."""
+        moved = self.start_offset != self._start_before
+        if not (moved or self._finished_changes or self._counts_changes):
+            return None
+        finished_removed, finished_added = _net(self._finished_changes)
+        counts_removed, counts_added = _net(self._counts_changes)
+        return PartitionWrite(
+            self.key,
+            self.start_offset,
+            finished_removed,
+            finished_added,
+            counts_removed,
+            counts_added,
+        )
+
+    def keep(self) -> None:
+        """Keep the changes since the last time."""
+        self._start_before = self.start_offset
+        self._finished_changes.clear()
+        self._counts_changes.clear()
+        self._holds_changes.clear()
+        self._delays_changes.clear()
+
+    def undo(self) -> None:
+        """Take back the changes since the last `keep`."""
+        self.start_offset = self._start_before
+        for change in reversed(self._finished_changes):
+            self.finished.undo(change)
+        for change in reversed(self._counts_changes):
+            self.counts.undo(change)
+        for change in reversed(self._holds_changes):
+            self.holds.undo(change)
+        for change in reversed(self._delays_changes):
+            self.delays.undo(change)
+        self.held = sum(last - first + 1 for first, last, _ in self.holds)
+        self.keep()
+
+    def _unhold(self, first: int, last: int) -> None:
+        parts = self.holds.parts(first, last)
+        if parts:
+            self.held -= sum(end - begin + 1 for begin, end, _ in parts)
+            self._holds_changes.append(self.holds.remove(first, last))
+
+    def _unfinished(self, first: int, last: int) -> list[Piece]:
+        if first > last:
+            return []
+        found: list[Piece] = []
+        for begin, end, hold in self.holds.parts(first, last):
+            found += self._unheld(first, begin - 1)
+            found.append(Piece(begin, end, False, hold, 0.0, hold.deliveries - 1))
+            first = end + 1
+        return found + self._unheld(first, last)
+
+    def _unheld(self, first: int, last: int) -> list[Piece]:
+        if first > last:
+            return []
+        if not self.delays and not self.counts:
+            return [Piece(first, last, False, None, 0.0, 0)]
+        found: list[Piece] = []
+        for begin, end, count in self._counted(first, last):
+            for low, high, until in self.delays.filled(begin, end, 0.0):
+                found.append(Piece(low, high, False, None, until, count))
+        return found
+
+    def _counted(self, first: int, last: int) -> list[tuple[int, int, int]]:
+        return self.counts.filled(first, last, 0)
+
+
+def part_of(piece: Piece, outcome: Outcome, retry_seconds: float = 0.0) -> Part:
+    """Return the answer to a piece; a wait is rounded up to a millisecond."""
+    retry_ms = int(retry_seconds * 1_000) + 1 if retry_seconds > 0 else 0
+    return Part(piece.first, piece.last, outcome, piece.count, retry_ms)
+
+
+def _net(changes: list[Change[int]]) -> tuple[list[int], list[tuple[int, int, int]]]:
+    """Return the firsts of ranges that were there and are not any more, and the new ranges."""
+    removed: list[int] = []
+    added: dict[int, tuple[int, int, int]] = {}
+    for change in changes:
+        for first, _, _ in change.removed:
+            if added.pop(first, None) is None:
+                removed.append(first)
+        for first, last, value in change.added:
+            added[first] = (first, last, value)
+    return removed, list(added.values())

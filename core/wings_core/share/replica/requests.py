@@ -1,0 +1,98 @@
+"""Requests of a replica as values, so that they can be sent, simulated and told again."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from wings_core.errors import WingsError
+from wings_core.partitions import Partition
+from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.replica.interfaces import (
+    HoldReplica,
+    LeaseEntry,
+    Part,
+    ReleaseEntry,
+    ReplicaState,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRequest:
+    """Asks for `HoldReplica.hold`."""
+
+    key: ShareKey
+    ranges: tuple[OffsetRange, ...]
+    lease: Lease
+    ttl_ms: int
+    in_flight_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class RenewRequest:
+    """Asks for `HoldReplica.renew`."""
+
+    key: ShareKey
+    entries: tuple[LeaseEntry, ...]
+    ttl_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRequest:
+    """Asks for `HoldReplica.release`."""
+
+    key: ShareKey
+    entries: tuple[ReleaseEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TombstoneRequest:
+    """Asks for `HoldReplica.tombstone`."""
+
+    key: ShareKey
+    entries: tuple[LeaseEntry, ...]
+    repair: tuple[OffsetRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """Asks for `HoldReplica.read`."""
+
+    group_uuid: str
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetRequest:
+    """Asks for `HoldReplica.forget`."""
+
+    group_uuid: str
+
+
+Request = (
+    HoldRequest | RenewRequest | ReleaseRequest | TombstoneRequest | ReadRequest | ForgetRequest
+)
+Answer = Sequence[Part] | Sequence[ReplicaState] | WingsError
+"""What a replica answered, or why it did not; of `ForgetRequest`, nothing."""
+
+Answers = Mapping[int, Answer]
+"""By number of the replica; those that have not answered are missing."""
+
+
+def perform(replica: HoldReplica, request: Request) -> Answer:
+    """Make a request of a replica; an error is an answer too."""
+    try:
+        match request:
+            case HoldRequest(key, ranges, lease, ttl_ms, in_flight_max):
+                return replica.hold(key, ranges, lease, ttl_ms, in_flight_max)
+            case RenewRequest(key, entries, ttl_ms):
+                return replica.renew(key, entries, ttl_ms)
+            case ReleaseRequest(key, entries):
+                return replica.release(key, entries)
+            case TombstoneRequest(key, entries, repair):
+                return replica.tombstone(key, entries, repair)
+            case ReadRequest(group_uuid, partitions):
+                return replica.read(group_uuid, partitions)
+            case ForgetRequest(group_uuid):
+                replica.forget(group_uuid)
+                return ()
+    except WingsError as error:
+        return error

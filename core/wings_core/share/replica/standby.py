@@ -1,0 +1,136 @@
+"""StandbyReplica: a replica of holds that one of several processes serves at a time."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from wings_core.errors import Unavailable, WingsError
+from wings_core.partitions import Partition
+from wings_core.share.clock import Clock
+from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.replica.interfaces import LeaseEntry, Part, ReleaseEntry, ReplicaState
+from wings_core.share.replica.replica import LOCK_WAIT_SECONDS, Replica
+from wings_core.share.replica.store import HoldStore
+from wings_core.times import Deadline
+
+TRY_SECONDS = 1.0
+"""How often it is tried to take over what another process serves."""
+
+_logger = logging.getLogger(__name__)
+
+
+class ClaimedStore(HoldStore, Protocol):
+    """A store that one process owns at a time."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process has taken over."""
+        ...
+
+
+class StandbyReplica:
+    """A `HoldReplica` that refuses while another process serves it, and takes over afterwards.
+
+    It tries to when it is opened, and again when it is asked for something.
+
+    Args:
+        open_store: Opens the store without waiting for its owner; raises `Unavailable` where there
+            is one.
+        clock: What TTLs run on.
+    """
+
+    def __init__(self, open_store: Callable[[], ClaimedStore], clock: Clock | None = None) -> None:
+        self._open_store = open_store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._store: ClaimedStore | None = None
+        self._replica: Replica | None = None
+        self._closed = False
+        self._refusal = Unavailable("this replica of holds is closed")
+        self._next_try = Deadline.after(0)
+        try:
+            self._current()
+        except Unavailable as error:
+            _logger.warning("share groups are refused for now: %s", error.message)
+
+    def hold(
+        self,
+        key: ShareKey,
+        ranges: Sequence[OffsetRange],
+        lease: Lease,
+        ttl_ms: int,
+        in_flight_max: int,
+    ) -> list[Part]:
+        """See `HoldReplica.hold`."""
+        return self._current().hold(key, ranges, lease, ttl_ms, in_flight_max)
+
+    def renew(self, key: ShareKey, entries: Sequence[LeaseEntry], ttl_ms: int) -> list[Part]:
+        """See `HoldReplica.renew`."""
+        return self._current().renew(key, entries, ttl_ms)
+
+    def release(self, key: ShareKey, entries: Sequence[ReleaseEntry]) -> list[Part]:
+        """See `HoldReplica.release`."""
+        return self._current().release(key, entries)
+
+    def tombstone(
+        self, key: ShareKey, entries: Sequence[LeaseEntry], repair: Sequence[OffsetRange] = ()
+    ) -> list[Part]:
+        """See `HoldReplica.tombstone`."""
+        return self._current().tombstone(key, entries, repair)
+
+    def read(self, group_uuid: str, partitions: Sequence[Partition]) -> list[ReplicaState]:
+        """See `HoldReplica.read`."""
+        return self._current().read(group_uuid, partitions)
+
+    def forget(self, group_uuid: str) -> None:
+        """See `HoldReplica.forget`."""
+        self._current().forget(group_uuid)
+
+    def close(self) -> None:
+        """Close the replica, if it is served here; another process may take it over then."""
+        with self._lock:
+            self._closed = True
+            self._drop()
+
+    def _current(self) -> Replica:
+        """Return the replica, taken over where that can be.
+
+        Raises:
+            Unavailable: Another process serves it, or it cannot be opened.
+        """
+        # Taking over takes as long as there are ranges; threads that wait are missed elsewhere.
+        if not self._lock.acquire(timeout=LOCK_WAIT_SECONDS):
+            raise Unavailable("this replica of holds is being taken over")
+        try:
+            if self._closed:
+                raise Unavailable("this replica of holds is closed")
+            if self._store is not None and self._store.is_lost:
+                self._drop()
+            if self._replica is None:
+                if not self._next_try.passed:
+                    raise self._refusal
+                self._take_over()
+            assert self._replica is not None
+            return self._replica
+        finally:
+            self._lock.release()
+
+    def _take_over(self) -> None:
+        self._next_try = Deadline.after(TRY_SECONDS)
+        try:
+            store = self._open_store()
+            try:
+                self._replica = Replica(store, self._clock)
+            except BaseException:
+                store.close()
+                raise
+        except WingsError as error:
+            self._refusal = Unavailable(error.message)
+            raise self._refusal from error
+        self._store = store
+
+    def _drop(self) -> None:
+        replica, self._replica, self._store = self._replica, None, None
+        if replica is not None:
+            replica.close()

@@ -1,0 +1,235 @@
+"""SharePartition: what one coordinator knows of one partition of a group.
+
+    available ──select──▶ pending ──grant──▶ held ──finish──▶ acknowledged | archived
+        ▲                    │                 │
+        └────── give_back ───┴─── release, expiry
+
+It is plain state without a clock, a lock or a replica: every method is told the time, and whoever
+calls sees to it that one thread does at a time. The replicas have the last word on who holds what;
+this is where a coordinator looks for what to ask them for.
+
+All offsets from `start_offset` to `frontier` are in one of the states. What lies at the frontier or
+after it was never looked at, and costs nothing, however much it is.
+"""
+
+from dataclasses import dataclass
+
+from wings_core.share.model import Lease
+from wings_core.share.state.record_states import (
+    ACKNOWLEDGED,
+    ARCHIVED,
+    FINISHED,
+    RecordState,
+    RecordStates,
+    State,
+)
+from wings_core.share.state.throttle import deliverable, is_throttled
+
+__all__ = ["Pick", "RecordState", "SharePartition", "State"]
+
+EXHAUSTED_MAX = 10_000
+"""Messages that one selection gives up at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A range that was selected and is pending."""
+
+    first: int
+    last: int
+    count: int
+    """Deliveries made, as far as is known here."""
+    exhausted: bool = False
+    """To be given up rather than handed out."""
+
+
+class SharePartition(RecordStates):
+    """The states of the messages of one partition, and how a coordinator changes them.
+
+    Args:
+        start_offset: The first that is not finished.
+    """
+
+    def has_available(self, log_end: int) -> bool:
+        """Tell whether something may be selected, as of the last `advance`."""
+        return bool(self._ready) or (self.frontier < log_end and not self.is_full)
+
+    def select(
+        self,
+        log_end: int,
+        messages_max: int,
+        in_flight_max: int,
+        limit: int,
+        skip: int = 0,
+        *,
+        alone: bool = True,
+    ) -> list[Pick]:
+        """Make the oldest available messages pending, as of the last `advance`.
+
+        A throttled range comes alone, and as small a piece of it as `throttle.deliverable` says.
+        Ranges at the limit come as exhausted, and do not count.
+
+        Args:
+            log_end: The next offset that the log assigns.
+            messages_max: No more than this, at least 1.
+            in_flight_max: No more are in flight at once.
+            limit: The group's delivery limit.
+            skip: Of messages never looked at, leave so many for later.
+            alone: Whether what is picked is all that its worker gets; else nothing throttled is.
+        """
+        picks: list[Pick] = []
+        room = min(messages_max, in_flight_max - self.in_flight)
+        exhausted = 0
+        while self._ready:
+            first, last, record = self._at(self._ready[0])
+            if record.deliveries >= limit:
+                if exhausted >= EXHAUSTED_MAX:
+                    break
+                last = min(last, first + EXHAUSTED_MAX - 1 - exhausted)
+                exhausted += last - first + 1
+                picks.append(self._pick(first, last, record.deliveries, exhausted=True))
+                continue
+            throttled = is_throttled(record.deliveries, limit)
+            if throttled and (not alone or any(not pick.exhausted for pick in picks)):
+                return picks
+            if room <= 0:
+                return picks
+            wanted = min(room, deliverable(record.deliveries, last - first + 1, limit))
+            picks.append(self._pick(first, min(last, first + wanted - 1), record.deliveries))
+            if throttled:
+                return picks
+            room -= picks[-1].last - first + 1
+        if room > 0 and self.frontier < log_end and not self.is_full:
+            skip = min(skip, log_end - self.frontier - 1)
+            if skip > 0:
+                self._touch(self.frontier + skip - 1)
+            first = self.frontier
+            last = min(log_end, first + room) - 1
+            self._touch(last)
+            picks.append(self._pick(first, last, 0))
+        return picks
+
+    def has_exhausted(self, limit: int) -> bool:
+        """Tell whether something is at the limit, as of the last `advance`."""
+        return any(self._at(first)[2].deliveries >= limit for first in self._ready)
+
+    def select_exhausted(self, limit: int) -> list[Pick]:
+        """Make messages at the limit pending, the oldest first; see `select`."""
+        picks: list[Pick] = []
+        room = EXHAUSTED_MAX
+        for first in list(self._ready):
+            _, last, record = self._at(first)
+            if room > 0 and record.deliveries >= limit:
+                last = min(last, first + room - 1)
+                room -= last - first + 1
+                picks.append(self._pick(first, last, record.deliveries, exhausted=True))
+        return picks
+
+    def extend(
+        self, pick: Pick, last: int, log_end: int, messages_max: int, in_flight_max: int
+    ) -> Pick:
+        """Let a pick go on up to an offset, as far as the messages are available like its own.
+
+        Args:
+            pick: One that is neither exhausted nor of a throttled range.
+            last: Up to here at most.
+            log_end: The next offset that the log assigns.
+            messages_max: By no more than this.
+            in_flight_max: No more are in flight at once.
+        """
+        room = min(messages_max, in_flight_max - self.in_flight)
+        last = min(last, log_end - 1, pick.last + max(0, room))
+        end = pick.last
+        if end >= last:
+            return pick
+        if end + 1 < self.frontier:
+            following = self._ranges.starting_at(end + 1)
+            if following is None or following[2] != RecordState(State.AVAILABLE, pick.count):
+                return pick
+            last = min(last, following[1])
+        elif pick.count:
+            return pick  # What was never looked at was never delivered.
+        else:
+            self._touch(last)
+        self._pick(end + 1, last, pick.count)
+        return Pick(pick.first, last, pick.count)
+
+    # What became of what was selected.
+
+    def grant(
+        self, first: int, last: int, lease: Lease, until: float, count: int
+    ) -> list[tuple[int, int]]:
+        """Make pending messages held; return those that were still pending.
+
+        Args:
+            first: The first of them.
+            last: The last of them.
+            lease: Who holds them.
+            until: When the lease expires.
+            count: Deliveries made, this one included.
+        """
+        granted: list[tuple[int, int]] = []
+        for begin, end, record in self._ranges.parts(first, last):
+            if record.state is State.PENDING:
+                self._put(begin, end, RecordState(State.HELD, count, until, lease))
+                granted.append((begin, end))
+        return granted
+
+    def give_back(self, first: int, last: int, count: int, until: float = 0.0) -> None:
+        """Make pending messages available again, from a time on, with so many deliveries."""
+        for begin, end, record in self._ranges.parts(first, last):
+            if record.state is State.PENDING:
+                self._free(begin, end, max(count, record.deliveries), until)
+
+    # What became of what was held.
+
+    def is_held(self, first: int, last: int, lease: Lease, now: float) -> bool:
+        """Tell whether a lease holds all of `[first, last]` and has not expired."""
+        parts = self._ranges.parts(first, last)
+        return sum(end - begin + 1 for begin, end, _ in parts) == last - first + 1 and all(
+            record.state is State.HELD and record.lease == lease and record.until > now
+            for _, _, record in parts
+        )
+
+    def renew(self, first: int, last: int, lease: Lease, until: float) -> None:
+        """Let what a lease holds expire later."""
+        for begin, end, record in self._ranges.parts(first, last):
+            if record.state is State.HELD and record.lease == lease:
+                self._put(begin, end, record._replace(until=until))
+
+    def release(self, first: int, last: int, lease: Lease, until: float = 0.0) -> None:
+        """Make what a lease holds available again, from a time on."""
+        for begin, end, record in self._ranges.parts(first, last):
+            if record.state is State.HELD and record.lease == lease:
+                self._free(begin, end, record.deliveries, until)
+
+    def hand_back(self, first: int, last: int, lease: Lease) -> None:
+        """Make what a lease holds available again; it never reached its member: no delivery."""
+        for begin, end, record in self._ranges.parts(first, last):
+            if record.state is State.HELD and record.lease == lease:
+                self._free(begin, end, record.deliveries - 1, 0.0)
+
+    def finish(self, first: int, last: int, *, archived: bool = False) -> None:
+        """Finish messages, whatever their state."""
+        first = max(first, self.start_offset)
+        if first > last:
+            return
+        self._touch(last)
+        for begin, end, record in self._ranges.parts(first, last):
+            if record.state not in FINISHED:
+                self._put(begin, end, ARCHIVED if archived else ACKNOWLEDGED)
+        self._fold()
+
+    def learn(self, first: int, last: int, count: int) -> None:
+        """Hear that available messages were delivered so often, by whomever."""
+        first = max(first, self.start_offset)
+        if first > last:
+            return
+        self._touch(last)
+        for begin, end, record in self._ranges.parts(first, last):
+            if record.state is State.AVAILABLE and record.deliveries < count:
+                self._put(begin, end, record._replace(deliveries=count))
+
+    def _pick(self, first: int, last: int, count: int, *, exhausted: bool = False) -> Pick:
+        self._put(first, last, RecordState(State.PENDING, count))
+        return Pick(first, last, count, exhausted)

@@ -1,0 +1,184 @@
+"""RangeMap: values by ranges of offsets, in order; neighbours with equal values are one range.
+
+Ranges are inclusive at both ends. A look-up is a binary search; a change moves the starts of the
+ranges after it, which for 100,000 ranges takes a few microseconds.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+V = TypeVar("V")
+
+Range = tuple[int, int, V]
+"""`(first, last, value)`."""
+
+
+@dataclass(slots=True)
+class Change(Generic[V]):
+    """What a change took out of a map and put into it, as whole ranges."""
+
+    removed: list[Range[V]] = field(default_factory=list)
+    added: list[Range[V]] = field(default_factory=list)
+
+
+class RangeMap(Generic[V]):
+    """Values by disjoint ranges of offsets; values are compared to merge neighbours."""
+
+    __slots__ = ("_firsts", "_rest")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._rest: dict[int, tuple[int, V]] = {}
+        """By first offset: the last one, and the value."""
+
+    @classmethod
+    def of(cls, ranges: Iterable[Range[V]]) -> "RangeMap[V]":
+        """Return the map that putting each of the ranges makes; ordered ones cost next to nothing.
+
+        So it begins with hundreds of thousands of ranges without a search for each.
+        """
+        made: RangeMap[V] = cls()
+        before: Range[V] | None = None
+        for each in ranges:
+            first, last, value = each
+            if (
+                before is None
+                or first > before[1] + 1
+                or (first > before[1] and value != before[2])
+            ):
+                made._firsts.append(first)
+                made._rest[first] = (last, value)
+            else:
+                made.put(first, last, value)  # Merged with what is there, or over it.
+            if before is None or last >= before[1]:
+                before = each
+        return made
+
+    def __len__(self) -> int:
+        """Return the number of ranges."""
+        return len(self._firsts)
+
+    def __iter__(self) -> Iterator[Range[V]]:
+        """Yield all ranges in order; the map must not change meanwhile."""
+        for first in self._firsts:
+            last, value = self._rest[first]
+            yield first, last, value
+
+    def head(self) -> Range[V] | None:
+        """Return the first range."""
+        if not self._firsts:
+            return None
+        first = self._firsts[0]
+        last, value = self._rest[first]
+        return first, last, value
+
+    def starting_at(self, first: int) -> Range[V] | None:
+        """Return the range that begins at an offset."""
+        rest = self._rest.get(first)
+        return None if rest is None else (first, *rest)
+
+    def at(self, offset: int) -> Range[V] | None:
+        """Return the range that holds an offset."""
+        index = bisect_right(self._firsts, offset) - 1
+        if index < 0:
+            return None
+        first = self._firsts[index]
+        last, value = self._rest[first]
+        return (first, last, value) if offset <= last else None
+
+    def parts(self, first: int, last: int) -> list[Range[V]]:
+        """Return what lies in `[first, last]`, cut to it, in order; gaps are left out."""
+        found: list[Range[V]] = []
+        for index in range(max(0, bisect_right(self._firsts, first) - 1), len(self._firsts)):
+            begin = self._firsts[index]
+            if begin > last:
+                break
+            end, value = self._rest[begin]
+            if end >= first:
+                found.append((max(first, begin), min(last, end), value))
+        return found
+
+    def gaps(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Return the parts of `[first, last]` that have no value, in order."""
+        found: list[tuple[int, int]] = []
+        for begin, end, _ in self.parts(first, last):
+            if begin > first:
+                found.append((first, begin - 1))
+            first = end + 1
+        if first <= last:
+            found.append((first, last))
+        return found
+
+    def filled(self, first: int, last: int, missing: V) -> list[Range[V]]:
+        """Return `[first, last]` as ranges, with a value for the gaps."""
+        found: list[Range[V]] = []
+        for begin, end, value in self.parts(first, last):
+            if begin > first:
+                found.append((first, begin - 1, missing))
+            found.append((begin, end, value))
+            first = end + 1
+        if first <= last:
+            found.append((first, last, missing))
+        return found
+
+    def put(self, first: int, last: int, value: V) -> Change[V]:
+        """Give `[first, last]` a value, whatever was there."""
+        return self._replace(first, last, [(first, last, value)])
+
+    def remove(self, first: int, last: int) -> Change[V]:
+        """Take `[first, last]` out."""
+        return self._replace(first, last, [])
+
+    def undo(self, change: Change[V]) -> None:
+        """Take the last change back."""
+        for first, last, _ in change.added:
+            self.remove(first, last)
+        for first, last, value in change.removed:
+            self.put(first, last, value)
+
+    def _replace(self, first: int, last: int, new: list[Range[V]]) -> Change[V]:
+        assert first <= last
+        firsts = self._firsts
+        low = bisect_right(firsts, first - 1) - 1
+        if low < 0 or self._rest[firsts[low]][0] < first - 1:
+            low += 1  # It ends before, and does not even touch.
+        high = low
+        change: Change[V] = Change()
+        while high < len(firsts) and firsts[high] <= last + 1:
+            begin = firsts[high]
+            change.removed.append((begin, *self._rest[begin]))
+            high += 1
+        change.added = _merged(first, last, change.removed, new)
+        _drop_unchanged(change)
+        for begin, _, _ in change.removed:
+            del self._rest[begin]
+        for begin, end, value in change.added:
+            self._rest[begin] = (end, value)
+        kept = sorted(begin for begin in firsts[low:high] if begin in self._rest)
+        starts = sorted({*kept, *(begin for begin, _, _ in change.added)})
+        firsts[low:high] = starts
+        return change
+
+
+def _merged(first: int, last: int, old: list[Range[V]], new: list[Range[V]]) -> list[Range[V]]:
+    """Return what is left of old ranges around `[first, last]`, with the new ones in it."""
+    pieces: list[Range[V]] = [(begin, first - 1, value) for begin, _, value in old if begin < first]
+    pieces += new
+    pieces += [(last + 1, end, value) for _, end, value in old if end > last]
+    merged: list[Range[V]] = []
+    for begin, end, value in pieces:
+        if merged and merged[-1][1] == begin - 1 and merged[-1][2] == value:
+            merged[-1] = (merged[-1][0], end, value)
+        else:
+            merged.append((begin, end, value))
+    return merged
+
+
+def _drop_unchanged(change: Change[V]) -> None:
+    """Leave out the neighbours that only touched what was changed."""
+    same = [piece for piece in change.added if piece in change.removed]
+    for piece in same:
+        change.added.remove(piece)
+        change.removed.remove(piece)

@@ -1,0 +1,209 @@
+"""Cells: the states of the messages of one partition, as ranges, and what time does to them.
+
+All offsets from `start_offset` to `frontier` are in one of the states. What lies at the frontier or
+after it was never looked at, and costs nothing, however much it is.
+"""
+
+import heapq
+from bisect import bisect_left, insort
+from enum import Enum
+from typing import NamedTuple
+
+from wings_core.share.model import Lease
+from wings_core.share.state.ranges import Change, RangeMap
+
+RANGES_MAX = 500_000
+"""Ranges of one partition; at so many, nothing is handed out that was not before."""
+
+STALE_MAX = 1_024
+"""Times that were overtaken are forgotten when they are more than so many, and than the ranges."""
+
+
+class State(Enum):
+    """Where a message stands."""
+
+    AVAILABLE = 0
+    PENDING = 1
+    """The replicas are being asked for it."""
+    HELD = 2
+    ACKNOWLEDGED = 3
+    ARCHIVED = 4
+
+
+class RecordState(NamedTuple):
+    """What is the same for all messages of a range."""
+
+    state: State
+    deliveries: int = 0
+    """Made so far; of a held range, the present one included."""
+    until: float = 0.0
+    """Held: when it expires. Available: not handed out before."""
+    lease: Lease | None = None
+
+
+ACKNOWLEDGED = RecordState(State.ACKNOWLEDGED)
+ARCHIVED = RecordState(State.ARCHIVED)
+FINISHED: tuple[State, ...] = (State.ACKNOWLEDGED, State.ARCHIVED)
+
+
+class RecordStates:
+    """The states of the messages of one partition of a group, as ranges.
+
+    Args:
+        start_offset: The first that is not finished.
+
+    Attributes:
+        start_offset: All messages before it are finished.
+        frontier: No message from here on was ever looked at.
+    """
+
+    def __init__(self, start_offset: int) -> None:
+        self.start_offset = start_offset
+        self.frontier = start_offset
+        self._log_start = 0
+        self._ranges: RangeMap[RecordState] = RangeMap()
+        self._ready: list[int] = []
+        """Where available ranges begin that may be handed out now, in order."""
+        self._delayed: list[tuple[float, int, int]] = []
+        """When ranges may be handed out: `(until, first, last)`, a heap."""
+        self._expiries: list[tuple[float, int, int]] = []
+        """When ranges may expire, a heap; those that were settled or renewed are still there."""
+        self._retired: list[tuple[int, int]] = []
+        self._messages = dict.fromkeys(State, 0)
+        self._before_start = dict.fromkeys(FINISHED, 0)
+
+    def messages(self, state: State) -> int:
+        """Return how many messages are in a state; the finished ones since this object began."""
+        return self._messages[state] + self._before_start.get(state, 0)
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that are held, or may be in a moment."""
+        return self._messages[State.HELD] + self._messages[State.PENDING]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many ranges are kept that no message from `frontier` on is selected."""
+        return len(self._ranges) >= RANGES_MAX
+
+    @property
+    def ranges(self) -> int:
+        """How many ranges are kept."""
+        return len(self._ranges)
+
+    def records(self) -> list[tuple[int, int, RecordState]]:
+        """Return all ranges from `start_offset` to `frontier`, in order."""
+        return list(self._ranges)
+
+    def parts(self, first: int, last: int) -> list[tuple[int, int, RecordState]]:
+        """Return the ranges in `[first, last]`, cut to it; what is finished or new is left out."""
+        return self._ranges.parts(first, last)
+
+    def next_event(self, now: float) -> float | None:
+        """Return in how many seconds a lock may expire or a delay ends; None: nothing is due."""
+        due = [heap[0][0] for heap in (self._delayed, self._expiries) if heap]
+        return max(0.0, min(due) - now) if due else None
+
+    # What is there.
+
+    def advance(self, now: float, log_start: int) -> None:
+        """Let locks expire and delays end, and archive what retention has passed.
+
+        What is held stays so, and is archived when its hold ends.
+
+        Args:
+            now: The time.
+            log_start: The first message that the log still has.
+        """
+        if log_start > self._log_start:
+            self._retain(log_start)
+        while self._expiries and self._expiries[0][0] <= now:
+            _, first, last = heapq.heappop(self._expiries)
+            for begin, end, record in self._ranges.parts(first, last):
+                if record.state is State.HELD and record.until <= now:
+                    self._free(begin, end, record.deliveries, 0.0)
+        while self._delayed and self._delayed[0][0] <= now:
+            _, first, last = heapq.heappop(self._delayed)
+            for begin, end, record in self._ranges.parts(first, last):
+                if record.state is State.AVAILABLE and 0.0 < record.until <= now:
+                    self._put(begin, end, RecordState(State.AVAILABLE, record.deliveries))
+
+    def take_retired(self) -> list[tuple[int, int]]:
+        """Return, once, the ranges that were archived because retention has passed them."""
+        retired, self._retired = self._retired, []
+        return retired
+
+    # Inside.
+
+    def _at(self, first: int) -> tuple[int, int, RecordState]:
+        found = self._ranges.starting_at(first)
+        assert found is not None
+        return found
+
+    def _retain(self, log_start: int) -> None:
+        self._log_start = log_start
+        if log_start <= self.start_offset:
+            return
+        self._touch(log_start - 1)
+        for begin, end, record in self._ranges.parts(self.start_offset, log_start - 1):
+            if record.state is State.AVAILABLE:
+                self._retire(begin, end)
+        self._fold()
+
+    def _retire(self, first: int, last: int) -> None:
+        self._put(first, last, ARCHIVED)
+        self._retired.append((first, last))
+
+    def _free(self, first: int, last: int, count: int, until: float) -> None:
+        """End a hold; what retention has passed meanwhile is archived."""
+        passed = min(last, self._log_start - 1)
+        if passed < last:
+            self._put(max(first, passed + 1), last, RecordState(State.AVAILABLE, count, until))
+        if passed >= first:
+            self._retire(first, passed)
+            self._fold()
+
+    def _touch(self, last: int) -> None:
+        """Give every message up to an offset a state."""
+        if last >= self.frontier:
+            first, self.frontier = self.frontier, last + 1
+            self._put(first, last, RecordState(State.AVAILABLE))
+
+    def _put(self, first: int, last: int, record: RecordState) -> None:
+        self._account(self._ranges.put(first, last, record))
+        if record.state is State.HELD:
+            self._remember(self._expiries, record.until, first, last)
+        elif record.state is State.AVAILABLE and record.until:
+            self._remember(self._delayed, record.until, first, last)
+
+    def _remember(
+        self, heap: list[tuple[float, int, int]], until: float, first: int, last: int
+    ) -> None:
+        heapq.heappush(heap, (until, first, last))
+        if len(heap) > 2 * len(self._ranges) + STALE_MAX:
+            state = State.HELD if heap is self._expiries else State.AVAILABLE
+            heap[:] = [
+                (record.until, begin, end)
+                for begin, end, record in self._ranges
+                if record.state is state and record.until
+            ]
+            heapq.heapify(heap)
+
+    def _account(self, change: Change[RecordState]) -> None:
+        for first, last, record in change.removed:
+            self._messages[record.state] -= last - first + 1
+            if record.state is State.AVAILABLE and not record.until:
+                del self._ready[bisect_left(self._ready, first)]
+        for first, last, record in change.added:
+            self._messages[record.state] += last - first + 1
+            if record.state is State.AVAILABLE and not record.until:
+                insort(self._ready, first)
+
+    def _fold(self) -> None:
+        """Move the start over what is finished."""
+        while (head := self._ranges.head()) is not None and head[2].state in FINISHED:
+            first, last, record = head
+            assert first == self.start_offset
+            self._account(self._ranges.remove(first, last))
+            self._before_start[record.state] += last - first + 1
+            self.start_offset = last + 1

@@ -1,0 +1,227 @@
+"""What must hold in the simulation of share groups, whatever fails.
+
+1. A message has at most one lease that has not expired.
+2. It is not delivered after an acknowledgement of it succeeded.
+3. Only the latest lease can finish it.
+4. A tombstone that a replica answered for is there for good, also after a restart.
+5. Every message that a coordinator has looked at is in exactly one state.
+6. What was refused changed nothing, and what failed lost nothing: a message is finished because
+   somebody accepted or rejected it, or may have, or because it met the limit, or by retention.
+7. When all is well, everything is finished within the locks and the back-off.
+8. No message is delivered more often than the limit, but for attempts that a crash forgot.
+9. What is given up has a dead letter, but for what retention removed.
+10. Where an acceptance or a rejection fails, nothing else of its request succeeded.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING
+
+from wings_core.errors import InvalidRecordState, WingsError
+from wings_core.partitions import UNPARTITIONED
+from wings_core.share.coordinator.core import CoordinatorCore
+from wings_core.share.model import Acknowledgement, AcknowledgeType, LeasedRange, ShareKey
+from wings_core.share.replica.interfaces import Outcome, Part
+from wings_core.share.replica.requests import Answer, Request, TombstoneRequest
+
+if TYPE_CHECKING:
+    from share_simulation import NodeClock, ReplicaNode, World
+
+FINAL: tuple[AcknowledgeType, ...] = ("accept", "reject")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One entry of a try to settle a range, or a part of it."""
+
+    number: int
+    leased: LeasedRange
+    entry: Acknowledgement
+
+
+@dataclass
+class Active:
+    """A lease that somebody relies on."""
+
+    lease: str
+    until: float
+
+
+class Observer:
+    """Sees all that happens, and asserts what must hold."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.dead_letters: set[int] = set()
+        self.deliveries: Counter[int] = Counter()
+        self.order: dict[int, list[str]] = defaultdict(list)
+        self.active: dict[int, Active] = {}
+        self.succeeded: dict[int, AcknowledgeType] = {}
+        self.in_doubt: dict[int, dict[int, AcknowledgeType]] = defaultdict(dict)
+        self.promised: dict[int, set[int]] = defaultdict(set)
+        self.forgotten: Counter[int] = Counter()
+        self._numbers = count()
+
+    # Replicas.
+
+    def replica_crashed(self, node: "ReplicaNode") -> None:
+        key = ShareKey("group", "topic", UNPARTITIONED)
+        partition = node.replica._partitions.get(key)  # pyright: ignore[reportPrivateUsage]
+        for first, last, _ in [] if partition is None else partition.holds:
+            for offset in range(first, last + 1):
+                self.forgotten[offset] += 1
+
+    def replica_started(self, node: "ReplicaNode") -> None:
+        self._check_promises(node)
+
+    def replica_answered(self, node: "ReplicaNode", request: Request, answer: Answer) -> None:
+        if isinstance(answer, WingsError) or not isinstance(request, TombstoneRequest):
+            return
+        promised = self.promised[node.number]
+        for part in answer:
+            assert isinstance(part, Part)
+            if part.outcome is not Outcome.NOK:
+                promised.update(range(part.first, part.last + 1))
+        for repaired in request.repair:
+            promised.update(range(repaired.first, repaired.last + 1))
+
+    def finished_at(self, node: "ReplicaNode") -> set[int]:
+        """Return what a replica has the tombstone of."""
+        states = node.replica.read("group", [UNPARTITIONED])
+        found = set(range(states[0].start_offset))
+        for tomb in states[0].finished:
+            found.update(range(tomb.first, tomb.last + 1))
+        return found
+
+    def _check_promises(self, node: "ReplicaNode") -> None:
+        lost = self.promised[node.number] - self.finished_at(node)
+        assert not lost, f"replica {node.number} lost the tombstones of {sorted(lost)}"
+
+    # Workers.
+
+    def delivered(self, core: CoordinatorCore, clock: "NodeClock", leased: LeasedRange) -> None:
+        world = self.world
+        limit = world.group.config.delivery_limit
+        until = self._until(core, clock, leased, leased.start_offset, leased.end_offset)
+        for offset in range(leased.start_offset, leased.end_offset + 1):
+            assert offset < world.log_end, f"{offset} was delivered and not produced"
+            if offset < world.log_start:
+                continue  # Retention may pass what is under way.
+            active = self.active.get(offset)
+            assert active is None or active.until <= world.time, (
+                f"{offset} is held with {active} and with {leased.lease}"
+            )
+            assert offset not in self.succeeded, f"{offset} was delivered after its acknowledgement"
+            self.deliveries[offset] += 1
+            allowed = limit + self.forgotten[offset]
+            assert self.deliveries[offset] <= allowed, (
+                f"{offset} was delivered {self.deliveries[offset]} times"
+            )
+            assert leased.delivery_count <= limit
+            self.order[offset].append(leased.lease)
+            self.active[offset] = Active(leased.lease, until)
+
+    def settling(self, leased: LeasedRange, entry: Acknowledgement) -> Attempt:
+        attempt = Attempt(next(self._numbers), leased, entry)
+        for offset in range(entry.first, entry.last + 1):
+            if entry.type in FINAL:
+                self.in_doubt[offset][attempt.number] = entry.type
+            active = self.active.get(offset)
+            if entry.type != "renew" and active is not None and active.lease == leased.lease:
+                del self.active[offset]  # From now on it may be over.
+        return attempt
+
+    def settled(
+        self,
+        core: CoordinatorCore,
+        clock: "NodeClock",
+        attempts: Sequence[Attempt],
+        errors: Sequence[WingsError | None],
+    ) -> None:
+        """See what one request of a partition was answered."""
+        kept = [
+            error
+            for attempt, error in zip(attempts, errors, strict=True)
+            if attempt.entry.last >= self.world.log_start  # What is gone succeeds in any case.
+        ]
+        for attempt, error in zip(attempts, errors, strict=True):
+            if error is not None and attempt.entry.type in FINAL:
+                assert all(kept), f"some of {attempts} was done, and not what ends: {errors}"
+            for offset in range(attempt.entry.first, attempt.entry.last + 1):
+                if isinstance(error, InvalidRecordState):
+                    self.in_doubt[offset].pop(attempt.number, None)
+                if error is None and offset >= self.world.log_start:
+                    self._succeeded(offset, attempt)
+            if attempt.entry.type == "renew" and error is None:
+                self._renewed(core, clock, attempt)
+
+    def _renewed(self, core: CoordinatorCore, clock: "NodeClock", attempt: Attempt) -> None:
+        entry = attempt.entry
+        until = self._until(core, clock, attempt.leased, entry.first, entry.last)
+        for offset in range(entry.first, entry.last + 1):
+            active = self.active.get(offset)
+            if active is not None and active.lease == attempt.leased.lease:
+                active.until = max(active.until, until)
+
+    def _succeeded(self, offset: int, attempt: Attempt) -> None:
+        kind = attempt.entry.type
+        if kind not in FINAL:
+            return
+        latest = self.order[offset][-1]
+        assert latest == attempt.leased.lease, (
+            f"{offset} was finished with {attempt.leased.lease}, and its latest lease is {latest}"
+        )
+        assert kind == "accept" or offset in self.dead_letters, (
+            f"{offset} was rejected and has no dead letter"
+        )
+        self.succeeded.setdefault(offset, kind)
+
+    def _until(
+        self,
+        core: CoordinatorCore,
+        clock: "NodeClock",
+        leased: LeasedRange,
+        first: int,
+        last: int,
+    ) -> float:
+        """Return until when the coordinator relies on a lease, as the world's time."""
+        cells = core.state(self.world.group, UNPARTITIONED).parts(first, last)
+        ends = [cell.until for _, _, cell in cells if str(cell.lease) == leased.lease]
+        if not ends:
+            return 0.0  # It is over already, or another coordinator counts.
+        return self.world.time + (min(ends) - clock.now()) / clock.rate
+
+    # All.
+
+    def unfinished(self) -> list[int]:
+        """Return what no majority has a tombstone of, of what the log still has."""
+        world = self.world
+        votes: Counter[int] = Counter()
+        for node in world.replicas:
+            votes.update(self.finished_at(node))
+        majority = len(world.replicas) // 2 + 1
+        return [o for o in range(world.log_start, world.log_end) if votes[o] < majority]
+
+    def check_the_end(self) -> None:
+        world = self.world
+        for node in world.replicas:
+            self._check_promises(node)
+        for coordinator in world.coordinators:
+            if coordinator.core.is_loaded(world.group, UNPARTITIONED):
+                self._check_states(coordinator.core)
+        for offset in range(world.log_start, world.log_end):
+            may_be_accepted = "accept" in self.in_doubt[offset].values()
+            accepted = self.succeeded.get(offset) == "accept"
+            assert accepted or may_be_accepted or offset in self.dead_letters, (
+                f"{offset} was finished and nobody settled it, nor has it a dead letter"
+            )
+
+    def _check_states(self, core: CoordinatorCore) -> None:
+        state = core.state(self.world.group, UNPARTITIONED)
+        at = state.start_offset
+        for first, last, _ in state.records():
+            assert first == at
+            at = last + 1
+        assert at == state.frontier

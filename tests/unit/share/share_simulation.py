@@ -1,0 +1,554 @@
+"""Share groups in a world with a clock of its own, where everything that can fail does.
+
+The real core, quorum and replicas run; time, the network, disks, dead letters and workers are the
+world's. All chance comes from one seed, so a seed that fails does so again. For a while there are
+faults: messages late, lost and out of order, replicas and coordinators that crash, restart, stop
+for a while or cannot reach each other, machines that boot anew with another clock, clocks that do
+not run alike. Then all is well, workers accept whatever they get, and everything must be finished
+soon. What must hold meanwhile is checked by `share_invariants.Observer`.
+"""
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from share_invariants import Observer
+
+from wings_core.errors import Unavailable, WingsError
+from wings_core.model import Topic, TopicConfig
+from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.partitions import UNPARTITIONED
+from wings_core.share.coordinator.core import Bounds, CoordinatorCore
+from wings_core.share.model import (
+    Acknowledgement,
+    AcknowledgeType,
+    DeadLetter,
+    LeasedRange,
+    ShareConfig,
+    ShareGroup,
+)
+from wings_core.share.quorum.effects import Broadcast, Effect, FinishDeadLetters, Pause, Procedure
+from wings_core.share.quorum.links import GRACE_SECONDS
+from wings_core.share.quorum.quorum import HoldQuorum
+from wings_core.share.replica.replica import Replica
+from wings_core.share.replica.requests import Answer, Request, perform
+from wings_core.share.replica.store import Mark, PartitionWrite, Row, StoredPartition
+
+LOCK_MS = 5_000
+FAULTS_SECONDS = 30.0
+MESSAGES_MAX = 40
+DRIFT = 0.004
+"""Clocks run faster or slower by up to this share, well within a coordinator's margin."""
+
+LOOK_SECONDS = 0.2
+"""How often it is looked whether everything is finished."""
+
+HEALED_SECONDS_MAX = LOCK_MS / 1_000 * 2.6 + 10
+"""A lock and what a restart adds to it, twice where a message is given up, and the back-off."""
+
+
+class MemoryStore:
+    """A disk: what was written is there after a crash."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[Any, StoredPartition] = {}
+        self.all_marks: dict[str, Mark] = {}
+        self.is_stale = False
+
+    def check(self) -> None:
+        pass
+
+    def load(self) -> list[StoredPartition]:
+        return list(self.partitions.values())
+
+    def marks(self) -> dict[str, Mark]:
+        return dict(self.all_marks)
+
+    def write(self, writes: Sequence[PartitionWrite], marks: dict[str, Mark | None]) -> None:
+        for write in writes:
+            before = self.partitions.get(write.key) or StoredPartition(write.key, 0)
+            self.partitions[write.key] = StoredPartition(
+                write.key,
+                write.start_offset,
+                _changed(before.finished, write.finished_removed, write.finished_added),
+                _changed(before.counts, write.counts_removed, write.counts_added),
+            )
+        for group_uuid, mark in marks.items():
+            self.all_marks.pop(group_uuid, None)
+            if mark is not None:
+                self.all_marks[group_uuid] = mark
+
+    def forget(self, group_uuid: str) -> None:
+        self.partitions = {k: v for k, v in self.partitions.items() if k.group_uuid != group_uuid}
+
+    def close(self) -> None:
+        pass
+
+
+def _changed(rows: list[Row], removed: list[int], added: list[Row]) -> list[Row]:
+    kept = {row[0]: row for row in rows}
+    for first in removed:
+        del kept[first]
+    for row in added:
+        assert row[0] not in kept
+        kept[row[0]] = row
+    return [kept[first] for first in sorted(kept)]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What runs in the world; a planted bug is in one of them."""
+
+    replica: type[Replica] = Replica
+    quorum: type[HoldQuorum] = HoldQuorum
+    core: type[CoordinatorCore] = CoordinatorCore
+    store: type[MemoryStore] = MemoryStore
+    coordinator_id: Callable[[int, int], str] = lambda number, start: f"c{number}-{start}"
+
+
+class NodeClock:
+    """A monotonic clock that is a little wrong, and begins anywhere at each boot."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._boots = 0
+        self.reboot()
+
+    def reboot(self) -> None:
+        rng = self._world.rng
+        self._boots += 1
+        self.boot_id = f"{id(self)}-{self._boots}"
+        self.rate = 1 + rng.uniform(-DRIFT, DRIFT)
+        self._offset = rng.uniform(1, 1_000) - self._world.time * self.rate
+
+    def now(self) -> float:
+        return self._offset + self._world.time * self.rate
+
+
+@dataclass
+class Node:
+    """A process that can stop for a while, or crash."""
+
+    number: int
+    clock: NodeClock
+    up: bool = True
+    starts: int = 0
+    paused_until: float = 0.0
+    cut_off: set[int] = field(default_factory=set)
+    """Replicas that a coordinator cannot reach."""
+
+
+@dataclass
+class ReplicaNode(Node):
+    store: MemoryStore = field(default_factory=MemoryStore)
+    replica: Replica = field(init=False)
+
+
+@dataclass
+class CoordinatorNode(Node):
+    core: CoordinatorCore = field(init=False)
+
+
+class Letters:
+    """Dead letters of a coordinator: written after a while, once for each message."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def begin(self, group: ShareGroup, letters: Sequence[DeadLetter]) -> "PendingInWorld":
+        del group
+        return PendingInWorld(self._world, letters)
+
+
+@dataclass
+class PendingInWorld:
+    world: "World"
+    letters: Sequence[DeadLetter]
+
+    def finish(self) -> None:
+        for letter in self.letters:
+            for offset in range(letter.first, letter.last + 1):
+                self.world.observer.dead_letters.add(offset)
+
+
+class World:
+    """One run; `run` raises `AssertionError` where something that must hold does not."""
+
+    def __init__(self, seed: int, parts: Parts | None = None) -> None:
+        self.rng = rng = random.Random(seed)
+        self.parts = parts = parts or Parts()
+        self.time = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self.loss = rng.choice([0.0, 0.02, 0.15])
+        self.latency = rng.choice([0.002, 0.02])
+        self.late = rng.choice([0.0, 0.03])
+        self.healed = False
+        self.log_start, self.log_end = 0, 0
+        topic = Topic(
+            DEFAULT_NAMESPACE.topic("t"), "topic", pa.schema([]), None, TopicConfig(), created_at=0
+        )
+        config = ShareConfig(
+            lock_duration_ms=LOCK_MS,
+            delivery_limit=rng.choice([1, 2, 3, 5]),
+            in_flight_max=rng.choice([6, 40]),
+            dlq_topic="tenants/default/namespaces/default/topics/dead",
+        )
+        self.group = ShareGroup("g", "group", topic, config)
+        self.observer = Observer(self)
+        self.replicas = [
+            ReplicaNode(number, NodeClock(self), store=parts.store())
+            for number in range(rng.choice([1, 3, 3, 3]))
+        ]
+        for replica in self.replicas:
+            self.start_replica(replica)
+        self.coordinators = [CoordinatorNode(number, NodeClock(self)) for number in range(3)]
+        for coordinator in self.coordinators:
+            self.start_coordinator(coordinator)
+        self.workers = [Worker(self, f"w{number}") for number in range(4)]
+
+    # Time.
+
+    def after(self, seconds: float, function: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.time + seconds, next(self._numbers), function))
+
+    def run(self) -> None:
+        for worker in self.workers:
+            self.after(self.rng.random(), worker.work)
+        self.after(0.1, self.produce)
+        self.after(self.rng.uniform(5, 25), self.retain)
+        for coordinator in self.coordinators:
+            self.maintain(coordinator)
+        self.after(self.rng.uniform(0.2, 3), self.break_something)
+        self.after(FAULTS_SECONDS, self.heal)
+        looked_at = 0.0
+        while True:
+            if self.healed and self.time > looked_at + LOOK_SECONDS:
+                looked_at = self.time
+                unfinished = self.observer.unfinished()
+                if not unfinished:
+                    break
+                assert self.time < FAULTS_SECONDS + HEALED_SECONDS_MAX, (
+                    f"not finished in time: {unfinished}"
+                )
+            self.time, _, function = heapq.heappop(self._events)
+            function()
+        self.observer.check_the_end()
+
+    # The log.
+
+    def produce(self) -> None:
+        self.log_end = min(MESSAGES_MAX, self.log_end + self.rng.randrange(1, 6))
+        if self.log_end < MESSAGES_MAX:
+            self.after(self.rng.uniform(0.1, 3), self.produce)
+
+    def retain(self) -> None:
+        if self.rng.random() < 0.3:
+            self.log_start = self.rng.randrange(self.log_start, self.log_end + 1)
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(self.log_start, self.log_end)
+
+    # Faults.
+
+    def start_replica(self, node: ReplicaNode) -> None:
+        node.up = True
+        node.replica = self.parts.replica(node.store, node.clock)
+        self.observer.replica_started(node)
+
+    def start_coordinator(self, node: CoordinatorNode) -> None:
+        node.starts += 1
+        node.up = True
+        quorum = self.parts.quorum(len(self.replicas), node.clock, self.rng)
+        name = self.parts.coordinator_id(node.number, node.starts)
+        node.core = self.parts.core(quorum, Letters(self), node.clock, self.rng, id=name)
+
+    def break_something(self) -> None:
+        if self.healed:
+            return
+        rng = self.rng
+        replica, coordinator = rng.choice(self.replicas), rng.choice(self.coordinators)
+        match rng.randrange(6):
+            case 0 if replica.up:
+                self.crash_replica(replica)
+            case 1 if coordinator.up:
+                coordinator.up = False
+                coordinator.starts += 1
+                self.after(rng.uniform(0.1, 4), lambda: self.start_coordinator(coordinator))
+            case 2:
+                replica.paused_until = self.time + rng.uniform(0.1, 7)
+            case 3:
+                coordinator.paused_until = self.time + rng.uniform(0.1, 7)
+            case 4:
+                coordinator.cut_off.add(replica.number)
+                ends = rng.uniform(0.5, 8)
+                self.after(ends, lambda: coordinator.cut_off.discard(replica.number))
+            case _:
+                pass
+        self.after(rng.uniform(0.2, 4), self.break_something)
+
+    def crash_replica(self, node: ReplicaNode) -> None:
+        self.observer.replica_crashed(node)
+        node.up = False
+        if self.rng.random() < 0.4:
+            node.clock.reboot()
+
+        def restart() -> None:
+            if not node.up:
+                self.start_replica(node)
+
+        self.after(self.rng.uniform(0.05, 5), restart)
+
+    def heal(self) -> None:
+        self.healed = True
+        self.loss = self.late = 0.0
+        for coordinator in self.coordinators:
+            coordinator.paused_until = 0.0
+            coordinator.cut_off.clear()
+            if not coordinator.up:
+                self.start_coordinator(coordinator)
+        for replica in self.replicas:
+            replica.paused_until = 0.0
+            if not replica.up:
+                self.start_replica(replica)
+
+    # The network.
+
+    def delay(self) -> float:
+        if self.rng.random() < self.late:
+            return self.rng.uniform(0, 8)
+        return self.rng.expovariate(1 / self.latency)
+
+    def send(
+        self,
+        node: CoordinatorNode,
+        number: int,
+        request: Request,
+        answered: Callable[[Answer], None],
+    ) -> None:
+        """Carry a request to a replica, and its answer back, if they get there."""
+        replica = self.replicas[number]
+
+        def arrive() -> None:
+            if self.time < replica.paused_until:
+                self.after(replica.paused_until - self.time, arrive)
+                return
+            if replica.up:
+                answer = perform(replica.replica, request)
+                self.observer.replica_answered(replica, request, answer)
+            else:
+                answer = Unavailable("connection refused")
+            if self.rng.random() >= self.loss and number not in node.cut_off:
+                self.after(self.delay(), lambda: answered(answer))
+
+        if self.rng.random() >= self.loss and number not in node.cut_off:
+            self.after(self.delay(), arrive)
+
+    # What coordinators do.
+
+    def drive(
+        self,
+        node: CoordinatorNode,
+        procedure: Procedure[Any],
+        done: Callable[[Any, WingsError | None], None],
+    ) -> None:
+        """Run a procedure at a coordinator; nothing comes of it if that crashes."""
+        Running(self, node, procedure, done).resume(None)
+
+    def maintain(self, node: CoordinatorNode) -> None:
+        self.after(1.0, lambda: self.maintain(node))
+        if not node.up or node.paused_until > self.time:
+            return
+        core = node.core
+        for partition in core.exhausted_partitions(self.group):
+            procedure = core.archive_exhausted(self.group, partition, self.bounds)
+            self.drive(node, procedure, lambda _value, _error: None)
+
+
+@dataclass
+class Running:
+    """A procedure under way at a coordinator."""
+
+    world: World
+    node: CoordinatorNode
+    procedure: Procedure[Any]
+    done: Callable[[Any, WingsError | None], None]
+    start: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start = self.node.starts
+
+    def resume(self, value: object) -> None:
+        world, node = self.world, self.node
+        if node.starts != self.start or not node.up:
+            return  # It crashed, and this with it.
+        if world.time < node.paused_until:
+            world.after(node.paused_until - world.time, lambda: self.resume(value))
+            return
+        try:
+            effect = self.procedure.send(value)
+        except StopIteration as stop:
+            self.done(stop.value, None)
+        except WingsError as error:
+            self.done(None, error)
+        else:
+            self._do(effect)
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case Broadcast():
+                self._broadcast(effect)
+            case Pause(seconds):
+                self.world.after(seconds, lambda: self.resume(None))
+            case FinishDeadLetters(pending):
+
+                def finish() -> None:
+                    if self.node.up and self.node.starts == self.start:
+                        pending.finish()
+                        self.world.after(self.world.delay(), lambda: self.resume(None))
+
+                self.world.after(self.world.delay(), finish)
+
+    def _broadcast(self, broadcast: Broadcast) -> None:
+        answers: dict[int, Answer] = {}
+        over = False
+        hurried = False
+
+        def end() -> None:
+            nonlocal over
+            if not over:
+                over = True
+                self.resume(dict(answers))
+
+        def answered(number: int, answer: Answer) -> None:
+            nonlocal hurried
+            if over:
+                return
+            answers[number] = answer
+            heard = sum(not isinstance(each, WingsError) for each in answers.values())
+            if len(answers) == len(broadcast.requests) or broadcast.enough(answers):
+                end()
+            elif heard >= broadcast.majority and not hurried:
+                hurried = True
+                self.world.after(GRACE_SECONDS, end)
+
+        for number, request in broadcast.requests.items():
+
+            def hear(answer: Answer, number: int = number) -> None:
+                answered(number, answer)
+
+            self.world.send(self.node, number, request, hear)
+        self.world.after(
+            0.0 if broadcast.enough({}) or not broadcast.requests else broadcast.seconds, end
+        )
+
+
+class Worker:
+    """Takes messages and settles them, or not."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+
+    def work(self) -> None:
+        """Acquire from some coordinator, and again a while later."""
+        world = self.world
+        node = world.rng.choice(world.coordinators)
+        # Whoever asks a coordinator that is gone asks another one a while later.
+        turn = itertools.count()
+        this = next(turn)
+
+        def again() -> None:
+            if next(turn) == this + 1:
+                self.work()
+
+        world.after(4.0, again)
+        if not node.up or node.paused_until > world.time:
+            return
+        messages_max = world.rng.randrange(1, 9)
+        asked_of = node.core
+
+        def done(value: Any, error: WingsError | None) -> None:
+            ranges: list[LeasedRange] = [] if error is not None else value
+            for leased in ranges:
+                world.observer.delivered(asked_of, node.clock, leased)
+                self.handle(node, leased)
+            world.after(world.rng.uniform(0.05, 0.3), again)
+
+        world.drive(node, self._acquire(asked_of, messages_max), done)
+
+    def _acquire(self, core: CoordinatorCore, messages_max: int) -> Procedure[list[LeasedRange]]:
+        world = self.world
+        yield from core.load(world.group, [UNPARTITIONED])
+        return (
+            yield from core.acquire(
+                world.group, UNPARTITIONED, world.bounds, self.name, messages_max, 1_000
+            )
+        )
+
+    def handle(self, node: CoordinatorNode, leased: LeasedRange) -> None:
+        """Decide what becomes of a range, and say so a while later."""
+        rng = self.world.rng
+        if self.world.healed:
+            self.world.after(0.01, lambda: self.settle(node, leased, ["accept"]))
+            return
+        kinds: list[list[AcknowledgeType]] = [
+            ["accept"],
+            ["release"],
+            ["reject"],
+            ["renew", "accept"],
+            ["renew"],
+            [],
+        ]
+        plan = rng.choices(kinds, [50, 15, 10, 8, 4, 13])[0]
+        if plan:
+            pause = rng.expovariate(1 / rng.choice([0.1, 1.0, 4.0]))
+            self.world.after(pause, lambda: self.settle(node, leased, plan))
+
+    def settle(
+        self, node: CoordinatorNode, leased: LeasedRange, plan: Sequence[AcknowledgeType]
+    ) -> None:
+        world, rng = self.world, self.world.rng
+        if rng.random() < 0.2:
+            node = rng.choice(world.coordinators)
+        if not node.up or node.paused_until > world.time:
+            return
+        kind, core, clock = plan[0], node.core, node.clock
+        delay_ms = rng.choice([0, 0, 1_500]) if kind == "release" else 0
+        middle = rng.randrange(leased.start_offset, leased.end_offset + 1)
+        cuts = [(leased.start_offset, middle), (middle + 1, leased.end_offset)]
+        if rng.random() < 0.7:
+            cuts = [(leased.start_offset, leased.end_offset)]
+        kinds: list[AcknowledgeType] = [kind, kind]
+        if len(plan) == 1 and rng.random() < 0.4:  # Some of it otherwise.
+            kinds[1] = rng.choice(["accept", "release", "reject", "renew"])
+        entries = [
+            Acknowledgement(leased.partition, first, last, leased.lease, each, delay_ms)
+            for (first, last), each in zip(cuts, kinds, strict=False)
+            if first <= last
+        ]
+        attempts = [world.observer.settling(leased, entry) for entry in entries]
+
+        def done(value: Any, error: WingsError | None) -> None:
+            errors: list[WingsError | None] = [error] * len(entries) if error is not None else value
+            world.observer.settled(core, clock, attempts, errors)
+            if plan[1:] and not any(errors):
+                world.after(rng.uniform(0.1, 4), lambda: self.settle(node, leased, plan[1:]))
+
+        world.drive(node, self._acknowledge(core, entries), done)
+
+    def _acknowledge(
+        self, core: CoordinatorCore, entries: Sequence[Acknowledgement]
+    ) -> Generator[Effect, Any, list[WingsError | None]]:
+        world = self.world
+        yield from core.load(world.group, [UNPARTITIONED])
+        return (
+            yield from core.acknowledge(
+                world.group, UNPARTITIONED, world.bounds, self.name, entries
+            )
+        )
