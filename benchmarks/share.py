@@ -21,7 +21,13 @@ from wings_core.model import CommitBatch, PageAddress, StoredPage, Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator.coordinator import Coordinator
-from wings_core.share.model import Acknowledgement, LeasedRange, ShareConfig, ShareGroup
+from wings_core.share.model import (
+    Acknowledgement,
+    AcquireRequest,
+    LeasedRange,
+    ShareConfig,
+    ShareGroup,
+)
 from wings_core.share.remote.link import RemoteLink
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.store import SqliteHoldStore
@@ -113,7 +119,9 @@ class _Bench:
 
     def acquire(self, group: ShareGroup, messages: int) -> list[LeasedRange]:
         deadline = Deadline.after(10)
-        return self._coordinator.acquire(group, "m", None, messages, messages, deadline, Cancel())
+        return self._coordinator.acquire(
+            AcquireRequest(group, "m", None, messages, messages), deadline, Cancel()
+        )
 
     def work(self, group: ShareGroup, messages: int) -> int:
         """Acquire and accept once; return how many messages."""

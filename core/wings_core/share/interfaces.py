@@ -16,6 +16,7 @@ from wings_core.share.model import (
     Acknowledgement,
     AcknowledgementResult,
     Acquired,
+    AcquireRequest,
     DeadLetter,
     LeasedRange,
     ShareGroup,
@@ -88,26 +89,14 @@ class ShareCoordinator(Protocol):
         ...
 
     def acquire(
-        self,
-        group: ShareGroup,
-        member: str,
-        partition: Partition | None,
-        messages_max: int,
-        rows_max: int,
-        deadline: Deadline,
-        cancel: Cancel,
+        self, request: AcquireRequest, deadline: Deadline, cancel: Cancel
     ) -> list[LeasedRange]:
         """Wait until there is something to hand out, and hand it out.
 
         Blocks until the deadline at most, plus the replicas; a deadline in the past looks once.
 
         Args:
-            group: With its configuration as it is now.
-            member: Who asks; its leases are good for it alone.
-            partition: None for any.
-            messages_max: Never more in mode `record_limit`; in mode `batch_optimized` the last
-                range goes on to the end of its batch.
-            rows_max: Never more in either mode.
+            request: Which messages, for which member.
             deadline: The end of the wait.
             cancel: Ends the wait with its error.
 
@@ -123,14 +112,7 @@ class ShareCoordinator(Protocol):
         """
         ...
 
-    def acquire_now(
-        self,
-        group: ShareGroup,
-        member: str,
-        partition: Partition | None,
-        messages_max: int,
-        rows_max: int,
-    ) -> Acquired:
+    def acquire_now(self, request: AcquireRequest) -> Acquired:
         """Hand out what there is now; blocks for the replicas, never for messages.
 
         Raises:

@@ -32,6 +32,9 @@ AcknowledgeType = Literal["accept", "release", "reject", "renew"]
 MEMBER_CHARACTERS_MAX = 256
 """The longest name of a member."""
 
+ROWS_MAX = 100_000
+"""The most messages that one acquire leases, whole batches among them."""
+
 _MEMBER_TAG_BYTES = 6
 
 
@@ -214,6 +217,23 @@ class LeasedRange:
     def messages(self) -> int:
         """How many messages it has."""
         return self.end_offset - self.start_offset + 1
+
+
+@dataclass(frozen=True, slots=True)
+class AcquireRequest:
+    """What a member asks of a group: some of the messages of any partition, or of one."""
+
+    group: ShareGroup
+    """With its configuration as it is now."""
+    member: str
+    """Its leases are good for it alone."""
+    partition: Partition | None
+    """None for any."""
+    messages_max: int
+    """At least 1. Never more in mode `record_limit`; in mode `batch_optimized` the last range goes
+    on to the end of its batch."""
+    rows_max: int = ROWS_MAX
+    """At least 1. Never more in either mode."""
 
 
 @dataclass(frozen=True, slots=True)

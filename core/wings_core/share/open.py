@@ -16,6 +16,7 @@ from wings_core.share.model import (
     Acknowledgement,
     AcknowledgementResult,
     Acquired,
+    AcquireRequest,
     LeasedRange,
     ShareGroup,
     SharePartitionState,
@@ -140,26 +141,12 @@ class NoCoordinator(ShareCoordinator):
         """Do nothing: nobody waits here."""
 
     def acquire(
-        self,
-        group: ShareGroup,
-        member: str,
-        partition: Partition | None,
-        messages_max: int,
-        rows_max: int,
-        deadline: Deadline,
-        cancel: Cancel,
+        self, request: AcquireRequest, deadline: Deadline, cancel: Cancel
     ) -> list[LeasedRange]:
         """Refuse."""
         self._refuse()
 
-    def acquire_now(
-        self,
-        group: ShareGroup,
-        member: str,
-        partition: Partition | None,
-        messages_max: int,
-        rows_max: int,
-    ) -> Acquired:
+    def acquire_now(self, request: AcquireRequest) -> Acquired:
         """Refuse."""
         self._refuse()
 

@@ -25,15 +25,13 @@ from wings_core.share.model import (
     Acknowledgement,
     AcknowledgementResult,
     Acquired,
+    AcquireRequest,
     LeasedRange,
     ShareConfig,
     ShareGroup,
     SharePartitionState,
 )
 from wings_core.times import Deadline
-
-ROWS_MAX = 100_000
-"""The most messages that one acquire hands out, whole batches among them."""
 
 
 class Shares:
@@ -173,26 +171,16 @@ class Shares:
             self._coordinator.delete(group)
 
     def acquire(
-        self,
-        group: ShareGroup,
-        member: str,
-        partition: Partition | None,
-        messages_max: int,
-        deadline: Deadline,
-        cancel: Cancel,
+        self, request: AcquireRequest, deadline: Deadline, cancel: Cancel
     ) -> list[LeasedRange]:
         """Wait for messages until the deadline, and lease them; see `ShareCoordinator.acquire`."""
-        with self._blamed_on_topic(group):
-            return self._coordinator.acquire(
-                group, member, partition, messages_max, ROWS_MAX, deadline, cancel
-            )
+        with self._blamed_on_topic(request.group):
+            return self._coordinator.acquire(request, deadline, cancel)
 
-    def acquire_now(
-        self, group: ShareGroup, member: str, partition: Partition | None, messages_max: int
-    ) -> Acquired:
+    def acquire_now(self, request: AcquireRequest) -> Acquired:
         """Lease what there is now; see `ShareCoordinator.acquire_now`."""
-        with self._blamed_on_topic(group):
-            return self._coordinator.acquire_now(group, member, partition, messages_max, ROWS_MAX)
+        with self._blamed_on_topic(request.group):
+            return self._coordinator.acquire_now(request)
 
     def watch(
         self, group: ShareGroup, partition: Partition | None, callback: Callable[[], None]

@@ -20,7 +20,7 @@ from wings_core.model import Topic
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 from wings_core.share.delivery.delivery import delivery_schema
-from wings_core.share.model import ShareGroup
+from wings_core.share.model import AcquireRequest, ShareGroup
 from wings_core.times import Deadline
 from wings_server.flight.client_watch import ClientGone, ClientWatch
 from wings_server.metrics import Metrics
@@ -102,10 +102,7 @@ def stream_acquired(
     next_offset: int | None = None
     with watch.watched(context, cancel):
         leased = shares.acquire(
-            acquire.group,
-            acquire.member,
-            acquire.partition,
-            acquire.messages_max,
+            AcquireRequest(acquire.group, acquire.member, acquire.partition, acquire.messages_max),
             acquire.deadline,
             cancel,
         )

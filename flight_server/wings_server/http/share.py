@@ -16,7 +16,7 @@ from wings_core.fetch.fetcher import Cancel
 from wings_core.json_rows import encode_rows_within
 from wings_core.log import Log
 from wings_core.share.delivery.delivery import Delivery
-from wings_core.share.model import LeasedRange
+from wings_core.share.model import AcquireRequest, LeasedRange
 from wings_core.times import Deadline
 from wings_server.flight.acquire import wanted_partition
 from wings_server.http.bodies import ShareAcquireBody
@@ -71,7 +71,7 @@ class AcquirePoll:
     def advance(self) -> bytes | None:
         """Acquire what is available; return the answer, or None where the caller is to wait."""
         acquired = self._shares.acquire_now(
-            self._group, self._member, self._partition, self._messages_max
+            AcquireRequest(self._group, self._member, self._partition, self._messages_max)
         )
         self._again_after = acquired.again_after_seconds
         if acquired.ranges:

@@ -187,7 +187,7 @@ class Observer:
         last: int,
     ) -> float:
         """Return until when the coordinator relies on a lease, as the world's time."""
-        cells = core.state(self.world.group, UNPARTITIONED).parts(first, last)
+        cells = core.table.get(self.world.group, UNPARTITIONED).state.parts(first, last)
         ends = [cell.until for _, _, cell in cells if str(cell.lease) == leased.lease]
         if not ends:
             return 0.0  # It is over already, or another coordinator counts.
@@ -209,7 +209,7 @@ class Observer:
         for node in world.replicas:
             self._check_promises(node)
         for coordinator in world.coordinators:
-            if coordinator.core.is_loaded(world.group, UNPARTITIONED):
+            if coordinator.core.table.is_loaded(world.group, UNPARTITIONED):
                 self._check_states(coordinator.core)
         for offset in range(world.log_start, world.log_end):
             may_be_accepted = "accept" in self.in_doubt[offset].values()
@@ -219,7 +219,7 @@ class Observer:
             )
 
     def _check_states(self, core: CoordinatorCore) -> None:
-        state = core.state(self.world.group, UNPARTITIONED)
+        state = core.table.get(self.world.group, UNPARTITIONED).state
         at = state.start_offset
         for first, last, _ in state.records():
             assert first == at

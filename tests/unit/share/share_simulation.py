@@ -26,6 +26,7 @@ from wings_core.share.coordinator.core import Bounds, CoordinatorCore
 from wings_core.share.model import (
     Acknowledgement,
     AcknowledgeType,
+    AcquireRequest,
     DeadLetter,
     LeasedRange,
     ShareConfig,
@@ -365,8 +366,8 @@ class World:
         if not node.up or node.paused_until > self.time:
             return
         core = node.core
-        for partition in core.exhausted_partitions(self.group):
-            procedure = core.archive_exhausted(self.group, partition, self.bounds)
+        for partition in core.table.exhausted(self.group):
+            procedure = core.acquirer.archive_exhausted(self.group, partition, self.bounds)
             self.drive(node, procedure, lambda _value, _error: None)
 
 
@@ -484,10 +485,12 @@ class Worker:
 
     def _acquire(self, core: CoordinatorCore, messages_max: int) -> Procedure[list[LeasedRange]]:
         world = self.world
-        yield from core.load(world.group, [UNPARTITIONED])
+        yield from core.table.load(world.group, [UNPARTITIONED])
         return (
-            yield from core.acquire(
-                world.group, UNPARTITIONED, world.bounds, self.name, messages_max, 1_000
+            yield from core.acquirer.acquire(
+                AcquireRequest(world.group, self.name, UNPARTITIONED, messages_max, 1_000),
+                UNPARTITIONED,
+                world.bounds,
             )
         )
 
@@ -546,9 +549,9 @@ class Worker:
         self, core: CoordinatorCore, entries: Sequence[Acknowledgement]
     ) -> Generator[Effect, Any, list[WingsError | None]]:
         world = self.world
-        yield from core.load(world.group, [UNPARTITIONED])
+        yield from core.table.load(world.group, [UNPARTITIONED])
         return (
-            yield from core.acknowledge(
+            yield from core.acknowledge.run(
                 world.group, UNPARTITIONED, world.bounds, self.name, entries
             )
         )

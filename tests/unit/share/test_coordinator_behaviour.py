@@ -15,6 +15,7 @@ from wings_core.share.coordinator import finalize
 from wings_core.share.model import (
     Acknowledgement,
     AcknowledgeType,
+    AcquireRequest,
     Lease,
     LeasedRange,
     ShareConfig,
@@ -476,7 +477,9 @@ def test_a_wait_ends_with_a_commit_a_release_and_an_expiry(share: ShareUnderTest
 
     def wait() -> list[tuple[int, int, int]]:
         deadline = Deadline.after(LONG)
-        return spans(share.coordinator.acquire(group, "me", None, 10, 10, deadline, Cancel()))
+        return spans(
+            share.coordinator.acquire(AcquireRequest(group, "me", None, 10), deadline, Cancel())
+        )
 
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(wait)
@@ -495,7 +498,7 @@ def test_a_wait_for_any_partition_hears_of_one_that_is_born(share: ShareUnderTes
     with ThreadPoolExecutor(1) as threads:
         deadline = Deadline.after(LONG)
         waiting = threads.submit(
-            share.coordinator.acquire, group, "me", None, 10, 10, deadline, Cancel()
+            share.coordinator.acquire, AcquireRequest(group, "me", None, 10, 10), deadline, Cancel()
         )
         share.metadata.push(topic, 2, A)
         assert spans(waiting.result(LONG)) == [(0, 1, 1)]
@@ -503,12 +506,17 @@ def test_a_wait_for_any_partition_hears_of_one_that_is_born(share: ShareUnderTes
 
 def test_a_deadline_and_a_cancellation_end_a_wait(share: ShareUnderTest) -> None:
     group = share.group()
-    found = share.coordinator.acquire(group, "me", None, 1, 1, Deadline.after(0.05), Cancel())
+    found = share.coordinator.acquire(
+        AcquireRequest(group, "me", None, 1), Deadline.after(0.05), Cancel()
+    )
     assert found == []
     cancel = Cancel()
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(
-            share.coordinator.acquire, group, "me", None, 1, 1, Deadline.after(LONG), cancel
+            share.coordinator.acquire,
+            AcquireRequest(group, "me", None, 1, 1),
+            Deadline.after(LONG),
+            cancel,
         )
         cancel.cancel(Unavailable("stopping"))
         with pytest.raises(Unavailable, match="stopping"):
@@ -519,7 +527,10 @@ def test_a_deleted_group_ends_its_waits_and_is_forgotten(share: ShareUnderTest) 
     group = share.group()
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(
-            share.coordinator.acquire, group, "me", None, 1, 1, Deadline.after(LONG), Cancel()
+            share.coordinator.acquire,
+            AcquireRequest(group, "me", None, 1, 1),
+            Deadline.after(LONG),
+            Cancel(),
         )
         share.coordinator.delete(group)
         with pytest.raises(GroupNotFound):
@@ -532,7 +543,10 @@ def test_a_closed_coordinator_ends_its_waits(share: ShareUnderTest) -> None:
     group = share.group()
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(
-            share.coordinator.acquire, group, "me", None, 1, 1, Deadline.after(LONG), Cancel()
+            share.coordinator.acquire,
+            AcquireRequest(group, "me", None, 1, 1),
+            Deadline.after(LONG),
+            Cancel(),
         )
         share.coordinator.close()
         with pytest.raises(Unavailable):
@@ -690,7 +704,10 @@ def test_a_group_that_is_altered_here_is_so_for_whoever_waits(share: ShareUnderT
     assert len(share.acquire(group)) == 1
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(
-            share.coordinator.acquire, group, "me", None, 9, 9, Deadline.after(LONG), Cancel()
+            share.coordinator.acquire,
+            AcquireRequest(group, "me", None, 9, 9),
+            Deadline.after(LONG),
+            Cancel(),
         )
         while not waiting.done():  # Told before it waits, the change would be of no wait.
             share.coordinator.altered(reconfigured(group, in_flight_max=4))

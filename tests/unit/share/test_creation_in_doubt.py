@@ -14,7 +14,7 @@ from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.log import Log
 from wings_core.metadata.store.groups import DatabaseGroups
 from wings_core.names import TopicName
-from wings_core.share.model import ShareConfig, ShareGroup
+from wings_core.share.model import AcquireRequest, ShareConfig, ShareGroup
 from wings_core.times import Deadline
 
 ORDERS = TopicName.parse("orders")
@@ -54,7 +54,9 @@ def test_a_group_that_metadata_may_have_taken_is_served_where_it_has_from_its_st
                     log.shares.find(ORDERS, "billing")
             group = log.shares.create(ORDERS, "billing", ShareConfig(), if_not_exists=True)
             push(log, 3)
-            (leased,) = log.shares.acquire(group, "one", None, 10, Deadline.after(20), Cancel())
+            (leased,) = log.shares.acquire(
+                AcquireRequest(group, "one", None, 10), Deadline.after(20), Cancel()
+            )
             assert (leased.start_offset, leased.end_offset) == (3, 3)
         finally:
             log.close()

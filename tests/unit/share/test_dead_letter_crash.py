@@ -19,6 +19,7 @@ from wings_core.partitions import UNPARTITIONED
 from wings_core.share.model import (
     Acknowledgement,
     AcknowledgementResult,
+    AcquireRequest,
     LeasedRange,
     OffsetRange,
     ShareConfig,
@@ -43,7 +44,7 @@ def opened(path: Path) -> Generator[Log]:
 
 
 def acquire(log: Log, group: ShareGroup) -> list[LeasedRange]:
-    return log.shares.acquire(group, "one", None, 100, Deadline.after(20), Cancel())
+    return log.shares.acquire(AcquireRequest(group, "one", None, 100), Deadline.after(20), Cancel())
 
 
 def reject(log: Log, group: ShareGroup, leased: LeasedRange) -> AcknowledgementResult:

@@ -18,7 +18,14 @@ from wings_core.share.coordinator.partition_table import (
     TrackedPartition,
     learn,
 )
-from wings_core.share.model import Acknowledgement, Lease, LeasedRange, OffsetRange, ShareGroup
+from wings_core.share.model import (
+    Acknowledgement,
+    AcquireRequest,
+    Lease,
+    LeasedRange,
+    OffsetRange,
+    ShareGroup,
+)
 from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.results import Held
@@ -69,12 +76,9 @@ class Acquirer:
 
     def acquire(
         self,
-        group: ShareGroup,
+        request: AcquireRequest,
         partition: Partition,
         bounds: Bounds,
-        member: str,
-        messages_max: int,
-        rows_max: int,
         batch_end: Callable[[int], int] | None = None,
         *,
         alone: bool = True,
@@ -82,12 +86,9 @@ class Acquirer:
         """Hand out what there is in a loaded partition.
 
         Args:
-            group: With its configuration as it is now.
-            partition: Which.
+            request: For which member, and how many at most.
+            partition: One of those that it names.
             bounds: Of its log.
-            member: Who asks.
-            messages_max: No more, but for whole batches.
-            rows_max: No more in any case.
             batch_end: Of a committed offset, the last offset of the batch that holds it; given
                 where whole batches are wanted.
             alone: Whether the member got nothing else; else nothing throttled is handed out.
@@ -95,17 +96,18 @@ class Acquirer:
         Raises:
             Unavailable: No majority answered.
         """
+        group, rows_max = request.group, request.rows_max
         tracked = self._table.get(group, partition)
         config = group.config
         skip = 0
         if tracked.collisions:
-            skip = self._rng.randrange(SKIP_REQUESTS_MAX) * messages_max
+            skip = self._rng.randrange(SKIP_REQUESTS_MAX) * request.messages_max
         with self._table.lock:
             tracked.state.advance(self._clock.now(), bounds.start)
             retired = tracked.state.take_retired()
             picks = tracked.state.select(
                 bounds.end,
-                min(messages_max, rows_max),
+                min(request.messages_max, rows_max),
                 config.in_flight_max,
                 config.delivery_limit,
                 skip,
@@ -119,7 +121,7 @@ class Acquirer:
                     if pick.exhausted:
                         tracked.state.give_back(pick.first, pick.last, pick.count)
                 picks = fresh
-            lease = self._table.next_lease(member)
+            lease = self._table.next_lease(request.member)
         if retired:
             yield from self._retire(tracked, retired)
         if batch_end is not None and picks:

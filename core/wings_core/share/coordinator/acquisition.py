@@ -2,13 +2,14 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from wings_core.errors import OffsetOutOfRange, WingsError
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.core import Bounds, CoordinatorCore
 from wings_core.share.coordinator.topic_partitions import PARTITIONS_SECONDS, TopicPartitions
-from wings_core.share.model import Acquired, LeasedRange, ShareGroup
+from wings_core.share.model import Acquired, AcquireRequest, LeasedRange, ShareGroup
 from wings_core.share.quorum.links import Runner
 from wings_core.share.state.throttle import is_throttled
 
@@ -39,29 +40,17 @@ class Acquisition:
         self._partitions = partitions
         self._rng = random.Random()
 
-    def now(
-        self,
-        group: ShareGroup,
-        member: str,
-        partition: Partition | None,
-        messages_max: int,
-        rows_max: int,
-    ) -> Acquired:
-        """Hand out what there is; see `ShareCoordinator.acquire_now`."""
-        ranges = self._from(group, member, partition, messages_max, rows_max)
+    def now(self, request: AcquireRequest) -> Acquired:
+        """Lease what there is; see `ShareCoordinator.acquire_now`."""
+        group, partition = request.group, request.partition
+        ranges = self._lease(request)
         if not ranges and self._partitions.forget(group.topic, partition):
-            ranges = self._from(group, member, partition, messages_max, rows_max)
+            ranges = self._lease(request)
         return Acquired(tuple(ranges), None if ranges else self._again(group, partition))
 
-    def _from(
-        self,
-        group: ShareGroup,
-        member: str,
-        partition: Partition | None,
-        messages_max: int,
-        rows_max: int,
-    ) -> list[LeasedRange]:
-        states = self._partitions.states(group.topic, partition)
+    def _lease(self, request: AcquireRequest) -> list[LeasedRange]:
+        group, core = request.group, self._core
+        states = self._partitions.states(group.topic, request.partition)
         # No partition is always last, in whatever rhythm members of several groups ask.
         turn = self._rng.randrange(len(states)) if states else 0
         ranges: list[LeasedRange] = []
@@ -71,30 +60,31 @@ class Acquisition:
                 continue  # Any value can be asked for: nothing is kept of what was never written.
             bounds = Bounds(state.log_start_offset, state.next_offset)
             taken = sum(leased.messages for leased in ranges)
-            if taken >= min(messages_max, rows_max):
+            if taken >= min(request.messages_max, request.rows_max):
                 break
             try:
-                if not self._core.is_loaded(group, state.partition):
+                if not core.table.is_loaded(group, state.partition):
                     some = ordered[number : number + LOAD_PARTITIONS_MAX]
-                    self._runner.run(self._core.load(group, [each.partition for each in some]))
+                    self._runner.run(core.table.load(group, [each.partition for each in some]))
                 # Of one partition in a call, since replicas are asked, and while nothing waits.
                 if (
                     may_catch_up
                     and not ranges
-                    and self._core.needs_catch_up(group, state.partition)
+                    and core.table.needs_catch_up(group, state.partition)
                 ):
                     may_catch_up = False
-                    self._runner.run(self._core.catch_up(group, state.partition))
-                if self._core.look(group, state.partition, bounds) != 0:
+                    self._runner.run(core.acquirer.catch_up(group, state.partition))
+                if core.table.look(group, state.partition, bounds) != 0:
                     continue
                 ranges += self._runner.run(
-                    self._core.acquire(
-                        group,
+                    core.acquirer.acquire(
+                        replace(
+                            request,
+                            messages_max=request.messages_max - taken,
+                            rows_max=request.rows_max - taken,
+                        ),
                         state.partition,
                         bounds,
-                        member,
-                        messages_max - taken,
-                        rows_max - taken,
                         self._batch_end(group, state.partition),
                         alone=not ranges,
                     )
@@ -129,7 +119,7 @@ class Acquisition:
             if state.next_offset == 0:
                 continue  # A commit is heard of.
             bounds = Bounds(state.log_start_offset, state.next_offset)
-            again = shorter(again, self._core.look(group, state.partition, bounds))
+            again = shorter(again, self._core.table.look(group, state.partition, bounds))
         return again
 
 

@@ -9,6 +9,7 @@ import random
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Self
 
 from wings_core.contracts.tickets import TimestampOffset
@@ -34,6 +35,7 @@ from wings_core.share.model import (
     Acknowledgement,
     AcknowledgementResult,
     Acquired,
+    AcquireRequest,
     Lease,
     LeasedRange,
     ShareGroup,
@@ -149,23 +151,17 @@ class Coordinator:
         self._watchers.altered(group)
 
     def acquire(
-        self,
-        group: ShareGroup,
-        member: str,
-        partition: Partition | None,
-        messages_max: int,
-        rows_max: int,
-        deadline: Deadline,
-        cancel: Cancel,
+        self, request: AcquireRequest, deadline: Deadline, cancel: Cancel
     ) -> list[LeasedRange]:
         """See `ShareCoordinator.acquire`."""
-        acquired = self.acquire_now(group, member, partition, messages_max, rows_max)
+        group, partition = request.group, request.partition
+        acquired = self.acquire_now(request)
         while not acquired.ranges and not deadline.passed:
             with self.watch(group, partition, cancel.wake.set) as partitions:
                 while not acquired.ranges and not deadline.passed:
                     cancel.wake.clear()
                     cancel.check()
-                    acquired = self.acquire_now(group, member, partition, messages_max, rows_max)
+                    acquired = self.acquire_now(request)
                     if (
                         acquired.ranges
                         or len(self._partitions.states(group.topic, partition)) != partitions
@@ -175,21 +171,13 @@ class Coordinator:
                     cancel.check()
         return list(acquired.ranges)
 
-    def acquire_now(
-        self,
-        group: ShareGroup,
-        member: str,
-        partition: Partition | None,
-        messages_max: int,
-        rows_max: int,
-    ) -> Acquired:
+    def acquire_now(self, request: AcquireRequest) -> Acquired:
         """See `ShareCoordinator.acquire_now`."""
-        if not 1 <= len(member) <= MEMBER_CHARACTERS_MAX:
+        if not 1 <= len(request.member) <= MEMBER_CHARACTERS_MAX:
             raise InvalidArgument(f"a member has 1 to {MEMBER_CHARACTERS_MAX} characters")
-        assert messages_max >= 1
-        assert rows_max >= 1
-        group = self._check(group)
-        return self._acquisition.now(group, member, partition, messages_max, rows_max)
+        assert request.messages_max >= 1
+        assert request.rows_max >= 1
+        return self._acquisition.now(replace(request, group=self._check(request.group)))
 
     @contextmanager
     def watch(
@@ -230,8 +218,8 @@ class Coordinator:
             indexes.setdefault(each.partition, []).append(entry)
         for partition, entries in indexes.items():
             try:
-                self._runner.run(self._core.load(group, [partition]))
-                self._runner.run(self._core.give_back(group, partition, entries))
+                self._runner.run(self._core.table.load(group, [partition]))
+                self._runner.run(self._core.acquirer.give_back(group, partition, entries))
             except WingsError as error:
                 _logger.info("messages of %s expire: %s", group.name, error.message)
 
@@ -266,7 +254,7 @@ class Coordinator:
         if self._groups.get(group.uuid) == group:
             return group
         with self._lock:
-            if self._core.is_deleted(group):
+            if self._core.table.is_deleted(group):
                 raise GroupNotFound(f"group {group.name:.80} was deleted")
             self._groups[group.uuid] = group
             if self._maintenance is None:
@@ -289,7 +277,7 @@ class Coordinator:
 
     def _forget(self, group: ShareGroup) -> None:
         with self._lock:
-            self._core.forget(group)
+            self._core.table.forget(group)
             self._groups.pop(group.uuid, None)
 
     def _acknowledge_partition(
@@ -304,8 +292,10 @@ class Coordinator:
             if state.next_offset == 0:  # Never written to; nothing is kept of it.
                 return [not_held(asked[0], member)] * len(asked)
             bounds = Bounds(state.log_start_offset, state.next_offset)
-            self._runner.run(self._core.load(group, [partition]))
-            return self._runner.run(self._core.acknowledge(group, partition, bounds, member, asked))
+            self._runner.run(self._core.table.load(group, [partition]))
+            return self._runner.run(
+                self._core.acknowledge.run(group, partition, bounds, member, asked)
+            )
         except WingsError as error:
             return [error] * len(asked)
 
@@ -319,7 +309,7 @@ class Coordinator:
                 self._watchers.look(groups[:SWEEP_MAX])
                 sweep = Deadline.after(SWEEP_SECONDS)
             for known in groups:
-                partitions = self._core.exhausted_partitions(known)
+                partitions = self._core.table.exhausted(known)
                 if partitions:  # What is given up by an old configuration is gone.
                     self._watchers.look([known])
                 group = self._groups.get(known.uuid)
@@ -329,7 +319,9 @@ class Coordinator:
                     try:
                         state = self._registry.partition_state(group.topic.uuid, partition)
                         bounds = Bounds(state.log_start_offset, state.next_offset)
-                        self._runner.run(self._core.archive_exhausted(group, partition, bounds))
+                        self._runner.run(
+                            self._core.acquirer.archive_exhausted(group, partition, bounds)
+                        )
                     except WingsError as error:
                         _logger.info("nothing was given up of %s: %s", group.name, error.message)
                     except Exception:
