@@ -77,7 +77,7 @@ class Addresses:
             if address == self.all[self._index]:  # Else somebody else has moved on already.
                 self._index = (self._index + 1) % len(self.all)
 
-    def turn(self, number: int) -> str:
+    def for_read(self, number: int) -> str:
         """Return an address for a read, for each number another so far as there are others.
 
         Args:

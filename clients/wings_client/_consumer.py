@@ -1,4 +1,4 @@
-"""Consumer: all partitions of a topic under a name, going on where it committed last."""
+"""The named consumer: reads all partitions of a topic from its last committed offsets."""
 
 import threading
 import weakref
@@ -22,13 +22,13 @@ from wings_core.partitions import (
 
 
 class ConsumerEngine:
-    """What a consumer does, however it waits; see `Client.consumer` for the arguments.
+    """The part of a consumer that sync and async share; see `Client.consumer`.
 
     Attributes:
-        name: Under which the server keeps its offsets.
-        topic: What it reads.
-        offsets: Where it stands.
-        reads: What it reads with.
+        name: The name under which the server keeps its offsets.
+        topic: The topic it reads.
+        offsets: Delivered, processed and committed.
+        reads: The threads that read.
         timeout: Seconds without a message after which it ends; None: never.
     """
 
@@ -65,12 +65,12 @@ class ConsumerEngine:
 
     @property
     def positions(self) -> dict[JsonScalar, int]:
-        """Where the consumer reads on, by partition value, after what it handed on so far."""
-        handed = self.offsets.handed
-        return {partition_value(partition): offset for partition, offset in handed.items()}
+        """The next offset to read, by partition value, after all that was delivered."""
+        delivered = self.offsets.delivered
+        return {partition_value(partition): offset for partition, offset in delivered.items()}
 
     def ask(self) -> bool:
-        """Begin to ask for a batch, which says that the last one is processed.
+        """Begin to ask for a batch, which marks the last one as processed.
 
         Returns:
             Whether to commit first.
@@ -85,7 +85,7 @@ class ConsumerEngine:
         return self.offsets.seconds_since_commit >= self._auto_commit
 
     def commit(self) -> None:
-        """Commit everything that was handed on."""
+        """Commit everything that was delivered."""
         self.offsets.processed()
         self.offsets.commit()
 
@@ -100,7 +100,7 @@ class ConsumerEngine:
             self.offsets.commit()
 
     def leave(self, *, failing: bool) -> None:
-        """Close it at the end of a block; what was handed on is processed, unless it failed.
+        """Close at the end of a block; unless it failed, all that was delivered is processed.
 
         Raises:
             WingsError: The commit failed, and the block did not.
@@ -110,38 +110,38 @@ class ConsumerEngine:
         try:
             self.close()
         except WingsError:
-            if not failing:  # The error that leaves the block tells more.
+            if not failing:  # The block's error is the more specific one.
                 raise
 
 
 class Consumer(Iterator[ConsumedBatch]):
-    """Reads under a name; made by `Client.consumer`.
+    """A named consumer; made by `Client.consumer`.
 
     Iterating yields `(batch, partition, start_offset, end_offset)`, in order of offset within each
-    partition, and blocks while there is nothing new. Each message is handed on at least once: what
-    was not committed before a crash comes again. One thread iterates; `commit` and `close` may be
-    called from any.
+    partition, and blocks while there is nothing new. Each message is delivered at least once: what
+    was not committed before a crash is redelivered. One thread iterates; `commit` and `close` may
+    be called from any.
 
-    Leaving a `with` block without an error commits everything handed on (unless `auto_commit` is
-    False), as the block has done its work by then; leaving it with an error does not. One that is
-    let go of without either stops to read, and commits nothing more.
+    Leaving a `with` block without an error commits everything delivered (unless `auto_commit` is
+    False); leaving it with an error does not. A consumer that is garbage-collected without being
+    closed stops reading, and commits nothing more.
 
     Attributes:
-        name: Under which the server keeps its offsets.
-        topic: What it reads.
-        engine: What it does, for faces that wait otherwise.
+        name: The name under which the server keeps its offsets.
+        topic: The topic it reads.
+        engine: The part that `AsyncConsumer` shares.
     """
 
     def __init__(self, engine: ConsumerEngine) -> None:
         self.name = engine.name
         self.topic = engine.topic
         self.engine = engine
-        # The engine's threads hold its reads, and never this: letting go of it ends them.
+        # The threads hold the reads and never this object, so its finalizer can end them.
         weakref.finalize(self, engine.reads.cancel)
 
     @property
     def positions(self) -> dict[JsonScalar, int]:
-        """Where the consumer reads on, by partition value, after what it handed on so far."""
+        """The next offset to read, by partition value, after all that was delivered."""
         return self.engine.positions
 
     def __next__(self) -> ConsumedBatch:
@@ -158,11 +158,11 @@ class Consumer(Iterator[ConsumedBatch]):
         taken = engine.reads.handover.take(engine.timeout)
         if taken is None:
             raise StopIteration
-        engine.offsets.hand_on(taken)
+        engine.offsets.deliver(taken)
         return taken
 
     def commit(self) -> None:
-        """Commit everything that was handed on, the last batch included.
+        """Commit everything that was delivered, the last batch included.
 
         Raises:
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
@@ -172,7 +172,7 @@ class Consumer(Iterator[ConsumedBatch]):
     def close(self) -> None:
         """Stop reading; commit what was processed, unless `auto_commit` is False.
 
-        The batch handed on last counts as processed if another one was asked for after it.
+        The last batch delivered counts as processed if another one was asked for after it.
 
         Raises:
             WingsError: The commit failed. The consumer is closed all the same.
@@ -189,12 +189,12 @@ class Consumer(Iterator[ConsumedBatch]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it; commit what was handed on, where no error leaves the block."""
+        """Close the consumer; unless the block raised, commit all that was delivered."""
         self.engine.leave(failing=error is not None)
 
 
 def _fixed(topic: Topic, partitions: Sequence[PartitionValue] | None) -> list[Partition] | None:
-    """Return the partitions to read where they are known beforehand."""
+    """Return the partitions to read; None where new ones are read as they appear."""
     if partitions is not None:
         return [partition_of_value(wire_partition(value)) for value in partitions]
     return [UNPARTITIONED] if topic.partition_key is None else None

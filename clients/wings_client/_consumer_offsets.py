@@ -1,4 +1,4 @@
-"""Where a named consumer stands: what was handed on, what of it was processed, what committed.
+"""The offsets of a named consumer: delivered, processed and committed.
 
 Locks, in this order: `_committing` (one commit at a time, so that no offset goes back), `_lock`.
 """
@@ -33,20 +33,20 @@ Start = Literal["earliest", "latest"] | datetime
 
 
 class ConsumerCalls(Protocol):
-    """What a consumer asks of the client."""
+    """The calls of the client that a consumer makes."""
 
     def commit_offsets(
         self, consumer: str, topic: Topic, offsets: Mapping[PartitionValue, int]
     ) -> None:
-        """Set where a consumer reads on."""
+        """Set a consumer's next offsets."""
         ...
 
     def committed_offsets(self, consumer: str, topic: Topic) -> list[ConsumerOffset]:
-        """Return where a consumer reads on."""
+        """Return a consumer's next offsets."""
         ...
 
     def partitions(self, topic: Topic) -> list[PartitionState]:
-        """Return where the partitions of a topic stand."""
+        """Return the state of each partition of a topic."""
         ...
 
 
@@ -68,17 +68,17 @@ class ConsumerOffsets:
         # A signal handler may commit on a thread that holds one of these.
         self._committing = threading.RLock()
         self._lock = threading.RLock()
-        self._handed: dict[Partition, int] = {}
+        self._delivered: dict[Partition, int] = {}
         self._last: tuple[Partition, int] | None = None
-        """Of the batch handed on last, while nobody said that it was processed."""
+        """Of the last batch delivered, until it counts as processed."""
         self._uncommitted: dict[Partition, int] = {}
         self._committed_at = time.monotonic()
 
     @property
-    def handed(self) -> dict[Partition, int]:
-        """Where to read on after everything that was handed on."""
+    def delivered(self) -> dict[Partition, int]:
+        """The next offset by partition, after all that was delivered."""
         with self._lock:
-            return dict(self._handed)
+            return dict(self._delivered)
 
     @property
     def seconds_since_commit(self) -> float:
@@ -86,7 +86,7 @@ class ConsumerOffsets:
         return time.monotonic() - self._committed_at
 
     def first(self, start: Start, partitions: Sequence[Partition] | None) -> dict[Partition, int]:
-        """Return where to begin in the partitions that are there now.
+        """Return the offset to begin at in each partition that exists now.
 
         Args:
             start: Of a name that has not read the topic before.
@@ -94,7 +94,7 @@ class ConsumerOffsets:
                 offset from the start of their log.
 
         The first time that a name reads a topic from elsewhere than its start, these offsets are
-        committed: so partitions that come into being later are told by having none.
+        committed: a partition without a committed offset is then known to be a later one.
         """
         committed = {
             partition_of_value(each.partition): each.offset
@@ -116,15 +116,15 @@ class ConsumerOffsets:
         self._send(starts)
         return starts
 
-    def hand_on(self, taken: ConsumedBatch) -> None:
-        """Note that a batch was handed on."""
+    def deliver(self, taken: ConsumedBatch) -> None:
+        """Record that a batch was delivered."""
         partition = partition_of_value(taken.partition)
         with self._lock:
             self._last = (partition, taken.end_offset + 1)
-            self._handed[partition] = taken.end_offset + 1
+            self._delivered[partition] = taken.end_offset + 1
 
     def processed(self) -> None:
-        """Note that the caller is done with the batch handed on last."""
+        """Record that the caller has processed the last batch delivered."""
         with self._lock:
             if self._last is not None:
                 partition, offset = self._last
@@ -132,7 +132,7 @@ class ConsumerOffsets:
                 self._last = None
 
     def commit(self) -> None:
-        """Commit what was processed; keeps at it while a lost connection is to be waited for.
+        """Commit what was processed; retries a lost connection up to `Retry.reconnect_seconds`.
 
         Raises:
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
@@ -163,9 +163,9 @@ class ConsumerOffsets:
 
 
 def patiently(transport: Transport, call: Callable[[], T]) -> T:
-    """Make a call that may be repeated, for as long as a lost connection is to be waited for.
+    """Make a repeatable call; retries a lost connection up to `Retry.reconnect_seconds`.
 
-    A cancelled call is not made again: whoever reads under the same name may have gone on since.
+    A cancelled call is not repeated: another consumer of the same name may have committed since.
     """
     backoff = Backoff(transport.retry)
     failing = Deadline.after(transport.retry.reconnect_seconds)

@@ -1,11 +1,11 @@
-"""The reads of a consumer: all its partitions, by a bounded number of threads, to one hand-over.
+"""The reads of a consumer: all its partitions, by a bounded number of threads, into one queue.
 
-    scout's thread      asks which partitions there are, and which have something new
-    workers' threads    read a partition each, and hand the batches over
+    scout's thread      asks which partitions exist, and which have new messages
+    workers' threads    read a partition each, and put the batches into the hand-over
 
 Up to `FOLLOWS_MAX` partitions are followed, each by a worker of its own, so a message arrives as
-soon as it is committed. Of more than that, workers scan those that the scout found to have
-something new: it looks ten times a second while there is news, and less often while there is none.
+soon as it is committed. Of more than that, workers scan those in which the scout
+found new messages: it polls ten times a second while there are any, and less often otherwise.
 """
 
 import threading
@@ -31,14 +31,14 @@ BATCHES_WAITING_MAX = 8
 """Batches that were read and not yet taken."""
 
 DISCOVER_SECONDS = 0.5
-"""Pause between two looks for new partitions, and the longest between two looks for news."""
+"""Pause between two polls for new partitions, and the longest between two for new messages."""
 
 NEWS_SECONDS = 0.1
-"""Pause between two looks for news in more partitions than are followed, while there is some."""
+"""Pause between two polls for new messages in unfollowed partitions, while there are some."""
 
 JOIN_SECONDS = 1.0
-"""How long `close` waits for each thread; one that is opening a stream on a server that went
-silent ends with that stream."""
+"""How long `close` waits for each thread; one that is opening a stream on a silent server ends with
+that stream."""
 
 
 @dataclass(slots=True)
@@ -59,14 +59,14 @@ class ConsumerReads:
 
     Args:
         transport: To the server.
-        states: Asks where the partitions of the topic stand.
-        topic: What is read.
+        states: Returns the state of each partition of the topic.
+        topic: The topic to read.
         partitions: Those to read; None: all, new ones as they come into being.
         starts: Where to begin; a partition that is not in it begins at its start.
         selection: Keys of the tickets: columns, filter, system columns.
 
     Attributes:
-        handover: Where the batches go.
+        handover: The queue of the batches that were read.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class ConsumerReads:
         self._crowded = len(self._assigned) > FOLLOWS_MAX
 
     def start(self) -> None:
-        """Begin to read, once."""
+        """Start the threads; called once."""
         if self._discovers or self._crowded:
             self._scout = threading.Thread(
                 target=self._look, name="wings-consumer-scout", daemon=True
@@ -114,7 +114,7 @@ class ConsumerReads:
                 worker.start()
 
     def close(self) -> None:
-        """Stop to read; waits for the threads a little."""
+        """Stop reading; waits for the threads, at most `JOIN_SECONDS` each."""
         self.cancel()
         with self._lock:
             threads = list(self._workers)
@@ -125,7 +125,7 @@ class ConsumerReads:
                 thread.join(JOIN_SECONDS)
 
     def cancel(self) -> None:
-        """Stop to read; does not block."""
+        """Stop reading; does not block."""
         with self._lock:
             self._closed = True
             reading = [each.chunks for each in self._assigned.values() if each.chunks is not None]
@@ -151,7 +151,7 @@ class ConsumerReads:
             self.handover.fail(error)
 
     def _learn(self, states: Sequence[PartitionState]) -> bool:
-        """Take up new partitions and news; return whether there were any."""
+        """Record new partitions and log ends; return whether there were any."""
         found = {partition_of_value(state.partition): state for state in states}
         with self._lock:
             for partition, state in found.items():
@@ -173,10 +173,10 @@ class ConsumerReads:
         return news
 
     def _made_ready(self, ends: Mapping[Partition, int]) -> list[threading.Thread]:
-        """Have workers read what waits to be read; called under the lock.
+        """Assign workers to the partitions that wait to be read; called with the lock held.
 
         Returns:
-            New ones, to be started without the lock: starting waits for the thread to run.
+            The new threads, to be started without the lock: starting waits for the thread to run.
         """
         new: list[threading.Thread] = []
         for each in self._assigned.values():
@@ -224,7 +224,7 @@ class ConsumerReads:
             assigned.active = False
 
     def _chunks(self, assigned: _Assigned) -> Chunks:
-        """Return what is to be read of a partition: all that comes, or what is there now."""
+        """Return a follow of the partition, or a scan of what is committed now."""
         crowded = self._crowded
         ticket = build(
             ScanTicket if crowded else FollowTicket,

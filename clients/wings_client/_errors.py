@@ -74,9 +74,9 @@ def typed_errors(endpoint: str) -> Generator[None]:
 
 def typed_error(error: Exception, endpoint: str) -> WingsError:
     """Return the error of Wings that an error of pyarrow stands for."""
-    told = _told_by_server(error)
-    if told is not None:
-        return told
+    raised = _server_error(error)
+    if raised is not None:
+        return raised
     text = _text(error)
     if isinstance(error, flight.FlightTimedOutError):
         return timed_out(f"no answer from {endpoint} in time", endpoint)
@@ -146,7 +146,7 @@ def copy_of(error: WingsError) -> WingsError:
     return type(error)(error.message, **error.facts)
 
 
-def _told_by_server(error: Exception) -> WingsError | None:
+def _server_error(error: Exception) -> WingsError | None:
     extra_info = getattr(error, "extra_info", None)
     if not extra_info:
         return None

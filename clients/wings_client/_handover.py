@@ -59,7 +59,7 @@ class Handover(Generic[T]):
             if self._closed:
                 raise HandoverClosed
             self._items.append(item)
-            self._tell()
+            self._notify()
 
     def take(self, timeout: float | None = None) -> T | None:
         """Take the oldest item; blocks until there is one, up to `timeout` seconds.
@@ -91,7 +91,7 @@ class Handover(Generic[T]):
         """Say that one giver has no more items."""
         with self._lock:
             self._givers -= 1
-            self._tell()
+            self._notify()
 
     def fail(self, error: BaseException) -> None:
         """Let the taker fail, after the items that are there; the first error counts."""
@@ -113,9 +113,9 @@ class Handover(Generic[T]):
     def _end(self) -> None:
         self._closed = True
         self._room.notify_all()
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.notify_all()
         if self._listener is not None:
             self._listener()

@@ -17,12 +17,12 @@ TOPICS_MAX = 1_000
 """Topics for which identities are kept; the one pushed to longest ago goes first."""
 
 IDENTITIES_MAX = 16
-"""Identities kept for each topic; more pushes at once take fresh ones."""
+"""Identities kept for each topic; further concurrent pushes use fresh ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A producer id and the sequence that it goes on with."""
+    """A producer id and its next sequence."""
 
     producer_id: str
     sequence: int
@@ -31,8 +31,8 @@ class Identity:
 class Identities:
     """Producer ids to push under, used again by later pushes.
 
-    A server remembers each producer id for days, so a fresh one for each push would leave much
-    behind. One that a push failed under is forgotten: where its sequence stands is not known.
+    A server remembers each producer id for days, so a fresh one for each push would leave many
+    behind. The id of a failed push is dropped: its next sequence is unknown.
     """
 
     def __init__(self) -> None:
@@ -40,13 +40,13 @@ class Identities:
         self._free: OrderedDict[str, list[Identity]] = OrderedDict()
 
     def take(self, topic_uuid: str) -> Identity:
-        """Return an identity that nobody else uses until it is given back."""
+        """Return an identity for exclusive use until it is released."""
         with self._lock:
             free = self._free.get(topic_uuid)
             return free.pop() if free else Identity(uuid4().hex, 0)
 
-    def give_back(self, topic_uuid: str, identity: Identity) -> None:
-        """Let later pushes use an identity."""
+    def release(self, topic_uuid: str, identity: Identity) -> None:
+        """Make an identity available to later pushes."""
         with self._lock:
             free = self._free.setdefault(topic_uuid, [])
             self._free.move_to_end(topic_uuid)
@@ -83,10 +83,10 @@ def push(
             sent = producer.send(data, timestamp=timestamp, expected_offset=expected_offset)
             committed = sent.result()
     except WingsError as error:
-        # Known in full only now that nothing is without an answer any more.
+        # Complete only now that every batch has a response.
         error.facts.update(
             rows_committed=producer.rows_committed, batches_committed=producer.batches_committed
         )
         raise
-    identities.give_back(topic.uuid, Identity(identity.producer_id, committed.next_sequence))
+    identities.release(topic.uuid, Identity(identity.producer_id, committed.next_sequence))
     return PushResult(committed.committed, committed.rows, committed.batches)

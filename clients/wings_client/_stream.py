@@ -1,9 +1,9 @@
-"""Streams of chunks: DoGet, opened anew where it stopped when the connection broke.
+"""Streams of chunks: DoGet, resumed at the next offset when the connection breaks.
 
 A stream lives no longer than the client's timeout: its gRPC deadline is the only thing that frees
-a thread from a server that went silent. One that reaches it in good health, because the server has
-much to send or the reader takes its time, goes on with a new ticket at the next offset. So rows
-come in order, each once, whatever happens to connections.
+a thread from a silent server. A healthy stream that reaches it, because the server has much to send
+or the reader is slow, is resumed by a new ticket at the next offset. So rows are delivered in
+order, each once, across broken connections.
 """
 
 import threading
@@ -29,11 +29,11 @@ TIMEOUT_MS_MIN = 2
 """The shortest wait that a ticket can ask for."""
 
 GRACE_SECONDS = 5.0
-"""How much later than the end of its wait a stream that the server should end is given up."""
+"""How long after the end of its wait a stream that the server should have ended is cancelled."""
 
 
 INTERRUPT_SECONDS = 1.0
-"""Waits that are no longer are not made for Ctrl-C to end."""
+"""Waits up to this long stay on the main thread, where Ctrl-C does not end them."""
 
 
 class StreamCancelled(Exception):  # noqa: N818 - not an error: the caller asked for it.
@@ -43,8 +43,8 @@ class StreamCancelled(Exception):  # noqa: N818 - not an error: the caller asked
 class Reading:
     """One DoGet at a time, which another thread can cancel.
 
-    Without a lock, as a finalizer may cancel it on the thread that reads: either side first says
-    what it does and then looks at what the other said.
+    Without a lock, as a finalizer may cancel it on the thread that reads: either side first sets
+    its own flag and then reads the other's.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -77,9 +77,9 @@ class Reading:
 
         Args:
             ticket: As JSON.
-            seconds: After which it ends with an error, wherever it is.
+            seconds: The gRPC deadline: after so many the stream fails.
             endpoint: The node to ask; None: the one that calls go to now.
-            is_short: Whether a node in good health may take longer than that.
+            is_short: Whether a healthy node may take longer than that.
 
         Raises:
             StreamCancelled: `cancel` was called.
@@ -95,13 +95,13 @@ class Reading:
         return OpenStream(reader, self, called)
 
     def done(self) -> None:
-        """Let go of the stream, cancelled if it has not ended."""
+        """Close the stream; cancels it if it has not ended."""
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.cancel()
 
     def pause(self, seconds: float) -> None:
-        """Wait, or less if the stream is cancelled meanwhile."""
+        """Wait `seconds`, or until the stream is cancelled."""
         pausing = threading.Lock()
         pausing.acquire()
         self._pausing = pausing
@@ -116,9 +116,9 @@ class OpenStream:
     reader: flight.FlightStreamReader
     reading: Reading
     endpoint: str
-    """Who serves it."""
+    """The address of the node that serves it."""
     end: ChunkEnd | None = None
-    """Its last chunk, once that came."""
+    """Its end chunk, once received."""
 
     def chunks(self, wait: float) -> Iterator[Chunk]:
         """Yield the chunks of rows, and set `end`; blocks while the server waits.
@@ -159,7 +159,7 @@ class OpenStream:
             self.reading.done()
 
     def failed(self, error: WingsError) -> WingsError:
-        """Have later calls go to another node, where this one is gone; return the error."""
+        """Send later calls to another node if this one is unreachable; returns the error."""
         self.reading.transport.addresses.note(error, self.endpoint)
         return error
 
@@ -172,11 +172,11 @@ class Chunks:
         ticket: Its offset is a number; its end, where it is a follow, is `deadline`.
         deadline: Of a follow; a scan ends at its `end_offset`.
         reconnect_seconds: How long to try without any progress; None for as often as one call.
-        locations: Nodes that serve the ticket, the first to be asked first; each is given up when
-            it cannot be reached, and at last the one that calls go to is asked.
+        locations: Nodes that serve the ticket, tried in order; each is dropped when it cannot be
+            reached, and at last the node that calls go to is asked.
 
     Attributes:
-        next_offset: Where the chunks go on.
+        next_offset: The first offset not yet delivered.
         log_end_offset: As of the last end chunk; None before the first.
     """
 
@@ -199,7 +199,7 @@ class Chunks:
         self._locations = deque(locations)
 
     def cancel(self) -> None:
-        """End the chunks, for whoever iterates and on the server; from any thread."""
+        """End the iteration and the stream on the server; from any thread."""
         self._reading.cancel()
 
     def __iter__(self) -> Generator[Chunk]:
@@ -225,7 +225,7 @@ class Chunks:
                         backoff.reset()
                     if backoff.failures == 0:
                         failing = Deadline.after(self._reconnect_seconds or 0.0)
-                    if self._given_up(backoff, failing):
+                    if self._is_exhausted(backoff, failing):
                         raise
                     self._reading.pause(self._pause(backoff))
         except StreamCancelled:
@@ -240,21 +240,21 @@ class Chunks:
         location = self._locations[0] if self._locations else None
         stream = self._reading.open(ticket.to_bytes(), seconds, location)
         for chunk in stream.chunks(0.0 if isinstance(ticket, ScanTicket) else seconds):
-            # Moved on before the chunk is handed on: it is the reader's from then on.
+            # Advanced before the chunk is yielded: from then on it is delivered.
             self.next_offset = chunk.end_offset + 1
             yield chunk
         assert stream.end is not None
         self.next_offset = stream.end.next_offset
         self.log_end_offset = stream.end.log_end_offset
         if isinstance(ticket, ScanTicket) and self.next_offset < (ticket.end_offset or 0):
-            # Ranges are cut from what is committed: taken for whole, this one would lose messages.
+            # Ranges are cut from what is committed: to accept this one would lose messages.
             raise Unavailable(
                 f"{stream.endpoint} read to offset {self.next_offset} of a range that ends at "
                 f"{ticket.end_offset}: its log ends at {self.log_end_offset}"
             )
 
     def _next_ticket(self) -> tuple[ScanTicket | FollowTicket, float]:
-        """Return the ticket to go on with, and how many seconds its stream may last."""
+        """Return the next ticket, and how many seconds its stream may last."""
         timeout = self._transport.timeout
         if isinstance(self._ticket, ScanTicket):
             return self._ticket.model_copy(update={"offset": self.next_offset}), timeout
@@ -270,7 +270,7 @@ class Chunks:
             return 0.0
         return backoff.next_delay()
 
-    def _given_up(self, backoff: Backoff, failing: Deadline) -> bool:
+    def _is_exhausted(self, backoff: Backoff, failing: Deadline) -> bool:
         if self._deadline.passed:
             return True
         if self._locations:
@@ -281,7 +281,7 @@ class Chunks:
 
 
 def milliseconds(seconds: float) -> int:
-    """Return a wait as a ticket takes it, within the ticket's bounds."""
+    """Return a wait in milliseconds, within a ticket's bounds."""
     return round(min(TIMEOUT_MS_MAX, max(TIMEOUT_MS_MIN, seconds * 1000)))
 
 

@@ -252,7 +252,7 @@ def test_the_loop_goes_on_while_calls_wait(
     run(server, test)
 
 
-def test_reads_wait_for_their_turn_and_threads_are_bounded(
+def test_reads_wait_for_a_free_worker_and_threads_are_bounded(
     server: RunningServer, topic: Topic
 ) -> None:
     async def test(client: AsyncClient) -> None:
@@ -273,7 +273,7 @@ def test_reads_wait_for_their_turn_and_threads_are_bounded(
     run(server, test, reads_max=4)
 
 
-def test_a_read_without_a_turn_fails_and_writes_go_on(server: RunningServer, topic: Topic) -> None:
+def test_a_read_without_a_worker_fails_and_writes_pass(server: RunningServer, topic: Topic) -> None:
     async def test(client: AsyncClient) -> None:
         tasks = [asyncio.create_task(client.fetch(topic, offset=9, timeout=60)) for _ in range(2)]
         await asyncio.to_thread(server.wait_for_calls, 2)
@@ -290,7 +290,7 @@ def test_a_read_without_a_turn_fails_and_writes_go_on(server: RunningServer, top
         wings_client.connect_async(server.flight, reads_max=0)
 
 
-def test_a_wait_for_a_turn_can_be_cancelled(server: RunningServer, topic: Topic) -> None:
+def test_a_wait_for_a_worker_can_be_cancelled(server: RunningServer, topic: Topic) -> None:
     async def test(client: AsyncClient) -> None:
         first = asyncio.create_task(client.fetch(topic, offset=9, timeout=60))
         await asyncio.to_thread(server.wait_for_calls, 1)
@@ -392,7 +392,7 @@ def test_a_call_that_raises_stop_iteration_ends(server: RunningServer) -> None:
     run(server, test)
 
 
-def test_a_turn_for_which_no_thread_can_be_started_is_given_back(
+def test_a_worker_whose_thread_cannot_be_started_is_free_again(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start(call: Callable[[], None], name: str) -> None:
@@ -400,7 +400,7 @@ def test_a_turn_for_which_no_thread_can_be_started_is_given_back(
 
     async def test(client: AsyncClient) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("wings_client._async._turns.start_thread", start)
+            patch.setattr("wings_client._async._pool.start_thread", start)
             with pytest.raises(RuntimeError, match="thread"):
                 await client.fetch("any", offset=0)
         with pytest.raises(TopicNotFound):

@@ -1,7 +1,7 @@
-"""The async face of the client: the same engines, waited for by an event loop.
+"""The async client: the engines of the sync client, awaited on an event loop.
 
-pyarrow blocks, so blocking calls run on threads, a bounded number of them; what comes from threads
-that read ahead anyway (streams, consumers, gathers) is waited for without one.
+pyarrow blocks, so blocking calls run on a bounded number of threads. Streams, consumers and gathers
+have threads that read ahead; awaiting what those deliver takes no other thread.
 """
 
 from wings_client._async._client import AsyncClient, connect_async

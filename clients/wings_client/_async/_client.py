@@ -8,11 +8,11 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from wings_client._admin import TopicRef, name_of
 from wings_client._async._consumer import AsyncConsumer
 from wings_client._async._opening import opening
+from wings_client._async._pool import WorkerPool
 from wings_client._async._producer import AsyncProducer
 from wings_client._async._share_consumer import AsyncShareConsumer
 from wings_client._async._stage import AsyncStage
 from wings_client._async._streams import AsyncChunks, AsyncFollow, AsyncScan
-from wings_client._async._turns import Turns
 from wings_client._client import TIMEOUT_SECONDS, Client
 from wings_client._messages import OffsetValue
 from wings_client._model import PartitionValue
@@ -27,11 +27,11 @@ R = TypeVar("R")
 M = TypeVar("M")
 
 READS_MAX = 64
-"""Fetches, follows and scans that run at once, each with a thread, unless the caller says else."""
+"""Fetches, follows and scans that run at once, each with a thread, by default."""
 
 CALLS_MAX = 32
-"""Other calls that run at once, each with a thread. They never wait for messages, so they never
-wait behind reads that do."""
+"""Other calls that run at once, each with a thread. Their pool is apart from that of reads, so they
+never queue behind reads that wait for messages."""
 
 
 def connect_async(
@@ -46,10 +46,10 @@ def connect_async(
     Args:
         endpoint: Like `grpc://host:7777`, or several nodes of a cluster; see `connect`.
         timeout: Seconds that a call may take, its retries included (a long poll may wait beside
-            it), that a stream may stand still, and that a call waits for its turn.
+            it), that a stream may stand still, and that a call waits for a worker.
         retry: What is tried again, and how long.
-        reads_max: How many fetches, follows and scans run at once, each with a thread; more wait
-            for their turn, and fail with `ResourceExhausted` where none ends in time.
+        reads_max: How many fetches, follows and scans run at once, each with a thread; further
+            ones wait, and fail with `ResourceExhausted` where none ends in time.
 
     Raises:
         InvalidArgument: The timeout is not positive, or `reads_max` less than 1; or there is no
@@ -76,7 +76,7 @@ def _made(
     *,
     reads: bool = False,
 ) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, M]]:
-    """Return the async form of a call of `Client`, that returns what is made of its result."""
+    """Return the async form of a call of `Client`, which returns `make` of its result."""
 
     @wraps(method)
     async def call(client: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> M:
@@ -87,10 +87,10 @@ def _made(
 
 
 class AsyncClient:
-    """A client of one server; made by `connect_async`, used by the tasks of one event loop.
+    """A client of one server, made by `connect_async`; belongs to one event loop.
 
     Each call takes what its namesake of `Client` takes, and raises the same errors; no call blocks
-    the event loop. What opens something is awaited as well, or entered, or iterated at once:
+    the event loop. Calls that open something can be awaited, entered or iterated at once:
 
         async with wings_client.connect_async("grpc://127.0.0.1:7777") as client:
             await client.push("readings", [{"sensor": "roof", "celsius": 21.5}])
@@ -104,39 +104,39 @@ class AsyncClient:
     Data that is pushed is read and cast on a thread; a reader or an iterable is iterated there.
 
     Attributes:
-        sync: The client that it drives; its calls block.
+        sync: The underlying `Client`; its calls block.
     """
 
     def __init__(self, transport: Transport, reads_max: int = READS_MAX) -> None:
         self.sync = Client(transport)
         self._transport = transport
-        self._reads = Turns(transport, reads_max, "reads")
-        self._calls = Turns(transport, CALLS_MAX, "calls")
-        self._closing = Turns(transport, 1, "closes")
+        self._reads = WorkerPool(transport, reads_max, "reads")
+        self._calls = WorkerPool(transport, CALLS_MAX, "calls")
+        self._closing = WorkerPool(transport, 1, "closes")
 
     @property
     def endpoint(self) -> str:
-        """Where the server is."""
+        """The address of the server; of several nodes, the one in use now."""
         return self._transport.endpoint
 
     async def run(self, call: Callable[[], R], *, reads: bool = False) -> R:
-        """Make a blocking call on a thread, when it is its turn, and return what it returns.
+        """Make a blocking call on the next free worker thread, and return its result.
 
         Args:
             call: Makes calls of `sync`; ended where the task is cancelled.
-            reads: Whether it may wait for messages; such calls have turns of their own.
+            reads: Whether it may wait for messages; such calls have a pool of their own.
 
         Raises:
-            ResourceExhausted: There was no turn for as long as a call may take.
+            ResourceExhausted: No worker was free for as long as a call may take.
             RuntimeError: The call raised `StopIteration`.
         """
         return await (self._reads if reads else self._calls).run(call)
 
     async def close(self) -> None:
-        """Close what was opened: producers flush, consumers commit, follows end, scans fail.
+        """Close all that this client opened: producers flush, consumers commit, reads end.
 
         Raises:
-            WingsError: What a producer still had to send was refused, or could not be sent.
+            WingsError: A producer's remaining batches were refused or could not be sent.
         """
         await self._closing.run(self.sync.close)
 
@@ -150,14 +150,14 @@ class AsyncClient:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it; an error that leaves the block is not covered by one of the close."""
+        """Close the client; an error raised in the block takes precedence over one of `close`."""
         try:
             await self.close()
         except WingsError:
             if error is None:
                 raise
 
-    # Topics and where things stand.
+    # Topics, namespaces and offsets.
 
     create_topic = _awaited(Client.create_topic)
     topic = _awaited(Client.topic)
@@ -224,8 +224,8 @@ class AsyncClient:
     ) -> AsyncScan:
         """Read what is committed now, of one partition or of all, batch by batch.
 
-        Takes what `Client.scan` takes. The range is fixed by the call; rows are read a little ahead
-        of being asked for. Of `parallel` streams, as many are read as there are turns for.
+        Takes what `Client.scan` takes. The range is fixed by the call; up to two batches a
+        stream are read ahead. Of `parallel` streams, as many open as workers are free, at least 1.
 
         Raises:
             TopicNotFound: There is no such topic.

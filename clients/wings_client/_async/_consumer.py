@@ -7,8 +7,8 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from wings_client._async._pool import WorkerPool
 from wings_client._async._streams import Taker
-from wings_client._async._turns import Turns
 from wings_client._consumer import Consumer
 from wings_client._model import ConsumedBatch
 from wings_core.partitions import JsonScalar
@@ -19,29 +19,29 @@ class AsyncConsumer(AsyncIterator[ConsumedBatch]):
 
     Iterating yields `(batch, partition, start_offset, end_offset)` and waits while there is
     nothing new; see `Consumer` for what it guarantees. Its streams on the server end with `close`,
-    with the `async with` block, where the task is cancelled that waits for a batch, and where the
-    consumer itself is let go of.
+    with the `async with` block, when the task that waits for a batch is cancelled, and when the
+    consumer is garbage-collected.
 
-    Leaving an `async with` block without an error commits everything handed on (unless
+    Leaving an `async with` block without an error commits everything delivered (unless
     `auto_commit` is False); leaving it with an error, or a cancelled task, does not.
 
     Attributes:
-        name: Under which the server keeps its offsets.
-        topic: What it reads.
+        name: The name under which the server keeps its offsets.
+        topic: The topic it reads.
     """
 
-    def __init__(self, turns: Turns, consumer: Consumer) -> None:
+    def __init__(self, pool: WorkerPool, consumer: Consumer) -> None:
         self.name = consumer.name
         self.topic = consumer.topic
-        self._turns = turns
-        self._consumer = consumer  # Kept, as the client closes what is still there.
+        self._pool = pool
+        self._consumer = consumer  # A reference: the client holds its consumers weakly.
         engine = self._engine = consumer.engine
         self._taker = Taker(engine.reads.handover)
         self._cancel = weakref.finalize(self, engine.reads.cancel)
 
     @property
     def positions(self) -> dict[JsonScalar, int]:
-        """Where the consumer reads on, by partition value, after what it handed on so far."""
+        """The next offset to read, by partition value, after all that was delivered."""
         return self._engine.positions
 
     async def __anext__(self) -> ConsumedBatch:
@@ -55,34 +55,34 @@ class AsyncConsumer(AsyncIterator[ConsumedBatch]):
         engine = self._engine
         try:
             if engine.ask():
-                await self._turns.run(engine.offsets.commit)
+                await self._pool.run(engine.offsets.commit)
             taken = await self._taker.take(engine.timeout)
         except asyncio.CancelledError:
             self._cancel()
             raise
         if taken is None:
             raise StopAsyncIteration
-        engine.offsets.hand_on(taken)
+        engine.offsets.deliver(taken)
         return taken
 
     async def commit(self) -> None:
-        """Commit everything that was handed on, the last batch included.
+        """Commit everything that was delivered, the last batch included.
 
         Raises:
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
-        await self._turns.run(self._engine.commit)
+        await self._pool.run(self._engine.commit)
 
     async def close(self) -> None:
         """Stop reading; commit what was processed, unless `auto_commit` is False.
 
-        The batch handed on last counts as processed if another one was asked for after it.
+        The last batch delivered counts as processed if another one was asked for after it.
 
         Raises:
             WingsError: The commit failed. The consumer is closed all the same.
         """
         self._cancel()
-        await self._turns.run(self._engine.close)
+        await self._pool.run(self._engine.close)
 
     async def __aenter__(self) -> Self:
         """Return the consumer itself."""
@@ -94,6 +94,6 @@ class AsyncConsumer(AsyncIterator[ConsumedBatch]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it; commit what was handed on, where no error leaves the block."""
+        """Close the consumer; unless the block raised, commit all that was delivered."""
         self._cancel()
-        await self._turns.run(partial(self._engine.leave, failing=error is not None))
+        await self._pool.run(partial(self._engine.leave, failing=error is not None))

@@ -1,7 +1,7 @@
-"""What opens something: awaited, entered or iterated at once, as one is used to.
+"""Calls that open something: awaited, entered or iterated at once.
 
-asyncpg's cursors, aiohttp's requests and httpx's streams are each used in one of these ways; here
-all of them work.
+asyncpg's cursors, aiohttp's requests and httpx's streams each support one of these ways; an
+`Opening` supports all three.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Generator
@@ -63,12 +63,12 @@ class Opening(Coroutine[Any, Any, M_co]):
         return self._coroutine.throw(*error)
 
     def close(self) -> None:
-        """Give it up, as any coroutine."""
+        """Close it unstarted or where it waits, as any coroutine."""
         self._coroutine.close()
 
 
 def opening(call: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Opening[T]]:
-    """Have a call that opens something return an `Opening` of it."""
+    """Decorate a coroutine function so that it returns an `Opening`."""
 
     @wraps(call)
     def opened(*args: P.args, **kwargs: P.kwargs) -> Opening[T]:

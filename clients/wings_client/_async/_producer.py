@@ -6,7 +6,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
-from wings_client._async._turns import Turns
+from wings_client._async._pool import WorkerPool
 from wings_client._batches import Data
 from wings_client._messages import TimeValue
 from wings_client._model import Appended, Committed, Topic
@@ -15,20 +15,20 @@ from wings_core.errors import ResourceExhausted, WingsError
 
 
 class AsyncProducer:
-    """Writes to a topic over one open stream; made by `AsyncClient.producer`.
+    """A producer over one open stream; made by `AsyncClient.producer`.
 
     Safe from many tasks; their sends go out one after another. See `Producer` for what it
     guarantees.
 
     Attributes:
-        topic: Where it writes.
+        topic: The topic it writes to.
         producer_id: The name under which the server counts its sequences.
     """
 
-    def __init__(self, turns: Turns, producer: Producer) -> None:
+    def __init__(self, pool: WorkerPool, producer: Producer) -> None:
         self.topic: Topic = producer.topic
         self.producer_id: str = producer.producer_id
-        self._turns = turns
+        self._pool = pool
         self._producer = producer
         # One send at a time, so that no more than one thread waits for room.
         self._sending = asyncio.Lock()
@@ -67,13 +67,13 @@ class AsyncProducer:
 
         Args:
             row: As for `Producer.append`.
-            ack: Whether to return a future of where the row is.
+            ack: Whether to return a future of the row's offset.
             timeout: Seconds to wait for room at most; None: for as long as the server goes on
                 answering.
 
         Returns:
-            With `ack`, resolved once the row is durable, or with what it was refused with. It need
-            not be awaited: `flush` and the end of the block raise the error too.
+            With `ack`, a future, resolved once the row is durable or refused. It need not be
+            awaited: `flush` and the end of the block raise the error too.
 
         Raises:
             WingsError: As `Producer.append`.
@@ -82,7 +82,7 @@ class AsyncProducer:
             appended = self._producer.append(row, ack=ack, timeout=0.0)
         except ResourceExhausted:
             append = partial(self._producer.append, row, ack=ack, timeout=timeout)
-            appended = await self._turns.run(append)
+            appended = await self._pool.run(append)
         if appended is None:
             return None
         future = asyncio.wrap_future(appended)
@@ -130,7 +130,7 @@ class AsyncProducer:
         Raises:
             SchemaMismatch: The data does not fit the topic; batches before the one that does not
                 were sent.
-            ResourceExhausted: No room in time; fact `batches_sent` tells how many were sent.
+            ResourceExhausted: No room in time; fact `batches_sent` is how many were sent.
             WingsError: What an earlier batch was refused with.
         """
         send = partial(
@@ -141,7 +141,7 @@ class AsyncProducer:
             timeout=timeout,
         )
         async with self._sending:
-            sent = asyncio.wrap_future(await self._turns.run(send))
+            sent = asyncio.wrap_future(await self._pool.run(send))
         sent.add_done_callback(_look_at)
         return sent
 
@@ -156,10 +156,10 @@ class AsyncProducer:
             Unavailable: Not in time; what is without an answer stays so.
             WingsError: What a batch was refused with.
         """
-        await self._turns.run(partial(self._producer.flush, timeout))
+        await self._pool.run(partial(self._producer.flush, timeout))
 
     async def close(self, timeout: float | None = None) -> None:
-        """Flush and close; again does nothing. A task that is cancelled meanwhile gives up both.
+        """Flush and close; idempotent. Cancelling the task abandons both.
 
         Args:
             timeout: As for `flush`.
@@ -168,7 +168,7 @@ class AsyncProducer:
             WingsError: As `flush`. The producer is closed all the same; what has no answer by then
                 fails.
         """
-        await self._turns.run(partial(self._producer.close, timeout))
+        await self._pool.run(partial(self._producer.close, timeout))
 
     async def __aenter__(self) -> Self:
         """Return the producer itself."""
@@ -180,9 +180,9 @@ class AsyncProducer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Flush and close; an error that leaves the block is not covered by one of these.
+        """Flush and close; an error raised in the block takes precedence over one of these.
 
-        A block that is left because its task was cancelled gives up what has no answer.
+        Where the block's task was cancelled, batches without a response fail instead.
         """
         if isinstance(error, asyncio.CancelledError):
             self._producer.cancel()
@@ -195,6 +195,6 @@ class AsyncProducer:
 
 
 def _look_at(sent: "asyncio.Future[Any]") -> None:
-    """Look at how a send ended, so that nobody need await it."""
+    """Retrieve a send's exception, so that asyncio does not log a future never awaited."""
     if not sent.cancelled():
         sent.exception()

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from wings_client._acquire import AckType
-from wings_client._async._turns import Turns
+from wings_client._async._pool import WorkerPool
 from wings_client._share_consumer import ShareConsumer
 from wings_client._share_model import Delivery, Rows
 
@@ -18,18 +18,18 @@ class AsyncShareConsumer(AsyncIterator[Delivery]):
     is awaited. A task that is cancelled while it waits for a delivery leaves it to the next.
 
     Attributes:
-        group: The share group.
-        topic: Whose messages it shares.
-        member: What it calls itself.
+        group: The share group's name.
+        topic: The topic of the group.
+        member: This member's name.
     """
 
-    def __init__(self, reads: Turns, calls: Turns, consumer: ShareConsumer) -> None:
+    def __init__(self, reads: WorkerPool, calls: WorkerPool, consumer: ShareConsumer) -> None:
         self.group = consumer.group
         self.topic = consumer.topic
         self.member = consumer.member
         self._reads = reads
         self._calls = calls
-        self._consumer = consumer  # Kept, as the client closes what is still there.
+        self._consumer = consumer  # A reference: the client holds its consumers weakly.
         self._engine = consumer.engine
 
     async def __anext__(self) -> Delivery:
@@ -39,7 +39,7 @@ class AsyncShareConsumer(AsyncIterator[Delivery]):
             StopAsyncIteration: Nothing came for as long as the timeout, or it was closed.
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
-        # Taken here, not on the thread: a task that was cancelled would lose it.
+        # Taken on the event loop: taken on a thread, it would be lost with a cancelled task.
         delivery = self._engine.take()
         if delivery is None:
             await self._reads.run(self._engine.fill)
@@ -49,27 +49,27 @@ class AsyncShareConsumer(AsyncIterator[Delivery]):
         return delivery
 
     async def accept(self, delivery: Delivery, rows: Rows = None) -> None:
-        """Say that messages are done; see `ShareConsumer.accept`."""
+        """Acknowledge messages as processed; see `ShareConsumer.accept`."""
         await self._settle(delivery, "accept", rows)
 
     async def release(
         self, delivery: Delivery, rows: Rows = None, *, delay: float | None = None
     ) -> None:
-        """Give messages back; see `ShareConsumer.release`."""
+        """Release messages for redelivery; see `ShareConsumer.release`."""
         await self._settle(delivery, "release", rows, delay=delay)
 
     async def reject(
         self, delivery: Delivery, rows: Rows = None, *, reason: str | None = None
     ) -> None:
-        """Give messages up; see `ShareConsumer.reject`."""
+        """Reject messages, which become dead letters; see `ShareConsumer.reject`."""
         await self._settle(delivery, "reject", rows, reason=reason)
 
     async def renew(self, delivery: Delivery, rows: Rows = None) -> None:
-        """Hold messages for longer; see `ShareConsumer.renew`."""
+        """Renew the lock on messages; see `ShareConsumer.renew`."""
         await self._settle(delivery, "renew", rows)
 
     async def close(self) -> None:
-        """End iteration, and release what is still held; where that fails, it expires."""
+        """End iteration, and release what is still held; if that fails, the locks expire."""
         await self._calls.run(self._engine.close)
 
     async def __aenter__(self) -> Self:
@@ -82,7 +82,7 @@ class AsyncShareConsumer(AsyncIterator[Delivery]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Close the consumer."""
         await self.close()
 
     async def _settle(

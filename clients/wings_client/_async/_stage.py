@@ -6,7 +6,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
-from wings_client._async._turns import Turns
+from wings_client._async._pool import WorkerPool
 from wings_client._batches import Data
 from wings_client._cancellation import current_cancellation
 from wings_client._model import Staged, Topic
@@ -17,20 +17,20 @@ T = TypeVar("T")
 
 
 class AsyncStage:
-    """Writes a stage over one stream; made by `AsyncClient.stage`.
+    """A stage, written over one stream; made by `AsyncClient.stage`.
 
     Safe from many tasks; their writes go in one after another. See `Stage` for what it guarantees.
     A task that is cancelled in a call fails the stage: it is written again under another id.
 
     Attributes:
-        id: The stage's.
-        topic: Where its rows will be visible.
+        id: The stage's id.
+        topic: The topic its rows will be published to.
     """
 
-    def __init__(self, turns: Turns, stage: Stage) -> None:
+    def __init__(self, pool: WorkerPool, stage: Stage) -> None:
         self.id: str = stage.id
         self.topic: Topic = stage.topic
-        self._turns = turns
+        self._pool = pool
         self._stage = stage
         # One call at a time, so that no more than one thread waits for room.
         self._calling = asyncio.Lock()
@@ -76,9 +76,9 @@ class AsyncStage:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it; left by an error, it is deleted, if that can be done without much ado.
+        """Close the stage; where the block raised, delete it, in at most 4 s.
 
-        Where the task was cancelled it only stops; the server sweeps it some time.
+        Where the task was cancelled, the stream only ends; the server deletes the stage later.
         """
         if isinstance(error, asyncio.CancelledError):
             self._stage.cancel()
@@ -92,15 +92,15 @@ class AsyncStage:
                 raise
 
     async def _delete(self, error: BaseException) -> None:
-        await self._turns.run(partial(self._stage.__exit__, type(error), error, None))
+        await self._pool.run(partial(self._stage.__exit__, type(error), error, None))
 
     async def _run(self, call: Callable[[], T]) -> T:
         async with self._calling:
-            return await self._turns.run(partial(_cancellable, self._stage, call))
+            return await self._pool.run(partial(_cancellable, self._stage, call))
 
 
 def _cancellable(stage: Stage, call: Callable[[], T]) -> T:
-    """Make a call that the stage's failing ends, where the task is cancelled that waits for it."""
+    """Make a call; if its task is cancelled, the stage fails, which ends the call."""
     cancellation = current_cancellation()
     if cancellation is not None:
         cancellation.add(stage.cancel)

@@ -1,4 +1,4 @@
-"""Streams as async iterators: a thread reads ahead, a little, and the event loop takes."""
+"""Streams as async iterators: threads read a bounded number of items ahead."""
 
 import asyncio
 import weakref
@@ -9,7 +9,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
-from wings_client._async._turns import Turns
+from wings_client._async._pool import WorkerPool
 from wings_client._follow import Follow
 from wings_client._handover import Handover, HandoverClosed
 from wings_client._model import Chunk
@@ -22,11 +22,11 @@ from wings_core.contracts.tickets import ScanTicket
 T = TypeVar("T")
 
 CHUNKS_WAITING_MAX = 2
-"""Chunks that a follow has read and not yet handed on."""
+"""Chunks that a follow has read and not yet delivered."""
 
 
 class Taker(Generic[T]):
-    """Takes from a hand-over on an event loop; one task at a time."""
+    """Awaits the items of a hand-over on an event loop; for one task at a time."""
 
     def __init__(self, handover: Handover[T]) -> None:
         self._handover = handover
@@ -34,11 +34,11 @@ class Taker(Generic[T]):
         handover.listen(self._wakeup.notify)
 
     async def take(self, timeout: float | None = None) -> T | None:
-        """Wait for the next item; None at the end, or after so many seconds."""
+        """Return the next item; None at the end, or after `timeout` seconds."""
         left = timeout
         while True:
             self._wakeup.clear()
-            ended = self._handover.ended  # Before the look: what it finds is the last.
+            ended = self._handover.ended  # Read first: an item found after the end is the last.
             item = self._handover.take(0.0)
             if item is not None or ended or (left is not None and left <= 0):
                 return item
@@ -48,28 +48,28 @@ class Taker(Generic[T]):
 
 
 class Readers(Protocol[T]):
-    """What reads a stream ahead, on threads."""
+    """A reader of streams that runs on threads."""
 
     handover: Handover[T]
 
     def read(self) -> None:
-        """Read until the end; runs on each of its threads."""
+        """Read until the end; called on each of its threads."""
         ...
 
     def cancel(self) -> None:
-        """End it; does not block."""
+        """End the streams; does not block."""
         ...
 
 
 class AsyncStream(AsyncIterator[T]):
     """Items of a stream, as they come. One task iterates.
 
-    The stream on the server ends with `close`, with the `async with` block, where the task is
-    cancelled that waits for an item, and where the iterator itself is let go of.
+    The stream on the server ends with `close`, with the `async with` block, when the task that
+    waits for an item is cancelled, and when the iterator is garbage-collected.
     """
 
-    def __init__(self, turns: Turns, name: str) -> None:
-        self._turns = turns
+    def __init__(self, pool: WorkerPool, name: str) -> None:
+        self._pool = pool
         self._name = name
         self._taker: Taker[T] | None = None
         self._cancel: Callable[[], object] | None = None
@@ -77,7 +77,7 @@ class AsyncStream(AsyncIterator[T]):
 
     @abstractmethod
     async def _open(self) -> Readers[T] | None:
-        """Return what reads, its turns taken; None where there is nothing to read."""
+        """Return the reader, its workers acquired; None where there is nothing to read."""
 
     def _readers(self) -> int:
         """Return how many threads read."""
@@ -87,7 +87,7 @@ class AsyncStream(AsyncIterator[T]):
         """Return the next item; waits until there is one.
 
         Raises:
-            StopAsyncIteration: There is no more, or it was closed.
+            StopAsyncIteration: The stream has ended or was closed.
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
         try:
@@ -100,7 +100,7 @@ class AsyncStream(AsyncIterator[T]):
         return item
 
     async def close(self) -> None:
-        """End the stream, also for a task that waits in it."""
+        """End the stream; a task that waits for an item gets `StopAsyncIteration`."""
         self._end()
 
     async def __aenter__(self) -> Self:
@@ -113,7 +113,7 @@ class AsyncStream(AsyncIterator[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Close the stream."""
         self._end()
 
     async def _next(self) -> T | None:
@@ -124,12 +124,12 @@ class AsyncStream(AsyncIterator[T]):
             if readers is None:
                 self._closed = True
                 return None
-            # The threads hold the readers, and never this: letting go of it ends them.
+            # The threads hold the readers and never this object, so its finalizer can end them.
             self._cancel = weakref.finalize(self, readers.cancel)
             self._taker = Taker(readers.handover)
             for index in range(self._readers()):
-                self._turns.start(readers.read, f"{self._name}-{index}")
-            if self._closed:  # While its turn was waited for.
+                self._pool.start(readers.read, f"{self._name}-{index}")
+            if self._closed:  # While this waited for a worker.
                 self._end()
         return await self._taker.take()
 
@@ -140,11 +140,11 @@ class AsyncStream(AsyncIterator[T]):
 
 
 class _ChunkReader:
-    """Reads chunks ahead.
+    """Reads the chunks of one stream ahead.
 
     Args:
         chunks: Blocks while there is none.
-        end: Ends them, from any thread.
+        end: Ends `chunks`; callable from any thread.
     """
 
     def __init__(self, chunks: Iterable[Chunk], end: Callable[[], None]) -> None:
@@ -177,14 +177,14 @@ class AsyncFollow(AsyncStream[Chunk]):
     `AsyncStream` for how it ends.
     """
 
-    def __init__(self, turns: Turns, follow: Follow) -> None:
-        super().__init__(turns, "wings-follow")
+    def __init__(self, pool: WorkerPool, follow: Follow) -> None:
+        super().__init__(pool, "wings-follow")
         self._follow = follow
         self._next_offset = follow.next_offset
 
     @property
     def next_offset(self) -> int:
-        """Where the follow goes on: one past the last row handed on."""
+        """The offset at which the follow continues: one past the last row delivered."""
         return self._next_offset
 
     async def __anext__(self) -> Chunk:
@@ -199,7 +199,7 @@ class AsyncFollow(AsyncStream[Chunk]):
         return chunk
 
     async def _open(self) -> Readers[Chunk]:
-        await self._turns.take()
+        await self._pool.acquire()
         return _ChunkReader(self._follow, self._follow.close)
 
 
@@ -210,13 +210,13 @@ class AsyncChunks(AsyncStream[Chunk]):
     resumed. See `AsyncStream` for how it ends.
     """
 
-    def __init__(self, turns: Turns, transport: Transport, ticket: ScanTicket) -> None:
-        super().__init__(turns, "wings-range")
+    def __init__(self, pool: WorkerPool, transport: Transport, ticket: ScanTicket) -> None:
+        super().__init__(pool, "wings-range")
         self._transport = transport
         self._ticket = ticket
 
     async def _open(self) -> Readers[Chunk]:
-        await self._turns.take()
+        await self._pool.acquire()
         chunks = Chunks(self._transport, self._ticket)
         return _ChunkReader(chunks, chunks.cancel)
 
@@ -225,25 +225,25 @@ class AsyncScan(AsyncStream[pa.RecordBatch]):
     """The batches of a range that was fixed by the call; made by `AsyncClient.scan`.
 
     Attributes:
-        schema: Of the batches.
+        schema: The schema of the batches.
     """
 
     def __init__(
         self,
-        turns: Turns,
+        pool: WorkerPool,
         transport: Transport,
         schema: pa.Schema,
         parts: list[Part],
         parallel: int,
     ) -> None:
-        super().__init__(turns, "wings-scan")
+        super().__init__(pool, "wings-scan")
         self.schema = schema
         self._transport = transport
         self._parts = parts
         self._parallel = min(parallel, len(parts))
 
     async def read_all(self) -> pa.Table:
-        """Return all batches that were not handed on yet, as one table, without a copy."""
+        """Return all batches not yet delivered as one table, without a copy."""
         batches = [batch async for batch in self]
         return pa.Table.from_batches(batches, self.schema)
 
@@ -253,6 +253,6 @@ class AsyncScan(AsyncStream[pa.RecordBatch]):
     async def _open(self) -> Readers[pa.RecordBatch] | None:
         if not self._parts:
             return None
-        await self._turns.take()
-        self._parallel = 1 + await self._turns.take_more(self._parallel - 1)
+        await self._pool.acquire()
+        self._parallel = 1 + await self._pool.acquire_more(self._parallel - 1)
         return ParallelScan(self._transport, self._parts, self._parallel)

@@ -16,7 +16,7 @@ from wings_client.cli.following import (
     FormatOption,
     SystemColumnsOption,
 )
-from wings_client.cli.gathered import Display, tell
+from wings_client.cli.gathered import Display, report_end
 from wings_client.cli.output import Format, check_output
 from wings_client.cli.values import (
     chosen_columns,
@@ -125,7 +125,7 @@ def gather(
 
         complete: 3 replies, 120 messages of 3 sources in 0.08 s
 
-    Exit status: 0 where it ended as it was told to, 1 where a source failed, 130 after Ctrl-C.
+    Exit status: 0 where it ended as requested, 1 where a source failed, 130 after Ctrl-C.
     """
     check_output(wanted_format)
     where = parse_offset(offset)
@@ -161,7 +161,7 @@ def gather(
             on_error="end" if on_error is OnError.END else "continue",
         )
         end, interrupted = _shown(gathered, Display(requests, wanted_format, servers[0]))
-    raise typer.Exit(tell(end, servers[0], interrupted=interrupted))
+    raise typer.Exit(report_end(end, servers[0], interrupted=interrupted))
 
 
 def _check_one_schema(topics: Sequence[Topic], wanted: Format) -> None:
@@ -189,7 +189,7 @@ def _sentinel(given: str | None, topics: Sequence[Topic]) -> Sentinel | None:
                 param_hint="--sentinel",
             )
 
-    # Imported here: a command's start is not to wait for it.
+    # Imported here, to keep the start of other commands short.
     import pyarrow.compute
 
     pc: Any = pyarrow.compute
@@ -240,7 +240,7 @@ def _partitions(
             with wings_client.connect(server, retry=retry) as other:
                 return [state.partition for state in other.partitions(topic.name)]
         except Unavailable:
-            pass  # It is asked for those of the first server, and its failure told with the others.
+            pass  # It is asked for the first server's; its failure is reported with the others.
     return [state.partition for state in client.partitions(topic)]
 
 

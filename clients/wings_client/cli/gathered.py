@@ -1,4 +1,4 @@
-"""What `wings gather` shows: the replies, a count for each source, and how it ended."""
+"""The output of `wings gather`: replies, a count for each source, and how it ended."""
 
 import sys
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ SHOWN_MAX = 20
 """Most sources with a line of their own in the live count; the others are one line together."""
 
 FAILURES_SHOWN_MAX = 10
-"""Most sources that are named with what they failed with."""
+"""Most failed sources that are printed with their errors."""
 
 FAILED = {GatherReason.NO_RESPONDERS, GatherReason.SERVER_ERROR, GatherReason.DISCONNECTED}
 """Reasons with exit status 1."""
@@ -51,7 +51,7 @@ class Display:
     def show(self, reply: Reply) -> None:
         """Write a reply and count it."""
         if self._shares_terminal:
-            self._live.stop()  # Takes the count away, so that the messages stand above it.
+            self._live.stop()  # Removes the count, so that the messages stand above it.
         self._writer(reply.request.topic, reply.batch.schema).write(reply.batch)
         if self._shares_terminal:
             self._live.start()
@@ -67,7 +67,7 @@ class Display:
             self._refresh()
 
     def __exit__(self, *error: object) -> None:
-        """Take the count away, and end what was written."""
+        """Remove the count, and end what was written."""
         if self._is_live:
             self._live.stop()
         for writer in self._writers.values():
@@ -112,8 +112,8 @@ def _text(value: object) -> JsonScalar:
     return value  # pyright: ignore[reportReturnType] - what is left of a partition value.
 
 
-def tell(end: GatherEnd, server: str, *, interrupted: bool) -> int:
-    """Say how it ended; return the exit status."""
+def report_end(end: GatherEnd, server: str, *, interrupted: bool) -> int:
+    """Print how the gather ended on standard error; returns the exit status."""
     sources = len(end.sources)
     said = (
         f"{'cancelled' if interrupted else end.reason}: {_count(end.replies, 'reply', 'replies')}, "

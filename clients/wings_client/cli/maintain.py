@@ -1,4 +1,4 @@
-"""`wings maintain`: do at once what a server's maintenance has due, topic by topic."""
+"""`wings maintain`: run a server's due maintenance now, topic by topic."""
 
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -47,7 +47,7 @@ def maintain(
 ) -> None:
     """Drop and move at once what is old enough by the topics' configuration.
 
-    The server does so by itself from time to time. Tells what was done after each topic.
+    The server does so by itself from time to time. Prints what was done after each topic.
 
     $ wings maintain flights
 
@@ -64,7 +64,7 @@ def maintain(
         for name in names:
             body = Maintain(topic=name)
             done = transport.act("maintain", body, repeatable=True, timeout=PASS_SECONDS_MAX)
-            _tell(name, done, "see the server's log")
+            _report(name, done, "see the server's log")
 
 
 def _maintain_stopped(data_dir: Path, metadata_url: str | None, names: Sequence[str]) -> None:
@@ -81,7 +81,7 @@ def _maintain_stopped(data_dir: Path, metadata_url: str | None, names: Sequence[
                 name = str(topic.name)
                 with _progress(short_name(name)) as progress:
                     done = stopped.maintain(topic, progress)
-                _tell(name, asdict(done), "the reasons are above")
+                _report(name, asdict(done), "the reasons are above")
             typer.echo(f"{stopped.reclaim():,} files not in use deleted")
     except Unavailable as error:
         if "pid" not in error.facts:
@@ -91,8 +91,8 @@ def _maintain_stopped(data_dir: Path, metadata_url: str | None, names: Sequence[
         ) from None
 
 
-def _tell(name: str, done: Mapping[str, Any], where: str) -> None:
-    """Say what was done in a topic.
+def _report(name: str, done: Mapping[str, Any], where: str) -> None:
+    """Print what was done in a topic.
 
     Raises:
         typer.Exit: Some of it failed.
@@ -112,7 +112,7 @@ def _tell(name: str, done: Mapping[str, Any], where: str) -> None:
 
 @contextmanager
 def _progress(name: str) -> Generator[Callable[["MaintenanceReport"], None]]:
-    """Show how far a topic is, on standard error, where that is a terminal."""
+    """Show progress on standard error, where that is a terminal."""
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(

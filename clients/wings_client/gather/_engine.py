@@ -198,7 +198,7 @@ class Engine:
             self._takes = False
             self._arrived = deque()  # Another, as it may be looked at now.
             self._room.notify_all()
-            self._tell()
+            self._notify()
         self._sources.cancel()
         return end
 
@@ -240,7 +240,7 @@ class Engine:
         try:
             goes_on = predicate(reply)
         except BaseException as error:
-            self._give_back(step.source, reply)
+            self._uncount(step.source, reply)
             self.finish(GatherReason.STOPPED, error)
             raise
         return step if goes_on or step.reason else step._replace(reason=GatherReason.SENTINEL)
@@ -269,7 +269,7 @@ class Engine:
         is_last = self._replies == self._rules.max_messages
         return Step(reply, GatherReason.MAX_MESSAGES if is_last else None, source)
 
-    def _give_back(self, source: Source | None, reply: Reply) -> None:
+    def _uncount(self, source: Source | None, reply: Reply) -> None:
         """Count a reply as not handed on, unless the gather has ended since it was."""
         assert source is not None
         with self._lock:
@@ -298,7 +298,7 @@ class Engine:
             return GatherReason.SERVER_ERROR
         return GatherReason.COMPLETE if ended else None
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if not self._asleep:
             return
         self._asleep = False
@@ -353,7 +353,7 @@ class Engine:
                 return False
             self._answering = True
             self._arrived.append((source, reply))
-            self._tell()
+            self._notify()
             return True
 
     def _source_opened(self, source: Source) -> None:
@@ -362,7 +362,7 @@ class Engine:
                 self._answering = True
                 if self._error is not None:  # Which this may make the gather's end.
                     self._take_no_more()
-                    self._tell()
+                    self._notify()
 
     def _source_ended(self, source: Source, error: WingsError | None) -> None:
         with self._lock:
@@ -374,7 +374,7 @@ class Engine:
             self._error = self._error or error
             if self._error is not None:
                 self._take_no_more()
-            self._tell()
+            self._notify()
 
     def _take_no_more(self) -> None:
         """Where an error ends the gather, hand on only what had arrived before."""

@@ -60,7 +60,7 @@ class Source:
         return self.request.kind == "fetch" and self.arrived_rows >= most
 
 
-class Turn:
+class SourceStream:
     """One stream of one source, read by one thread at a time.
 
     Args:
@@ -97,7 +97,7 @@ class Turn:
         self.source.stream_end = None
         self._opened_at = time.monotonic()
         # Sources are spread over the nodes of a cluster; one that failed is read from the next.
-        node = self._transport.addresses.turn(self.source.index + self.source.failures)
+        node = self._transport.addresses.for_read(self.source.index + self.source.failures)
         self._stream = self.reading.open(ticket, seconds, node, is_short=self.is_short)
 
     def next(self) -> Reply | None:
@@ -119,16 +119,16 @@ class Turn:
             except CALL_ERRORS as error:
                 failure = typed_error(error, self._stream.endpoint)
                 raise failure if self.is_short else self._stream.failed(failure) from error
-            told = _told(metadata)
+            said = _json_of(metadata)
             rows = 0 if batch is None else batch.num_rows  # pyright: ignore[reportUnnecessaryComparison] - metadata alone.
             # Another server than Wings may mean anything by these keys.
-            if "end" in told and rows == 0 and type(told.get("next_offset")) is int:
-                source.stream_end = told["end"]
-                source.read_offset = source.idle_offset = told["next_offset"]
+            if "end" in said and rows == 0 and type(said.get("next_offset")) is int:
+                source.stream_end = said["end"]
+                source.read_offset = source.idle_offset = said["next_offset"]
                 continue
             if batch is None:  # pyright: ignore[reportUnnecessaryComparison] - metadata alone.
                 continue
-            start_offset, end_offset = told.get("start_offset"), told.get("end_offset")
+            start_offset, end_offset = said.get("start_offset"), said.get("end_offset")
             if type(start_offset) is int and type(end_offset) is int:
                 source.read_offset = end_offset + 1
             else:
@@ -141,7 +141,7 @@ class Turn:
             return Reply(batch, source.request, start_offset, end_offset)
 
 
-def _told(metadata: Any) -> dict[str, Any]:
+def _json_of(metadata: Any) -> dict[str, Any]:
     """Return the JSON object that comes with a chunk; another server may send anything."""
     try:
         found = from_json(to_bytes(metadata) or b"{}")

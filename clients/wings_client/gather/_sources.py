@@ -28,7 +28,7 @@ from wings_client._errors import client_closed, is_passing, is_timeout, typed_er
 from wings_client._threads import start_thread
 from wings_client._transport import Transport
 from wings_client.gather._request import Reply, Request
-from wings_client.gather._source import PROMPT_SECONDS, Source, Turn
+from wings_client.gather._source import PROMPT_SECONDS, Source, SourceStream
 from wings_client.gather._tickets import Tickets
 from wings_core.errors import WingsError
 from wings_core.times import Deadline
@@ -111,7 +111,7 @@ class Sources:
         self._unsent = len(requests)
         self._again: deque[Source] = deque()
         """Were sent, and are to be sent again."""
-        self._turns: set[Turn] = set()
+        self._streams: set[SourceStream] = set()
         """Streams that are open, or soon will be."""
         self._is_left_to_caller = False
         """Whether the first stream waits for the caller to read it."""
@@ -119,7 +119,7 @@ class Sources:
         """Whether the caller reads it."""
         self._caller_until = 0.0
         """When others are sent, though it does."""
-        self._held: tuple[Source, Turn] | None = None
+        self._held: tuple[Source, SourceStream] | None = None
         """What the caller has read a part of; a thread goes on with it."""
         self._is_threaded = False
         """Whether there are threads that read."""
@@ -188,30 +188,30 @@ class Sources:
                 return False
             self._is_with_caller = True
             self._caller_until = time.monotonic() + PROMPT_SECONDS
-        turn: Turn | None = None
+        stream: SourceStream | None = None
         reply: Reply | None = None
         again = False
         try:
-            turn = self._turn(source, is_short=True)
-            turn.open(self._ticket(source, 0.0), min(seconds, CALLER_SECONDS))
+            stream = self._new_stream(source, is_short=True)
+            stream.open(self._ticket(source, 0.0), min(seconds, CALLER_SECONDS))
             self._opened(source)
-            reply = turn.next()
+            reply = stream.next()
             if reply is None:
                 again = self._goes_on(source)
             elif not self._put(source, reply, False):
                 reply = None  # It is not handed on, so nothing after it may be.
         except Exception as error:  # noqa: BLE001 - the gather's end tells of it.
-            again = self._failed(source, turn, error)
+            again = self._failed(source, stream, error)
         finally:
             with self._lock:
                 self._is_with_caller = False
                 if not self._cancelled:
-                    if reply is not None and turn is not None:
-                        self._held = source, turn
-                        turn = None
+                    if reply is not None and stream is not None:
+                        self._held = source, stream
+                        stream = None
                     elif again:
                         self._again.append(source)
-            self._close(turn)
+            self._close(stream)
         return True
 
     def cancel(self) -> None:
@@ -222,9 +222,9 @@ class Sources:
             self._again.clear()
             held, self._held = self._held, None
             self._ended.notify()
-            turns = list(self._turns)
-        for turn in turns:
-            turn.reading.cancel()
+            streams = list(self._streams)
+        for stream in streams:
+            stream.reading.cancel()
         if held is not None:
             self._close(held[1])
 
@@ -302,8 +302,8 @@ class Sources:
     def _run(self, number: int) -> None:
         try:
             while (found := self._next(number)) is not None:
-                source, turn = found
-                if self._read(source, turn):
+                source, stream = found
+                if self._read(source, stream):
                     with self._lock:
                         if not self._cancelled:
                             self._again.append(source)
@@ -317,7 +317,7 @@ class Sources:
         if last:
             self._finished()
 
-    def _next(self, number: int) -> tuple[Source, Turn | None] | None:
+    def _next(self, number: int) -> tuple[Source, SourceStream | None] | None:
         """Return what to read next, with its stream if that is open; None where there is none."""
         with self._lock:
             self._begun[number] = time.monotonic()
@@ -356,41 +356,41 @@ class Sources:
             request.offset if isinstance(request.offset, int) else None,
         )
 
-    def _turn(self, source: Source, *, is_short: bool = False) -> Turn:
-        turn = Turn(source, self._transports[source.request.endpoint], is_short=is_short)
+    def _new_stream(self, source: Source, *, is_short: bool = False) -> SourceStream:
+        stream = SourceStream(source, self._transports[source.request.endpoint], is_short=is_short)
         with self._lock:
-            self._turns.add(turn)
+            self._streams.add(stream)
             if self._cancelled:
-                turn.reading.cancel()
-        return turn
+                stream.reading.cancel()
+        return stream
 
-    def _close(self, turn: Turn | None) -> None:
-        if turn is not None:
+    def _close(self, stream: SourceStream | None) -> None:
+        if stream is not None:
             with self._lock:
-                self._turns.discard(turn)
-            turn.reading.done()
+                self._streams.discard(stream)
+            stream.reading.done()
 
     def _ticket(self, source: Source, seconds: float) -> bytes:
         return self._tickets.make(source.request, seconds, source.read_offset, source.arrived_rows)
 
-    def _read(self, source: Source, turn: Turn | None) -> bool:
+    def _read(self, source: Source, stream: SourceStream | None) -> bool:
         """Read a source's stream to its end; return whether it is to be read again later."""
         try:
-            if turn is None:
-                turn = self._turn(source)
+            if stream is None:
+                stream = self._new_stream(source)
                 ticket = self._ticket(source, self._wait(source))
-                turn.open(ticket, self._seconds + BACKSTOP_SECONDS)
+                stream.open(ticket, self._seconds + BACKSTOP_SECONDS)
                 self._opened(source)
-            while (reply := turn.next()) is not None:
+            while (reply := stream.next()) is not None:
                 if source.arrived == 1:
                     self._moves += 1
                 if not self._put(source, reply, True):
                     return False
                 del reply  # Else it would be held for as long as the next is waited for.
         except BaseException as error:  # noqa: BLE001 - it would end the thread in silence.
-            return self._failed(source, turn, error)
+            return self._failed(source, stream, error)
         finally:
-            self._close(turn)
+            self._close(stream)
         return self._goes_on(source)
 
     def _goes_on(self, source: Source) -> bool:
@@ -400,17 +400,17 @@ class Sources:
         self._end(source, None)
         return False
 
-    def _failed(self, source: Source, turn: Turn | None, error: BaseException) -> bool:
+    def _failed(self, source: Source, stream: SourceStream | None, error: BaseException) -> bool:
         """End a source whose stream failed; return True if it is to be read again instead."""
         if self._cancelled:  # It is the gather that ended it.
             return False
         if source.is_full:  # Whatever its stream has broken by, it has all that it may have.
             self._end(source, None)
             return False
-        if turn is not None and turn.is_short and is_timeout(error):
+        if stream is not None and stream.is_short and is_timeout(error):
             return True
         endpoint = self._transports[source.request.endpoint].endpoint
-        if turn is not None and turn.reading.is_cancelled:
+        if stream is not None and stream.reading.is_cancelled:
             self._end(source, client_closed(endpoint))
         elif isinstance(error, WingsError):
             if self._has_another_node(source, error):

@@ -64,10 +64,10 @@ def test_clients_of_one_list_begin_at_different_addresses() -> None:
 
 def test_reads_are_spread_over_the_addresses_that_did_not_fail_lately() -> None:
     addresses = Addresses([A, B, C])
-    assert sorted(addresses.turn(number) for number in range(6)) == [A, A, B, B, C, C]
+    assert sorted(addresses.for_read(number) for number in range(6)) == [A, A, B, B, C, C]
     unreachable = Unavailable("x", connection=Connection.UNREACHABLE.value)
     addresses.note(unreachable, B)
-    assert {addresses.turn(number) for number in range(6)} == {A, C}
+    assert {addresses.for_read(number) for number in range(6)} == {A, C}
     for each in (A, C):
         addresses.note(unreachable, each)
-    assert {addresses.turn(number) for number in range(6)} == {A, B, C}
+    assert {addresses.for_read(number) for number in range(6)} == {A, B, C}
