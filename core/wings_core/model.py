@@ -117,11 +117,29 @@ class StoredPage:
     partition: Partition
     rows: int
     address: PageAddress
+    first_row: int | None = None
+    """Where they begin in the page (0-based), if they are a slice of it; None: all of it."""
+    slice_bytes: int | None = None
+    """The slice's share of the page's bytes; None: all of it."""
+
+    @property
+    def bytes(self) -> int:
+        """Stored bytes of the rows."""
+        return self.address.length if self.slice_bytes is None else self.slice_bytes
+
+    def joined(self, page: "StoredPage") -> "StoredPage | None":
+        """Return these rows and those of the slice that follows, None where `page` is not that."""
+        if self.first_row is None or page.first_row != self.first_row + self.rows:
+            return None
+        if page.address != self.address or page.partition != self.partition:
+            return None
+        size = self.bytes + page.bytes
+        return StoredPage(self.partition, self.rows + page.rows, self.address, self.first_row, size)
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """One committed page: the offsets `[start_offset, end_offset]` and where their rows lie."""
+    """The offsets `[start_offset, end_offset]`, and where their rows lie: a page or a slice."""
 
     start_offset: int
     end_offset: int
@@ -131,11 +149,20 @@ class Location:
     first_timestamp: int | None = None
     """Of the first row; None: every row has `timestamp`."""
     format: PageFormat = PageFormat.PLAIN
+    first_row: int | None = None
+    """Where the rows begin in the page (0-based), if they are a slice of it; None: all of it."""
+    slice_bytes: int | None = None
+    """The slice's share of the page's bytes; None: all of it."""
 
     @property
     def rows(self) -> int:
-        """The number of rows of the page."""
+        """The number of rows."""
         return self.end_offset - self.start_offset + 1
+
+    @property
+    def bytes(self) -> int:
+        """Stored bytes of the rows."""
+        return self.address.length if self.slice_bytes is None else self.slice_bytes
 
     @property
     def earliest_timestamp(self) -> int:

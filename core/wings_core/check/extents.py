@@ -9,8 +9,11 @@ from wings_core.partitions import Partition
 
 _INT64_MAX = (1 << 63) - 1
 
-_NUMBERS = 5
-"""Of each page: position, end, index of its owner, first and last offset."""
+_NUMBERS = 7
+"""Of each page: position, first row, rows, end, index of its owner, first and last offset."""
+
+_ALL_ROWS = -1
+"""The first row of what is not a slice of its page, but all of it."""
 
 _NO_OFFSET = -1
 """Of a page in a stage."""
@@ -20,7 +23,7 @@ _Owner = tuple[Topic, Partition, str | None]
 
 
 class Extents:
-    """Which bytes of which file belong to which page; 40 bytes a page."""
+    """Which bytes of which file, or rows of a page, belong to what; 56 bytes a page or slice."""
 
     def __init__(self) -> None:
         self._owners: list[_Owner] = []
@@ -40,6 +43,8 @@ class Extents:
         extents.extend(
             (
                 address.position,
+                _ALL_ROWS if page.first_row is None else page.first_row,
+                page.rows,
                 min(address.position + max(0, address.length), _INT64_MAX),
                 owner,
                 _NO_OFFSET if page.start_offset is None else page.start_offset,
@@ -52,13 +57,23 @@ class Extents:
         return set(self._by_folio)
 
     def overlaps(self) -> Iterator[Problem]:
-        """Yield each page that begins before one that lies before it ends."""
+        """Yield each page that begins before one that lies before it ends.
+
+        Slices of one page are no overlap where each begins after the one before it ends.
+        """
         for folio, extents in sorted(self._by_folio.items()):
             reach, reached_by = 0, ""
-            for index in sorted(range(0, len(extents), _NUMBERS), key=extents.__getitem__):
-                position, end, owner, start_offset, end_offset = extents[index : index + _NUMBERS]
+            page, rows_reach = (_NO_OFFSET, _NO_OFFSET), 0
+            for index in sorted(
+                range(0, len(extents), _NUMBERS), key=lambda at: (extents[at], extents[at + 1])
+            ):
+                position, first_row, rows, end, owner, start_offset, end_offset = extents[
+                    index : index + _NUMBERS
+                ]
                 topic, partition, stage = self._owners[owner]
-                if position < min(reach, end):
+                is_slice = first_row != _ALL_ROWS
+                follows = is_slice and page == (position, end) and first_row >= rows_reach
+                if position < min(reach, end) and not follows:
                     yield Problem(
                         f"it overlaps {reached_by}",
                         str(topic.name),
@@ -69,7 +84,9 @@ class Extents:
                         position,
                         stage,
                     )
-                if end > reach:
+                if is_slice:
+                    page, rows_reach = (position, end), first_row + rows
+                if end > reach or follows:
                     reach = end
                     place = (
                         f"offsets {start_offset} to {end_offset}"

@@ -80,6 +80,10 @@ class Page:
     end_offset: int | None = None
     stage: str | None = None
     format: PageFormat = PageFormat.PLAIN
+    first_row: int | None = None
+    """Of a slice of a page, 0-based; None: all of it."""
+    bytes: int = 0
+    """Stored bytes of the rows."""
 
     @classmethod
     def committed(cls, topic: Topic, state: PartitionState, location: Location) -> "Page":
@@ -92,12 +96,22 @@ class Page:
             location.start_offset,
             location.end_offset,
             format=location.format,
+            first_row=location.first_row,
+            bytes=location.bytes,
         )
 
     @classmethod
     def staged(cls, topic: Topic, stage: str, page: StoredPage) -> "Page":
         """Return a page of a stage."""
-        return cls(topic, page.partition, page.rows, page.address, stage=stage)
+        return cls(
+            topic,
+            page.partition,
+            page.rows,
+            page.address,
+            stage=stage,
+            first_row=page.first_row,
+            bytes=page.bytes,
+        )
 
     def problem(self, message: str) -> Problem:
         """Return a problem of this page."""

@@ -20,10 +20,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from wings_core.errors import Internal, ResourceExhausted, Unavailable, WingsError
+from wings_core.ingest.pack import Packer
 from wings_core.ingest.prepare import PreparedBatch
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.model import Accepted, CommitBatch, CommitResult, Rejected, StoredPage
+from wings_core.model import Accepted, CommitBatch, CommitResult, Rejected
 from wings_core.storage.interfaces import FolioStore
 
 ROOM_WAIT_SECONDS_MAX = 30.0
@@ -130,6 +131,7 @@ class GroupCommit:
         self._registry = registry
         self._limits = limits
         self._on_flush = on_flush
+        self._packer = Packer()
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         """The flusher waits for it."""
@@ -300,23 +302,20 @@ class GroupCommit:
         """Write the pages, then commit them; returns once both are durable."""
         if not live:
             return []
-        encoded = [page for pending in live for _, page in pending.batch.pages]
-        addresses = iter(self._store.write(encoded) if encoded else [])
+        packed = self._packer.pack([pending.batch for pending in live])
+        addresses = self._store.write(packed.pages) if packed.pages else []
         return self._registry.commit(
             [
                 CommitBatch(
                     stream=pending.stream.number,
                     topic_uuid=pending.batch.topic.uuid,
-                    pages=tuple(
-                        StoredPage(partition, page.rows, next(addresses))
-                        for partition, page in pending.batch.pages
-                    ),
+                    pages=pages,
                     sequence=pending.batch.sequence,
                     expected=pending.batch.expected,
                     timestamp=pending.batch.timestamp,
                     stage=pending.batch.stage,
                 )
-                for pending in live
+                for pending, pages in zip(live, packed.stored(addresses), strict=True)
             ]
         )
 

@@ -1,4 +1,4 @@
-"""Prepare a pushed batch for the flush: check it, route it, encode its pages."""
+"""Prepare a pushed batch for the flush: check it, route it, encode its pages if it is large."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from wings_core.batches import BatchCheck
 from wings_core.errors import BatchTooLarge, InvalidArgument
-from wings_core.ingest.route import check_single_partition, route
+from wings_core.ingest.route import Run, check_single_partition, route
 from wings_core.limits import Limits
 from wings_core.model import ExpectedOffset, Sequence, StageEntry, Topic
 from wings_core.partitions import UNPARTITIONED, Partition
@@ -28,13 +28,27 @@ class PushOptions:
     """None: visible at once."""
 
 
+SMALL_BYTES_MAX = 64 * 1024
+"""Batches of at most so many bytes are packed into a page with others of their flush: copying their
+rows costs less than a page of their own does."""
+
+RUN_BYTES_MIN = 64 * 1024
+"""Runs of a large batch that are larger on average get a page each, which needs no copy; smaller
+ones share one."""
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedBatch:
-    """A checked batch as encoded pages, ready for a flush."""
+    """A checked batch, ready for a flush."""
 
     topic: Topic
-    pages: tuple[tuple[Partition, EncodedPage], ...]
-    """By first row of each partition."""
+    rows: pa.RecordBatch
+    """In the order of `runs`."""
+    runs: tuple[Run, ...]
+    """By first row of each partition; none for an empty batch."""
+    pages: tuple[EncodedPage, ...]
+    """None: the batch is small, and the flush packs it with others. One: it holds all runs. Else
+    one for each run."""
     bytes: int
     sequence: Sequence | None
     expected: ExpectedOffset | None
@@ -43,7 +57,7 @@ class PreparedBatch:
 
 
 class Preparer:
-    """Checks and encodes the batches of one topic, one after another, in their producer's thread.
+    """Checks and routes the batches of one topic, one after another, in their producer's thread.
 
     Made once for a stream, since what only depends on the schema is then looked at once.
 
@@ -61,10 +75,11 @@ class Preparer:
         self._bytes_max = min(limits.batch_bytes_max, configured or limits.batch_bytes_max)
 
     def prepare(self, batch: pa.RecordBatch, options: PushOptions) -> PreparedBatch:
-        """Check a batch and encode it.
+        """Check a batch and route it; encode it where it is large.
 
         Args:
-            batch: Its schema has passed `batches.check_stream_schema`.
+            batch: Its schema has passed `batches.check_stream_schema`. Its buffers must not change
+                until its flush has ended.
             options: What the producer said about it.
 
         Raises:
@@ -77,32 +92,48 @@ class Preparer:
         # First of all: to count the bytes of a batch with bad offsets reads beyond its buffers.
         self._check.check(batch)
         # Whole buffers are counted faster than the part of them that a slice refers to.
-        if batch.get_total_buffer_size() > self._bytes_max and batch.nbytes > self._bytes_max:
+        size = batch.get_total_buffer_size()
+        if size > SMALL_BYTES_MAX:
+            size = batch.nbytes
+        if size > self._bytes_max:
             raise BatchTooLarge(
-                f"the batch has {batch.nbytes} bytes, the limit is {self._bytes_max}",
-                bytes=batch.nbytes,
+                f"the batch has {size} bytes, the limit is {self._bytes_max}",
+                bytes=size,
                 bytes_max=self._bytes_max,
             )
         if options.partition is None:
-            routed = route(self._topic, batch, self._partitions_max)
+            rows, runs = route(self._topic, batch, self._partitions_max)
         else:
             check_single_partition(self._topic, batch, options.partition)
-            routed = [(options.partition, batch)] if batch.num_rows else []
-        pages = tuple((partition, self._encoder.encode(rows)) for partition, rows in routed)
+            rows, runs = batch, ((options.partition, batch.num_rows),) if batch.num_rows else ()
+        pages = () if size <= SMALL_BYTES_MAX else self._encode(rows, runs, size)
         return PreparedBatch(
             topic=self._topic,
+            rows=rows,
+            runs=runs,
             pages=pages,
-            bytes=sum(page.length for _, page in pages),
+            bytes=size,
             sequence=options.sequence,
-            expected=_expected(self._topic, options, pages),
+            expected=_expected(self._topic, options, runs),
             timestamp=options.timestamp,
             stage=options.stage,
         )
 
+    def _encode(
+        self, rows: pa.RecordBatch, runs: tuple[Run, ...], size: int
+    ) -> tuple[EncodedPage, ...]:
+        """Encode a large batch: a page for each run where these are large, else one for all."""
+        if len(runs) <= 1 or size < RUN_BYTES_MIN * len(runs):
+            return (self._encoder.encode(rows),) if runs else ()
+        pages: list[EncodedPage] = []
+        first = 0
+        for _, count in runs:
+            pages.append(self._encoder.encode(rows.slice(first, count)))
+            first += count
+        return tuple(pages)
 
-def _expected(
-    topic: Topic, options: PushOptions, pages: tuple[tuple[Partition, EncodedPage], ...]
-) -> ExpectedOffset | None:
+
+def _expected(topic: Topic, options: PushOptions, runs: tuple[Run, ...]) -> ExpectedOffset | None:
     """Say which partition an expected offset is about."""
     if options.expected_offset is None:
         return None
@@ -110,8 +141,8 @@ def _expected(
         return ExpectedOffset(options.partition, options.expected_offset)
     if topic.partition_key is None:
         return ExpectedOffset(UNPARTITIONED, options.expected_offset)
-    if len(pages) != 1:
+    if len(runs) != 1:
         raise InvalidArgument(
-            f"expected_offset is for a batch of one partition, this one has {len(pages)}"
+            f"expected_offset is for a batch of one partition, this one has {len(runs)}"
         )
-    return ExpectedOffset(pages[0][0], options.expected_offset)
+    return ExpectedOffset(runs[0][0], options.expected_offset)

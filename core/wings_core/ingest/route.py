@@ -9,14 +9,17 @@ from wings_core.errors import BatchTooLarge, InvalidArgument, PartitionRequired
 from wings_core.model import Topic
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of_scalar, partition_value
 
+Run = tuple[Partition, int]
+"""Neighbouring rows of one partition, and how many there are, one at least."""
+
 
 def route(
     topic: Topic, batch: pa.RecordBatch, partitions_max: int
-) -> list[tuple[Partition, pa.RecordBatch]]:
-    """Split a batch by the topic's key column.
+) -> tuple[pa.RecordBatch, tuple[Run, ...]]:
+    """Order a batch's rows by partition, by the topic's key column.
 
     Rows of one partition keep their order; partitions come in the order of their first rows. A
-    batch of one partition is passed on without a copy.
+    batch of one partition is returned without a copy.
 
     Args:
         topic: The topic; without a key, all rows belong to its one partition.
@@ -24,16 +27,16 @@ def route(
         partitions_max: Most partitions allowed, one at least.
 
     Returns:
-        A batch, not empty, for each partition; none for an empty batch.
+        The rows, ordered, and the run of each partition; no run for an empty batch.
 
     Raises:
         PartitionRequired: A null in the key column.
         BatchTooLarge: More than `partitions_max` partitions.
     """
     if batch.num_rows == 0:
-        return []
+        return batch, ()
     if topic.partition_key is None:
-        return [(UNPARTITIONED, batch)]
+        return batch, ((UNPARTITIONED, batch.num_rows),)
     encoded = _encode_key(topic, batch)
     # Counted before they are looked at: each costs far more than its row.
     partitions = len(encoded.dictionary)
@@ -45,18 +48,13 @@ def route(
         )
     keys = [partition_of_scalar(value) for value in encoded.dictionary]
     if len(keys) == 1:
-        return [(keys[0], batch)]
+        return batch, ((keys[0], batch.num_rows),)
     # The sort is stable, so rows of one partition keep their order, and dictionary codes count up
     # by first appearance, so partitions do too.
     codes = encoded.indices
     grouped = batch.take(pc.array_sort_indices(codes))
     counts = cast("list[int]", pc.value_counts(codes).field("counts").to_pylist())
-    routed: list[tuple[Partition, pa.RecordBatch]] = []
-    start = 0
-    for key, count in zip(keys, counts, strict=True):
-        routed.append((key, grouped.slice(start, count)))
-        start += count
-    return routed
+    return grouped, tuple(zip(keys, counts, strict=True))
 
 
 def check_single_partition(topic: Topic, batch: pa.RecordBatch, partition: Partition) -> None:

@@ -82,7 +82,7 @@ def find_due(
             enough = bool(fresh)
         elif not location.format.is_merged:
             fresh.append(location)
-            size += location.address.length
+            size += location.bytes
             enough = size >= segment_bytes or len(fresh) >= SEGMENT_PAGES_MAX
         elif fresh:
             enough = True
@@ -112,7 +112,7 @@ def is_final(location: Location, following: Location | None, segment_bytes: int)
     bytes_max = min(MERGED_BYTES, segment_bytes)
     return (
         location.rows >= LEVEL_ROWS[-1]
-        or 2 * location.address.length >= bytes_max
+        or 2 * location.bytes >= bytes_max
         or (following is not None and following.address.folio == location.address.folio)
     )
 
@@ -136,11 +136,11 @@ class _SmallPages:
     def add(self, page: Location) -> None:
         self._pages.append(page)
         self._rows += page.rows
-        self._bytes += page.address.length
+        self._bytes += page.bytes
         while self._rows > MERGED_ROWS or self._bytes > self._bytes_max:
             first = self._pages.popleft()
             self._rows -= first.rows
-            self._bytes -= first.address.length
+            self._bytes -= first.bytes
             self.offset = first.end_offset + 1
 
     def keep(self, page: Location) -> None:

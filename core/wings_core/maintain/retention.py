@@ -29,7 +29,7 @@ def is_due(registry: OffsetRegistry, topic: Topic, state: PartitionState, now: i
         return False
     located = registry.locate(topic.uuid, state.partition, state.log_start_offset, 1)
     before = None if config.retention_ms is None else now - config.retention_ms * 1_000
-    first = [(page.timestamp, page.address.length) for page in located.locations[:1]]
+    first = [(page.timestamp, page.bytes) for page in located.locations[:1]]
     return expired_pages(first, state.bytes, before, config.retention_bytes) > 0
 
 

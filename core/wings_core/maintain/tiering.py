@@ -145,7 +145,7 @@ class Tiering:
         """
         damaged = 0
         while pages := self.due(topic, state):
-            with self._room(sum(page.address.length for page in pages)) as has_room:
+            with self._room(sum(page.bytes for page in pages)) as has_room:
                 if not has_room:
                     return True
                 try:
@@ -226,7 +226,7 @@ class Tiering:
                 return False
             report.pages_merged += len(old)
             report.rows_merged += sum(page.rows for page in old)
-            report.bytes_merged += sum(page.address.length for page in old)
+            report.bytes_merged += sum(page.bytes for page in old)
         return held.proceed()
 
     def _groups(

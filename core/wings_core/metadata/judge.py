@@ -121,6 +121,8 @@ class PartitionDraft:
     last_timestamp: int | None = None
     stored_next_offset: int = 0
     pages: int = 0
+    last_page: "PageDraft | None" = None
+    """Of this flush."""
 
     @property
     def changed(self) -> bool:
@@ -128,14 +130,13 @@ class PartitionDraft:
         return self.next_offset != self.stored_next_offset
 
     def append(self, rows: int, size: int, timestamp: int) -> CommittedRange:
-        """Give offsets to the next page, of so many rows and bytes; raise an earlier timestamp."""
+        """Give offsets to the next rows, of so many bytes; raise an earlier timestamp."""
         assert rows > 0, "a page has at least one row"
         if self.last_timestamp is not None:
             timestamp = max(timestamp, self.last_timestamp)
         start_offset = self.next_offset
         self.next_offset = start_offset + rows
         self.bytes += size
-        self.pages += 1
         self.last_timestamp = timestamp
         return CommittedRange(self.partition, start_offset, self.next_offset - 1, timestamp)
 
@@ -166,13 +167,31 @@ class ProducerDraft:
 
 @dataclass(slots=True)  # Not frozen, which would take three times as long to make.
 class PageDraft:
-    """A page to be indexed; its rows got the offsets `[start_offset, end_offset]`."""
+    """A page to be indexed, or a slice of one; its rows got `[start_offset, end_offset]`."""
 
     partition: PartitionDraft
     start_offset: int
     end_offset: int
     timestamp: int
     address: PageAddress
+    first_row: int | None
+    slice_bytes: int | None
+
+    def joins(self, page: StoredPage, got: CommittedRange) -> bool:
+        """Tell whether rows are the next slice of the same page, at the same time."""
+        return (
+            self.first_row is not None
+            and page.first_row == self.first_row + self.end_offset - self.start_offset + 1
+            and got.timestamp == self.timestamp
+            and page.address == self.address
+        )
+
+    def join(self, page: StoredPage, got: CommittedRange) -> None:
+        """Take in the next slice."""
+        assert self.slice_bytes is not None
+        assert page.slice_bytes is not None
+        self.end_offset = got.end_offset
+        self.slice_bytes += page.slice_bytes
 
 
 class StoredState(Protocol):
@@ -343,10 +362,22 @@ class Judge:
 
     def _append(self, topic_id: int, page: StoredPage, timestamp: int) -> CommittedRange:
         draft = self._partition(topic_id, page.partition)
-        got = draft.append(page.rows, page.address.length, timestamp)
-        self.pages.append(
-            PageDraft(draft, got.start_offset, got.end_offset, got.timestamp, page.address)
+        got = draft.append(page.rows, page.bytes, timestamp)
+        last = draft.last_page
+        if last is not None and last.joins(page, got):
+            last.join(page, got)
+            return got
+        draft.pages += 1
+        draft.last_page = PageDraft(
+            draft,
+            got.start_offset,
+            got.end_offset,
+            got.timestamp,
+            page.address,
+            page.first_row,
+            page.slice_bytes,
         )
+        self.pages.append(draft.last_page)
         return got
 
     def _partition(self, topic_id: int, partition: Partition) -> PartitionDraft:

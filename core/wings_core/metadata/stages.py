@@ -56,11 +56,17 @@ class StageDraft:
     def append(self, pages: Sequence[StoredPage], timestamp: int | None) -> Staged:
         """Add a batch."""
         rows = sum(page.rows for page in pages)
-        size = sum(page.address.length for page in pages)
+        size = sum(page.bytes for page in pages)
         self.rows += rows
         self.bytes += size
-        self.pages += len(pages)
-        self.added += [(page, timestamp) for page in pages]
+        for page in pages:
+            last = self.added[-1] if self.added else None
+            joined = None if last is None or last[1] != timestamp else last[0].joined(page)
+            if joined is not None:
+                self.added[-1] = (joined, timestamp)
+                continue
+            self.pages += 1
+            self.added.append((page, timestamp))
         return Staged(self.stage, rows, size)
 
 

@@ -35,7 +35,7 @@ class PageCounts:
     @classmethod
     def of_locations(cls, locations: Sequence[Location]) -> "PageCounts":
         """Count pages."""
-        return cls.of((page.rows, page.address.length, page.format) for page in locations)
+        return cls.of((page.rows, page.bytes, page.format) for page in locations)
 
     def __add__(self, other: "PageCounts") -> "PageCounts":
         """Return the counts of both."""

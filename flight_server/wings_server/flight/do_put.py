@@ -214,7 +214,7 @@ class Answers:
                 silent = not self._write(index, result)
             if isinstance(outcome, Pending) and isinstance(result, Accepted):
                 # Counted before it is answered: a client that has its answer finds it counted.
-                rows = sum(page.rows for _, page in outcome.batch.pages)
+                rows = outcome.batch.rows.num_rows
                 self._metrics.pushed("flight", rows, outcome.batch.bytes)
             self._answered += 1
             self._places.release()

@@ -97,6 +97,48 @@ def test_locate_returns_the_pages_from_an_offset_until_they_hold_enough(
     assert (located.log_start_offset, located.log_end_offset) == (0, 30)
 
 
+def test_neighbouring_slices_of_a_page_are_one_location(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    page = PageAddress("folio-1", 64, 1_000)
+
+    def push(*slices: tuple[Partition, int, int], timestamp: int | None = None) -> CommitBatch:
+        pages = tuple(
+            StoredPage(to, count, page, first, 100 * count) for to, first, count in slices
+        )
+        return CommitBatch(0, topic.uuid, pages, timestamp=timestamp)
+
+    metadata.registry.commit(
+        [
+            push((A, 0, 2)),
+            push((A, 2, 1), (B, 3, 2)),
+            push((B, 5, 1), timestamp=NOON + 5),
+            push((B, 7, 1), timestamp=NOON + 5),  # Row 6 was refused.
+            push((B, 8, 1), timestamp=NOON + 5),
+        ]
+    )
+    late = NOON + 5
+
+    def located() -> list[tuple[Location, ...]]:
+        return [metadata.registry.locate(topic.uuid, to, 0, 100).locations for to in (A, B)]
+
+    expected = [
+        (Location(0, 2, NOON, page, first_row=0, slice_bytes=300),),
+        (
+            Location(0, 1, NOON, page, first_row=3, slice_bytes=200),
+            Location(2, 2, late, page, first_row=5, slice_bytes=100),
+            Location(3, 4, late, page, first_row=7, slice_bytes=200),
+        ),
+    ]
+    assert located() == expected
+    metadata.reopen()
+    assert located() == expected
+    assert [state.bytes for state in metadata.registry.partition_states(topic.uuid)] == [300, 500]
+    dropped = metadata.opened.maintenance.expire(
+        topic.uuid, B, age_us=None, bytes_kept=300, pages_max=100
+    )
+    assert (dropped.log_start_offset, dropped.bytes) == (2, 200)
+
+
 def test_locate_returns_at_most_so_many_pages(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic()
     metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 1})] * (LOCATIONS_MAX + 1))

@@ -30,7 +30,9 @@ from wings_core.errors import (
 from wings_core.metadata import stages as rules
 from wings_core.model import (
     Aborted,
+    CommitBatch,
     CommitResult,
+    Location,
     PageAddress,
     Position,
     Published,
@@ -109,6 +111,39 @@ def test_a_stage_remembers_its_pages_in_the_order_in_which_they_came(
     assert metadata.stages.pages("s", 1, 1) == pages[1:2]
     assert metadata.stages.pages("s", 3, 10) == []
     assert metadata.stages.pages("other", 0, 10) == []
+
+
+def test_staged_slices_of_a_page_stay_slices_when_they_are_published(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic("key")
+    page = PageAddress("folio-1", 0, 1_000)
+    slices = [
+        StoredPage(A, 2, page, 0, 200),
+        StoredPage(A, 3, page, 2, 300),  # Goes on where the one before ends.
+        StoredPage(B, 1, page, 5, 100),
+        StoredPage(B, 1, page, 7, 100),
+    ]
+    batches = [
+        CommitBatch(0, topic.uuid, (each,), stage=StageEntry("s", "w", first=index == 0))
+        for index, each in enumerate(slices)
+    ]
+    metadata.registry.commit(batches)
+    joined = [StoredPage(A, 5, page, 0, 500), *slices[2:]]
+    assert metadata.stages.pages("s", 0, 10) == joined
+    assert metadata.stages.of_topic(topic.uuid) == [Stage("s", topic.uuid, 7, 700, 3, NOON)]
+    metadata.stages.publish("writer", 0, ["s"])
+    metadata.reopen()
+    locations = [metadata.registry.locate(topic.uuid, to, 0, 10).locations for to in (A, B)]
+    assert locations == [
+        (Location(0, 4, NOON, page, first_row=0, slice_bytes=500),),
+        (
+            Location(0, 0, NOON, page, first_row=5, slice_bytes=100),
+            Location(1, 1, NOON, page, first_row=7, slice_bytes=100),
+        ),
+    ]
+    states = metadata.registry.partition_states(topic.uuid)
+    assert [state.bytes for state in states] == [500, 200]
 
 
 def test_stages_are_listed_by_topic_and_id(metadata: MetadataUnderTest) -> None:

@@ -14,13 +14,14 @@ from wings_core.partitions import Partition
 LOCATE = """
 SELECT partitions.log_start_offset, partitions.next_offset,
     page.start_offset, page.end_offset, page.timestamp,
-    page.folio, page.position, page.length, page.first_timestamp, page.format
+    page.folio, page.position, page.length, page.first_timestamp, page.format,
+    page.first_row, page.slice_bytes
 FROM topics
 LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = %(partition)s::text
 LEFT JOIN LATERAL (
     SELECT pages.start_offset, pages.end_offset, pages.timestamp,
         folios.name AS folio, pages.position, pages.length, pages.first_timestamp,
-        pages.format
+        pages.format, pages.first_row, pages.slice_bytes
     FROM pages LEFT JOIN folios ON folios.id = pages.folio_id
     WHERE pages.partition_id = partitions.id AND pages.end_offset >= %(offset)s::bigint
     AND pages.end_offset <= coalesce(
@@ -109,9 +110,15 @@ def locate(
         )
     locations = tuple(
         Location(
-            start, end, timestamp, PageAddress(folio, position, length), first, PageFormat(format_)
+            start,
+            end,
+            timestamp,
+            PageAddress(folio, position, length),
+            first,
+            PageFormat(format_),
+            *part,
         )
-        for _, _, start, end, timestamp, folio, position, length, first, format_ in rows
+        for _, _, start, end, timestamp, folio, position, length, first, format_, *part in rows
         if start is not None
     )
     return Located(locations, log_start_offset, log_end_offset)

@@ -406,6 +406,15 @@ _TEXT: Sequence[LiteralString] = (
     *(_as_text(table, column) for table, column in _NAMES),
 )
 
+_SLICES = (
+    """
+    -- Of rows that are a slice of their page: the first of them in it, and their share of its
+    -- bytes. NULL: all of it.
+    ALTER TABLE pages ADD COLUMN first_row BIGINT, ADD COLUMN slice_bytes BIGINT
+    """,
+    "ALTER TABLE staged_pages ADD COLUMN first_row BIGINT, ADD COLUMN slice_bytes BIGINT",
+)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _INITIAL,
     _FLUSHES,
@@ -419,6 +428,7 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _TIERS,
     _FORMATS,
     _TEXT,
+    _SLICES,
 )
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 

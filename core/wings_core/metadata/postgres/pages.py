@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.model import Location
 
-PageRow = tuple[int | None, int, int, int, str, int, int]
-"""Partition's id, end, start, timestamp, folio's name, position, length."""
+PageRow = tuple[int | None, int, int, int, str, int, int, int | None, int | None]
+"""Partition's id, end, start, timestamp, folio's name, position, length; of a slice its first row
+and bytes."""
 
 
 def columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
@@ -32,14 +33,16 @@ def insert_pages(connection: Connection, pages: Sequence[PageRow]) -> None:
     if pages:
         connection.execute(
             "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
-            "position, length) "
+            "position, length, first_row, slice_bytes) "
             "SELECT added.partition_id, added.end_offset, added.start_offset, "
-            "added.timestamp, folios.id, added.position, added.length "
+            "added.timestamp, folios.id, added.position, added.length, added.first_row, "
+            "added.slice_bytes "
             "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::text[], "
-            "%s::bigint[], %s::bigint[]) AS added "
-            "(partition_id, end_offset, start_offset, timestamp, folio, position, length) "
+            "%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]) AS added "
+            "(partition_id, end_offset, start_offset, timestamp, folio, position, length, "
+            "first_row, slice_bytes) "
             "JOIN folios ON folios.name = added.folio",
-            columns(pages, 7),
+            columns(pages, 9),
         )
 
 
@@ -48,12 +51,14 @@ def add_pages(connection: Connection, partition_id: int, pages: Sequence[Locatio
     count_to_folios(connection, Counter(page.address.folio for page in pages))
     connection.execute(
         "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
-        "position, length, first_timestamp, format) "
-        "SELECT %s, added.end_offset, added.start_offset, added.timestamp, "
-        "folios.id, added.position, added.length, added.first_timestamp, added.format "
+        "position, length, first_timestamp, format, first_row, slice_bytes) "
+        "SELECT %s, added.end_offset, added.start_offset, added.timestamp, folios.id, "
+        "added.position, added.length, added.first_timestamp, added.format, added.first_row, "
+        "added.slice_bytes "
         "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::bigint[], "
-        "%s::bigint[], %s::bigint[], %s::smallint[]) AS added "
-        "(end_offset, start_offset, timestamp, folio, position, length, first_timestamp, format) "
+        "%s::bigint[], %s::bigint[], %s::smallint[], %s::bigint[], %s::bigint[]) AS added "
+        "(end_offset, start_offset, timestamp, folio, position, length, first_timestamp, format, "
+        "first_row, slice_bytes) "
         "JOIN folios ON folios.name = added.folio",
         (
             partition_id,
@@ -65,5 +70,7 @@ def add_pages(connection: Connection, partition_id: int, pages: Sequence[Locatio
             [page.address.length for page in pages],
             [page.first_timestamp for page in pages],
             [int(page.format) for page in pages],
+            [page.first_row for page in pages],
+            [page.slice_bytes for page in pages],
         ),
     )

@@ -41,6 +41,7 @@ FOR UPDATE OF partitions
 _MOVE = """
 WITH moved AS (
     SELECT partitions.id, staged_pages.rows, staged_pages.length,
+        staged_pages.first_row, staged_pages.slice_bytes,
         partitions.next_offset + sum(staged_pages.rows) OVER along::bigint AS through,
         greatest(
             partitions.last_timestamp,
@@ -59,11 +60,15 @@ WITH moved AS (
     )
 ), inserted AS (
     INSERT INTO pages
-        (partition_id, end_offset, start_offset, timestamp, folio_id, position, length)
-    SELECT id, through - 1, through - rows, timestamp, folio_id, position, length FROM moved
+        (partition_id, end_offset, start_offset, timestamp, folio_id, position, length,
+        first_row, slice_bytes)
+    SELECT id, through - 1, through - rows, timestamp, folio_id, position, length,
+        first_row, slice_bytes
+    FROM moved
 ), total AS (
     SELECT id, min(place) AS place, max(through) AS next_offset, sum(rows) AS rows,
-        sum(length) AS bytes, count(*) AS pages, max(timestamp) AS last_timestamp
+        sum(coalesce(slice_bytes, length)) AS bytes, count(*) AS pages,
+        max(timestamp) AS last_timestamp
     FROM moved GROUP BY id
 )
 UPDATE partitions

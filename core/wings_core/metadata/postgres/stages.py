@@ -54,12 +54,14 @@ def _write_pages(connection: Connection, draft: StageDraft) -> None:
         return
     connection.execute(
         "INSERT INTO staged_pages "
-        "(stage_id, number, partition, rows, timestamp, folio_id, position, length) "
-        "SELECT %s, added.number, added.partition, added.rows, "
-        "added.timestamp, folios.id, added.position, added.length "
+        "(stage_id, number, partition, rows, timestamp, folio_id, position, length, first_row, "
+        "slice_bytes) "
+        "SELECT %s, added.number, added.partition, added.rows, added.timestamp, folios.id, "
+        "added.position, added.length, added.first_row, added.slice_bytes "
         "FROM unnest(%s::bigint[], %s::text[], %s::bigint[], %s::bigint[], %s::text[], "
-        "%s::bigint[], %s::bigint[]) "
-        "AS added (number, partition, rows, timestamp, folio, position, length) "
+        "%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]) "
+        "AS added (number, partition, rows, timestamp, folio, position, length, first_row, "
+        "slice_bytes) "
         "JOIN folios ON folios.name = added.folio",
         (
             draft.stage_id,
@@ -70,6 +72,8 @@ def _write_pages(connection: Connection, draft: StageDraft) -> None:
             [page.address.folio for page, _ in added],
             [page.address.position for page, _ in added],
             [page.address.length for page, _ in added],
+            [page.first_row for page, _ in added],
+            [page.slice_bytes for page, _ in added],
         ),
     )
 

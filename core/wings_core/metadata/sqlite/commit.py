@@ -160,6 +160,8 @@ def _write_pages(connection: Connection, judge: Judge) -> dict[str, int]:
                 folio_ids[page.address.folio],
                 page.address.position,
                 page.address.length,
+                page.first_row,
+                page.slice_bytes,
             )
             for page in judge.pages
         ],

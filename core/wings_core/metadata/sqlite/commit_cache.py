@@ -50,6 +50,7 @@ class CommitCache:
         self.folio_ids.update(folio_ids)
         for draft in partitions:
             draft.stored_next_offset = draft.next_offset
+            draft.last_page = None
             self._partitions[draft.topic_id, draft.partition] = draft
         if len(self._partitions) > PARTITIONS_CACHED_MAX or len(self.folio_ids) > FOLIOS_CACHED_MAX:
             self.forget()

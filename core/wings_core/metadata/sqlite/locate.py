@@ -13,7 +13,8 @@ from wings_core.partitions import Partition
 _LOCATE = """
 SELECT partitions.log_start_offset, partitions.next_offset,
     pages.start_offset, pages.end_offset, pages.timestamp,
-    folios.name, pages.position, pages.length, pages.first_timestamp, pages.format
+    folios.name, pages.position, pages.length, pages.first_timestamp, pages.format,
+    pages.first_row, pages.slice_bytes
 FROM topics
 LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = ?
 LEFT JOIN pages ON pages.partition_id = partitions.id AND pages.end_offset >= ?
@@ -58,9 +59,11 @@ def locate(
         locations: list[Location] = []
         stop_offset = offset + max(1, messages_max)
         while row is not None and row[2] is not None:
-            _, _, start, end, timestamp, folio, position, length, first, format_ = row
+            _, _, start, end, timestamp, folio, position, length, first, format_, *part = row
             address = PageAddress(folio, position, length)
-            locations.append(Location(start, end, timestamp, address, first, PageFormat(format_)))
+            locations.append(
+                Location(start, end, timestamp, address, first, PageFormat(format_), *part)
+            )
             if end + 1 >= stop_offset:
                 break
             row = next(rows, None)

@@ -346,6 +346,17 @@ _FORMATS = (
     """,
 )
 
+_SLICES = (
+    """
+    -- Of rows that are a slice of their page: the first of them in it, and their share of its
+    -- bytes. NULL: all of it.
+    ALTER TABLE pages ADD COLUMN first_row INTEGER
+    """,
+    "ALTER TABLE pages ADD COLUMN slice_bytes INTEGER",
+    "ALTER TABLE staged_pages ADD COLUMN first_row INTEGER",
+    "ALTER TABLE staged_pages ADD COLUMN slice_bytes INTEGER",
+)
+
 MIGRATIONS: Sequence[Sequence[str]] = (
     _INITIAL,
     _STAGES,
@@ -360,6 +371,7 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     _RECOGNISED,
     _TIERS,
     _FORMATS,
+    _SLICES,
 )
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from wings_core.metadata.sqlite.database import Connection
 from wings_core.model import Location
 
-PageRow = tuple[int | None, int, int, int, int, int, int]
-"""Partition's id, end, start, timestamp, folio's id, position, length."""
+PageRow = tuple[int | None, int, int, int, int, int, int, int | None, int | None]
+"""Partition's id, end, start, timestamp, folio's id, position, length; of a slice its first row and
+bytes."""
 
 
 def count_to_folios(connection: Connection, counts: Mapping[str, int]) -> dict[str, int]:
@@ -37,7 +38,7 @@ def insert_pages(connection: Connection, pages: Sequence[PageRow]) -> None:
     """Index pages as they were pushed."""
     connection.raw.executemany(
         "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
-        "position, length) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "position, length, first_row, slice_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         pages,
     )
 
@@ -47,7 +48,8 @@ def add_pages(connection: Connection, partition_id: int, pages: Sequence[Locatio
     folio_ids = count_to_folios(connection, Counter(page.address.folio for page in pages))
     connection.raw.executemany(
         "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
-        "position, length, first_timestamp, format) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "position, length, first_timestamp, format, first_row, slice_bytes) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (
                 partition_id,
@@ -59,6 +61,8 @@ def add_pages(connection: Connection, partition_id: int, pages: Sequence[Locatio
                 page.address.length,
                 page.first_timestamp,
                 int(page.format),
+                page.first_row,
+                page.slice_bytes,
             )
             for page in pages
         ],

@@ -7,7 +7,7 @@ from wings_core.errors import TopicNotFound
 from wings_core.metadata.judge import PartitionDraft
 from wings_core.metadata.sqlite.commit import find_partition, write_partitions
 from wings_core.metadata.sqlite.database import Connection
-from wings_core.metadata.sqlite.pages import insert_pages
+from wings_core.metadata.sqlite.pages import PageRow, insert_pages
 from wings_core.metadata.sqlite.stages import find_stage
 from wings_core.metadata.stages import StageDraft, check_pages, no_stage
 from wings_core.metadata.store.database import Moved
@@ -18,8 +18,9 @@ from wings_core.partitions import Partition
 PAGES_READ = 1_000
 """Pages that are moved at a time, so that memory does not grow with the publish."""
 
-_PageRow = tuple[Partition, int, int | None, int, int, int]
-"""Partition, rows, the producer's timestamp, folio's id, position, length."""
+_PageRow = tuple[Partition, int, int | None, int, int, int, int | None, int | None]
+"""Partition, rows, the producer's timestamp, folio's id, position, length; of a slice its first row
+and bytes."""
 
 
 def move_stages(connection: Connection, stages: Sequence[str], now: int) -> Moved:
@@ -105,7 +106,8 @@ class _Move:
     def _page_rows(self, draft: StageDraft) -> Iterator[list[_PageRow]]:
         for first in range(0, draft.pages, PAGES_READ):
             yield self.connection.execute(
-                "SELECT partition, rows, timestamp, folio_id, position, length FROM staged_pages "
+                "SELECT partition, rows, timestamp, folio_id, position, length, first_row, "
+                "slice_bytes FROM staged_pages "
                 "WHERE stage_id = ? AND number >= ? AND number < ? ORDER BY number",
                 (draft.stage_id, first, first + PAGES_READ),
             ).fetchall()
@@ -113,27 +115,21 @@ class _Move:
     def _append(self, topic_id: int, rows: Sequence[_PageRow]) -> None:
         """Give offsets to some pages; folios keep their counts."""
         changed: dict[Partition, PartitionDraft] = {}
-        pages: list[tuple[PartitionDraft, CommittedRange, int, int, int]] = []
-        for partition, count, timestamp, folio_id, position, length in rows:
+        drafts: list[tuple[PartitionDraft, CommittedRange]] = []
+        for partition, count, timestamp, _, _, length, _, slice_bytes in rows:
             draft = changed[partition] = self._partition(topic_id, partition)
-            got = draft.append(count, length, self.now if timestamp is None else timestamp)
-            pages.append((draft, got, folio_id, position, length))
+            size = length if slice_bytes is None else slice_bytes
+            got = draft.append(count, size, self.now if timestamp is None else timestamp)
+            draft.pages += 1
+            drafts.append((draft, got))
         write_partitions(self.connection, changed.values())  # Which gives ids to new ones.
-        insert_pages(
-            self.connection,
-            [
-                (
-                    draft.partition_id,
-                    got.end_offset,
-                    got.start_offset,
-                    got.timestamp,
-                    folio_id,
-                    position,
-                    length,
-                )
-                for draft, got, folio_id, position, length in pages
-            ],
-        )
+        pages: list[PageRow] = []
+        for (draft, got), row in zip(drafts, rows, strict=True):
+            _, _, _, folio_id, position, length, first_row, slice_bytes = row
+            offsets = (got.end_offset, got.start_offset)
+            place = (got.timestamp, folio_id, position, length, first_row, slice_bytes)
+            pages.append((draft.partition_id, *offsets, *place))
+        insert_pages(self.connection, pages)
 
     def _partition(self, topic_id: int, partition: Partition) -> PartitionDraft:
         key = (topic_id, partition)

@@ -48,8 +48,8 @@ def write_stages(
         first = draft.pages - len(draft.added)
         connection.raw.executemany(
             "INSERT INTO staged_pages "
-            "(stage_id, number, partition, rows, timestamp, folio_id, position, length) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "(stage_id, number, partition, rows, timestamp, folio_id, position, length, "
+            "first_row, slice_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
                 (
                     draft.stage_id,
@@ -60,6 +60,8 @@ def write_stages(
                     folio_ids[page.address.folio],
                     page.address.position,
                     page.address.length,
+                    page.first_row,
+                    page.slice_bytes,
                 )
                 for number, (page, timestamp) in enumerate(draft.added, first)
             ],

@@ -25,8 +25,8 @@ def expire(
         return Expired(0, 0, 0, 0)
     partition_id, log_start_offset, size = locked
     pages = connection.execute(
-        "SELECT end_offset, timestamp, length, folio_id, end_offset - start_offset + 1, "
-        "format FROM pages WHERE partition_id = %s "
+        "SELECT end_offset, timestamp, coalesce(slice_bytes, length), folio_id, "
+        "end_offset - start_offset + 1, format FROM pages WHERE partition_id = %s "
         "ORDER BY end_offset LIMIT %s::bigint",
         (partition_id, pages_max),
     ).fetchall()

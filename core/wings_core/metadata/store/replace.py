@@ -26,15 +26,22 @@ def replace(
     place = (partition_id, old[0].end_offset, old[-1].end_offset)
     rows = connection.execute(
         "SELECT start_offset, end_offset, timestamp, folios.name, position, length, "
-        "first_timestamp, format, folio_id FROM pages JOIN folios ON folios.id = folio_id "
+        "first_timestamp, format, first_row, slice_bytes, folio_id "
+        "FROM pages JOIN folios ON folios.id = folio_id "
         "WHERE partition_id = %s AND end_offset BETWEEN %s AND %s ORDER BY end_offset",
         place,
     ).fetchall()
     found = [
         Location(
-            start, end, timestamp, PageAddress(folio, position, length), first, PageFormat(format_)
+            start,
+            end,
+            timestamp,
+            PageAddress(folio, position, length),
+            first,
+            PageFormat(format_),
+            *part,
         )
-        for start, end, timestamp, folio, position, length, first, format_, _ in rows
+        for start, end, timestamp, folio, position, length, first, format_, *part, _ in rows
     ]
     if found != list(old):
         return False

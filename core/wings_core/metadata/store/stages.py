@@ -107,7 +107,8 @@ class DatabaseStages(Stages, Generic[C]):
         rows = self._database.read(
             lambda connection: connection.execute(
                 "SELECT staged_pages.partition, staged_pages.rows, folios.name, "
-                "staged_pages.position, staged_pages.length FROM stages "
+                "staged_pages.position, staged_pages.length, staged_pages.first_row, "
+                "staged_pages.slice_bytes FROM stages "
                 "JOIN staged_pages ON staged_pages.stage_id = stages.id "
                 "LEFT JOIN folios ON folios.id = staged_pages.folio_id "
                 "WHERE stages.name = %s AND staged_pages.number >= %s::bigint "
@@ -116,8 +117,10 @@ class DatabaseStages(Stages, Generic[C]):
             ).fetchall()
         )
         return [
-            StoredPage(partition, count, PageAddress(folio, position, length))
-            for partition, count, folio, position, length in rows
+            StoredPage(
+                partition, count, PageAddress(folio, position, length), first_row, slice_bytes
+            )
+            for partition, count, folio, position, length, first_row, slice_bytes in rows
         ]
 
 

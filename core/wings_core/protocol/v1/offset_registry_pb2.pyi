@@ -84,8 +84,15 @@ class StoredPage(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    FIRST_ROW_FIELD_NUMBER: _builtins.int
+    SLICE_BYTES_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     rows: _builtins.int
+    first_row: _builtins.int
+    """The rows are a slice of the page: its first row, from 0, and its share of the page's bytes.
+    Absent: they are all of the page.
+    """
+    slice_bytes: _builtins.int
     @_builtins.property
     def address(self) -> Global___PageAddress: ...
     def __init__(
@@ -94,12 +101,21 @@ class StoredPage(_message.Message):
         partition: _builtins.str = ...,
         rows: _builtins.int = ...,
         address: Global___PageAddress | None = ...,
+        first_row: _builtins.int | None = ...,
+        slice_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["address", b"address"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_row", b"_first_row", "_slice_bytes", b"_slice_bytes", "address", b"address", "first_row", b"first_row", "slice_bytes", b"slice_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "partition", b"partition", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_row", b"_first_row", "_slice_bytes", b"_slice_bytes", "address", b"address", "first_row", b"first_row", "partition", b"partition", "rows", b"rows", "slice_bytes", b"slice_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__first_row: _TypeAlias = _typing.Literal["first_row"]  # noqa: Y015
+    _WhichOneofArgType__first_row: _TypeAlias = _typing.Literal["_first_row", b"_first_row"]  # noqa: Y015
+    _WhichOneofReturnType__slice_bytes: _TypeAlias = _typing.Literal["slice_bytes"]  # noqa: Y015
+    _WhichOneofArgType__slice_bytes: _TypeAlias = _typing.Literal["_slice_bytes", b"_slice_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_row) -> _WhichOneofReturnType__first_row | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__slice_bytes) -> _WhichOneofReturnType__slice_bytes | None: ...
 
 Global___StoredPage: _TypeAlias = StoredPage  # noqa: Y015
 
@@ -492,6 +508,8 @@ class Location(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     FIRST_TIMESTAMP_US_FIELD_NUMBER: _builtins.int
     FORMAT_FIELD_NUMBER: _builtins.int
+    FIRST_ROW_FIELD_NUMBER: _builtins.int
+    SLICE_BYTES_FIELD_NUMBER: _builtins.int
     start_offset: _builtins.int
     end_offset: _builtins.int
     timestamp_us: _builtins.int
@@ -499,6 +517,9 @@ class Location(_message.Message):
     first_timestamp_us: _builtins.int
     """Of the first message. Absent: all have the one."""
     format: Global___PageFormat.ValueType
+    first_row: _builtins.int
+    """As in `StoredPage`."""
+    slice_bytes: _builtins.int
     @_builtins.property
     def address(self) -> Global___PageAddress: ...
     def __init__(
@@ -510,14 +531,25 @@ class Location(_message.Message):
         address: Global___PageAddress | None = ...,
         first_timestamp_us: _builtins.int | None = ...,
         format: Global___PageFormat.ValueType = ...,
+        first_row: _builtins.int | None = ...,
+        slice_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_timestamp_us", b"_first_timestamp_us", "address", b"address", "first_timestamp_us", b"first_timestamp_us"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_row", b"_first_row", "_first_timestamp_us", b"_first_timestamp_us", "_slice_bytes", b"_slice_bytes", "address", b"address", "first_row", b"first_row", "first_timestamp_us", b"first_timestamp_us", "slice_bytes", b"slice_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_timestamp_us", b"_first_timestamp_us", "address", b"address", "end_offset", b"end_offset", "first_timestamp_us", b"first_timestamp_us", "format", b"format", "start_offset", b"start_offset", "timestamp_us", b"timestamp_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_row", b"_first_row", "_first_timestamp_us", b"_first_timestamp_us", "_slice_bytes", b"_slice_bytes", "address", b"address", "end_offset", b"end_offset", "first_row", b"first_row", "first_timestamp_us", b"first_timestamp_us", "format", b"format", "slice_bytes", b"slice_bytes", "start_offset", b"start_offset", "timestamp_us", b"timestamp_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__first_row: _TypeAlias = _typing.Literal["first_row"]  # noqa: Y015
+    _WhichOneofArgType__first_row: _TypeAlias = _typing.Literal["_first_row", b"_first_row"]  # noqa: Y015
     _WhichOneofReturnType__first_timestamp_us: _TypeAlias = _typing.Literal["first_timestamp_us"]  # noqa: Y015
     _WhichOneofArgType__first_timestamp_us: _TypeAlias = _typing.Literal["_first_timestamp_us", b"_first_timestamp_us"]  # noqa: Y015
+    _WhichOneofReturnType__slice_bytes: _TypeAlias = _typing.Literal["slice_bytes"]  # noqa: Y015
+    _WhichOneofArgType__slice_bytes: _TypeAlias = _typing.Literal["_slice_bytes", b"_slice_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_row) -> _WhichOneofReturnType__first_row | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__first_timestamp_us) -> _WhichOneofReturnType__first_timestamp_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__slice_bytes) -> _WhichOneofReturnType__slice_bytes | None: ...
 
 Global___Location: _TypeAlias = Location  # noqa: Y015
 

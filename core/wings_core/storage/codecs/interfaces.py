@@ -25,7 +25,7 @@ class Wanted:
     """Whether each row's timestamp is needed: where not, the page's serves for all."""
 
     def part_of(self, location: Location) -> tuple[int, int]:
-        """Return the index in a page of the first row wanted, and their number."""
+        """Return the index in a location of the first row wanted, and their number."""
         start = max(self.start_offset, location.start_offset)
         stop = location.end_offset + 1
         if self.stop_offset is not None:
@@ -137,17 +137,22 @@ class MergeCodec(PageCodec, Protocol):
         ...
 
 
-def check_rows(topic: Topic, location: Location, page: pa.RecordBatch) -> None:
-    """Make sure that a page has as many rows as metadata says.
+def rows_of(topic: Topic, location: Location, page: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows of a location out of its page, without a copy.
 
     Raises:
-        StorageCorrupt: It does not.
+        StorageCorrupt: The page has not as many rows as metadata says.
     """
-    if page.num_rows != location.rows:
-        address = location.address
-        raise StorageCorrupt(
-            f"a page of {topic.name} has {page.num_rows} rows where metadata says "
-            f"{location.rows} (file {address.folio}, position {address.position})",
-            folio=address.folio,
-            position=address.position,
-        )
+    first = location.first_row
+    if first is None and page.num_rows == location.rows:
+        return page
+    if first is not None and first + location.rows <= page.num_rows:
+        return page.slice(first, location.rows)
+    address = location.address
+    said = location.rows if first is None else f"at least {first + location.rows}"
+    raise StorageCorrupt(
+        f"a page of {topic.name} has {page.num_rows} rows where metadata says {said} "
+        f"(file {address.folio}, position {address.position})",
+        folio=address.folio,
+        position=address.position,
+    )

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from wings_core.errors import StorageCorrupt
 from wings_core.model import Location, PageAddress, Topic
-from wings_core.storage.codecs.interfaces import PageRows, Wanted, check_rows
+from wings_core.storage.codecs.interfaces import PageRows, Wanted, rows_of
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.lru import Lru
 from wings_core.storage.segment_file import SegmentWriter, segment_schema
@@ -34,7 +34,7 @@ class SegmentCodec:
         addresses = [location.address for location in locations]
         pages = store.read_all(addresses, topic.uuid, self._schema(topic), columns)
         for location, rows in zip(locations, pages, strict=True):
-            check_rows(topic, location, rows)
+            rows = rows_of(topic, location, rows)
             timestamps: int | pa.Array[Any] = location.timestamp
             if wanted.timestamps:
                 timestamps = rows.column(len(columns) - 1)
