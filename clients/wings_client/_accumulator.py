@@ -1,12 +1,12 @@
-"""The accumulator of a producer: rows that were appended one by one, until they become a batch.
+"""The accumulator of a producer: collects appended rows into batches.
 
     append ─▶ accumulator ─▶ a batch after `linger`, or when it is full ─▶ window
 
-It is Kafka's RecordAccumulator in small: a row alone waits for others for a few milliseconds, and
-under load batches fill by themselves, so that nobody waits.
+A small form of Kafka's RecordAccumulator: a lone row waits a few milliseconds for others, and under
+load batches fill before that, so no row waits.
 
-A thread, started by the first row, sends what has waited long enough. One lock guards what is rare,
-and is held while nothing blocks; adding a row takes none.
+A thread, started by the first row, sends rows when they are due. One lock guards the rare paths and
+is never held across a blocking call; adding a row takes no lock.
 """
 
 import threading
@@ -27,17 +27,17 @@ from wings_core.errors import InvalidArgument, WingsError
 from wings_core.times import Deadline
 
 ROW_BYTES_ASSUMED = 128
-"""Bytes of a row as a part of a batch, until the first batch tells."""
+"""Bytes assumed of a row until a batch was measured."""
 
 BATCHES_WAITING = 2
-"""As many batches may wait in the accumulator; `append` waits beyond it."""
+"""Batches that may wait in the accumulator; beyond it `append` blocks."""
 
 Ack = Future[Appended]
 
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """A row whose producer is told where it is."""
+    """A row with a future for its offset."""
 
     row: object
     ack: Ack
@@ -49,9 +49,9 @@ class Taken:
 
     rows: list[object]
     first_row: int
-    """The number of the first, from 0, among all rows appended to the producer."""
+    """The number of the first row, from 0, among all appended to the producer."""
     acks: list[tuple[int, Ack]]
-    """Index among `rows`, and what is resolved once the row is durable."""
+    """Index in `rows`, and the future to resolve once the row is durable."""
 
 
 class _Waits(IntEnum):
@@ -66,10 +66,10 @@ class Accumulator:
     """See the module.
 
     Args:
-        drain: Called by the accumulator's thread when rows are due; calls `take` and sends them.
-        linger_seconds: How long a row waits for others.
-        batch_bytes: About so many bytes are a full batch.
-        batch_rows: So many rows are a full batch, whatever their bytes.
+        drain: Called by the accumulator's thread when rows are due; calls `take` and sends.
+        linger_seconds: How long the first row of a batch waits for others.
+        batch_bytes: A batch of about this many bytes is full.
+        batch_rows: A batch of this many rows is full, whatever its bytes.
         endpoint: For errors.
     """
 
@@ -88,7 +88,7 @@ class Accumulator:
         self._batch_rows = batch_rows
         self._endpoint = endpoint
         self._full_rows = 0
-        """A batch of so many rows is full."""
+        """Rows at which a batch is full, by `batch_rows` and the measured row size."""
         self._rows_max = 0
         self.learn_row_bytes(ROW_BYTES_ASSUMED)
         self._rows: deque[object] = deque()
@@ -98,7 +98,7 @@ class Accumulator:
         self._failure: WingsError | None = None
         self._closed = False
         self._refusing = False
-        """Whether there is a bad row, a failure, or it is closed: one look for each row."""
+        """Whether `append` must raise: a bad row, a failure or a close. Read once a row."""
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._due = threading.Condition(self._lock)
@@ -108,20 +108,20 @@ class Accumulator:
         """Add a row; blocks while `BATCHES_WAITING` batches wait.
 
         Args:
-            row: Or an `Acked` one. Not changed by anyone after this.
-            timeout: Seconds to wait for room at most; None: no end.
+            row: Or an `Acked` one. Must not be changed after this call.
+            timeout: Most seconds to wait for room; None: no bound.
 
         Raises:
             ResourceExhausted: No room in time.
             SchemaMismatch: An earlier row without an ack did not fit the topic. This one was not
                 added.
-            WingsError: What the producer failed with.
+            WingsError: The error that the producer failed with.
         """
         rows = self._rows
         while self._refusing or len(rows) >= self._rows_max:
             self._wait_for_room(Deadline.never() if timeout is None else Deadline.after(timeout))
-        # No lock: it would cost as much as all the rest. The thread says what it waits for before
-        # it looks, and this looks at that after it has added, so none of the two misses the other.
+        # No lock: it would cost as much as all the rest. The thread sets `_waits` before it
+        # reads the rows, and this reads that after adding one, so neither misses the other.
         rows.append(row)
         waits = self._waits
         if waits and (waits is _Waits.A_ROW or len(rows) >= self._full_rows):
@@ -135,7 +135,7 @@ class Accumulator:
         return bool(self._rows)
 
     def take(self) -> Taken | None:
-        """Return the rows that wait, None where there are none; called by one thread at a time."""
+        """Return the waiting rows, None if there are none; called by one thread at a time."""
         with self._lock:
             items = [self._rows.popleft() for _ in range(len(self._rows))]
             if not items:
@@ -152,33 +152,33 @@ class Accumulator:
         return Taken(items, first_row, acks)
 
     def learn_row_bytes(self, row_bytes: float) -> None:
-        """Take a row for so large from now on."""
+        """Set the bytes assumed of a row."""
         rows = int(self._batch_bytes / max(1.0, row_bytes))
         self._full_rows = max(1, min(rows, self._batch_rows))
         self._rows_max = BATCHES_WAITING * self._full_rows
 
     def report(self, error: WingsError) -> None:
-        """Have the next call raise that a row without an ack was left out."""
+        """Record the error of a row without an ack; the next call raises it."""
         with self._lock:
             self._bad_row = self._bad_row or error
             self._refusing = True
             self._room.notify_all()
 
     def fail(self, error: WingsError) -> None:
-        """Have all later calls raise what the producer failed with."""
+        """Make all later calls raise `error`."""
         with self._lock:
             self._failure = self._failure or error
             self._refusing = True
             self._room.notify_all()
 
     def raise_reported(self) -> None:
-        """Raise what a row was left out for since the last time that one was raised for it."""
+        """Raise the recorded error of a row, once."""
         with self._lock:
             if self._bad_row is not None:
                 self._raise_bad_row()
 
     def close(self) -> bool:
-        """Take no more rows; return False where it was closed already."""
+        """Refuse further rows; returns False if it was closed already."""
         with self._lock:
             was_open = not self._closed
             self._closed = self._refusing = True
@@ -187,7 +187,7 @@ class Accumulator:
             return was_open
 
     def _raise(self) -> NoReturn:
-        """Raise why no row is taken; with the lock held."""
+        """Raise the reason why no row is accepted; called with the lock held."""
         if self._failure is not None:
             raise copy_of(self._failure)
         if self._bad_row is not None:
@@ -214,9 +214,9 @@ class Accumulator:
                 self._room.wait(deadline.remaining())
 
     def _take_back(self, row: object) -> None:
-        """Refuse a row that was added after the last ones were taken; others are on their way."""
+        """Remove a row that was added after the last `take`; others are being sent."""
         with self._lock:
-            # Others may add to the right end meanwhile, so the indices stay.
+            # Other threads only append, so the indices stay.
             for index in range(len(self._rows)):
                 if self._rows[index] is row:
                     del self._rows[index]
@@ -227,7 +227,7 @@ class Accumulator:
             self._room.notify_all()
 
     def _wake_thread(self) -> None:
-        """Tell the thread of a first row or of a full batch; start it with the first row of all."""
+        """Notify the thread of a first row or a full batch; the first row of all starts it."""
         with self._lock:
             self._due.notify()
             if self._thread is None and not self._closed:
@@ -241,7 +241,7 @@ class Accumulator:
             self._drain()
 
     def _wait_until_due(self) -> bool:
-        """Wait until the rows are due; return False once it is closed, and the rest not its own."""
+        """Wait until rows are due; returns False once closed: `close` sends the remaining rows."""
         with self._lock:
             self._waits = _Waits.A_ROW
             self._due.wait_for(lambda: self._rows or self._closed)
@@ -255,7 +255,7 @@ class Accumulator:
 
 
 def fail_acks(acks: Sequence[tuple[int, Ack]], error: WingsError) -> None:
-    """Tell rows that they were refused, but for those that were told already."""
+    """Fail the futures of rows, but for those that are done."""
     for _, ack in acks:
         with suppress(InvalidStateError):
             ack.set_exception(copy_of(error))
@@ -264,11 +264,11 @@ def fail_acks(acks: Sequence[tuple[int, Ack]], error: WingsError) -> None:
 def resolve_acks(
     acks: Sequence[tuple[int, Ack]], keys: Sequence[object] | None, sent: Future[Committed]
 ) -> None:
-    """Tell each row of a batch where it is, now that the batch is durable or refused.
+    """Resolve the future of each row of a batch that is durable or refused.
 
     Args:
-        acks: Index in the batch, ascending, and what is resolved.
-        keys: The key of each row; None where all are of one partition.
+        acks: Index in the batch, ascending, and the future.
+        keys: The partition key of each row; None where all are of one partition.
         sent: The batch's future, done.
     """
     error = sent.exception()
@@ -279,7 +279,7 @@ def resolve_acks(
     ranges: dict[object, deque[CommittedRange]] = defaultdict(deque)
     for found in sent.result().committed:
         ranges[found.partition if keys is not None else None].append(found)
-    passed: dict[object, int] = defaultdict(int)  # Rows of the first range that were passed.
+    passed: dict[object, int] = defaultdict(int)  # Rows already counted of each key's first range.
     row = 0
     for index, ack in acks:
         while True:
@@ -297,5 +297,5 @@ def resolve_acks(
 
 
 def _json_key(value: object) -> object:
-    """Return a key as results name it: bytes as base64."""
+    """Return a partition key as results have it: bytes as base64."""
     return b64encode(value).decode("ascii") if isinstance(value, bytes) else value

@@ -33,15 +33,15 @@ AckType = Literal["accept", "release", "reject", "renew"]
 def acquire(
     transport: Transport, ticket: AcquireTicket, wait: float, reading: Reading
 ) -> list[Delivery]:
-    """Take messages for a member; blocks until there are some, at most `wait` seconds. Tries once.
+    """Acquire messages for a member; blocks at most `wait` seconds. Tries once.
 
-    Where the stream breaks midway, what came of it is returned.
+    Where the stream breaks midway, returns what was received.
 
     Args:
         transport: To the server.
-        ticket: Without an end of the wait.
-        wait: Seconds.
-        reading: Of this call alone.
+        ticket: Its wait is set here.
+        wait: Most seconds to wait.
+        reading: For this call alone; cancelling it ends the call.
 
     Raises:
         StreamCancelled: `Reading.cancel` was called.
@@ -98,10 +98,10 @@ def acknowledge(
     *,
     repeatable: bool = False,
 ) -> list[WingsError | None]:
-    """Settle messages; return for each entry, in order, its error or None.
+    """Acknowledge messages; returns the error of each entry, in order, or None.
 
     Raises:
-        WingsError: Of the call as a whole; then it is unknown what was settled.
+        WingsError: The call as a whole failed; which entries were carried out is unknown.
     """
     body = build(
         Acknowledge,
@@ -119,7 +119,7 @@ def acknowledge(
 def ticket_of(
     group: str, topic: str, member: str, partition: PartitionValue, max_messages: int
 ) -> AcquireTicket:
-    """Return the ticket of a member's acquires; no partition means any."""
+    """Return the ticket of a member's acquires; without a partition, of any."""
     return build(
         AcquireTicket,
         InvalidTicket,

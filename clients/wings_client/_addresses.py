@@ -1,4 +1,4 @@
-"""Addresses: where the nodes of one cluster are, and which of them is used now."""
+"""The addresses of one cluster's nodes, and which of them is in use."""
 
 import random
 import threading
@@ -12,18 +12,18 @@ ADDRESSES_MAX = 100
 """The most addresses of one client."""
 
 AVOIDED_SECONDS = 5.0
-"""How long an address that failed is not among those that reads are spread over."""
+"""How long reads are not spread to an address that failed."""
 
 
 def addresses_of(endpoint: str | Sequence[str]) -> tuple[str, ...]:
-    """Return each address of what a client is given.
+    """Split an endpoint into its addresses.
 
     Args:
         endpoint: `grpc://host:7777`, several of them with commas between (where those after the
             first may leave out the scheme), or a sequence of such.
 
     Raises:
-        InvalidArgument: None, an empty one, or more than `ADDRESSES_MAX`.
+        InvalidArgument: No address, an empty one, or more than `ADDRESSES_MAX`.
     """
     texts = [endpoint] if isinstance(endpoint, str) else list(endpoint)
     found: dict[str, None] = {}
@@ -47,10 +47,10 @@ def addresses_of(endpoint: str | Sequence[str]) -> tuple[str, ...]:
 
 
 class Addresses:
-    """The nodes of one cluster; all methods from any thread.
+    """The nodes of one cluster; all methods are safe from any thread.
 
-    One is used for calls, until it fails: then the next. Which is the first is left to chance, so
-    that clients that are given the same list spread over it.
+    Calls go to one node until it fails, then to the next. The first one is random, so that clients
+    with the same list spread over it.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
@@ -58,15 +58,15 @@ class Addresses:
         self._lock = threading.Lock()
         self._index = random.randrange(len(self.all))
         self._failed: dict[str, float] = {}
-        """When those failed that did lately, on the monotonic clock."""
+        """When each address last failed, on the monotonic clock."""
 
     @property
     def current(self) -> str:
-        """The one that calls go to."""
+        """The address that calls go to."""
         return self.all[self._index]
 
     def note(self, error: WingsError, address: str) -> None:
-        """Use another address from now on, where a call to this one found nobody to answer it."""
+        """Send later calls to the next address if a call to `address` found no server there."""
         if len(self.all) == 1 or not isinstance(error, Unavailable):
             return
         if error.facts.get("connection") == Connection.CLOSED:
@@ -74,14 +74,14 @@ class Addresses:
         with self._lock:
             if address in self.all:
                 self._failed[address] = time.monotonic()
-            if address == self.all[self._index]:  # Else somebody else has moved on already.
+            if address == self.all[self._index]:  # Else another thread has switched already.
                 self._index = (self._index + 1) % len(self.all)
 
     def for_read(self, number: int) -> str:
-        """Return an address for a read, for each number another so far as there are others.
+        """Return the address for a read; consecutive numbers cycle through the answering nodes.
 
         Args:
-            number: Counts the reads that are spread, from 0.
+            number: Index of the read, from 0.
         """
         if len(self.all) == 1:
             return self.all[0]

@@ -45,7 +45,7 @@ TopicRef = str | Topic
 
 
 class AdminCalls:
-    """The part of `Client` that does not move messages."""
+    """The calls of `Client` on topics, namespaces and offsets."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -67,13 +67,13 @@ class AdminCalls:
                 run-end, extension and view types become the plain types that they stand for.
             partition_key: The column whose value says which partition a row belongs to: of an
                 integer, string, binary or bool type. None: one partition.
-            config: What may be set of a topic, such as `{"batch_bytes_max": 1048576}`.
-            if_not_exists: Return the topic where there is one of this name already and its schema
-                and key are the same.
+            config: The topic's configuration, such as `{"batch_bytes_max": 1048576}`.
+            if_not_exists: Return the existing topic of this name if its schema and key are the
+                same.
 
         Raises:
             InvalidSchema: A topic may not have this schema; fact `column`.
-            AlreadyExists: There is one of this name (or a different one, with `if_not_exists`).
+            AlreadyExists: The name is taken (with `if_not_exists`: by a different topic).
             NamespaceNotFound: There is no such namespace.
         """
         body = build(
@@ -89,7 +89,7 @@ class AdminCalls:
         return Topic.from_json(self._act("create-topic", body, repeatable=if_not_exists))
 
     def topic(self, topic: TopicRef) -> Topic:
-        """Return what the server says of a topic.
+        """Return a topic's description: UUID, schema, key and configuration.
 
         Raises:
             TopicNotFound: There is none of this name.
@@ -107,7 +107,7 @@ class AdminCalls:
         return [Topic.from_json(found) for found in self._act("list-topics", body)]
 
     def alter_topic(self, topic: TopicRef, config: Mapping[str, Any]) -> Topic:
-        """Set a topic's configuration; what is absent goes back to its default.
+        """Replace a topic's configuration; absent keys return to their defaults.
 
         Raises:
             TopicNotFound: There is none of this name.
@@ -118,7 +118,7 @@ class AdminCalls:
         return Topic.from_json(self._act("alter-topic", body))
 
     def delete_topic(self, topic: TopicRef) -> Topic:
-        """Delete a topic with all its messages, and return what it was.
+        """Delete a topic with all its messages; returns its last description.
 
         Raises:
             TopicNotFound: There is none of this name.
@@ -127,10 +127,10 @@ class AdminCalls:
         return Topic.from_json(self._act("delete-topic", body, repeatable=False))
 
     def create_namespace(self, namespace: str) -> Namespace:
-        """Create a namespace, and its tenant where that is new.
+        """Create a namespace, and its tenant if that does not exist.
 
         Raises:
-            AlreadyExists: There is one of this name.
+            AlreadyExists: The name is taken.
         """
         body = build(NamespaceBody, InvalidArgument, "create_namespace", namespace=namespace)
         return Namespace.from_json(self._act("create-namespace", body, repeatable=False))
@@ -152,9 +152,9 @@ class AdminCalls:
         return Namespace.from_json(self._act("delete-namespace", body, repeatable=False))
 
     def partitions(self, topic: TopicRef) -> list[PartitionState]:
-        """Return where each partition of a topic stands, by value.
+        """Return the state of each partition of a topic, ordered by value.
 
-        A partition is there from its first message on; that of a topic without a key always is.
+        A partition exists from its first message on; that of a topic without a key always does.
 
         Raises:
             TopicNotFound: There is none of this name.
@@ -184,7 +184,7 @@ class AdminCalls:
     def commit_offsets(
         self, consumer: str, topic: TopicRef, offsets: Mapping[PartitionValue, int]
     ) -> None:
-        """Set where a named consumer reads on, by partition value.
+        """Set the next offsets of a named consumer, by partition value.
 
         Raises:
             TopicNotFound: There is no such topic.
@@ -204,7 +204,7 @@ class AdminCalls:
     def committed_offsets(
         self, consumer: str, topic: TopicRef | None = None
     ) -> list[ConsumerOffset]:
-        """Return where a named consumer reads on, of one topic or of all."""
+        """Return the next offsets of a named consumer, of one topic or of all."""
         body = build(
             GetOffsets,
             InvalidArgument,
@@ -233,7 +233,7 @@ class AdminCalls:
 
 
 def name_of(topic: TopicRef) -> str:
-    """Return the name by which a call names a topic."""
+    """Return a topic's name, as calls send it."""
     return topic.name if isinstance(topic, Topic) else topic
 
 

@@ -1,4 +1,4 @@
-"""Batches: from whatever a caller has to batches that a topic takes, cut to a size."""
+"""Converts a caller's data to batches of a topic's schema, cut to a size."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,21 +12,21 @@ from wings_client._rows import Row, batch_of_columns, batch_of_rows
 from wings_client.cast import Caster
 
 BATCH_ROWS = 65_536
-"""Rows of one batch, unless the caller wants others."""
+"""Rows of one batch by default."""
 
 BATCH_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes of one batch, but for a single row that is larger."""
+"""Bytes of one batch; a single larger row is sent alone."""
 
 BATCH_PARTITIONS_MAX = 10_000
-"""Most partitions that a server lets one batch touch."""
+"""Most partitions that one batch may touch, as the server bounds it."""
 
 Data = object
-"""What can be pushed: see `Client.push`."""
+"""The types that `Client.push` accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How large a batch may be."""
+    """The bounds of one batch."""
 
     rows_max: int = BATCH_ROWS
     bytes_max: int = BATCH_BYTES_MAX
@@ -35,10 +35,10 @@ class Cut:
 
     @classmethod
     def of(cls, topic: Topic, rows_max: int, *, routed: bool) -> "Cut":
-        """Return the cut for a topic.
+        """Return the bounds for a topic.
 
         Args:
-            topic: Where the batches go.
+            topic: The topic that the batches are pushed to.
             rows_max: Rows of one batch.
             routed: Whether the server finds each row's partition.
         """
@@ -54,11 +54,11 @@ class Cut:
 def to_batches(data: Data, schema: pa.Schema, cut: Cut) -> Iterator[pa.RecordBatch]:
     """Yield data as batches of a topic's schema, none of them empty.
 
-    Lazy: of a reader or an iterable, no more is read than was asked for.
+    Lazy: a reader or an iterable is read as batches are asked for.
 
     Raises:
         SchemaMismatch: A column or value does not fit; raised when its batch is asked for.
-        TypeError: `data` is nothing that can be pushed.
+        TypeError: `data` is of no type that can be pushed.
     """
     for batch in _conform(data, schema, cut.rows_max):
         for piece in _pieces(batch, cut):
@@ -97,7 +97,7 @@ def _conform(data: Data, schema: pa.Schema, rows_max: int) -> Iterator[pa.Record
 
 
 def _conform_table(table: pa.Table, schema: pa.Schema, rows_max: int) -> Iterator[pa.RecordBatch]:
-    """Yield a table in full batches, however small its chunks are."""
+    """Yield a table in full batches, joining small chunks."""
     caster = Caster(table.schema, schema)
     for start in range(0, table.num_rows, rows_max):
         for batch in table.slice(start, rows_max).combine_chunks().to_batches():
@@ -107,7 +107,7 @@ def _conform_table(table: pa.Table, schema: pa.Schema, rows_max: int) -> Iterato
 def _conform_items(
     items: Iterable[object], schema: pa.Schema, rows_max: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what an iterable holds: rows, or tables and batches."""
+    """Yield the items of an iterable: rows, or tables and batches."""
     rows: list[Row] = []
     taken = 0
     for item in items:
@@ -126,7 +126,7 @@ def _conform_items(
 
 
 def _pieces(batch: pa.RecordBatch, cut: Cut) -> Iterator[pa.RecordBatch]:
-    """Cut a batch by rows, then into halves while a piece is too large otherwise."""
+    """Cut a batch by rows, then into halves until each is within the bounds."""
     if batch.num_rows > cut.rows_max:
         for start in range(0, batch.num_rows, cut.rows_max):
             yield from _pieces(batch.slice(start, cut.rows_max), cut)
@@ -143,13 +143,13 @@ def _fits(batch: pa.RecordBatch, cut: Cut) -> bool:
         return False
     if cut.key is None or batch.num_rows <= BATCH_PARTITIONS_MAX:
         return True
-    import pyarrow.compute as pc  # Half as long as pyarrow.flight, and few pushes need it.
+    import pyarrow.compute as pc  # Takes half the time of pyarrow.flight; few pushes need it.
 
     partitions = cast("Any", pc).count_distinct(batch.column(cut.key), mode="all").as_py()
     return partitions <= BATCH_PARTITIONS_MAX
 
 
 def _is_pandas(data: object) -> bool:
-    # Another thread may be importing it just now: then nothing can be a frame yet.
+    # While another thread is still importing it, no data frame can exist.
     frame = getattr(sys.modules.get("pandas"), "DataFrame", None)
     return frame is not None and isinstance(data, frame)

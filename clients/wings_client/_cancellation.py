@@ -1,7 +1,7 @@
-"""Cancellation: how somebody who no longer waits for a call ends it on the thread it runs on.
+"""Cancellation of a blocking call from another thread or task.
 
-A call under a cancellation registers what can be ended: its streams, and its waits. Nothing is
-passed down for that; the cancellation belongs to the thread's context, as a task's does.
+A call under a cancellation registers its streams and waits with it. The cancellation is a context
+variable of the thread, so it is not passed down through the calls.
 """
 
 import threading
@@ -17,7 +17,7 @@ class Cancellation:
     """Ends one call.
 
     Attributes:
-        event: Set once it was cancelled; ends every pause of the call.
+        event: Set on cancellation; ends every pause of the call.
     """
 
     def __init__(self) -> None:
@@ -27,11 +27,11 @@ class Cancellation:
 
     @property
     def cancelled(self) -> bool:
-        """Whether it was."""
+        """Whether `cancel` was called."""
         return self.event.is_set()
 
     def cancel(self) -> None:
-        """End the call, now and whatever it begins later; does not block."""
+        """End the call's streams and waits, also later ones; does not block."""
         with self._lock:
             self.event.set()
             ends, self._ends = self._ends, []
@@ -39,7 +39,7 @@ class Cancellation:
             end()
 
     def add(self, end: Callable[[], None]) -> None:
-        """Call this, from any thread, when it is cancelled; at once where it was."""
+        """Register a function to call on cancellation, from any thread; at once if cancelled."""
         with self._lock:
             if not self.event.is_set():
                 self._ends.append(end)
@@ -55,7 +55,7 @@ class Cancellation:
             _current.reset(token)
 
     def remove(self, end: Callable[[], None]) -> None:
-        """Forget what `add` was given."""
+        """Remove what `add` registered."""
         with self._lock:
             if end in self._ends:
                 self._ends.remove(end)
@@ -65,16 +65,16 @@ _current: ContextVar[Cancellation | None] = ContextVar("cancellation", default=N
 
 
 def current_cancellation() -> Cancellation | None:
-    """Return the cancellation that this thread's call is under, if any."""
+    """Return the cancellation of this thread's call, None if it has none."""
     return _current.get()
 
 
 @contextmanager
 def woken_by_cancellation(wake: Callable[[], None]) -> Generator[Callable[[], bool]]:
-    """Wake a wait in the block when its call is cancelled.
+    """Call `wake` when the call that the block belongs to is cancelled.
 
     Yields:
-        Tells whether it was.
+        A function that returns whether it was cancelled.
     """
     cancellation = _current.get()
     if cancellation is None:

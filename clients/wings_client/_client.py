@@ -50,9 +50,9 @@ def connect(
 
     Args:
         endpoint: Like `grpc://host:7777`. Of the nodes of a cluster, some or all:
-            `grpc://a:7777,b:7777,c:7777`, or a list of addresses. One of them, by chance, is used
-            until it is gone; then what can be repeated goes on with the next. Scans read from all
-            live nodes, whichever were named.
+            `grpc://a:7777,b:7777,c:7777`, or a list of addresses. A random one is used until it
+            is unreachable; then repeatable calls go to the next. Scans read from all live nodes,
+            whichever were named.
         timeout: Seconds that a call may take, its retries included (a long poll may wait beside
             it), and that a stream may stand still.
         retry: What is tried again, and how long.
@@ -64,10 +64,10 @@ def connect(
 
 
 class Client(StageCalls, ShardCalls, ShareCalls):
-    """A client of one server; made by `connect`, safe from many threads, closed at the end.
+    """A client of one server; made by `connect`, safe to share between threads.
 
     Every call raises errors of the tree under `WingsError`: the server's own, or `Unavailable`
-    where it cannot be reached, whose fact `connection` says how (see `Connection`).
+    with the fact `connection`, which classifies the failure (see `Connection`).
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -76,14 +76,14 @@ class Client(StageCalls, ShardCalls, ShareCalls):
 
     @property
     def endpoint(self) -> str:
-        """Where the server is; of several nodes, the one in use now."""
+        """The address of the server; of several nodes, the one in use now."""
         return self._transport.endpoint
 
     def close(self) -> None:
-        """Close what was opened: producers flush, consumers commit, follows end, scans fail.
+        """Close all that this client opened: producers flush, consumers commit, reads end.
 
         Raises:
-            WingsError: What a producer still had to send was refused, or could not be sent.
+            WingsError: A producer's remaining batches were refused or could not be sent.
         """
         self._transport.close()
 
@@ -97,7 +97,7 @@ class Client(StageCalls, ShardCalls, ShareCalls):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it; an error that leaves the block is not covered by one of the close."""
+        """Close the client; an error raised in the block takes precedence over one of `close`."""
         try:
             self.close()
         except WingsError:
@@ -123,21 +123,21 @@ class Client(StageCalls, ShardCalls, ShareCalls):
         and no row is written twice. A batch is atomic, a push of several batches is not.
 
         Args:
-            topic: Where to; a `Topic` spares the call that asks for its schema.
+            topic: The topic; a `Topic` spares the call that asks for its schema.
             data: A table, a batch, a reader, a pandas or polars data frame, anything with the Arrow
                 PyCapsule interface; a mapping of columns to values; or an iterable of tables,
                 batches or rows (mappings). Readers and iterables are read as the push goes on.
             partition: Of all rows; None: by the key column, row by row.
-            timestamp: That the rows shall bear; None: the time of commit.
+            timestamp: The timestamp of all rows; None: the time of commit.
             expected_offset: Commit only if this is the partition's next offset; needs a single
-                partition. Of several batches, the first one's.
+                partition. Applies to the first of several batches.
             batch_rows: Most rows of one batch.
 
         Raises:
             SchemaMismatch: A column or value does not fit; fact `column` names it.
             OffsetMismatch: `expected_offset` is not the next one; fact `next_offset` is.
-            WingsError: What a batch was refused with. Facts `rows_committed` and
-                `batches_committed` tell what was committed before it, and stays.
+            WingsError: The error that a batch was refused with. Facts `rows_committed` and
+                `batches_committed` count what was committed before it; that stays committed.
             TypeError: `data` is nothing that can be pushed.
         """
         return push(
@@ -167,11 +167,11 @@ class Client(StageCalls, ShardCalls, ShareCalls):
         """Open a producer: a stream that stays open, for many pushes to one topic.
 
         Args:
-            topic: Where to.
+            topic: The topic.
             producer_id: The name under which the server counts its batches; None: a random one. To
-                go on after a restart of the process, give the same name and `sequence`.
-            sequence: Of the first batch: 0, or the `next_sequence` of the last `Committed` that
-                the process kept, together with where it stood in its source.
+                resume after a restart of the process, pass the same name and `sequence`.
+            sequence: The sequence of the first batch: 0, or the `next_sequence` of the last
+                `Committed` that the process stored together with its position in its source.
             partition: Of all rows; None: by the key column, row by row.
             batch_rows: Most rows of one batch.
             window_batches: Most batches without an answer, up to 64; `send` waits beyond it.
@@ -212,13 +212,13 @@ class Client(StageCalls, ShardCalls, ShareCalls):
         filter: str | None = None,  # noqa: A002 - the contract's word.
         system_columns: bool = False,
     ) -> FetchResult:
-        """Return messages of one partition from an offset on; wait where there are too few.
+        """Return messages of one partition from an offset; long-polls until there are enough.
 
         Args:
-            topic: Where from.
+            topic: The topic.
             partition: The partition value; None for a topic without a key.
-            offset: Where to begin.
-            min_messages: Wait until so many are there; None: 1.
+            offset: The first offset.
+            min_messages: Wait until this many are committed; None: 1.
             max_messages: Return no more than this; None: 10,000.
             timeout: Seconds to wait at most, up to 300; None: 0.5. 0 returns what is there.
             columns: The columns wanted, in order; None: all.
@@ -258,14 +258,14 @@ class Client(StageCalls, ShardCalls, ShareCalls):
     ) -> pa.RecordBatchReader:
         """Read what is committed now, of one partition or of all, batch by batch.
 
-        The range is fixed by the call; rows are read as they are asked for. A reader that is let go
-        of before its end (the last reference to it goes) ends its streams on the server.
+        The range is fixed by the call; rows are read as they are asked for. A reader that is
+        garbage-collected before its end ends its streams on the server.
 
         Args:
-            topic: Where from.
+            topic: The topic.
             partition: The partition value; None: all partitions.
-            offset: Where to begin, in each partition.
-            end_offset: Where to end, exclusive, in each partition; None: what is committed now.
+            offset: The first offset, in each partition.
+            end_offset: The end, exclusive, in each partition; None: the end of the log now.
             parallel: How many streams to read at once, each on a thread. With 1, partitions come by
                 value, and rows by offset. With more, batches come as they arrive: rows of one batch
                 are in order of offset, batches are in none.
@@ -302,17 +302,17 @@ class Client(StageCalls, ShardCalls, ShareCalls):
         filter: str | None = None,  # noqa: A002 - the contract's word.
         system_columns: bool = False,
     ) -> tuple[pa.Schema, list[ScanTicket]]:
-        """Cut what is committed now into ranges for others to read, with `read_ticket`.
+        """Cut what is committed now into ranges, to be read with `read_ticket`.
 
         For engines that read with many processes. The ranges are fixed by the call, so all of them
         together read one state of the log.
 
         Args:
-            topic: Where from.
+            topic: The topic.
             partition: The partition value; None: all partitions.
-            offset: Where to begin, in each partition.
-            end_offset: Where to end, exclusive, in each partition; None: what is committed now.
-            splits: Cut each partition into so many near-equal ranges, or as many as it has rows.
+            offset: The first offset, in each partition.
+            end_offset: The end, exclusive, in each partition; None: the end of the log now.
+            splits: Cut each partition into this many near-equal ranges, at most one a row.
             columns: The columns wanted, in order; None: all.
             filter: A SQL predicate over the topic's columns.
             system_columns: Append `__offset` and `__timestamp`.
@@ -342,7 +342,7 @@ class Client(StageCalls, ShardCalls, ShareCalls):
     def locations(self, topic: TopicRef) -> tuple[str, ...]:
         """Return the addresses of all live nodes that serve a topic, as `connect` takes them.
 
-        Empty where there is one server alone, or no partition yet.
+        Empty for a single server, and where the topic has no partition yet.
 
         Raises:
             TopicNotFound: There is no such topic.
@@ -376,12 +376,12 @@ class Client(StageCalls, ShardCalls, ShareCalls):
         filter: str | None = None,  # noqa: A002 - the contract's word.
         system_columns: bool = False,
     ) -> Follow:
-        """Read one partition and go on as messages are committed, each once and in order.
+        """Read one partition, and then messages as they are committed, each once and in order.
 
         Args:
-            topic: Where from.
+            topic: The topic.
             partition: The partition value; None for a topic without a key.
-            offset: Where to begin; resolved by this call.
+            offset: The first offset; resolved by this call.
             timeout: Seconds after which the follow ends; None: never.
             columns: The columns wanted, in order; None: all.
             filter: A SQL predicate over the topic's columns.
@@ -419,13 +419,13 @@ class Client(StageCalls, ShardCalls, ShareCalls):
         filter: str | None = None,  # noqa: A002 - the contract's word.
         system_columns: bool = False,
     ) -> Consumer:
-        """Open a named consumer, which goes on where one of its name committed last.
+        """Open a named consumer, which resumes at the last committed offsets of its name.
 
         Args:
-            name: Under which the server keeps its offsets. One consumer of a name reads a partition
-                at a time; nothing keeps a second from reading it too.
-            topic: Where from.
-            partitions: Those to read; None: all, new ones included as they come into being.
+            name: The name under which the server keeps its offsets. One consumer of a name reads a
+                partition at a time; the server does not prevent a second from reading it too.
+            topic: The topic.
+            partitions: Those to read; None: all, including new ones as they appear.
             start: Where to begin in a partition of which nothing was committed: `"earliest"`,
                 `"latest"` or a time. Partitions born later are read from their start.
             auto_commit: True commits each batch once the next one is asked for, so that a batch
@@ -469,24 +469,24 @@ class Client(StageCalls, ShardCalls, ShareCalls):
         timeout: float | None = None,
         auto_renew: bool | float = True,
     ) -> ShareConsumer:
-        """Join a share group as a member, that takes messages and settles each.
+        """Join a share group as a member, which acquires messages and acknowledges each.
 
         Args:
-            group: Its name; it is there, see `create_share_group`.
-            topic: Whose messages it shares.
-            member: What this member calls itself; None: a random name. Of two that call themselves
-                the same, each can settle what the other holds.
-            partition: Take messages of this partition alone; None: of any.
-            max_messages: Take no more at once.
-            timeout: Seconds without a delivery after which iteration ends; None: never. 0 takes
-                what is there.
+            group: The name of an existing group; see `create_share_group`.
+            topic: The topic of the group.
+            member: This member's name; None: a random one. Two members of the same name can each
+                acknowledge what the other holds.
+            partition: Acquire messages of this partition alone; None: of any.
+            max_messages: Acquire at most this many at once.
+            timeout: Seconds without a delivery after which iteration ends; None: never. 0
+                acquires only what is available.
             auto_renew: True renews what is held until it is settled; a number does so for as many
                 seconds of each delivery; False leaves it to `ShareConsumer.renew`.
 
         Raises:
             InvalidTicket: A name or number is out of range.
             TopicNotFound: While iterating: there is no such topic.
-            GroupNotFound: While iterating: it has no such group.
+            GroupNotFound: While iterating: the topic has no such group.
         """
         name = member or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         ticket = ticket_of(group, name_of(topic), name, partition, max_messages)
@@ -505,7 +505,7 @@ class Client(StageCalls, ShardCalls, ShareCalls):
         on_error: Literal["end", "continue"] = "end",
         strategy: Strategy = wait,
     ) -> Gather:
-        """Send one request to many partitions or servers, and hand on the replies as they come.
+        """Send one request to many partitions or servers, and yield the replies as they arrive.
 
         Args:
             requests: What to send, at once; see `wings_client.gather.Request`.
@@ -513,15 +513,15 @@ class Client(StageCalls, ShardCalls, ShareCalls):
                 reply does not count.
             stall_timeout: Seconds to wait for each reply but the first; None, less than a
                 millisecond, or no less than `timeout`: as long as the rest of it.
-            max_messages: End with so many replies.
-            sentinel: A predicate, true to go on (the reply that it is false for is the last handed
-                on), or `wings_client.gather.EMPTY`: an empty reply ends, and is not handed on.
+            max_messages: End after this many replies.
+            sentinel: A predicate, true to continue (the reply for which it is false is the last
+                delivered), or `wings_client.gather.EMPTY`: an empty reply ends, undelivered.
             on_error: `"end"` ends with the first source that fails, `"continue"` goes on with the
                 others.
             strategy: `wait`, `stall` or `first(n)` of `wings_client.gather`.
 
         Raises:
-            InvalidArgument: An option makes no sense, or there are no requests.
+            InvalidArgument: An option is out of range, or there are no requests.
             InvalidTicket: A request is out of range.
         """
         rules = Rules.of(

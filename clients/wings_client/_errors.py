@@ -1,9 +1,9 @@
-"""The boundary: what pyarrow raises becomes an error of Wings, and nowhere else.
+"""Translates the errors of pyarrow into errors of Wings; the only place that does.
 
 An error that a server raised carries JSON in `extra_info` and is rebuilt from it. A connection that
 fails carries none, and becomes `Unavailable` with two facts: `endpoint`, and `connection`, which
-says how it failed (see `Connection`). gRPC reports both a port with nobody behind it and a server
-that dies in the middle as "unavailable" (measured), so its text has to tell them apart.
+says how it failed (see `Connection`). gRPC reports both a port without a server and a server that
+dies during a call as "unavailable" (measured), so they are distinguished by its text.
 """
 
 import json
@@ -30,7 +30,7 @@ class Connection(StrEnum):
     """How a connection failed: the fact `connection` of an `Unavailable` of the client's own."""
 
     UNREACHABLE = "unreachable"
-    """Nobody is there; the call was never sent."""
+    """No server was reached; the call was never sent."""
     LOST = "lost"
     """It broke after the call was sent; the server may have carried it out."""
     TIMEOUT = "timeout"
@@ -50,10 +50,10 @@ _UNREACHABLE_TEXTS = (
 )
 
 _OTHER_PROTOCOL_TEXT = "trying to connect an http1.x server"
-"""What gRPC says of an answer that is HTTP/1.1."""
+"""gRPC's text on an HTTP/1.1 response."""
 
 CALL_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
-"""What pyarrow raises of a call that failed."""
+"""The errors that pyarrow raises when a call fails."""
 
 _NOISE_BEFORE = "with message: "
 _NOISE_AFTER = ". gRPC client debug context"
@@ -61,10 +61,10 @@ _NOISE_AFTER = ". gRPC client debug context"
 
 @contextmanager
 def typed_errors(endpoint: str) -> Generator[None]:
-    """Turn whatever pyarrow raises in the block into an error of Wings.
+    """Translate what pyarrow raises in the block into an error of Wings.
 
     Args:
-        endpoint: Who was called, for the facts of the error.
+        endpoint: The address that was called, for the facts of the error.
     """
     try:
         yield
@@ -119,15 +119,15 @@ def client_closed(endpoint: str) -> Unavailable:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Tell whether a call or a wait took too long."""
+    """Return whether an error is that of a call or a wait that took too long."""
     return isinstance(error, WingsError) and error.facts.get("connection") == Connection.TIMEOUT
 
 
 def is_passing(error: WingsError, *, repeatable: bool) -> bool:
-    """Tell whether the same call may succeed later, and may be sent again.
+    """Return whether the same call may succeed later, and may be sent again.
 
     Args:
-        error: What the call ended with.
+        error: The error of the call.
         repeatable: Whether the call may be carried out twice: a read, or an idempotent write.
     """
     if not isinstance(error, (Unavailable, ResourceExhausted)):
@@ -136,8 +136,8 @@ def is_passing(error: WingsError, *, repeatable: bool) -> bool:
     if how == Connection.CLOSED:
         return False
     if error.facts.get("in_doubt"):
-        return repeatable  # The server does not know either whether it was done.
-    # Without these facts, the server itself refused, before it did anything.
+        return repeatable  # Neither does the server know the outcome.
+    # Without these facts, the server refused the call before any effect.
     return repeatable or how in {None, Connection.UNREACHABLE}
 
 

@@ -1,4 +1,4 @@
-"""Fetch: what is there from an offset on, or a wait for it."""
+"""Fetch: messages from an offset, or a long poll for them."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def fetch(
     deadline = Deadline.after(wait)
 
     def call(seconds: float) -> FetchResult:
-        # After an attempt that was cut off, the next waits for what is left.
+        # After a broken attempt, the next one waits for the remaining time.
         left = milliseconds(deadline.remaining() or 0.0)
         return _read(transport, ticket.model_copy(update={"timeout_ms": left}), seconds)
 

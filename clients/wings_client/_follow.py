@@ -19,8 +19,8 @@ class Follow(Iterator[Chunk]):
 
     Iterating yields `(batch, start_offset, end_offset)` and blocks while there is nothing new. A
     lost connection is opened again at the next offset, so every row comes once, in order. The
-    stream on the server ends with `close`, and where the follow itself is let go of, as by leaving
-    a `for` loop over it. One thread iterates; `close` may be called from any.
+    stream on the server ends with `close`, and when the follow is garbage-collected, as after
+    leaving a `for` loop over it. One thread iterates; `close` may be called from any.
     """
 
     def __init__(self, chunks: Chunks) -> None:
@@ -29,7 +29,7 @@ class Follow(Iterator[Chunk]):
 
     @property
     def next_offset(self) -> int:
-        """Where the follow goes on: one past the last row handed on or dropped by the filter."""
+        """The offset at which it continues: one past the last row delivered or filtered out."""
         return self._chunks.next_offset
 
     def __next__(self) -> Chunk:
@@ -42,7 +42,7 @@ class Follow(Iterator[Chunk]):
         return next(self._iterator)
 
     def close(self) -> None:
-        """End the follow, also for a thread that waits in it."""
+        """End the follow; a thread that waits in it gets `StopIteration`."""
         self._chunks.cancel()
 
     def __enter__(self) -> Self:
@@ -55,7 +55,7 @@ class Follow(Iterator[Chunk]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Close the follow."""
         self.close()
 
 
@@ -67,7 +67,7 @@ def follow(
     timeout: float | None,
     **keys: Any,
 ) -> Follow:
-    """Read on and on; see `Client.follow`."""
+    """Open a follow; see `Client.follow`."""
     deadline = Deadline.never() if timeout is None else Deadline.after(timeout)
     ticket = build(
         FollowTicket,
@@ -89,7 +89,7 @@ def resolve_offset(
 ) -> int:
     """Return the number that an offset stands for now.
 
-    Resolved once, so that a stream that is opened again does not begin elsewhere.
+    Resolved once, so that a stream that is opened again begins at the same place.
     """
     if isinstance(offset, int):
         return offset
@@ -102,7 +102,7 @@ def resolve_offset(
         offset=wire_offset(offset),
     )
     tickets = [parse_ticket(found.ticket.ticket) for found in transport.info(command).endpoints]
-    # Without a partition, the answer is of all partitions of a topic that has a key.
+    # Without a partition, a topic with a key responds with all its partitions.
     if len(tickets) != 1 or tickets[0].partition != command.partition:
         raise PartitionRequired("the topic is partitioned: give a partition value")
     (ticket,) = tickets

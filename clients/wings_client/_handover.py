@@ -14,20 +14,20 @@ from wings_core.times import Deadline
 T = TypeVar("T")
 
 WAKE_SECONDS = 1.0
-"""How long a wait lasts before it looks again: what ends the hand-over amid the wait's own code
-does not wake it."""
+"""How long a wait lasts before it checks again: an end by a signal handler or finalizer inside the
+wait's own code does not wake it."""
 
 
 class HandoverClosed(Exception):  # noqa: N818 - not an error: the taker is gone.
-    """Nobody takes items any more."""
+    """The taker has closed the hand-over."""
 
 
 class Handover(Generic[T]):
-    """A queue with an end.
+    """A bounded queue with an end.
 
     Args:
-        items_max: How many items may lie in it; whoever puts another waits.
-        givers: How many threads put items; each says `done` once.
+        items_max: Most items in it; `put` blocks beyond it.
+        givers: How many threads put items; each calls `done` once.
     """
 
     def __init__(self, items_max: int, givers: int = 0) -> None:
@@ -43,12 +43,12 @@ class Handover(Generic[T]):
         self._listener: Callable[[], None] | None = None
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call this, from any thread, when there is something to take, or the end."""
+        """Register a function to call, from any thread, on a new item and at the end."""
         with self._lock:
             self._listener = listener
 
     def put(self, item: T) -> None:
-        """Hand over an item; blocks while there is no room.
+        """Put an item; blocks while there is no room.
 
         Raises:
             HandoverClosed: `close` or `fail` was called.
@@ -62,13 +62,13 @@ class Handover(Generic[T]):
             self._notify()
 
     def take(self, timeout: float | None = None) -> T | None:
-        """Take the oldest item; blocks until there is one, up to `timeout` seconds.
+        """Remove and return the oldest item; blocks up to `timeout` seconds while there is none.
 
         Returns:
-            None where all givers are done, or it was closed, or the time is up.
+            None when all givers are done, after `close`, and on time-out.
 
         Raises:
-            BaseException: What a giver failed with, once the items before it are taken.
+            BaseException: The error passed to `fail`, once the items before it are taken.
         """
         with self._lock:
             if not self._items and not self._ended:
@@ -83,24 +83,24 @@ class Handover(Generic[T]):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come; items may still lie in it."""
+        """Whether no more items will be put; some may still be in it."""
         with self._lock:
             return self._ended
 
     def done(self) -> None:
-        """Say that one giver has no more items."""
+        """End one giver's items; called once by each."""
         with self._lock:
             self._givers -= 1
             self._notify()
 
     def fail(self, error: BaseException) -> None:
-        """Let the taker fail, after the items that are there; the first error counts."""
+        """Make `take` raise the error after the items already put; the first error counts."""
         with self._lock:
             self._error = self._error or error
             self._end()
 
     def close(self) -> None:
-        """End it from the taker's side: items are dropped, givers are freed."""
+        """End it from the taker's side: drops items, blocked givers raise `HandoverClosed`."""
         with self._lock:
             self._items.clear()
             self._end()

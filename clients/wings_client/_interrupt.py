@@ -1,7 +1,7 @@
 """Waits that Ctrl-C ends.
 
 Python handles signals on the main thread, and only between its own instructions: not while that
-waits in pyarrow. So where the main thread is about to wait for long, another makes the call for it.
+blocks in pyarrow. So a call on the main thread that may block for long runs on another thread.
 """
 
 import threading
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 @contextmanager
 def interruptible(call: Callable[[], T], *, waits_long: bool) -> Generator[Callable[[], T]]:
-    """Give back a call, for use within the block, as one that Ctrl-C can end.
+    """Yield a call, for use within the block, that Ctrl-C interrupts.
 
-    A call that is left by Ctrl-C goes on by itself: whoever handles that has to end it.
+    An interrupted call continues on its thread: the handler of `KeyboardInterrupt` must end it.
 
     Args:
-        call: What blocks in pyarrow.
-        waits_long: Whether it may; else, and on other threads than the main one, it is given back
-            as it is.
+        call: Blocks in pyarrow.
+        waits_long: Whether it may block for long. If not, and on other threads than the main one,
+            `call` itself is yielded.
     """
     if not waits_long or threading.current_thread() is not threading.main_thread():
         yield call

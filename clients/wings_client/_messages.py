@@ -1,4 +1,4 @@
-"""Messages of the contracts from a caller's arguments, or an error that says what is wrong."""
+"""Builds the messages of the contracts from a caller's arguments, with typed errors."""
 
 import base64
 from datetime import UTC, datetime
@@ -37,12 +37,12 @@ def build(model: type[M], error: type[InvalidArgument], what: str, **keys: Any) 
 
 
 def wire_partition(value: PartitionValue) -> JsonScalar:
-    """Return a partition value as it goes on the wire."""
+    """Return a partition value in its wire form: bytes as base64."""
     return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
 
 
 def wire_offset(value: OffsetValue) -> int | str | TimestampOffset:
-    """Return an offset as a ticket takes it."""
+    """Return an offset in its wire form: numbers and words as they are, times wrapped."""
     if isinstance(value, datetime):
         return TimestampOffset(timestamp=wire_time(value))
     return value

@@ -1,4 +1,4 @@
-"""What the client's calls return: frozen dataclasses, times as aware datetimes in UTC."""
+"""The results of the client's calls: frozen dataclasses, times as aware datetimes in UTC."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic. Its UUID tells it from one of the same name before or after it."""
+    """A topic. Its UUID distinguishes it from earlier and later topics of the same name."""
 
     name: str
     """Full: `tenants/T/namespaces/N/topics/X`."""
@@ -69,7 +69,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Where a partition stands."""
+    """The state of a partition."""
 
     partition: JsonScalar
     """The partition value; of a binary key, in base64."""
@@ -97,7 +97,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOffset:
-    """A named consumer's place in a partition."""
+    """A named consumer's offset in a partition."""
 
     topic: str
     """Full."""
@@ -122,7 +122,7 @@ class CommittedRange:
     start_offset: int
     end_offset: int
     timestamp: datetime
-    """That the rows bear; where several batches were joined to one range, that of the last."""
+    """Of the rows; where several batches were joined to one range, that of the last batch."""
 
     @classmethod
     def of(cls, stored: StoredRange) -> Self:
@@ -153,12 +153,12 @@ class Committed(PushResult):
     sequence: int
     """Of its first batch."""
     next_sequence: int
-    """Of whatever the producer sends next: what a producer started again goes on with."""
+    """Of the next batch: the `sequence` with which a restarted producer resumes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where one row is that `Producer.append` was given, durable."""
+    """The partition and offset of an appended row, durable."""
 
     partition: JsonScalar
     offset: int
@@ -167,7 +167,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What is in a stage: durable, and invisible until it is published."""
+    """The contents of a stage: durable, and invisible until published."""
 
     stage: str
     """Its id."""
@@ -195,7 +195,7 @@ class Published:
     committed: tuple[PublishedRange, ...]
     """One for each topic and partition, in the order of their first rows."""
     replayed: bool
-    """Whether it had been published before, by this call too where its connection broke."""
+    """Whether this batch had been published before, perhaps by an earlier attempt of this call."""
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
@@ -211,13 +211,13 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """What an abort deleted."""
+    """The result of an abort."""
 
     deleted: tuple[str, ...]
     """The ids of the stages that were there."""
     published: bool | None
-    """Whether the batch that was named had been published; None where none was named, or it is too
-    old to be remembered."""
+    """Whether the named batch had been published; None where none was named, or it is too old for
+    the server to know."""
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
@@ -235,7 +235,7 @@ class Chunk(NamedTuple):
 
 
 class ConsumedBatch(NamedTuple):
-    """Rows that a consumer hands on."""
+    """Rows that a consumer delivers."""
 
     batch: pa.RecordBatch
     partition: JsonScalar
@@ -246,7 +246,7 @@ class ConsumedBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class FetchResult:
-    """What one fetch found; an Arrow stream for whoever takes one (DuckDB, polars, pandas)."""
+    """The result of a fetch; also an Arrow stream (for DuckDB, polars, pandas)."""
 
     schema: pa.Schema
     batches: Sequence[pa.RecordBatch]
@@ -256,7 +256,7 @@ class FetchResult:
     end_offset: int | None
     """Of the last row, inclusive; None where there is none."""
     next_offset: int
-    """Where to read on."""
+    """The offset to fetch from next."""
     log_end_offset: int
     """The next offset to be assigned, as of the end of the fetch."""
     end: EndReason
@@ -277,7 +277,7 @@ class FetchResult:
         return self.num_rows
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Hand the rows on by the Arrow PyCapsule interface."""
+        """Export the rows by the Arrow PyCapsule interface."""
         return self.table.__arrow_c_stream__(requested_schema)
 
 

@@ -1,4 +1,4 @@
-"""Plain types: what a topic's column becomes of a type that topics do not have."""
+"""Plain types: the types of a topic's columns for Arrow types that only encode others."""
 
 from typing import Any, cast
 
@@ -12,8 +12,8 @@ _types = pa.types
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """Return a schema without metadata, and without types that only encode others.
 
-    Dictionary and run-end encoded columns become what they encode, extension types what they are
-    stored as, views and list views the types with offsets.
+    Dictionary and run-end encodings become their value types, extension types their storage types,
+    views and list views the types with offsets.
     """
     return pa.schema(
         [

@@ -4,13 +4,13 @@
                                │
     send ──────────────────────┴▶ window (bounded) ─▶ writer's thread ─▶ DoPut
                                        ▲                                   │
-            takes off the oldest, ──── └──── answers' thread ◀── PutResult ┘
+            removes the oldest, ────── └──── answers' thread ◀── PutResult ┘
             resolves its send
 
 Each batch has a sequence, counted up by the producer. When a connection breaks, the writer opens
-another stream that begins with the oldest batch without an answer, under its old sequence: what the
-server has committed already it answers with its first result, and commits the rest. It remembers
-the last 64 results, so a window holds no more than that.
+another stream that begins with the oldest unanswered batch, under its old sequence: for a batch
+that is committed already the server returns its first result. It remembers the last 64 results of
+a producer, so a window holds at most that many.
 """
 
 import threading
@@ -59,17 +59,17 @@ LINGER_MS = 5.0
 LINGER_MS_MAX = 60_000.0
 
 APPENDED_BYTES = 1024 * 1024
-"""Bytes of a batch of rows that were appended: it is sent at once."""
+"""Bytes at which a batch of appended rows is sent at once."""
 
 JOIN_SECONDS = 1.0
 """How long `close` waits for the stream to end, once everything is durable."""
 
 
 class Producer:
-    """Writes to a topic over one open stream; made by `Client.producer`, safe from many threads.
+    """A producer over one open stream; made by `Client.producer`, safe from many threads.
 
     Attributes:
-        topic: Where it writes.
+        topic: The topic it writes to.
         producer_id: The name under which the server counts its sequences.
     """
 
@@ -125,8 +125,7 @@ class Producer:
         )
         self._thread: threading.Thread | None = None
         self._refusal: WingsError | None = None
-        """What a batch of the present stream was refused with; the two threads hand it on by
-        joining."""
+        """The error of a batch that the present stream refused; published by joining the thread."""
 
     @property
     def next_sequence(self) -> int:
@@ -145,9 +144,9 @@ class Producer:
 
     @property
     def rows_in_doubt(self) -> int:
-        """How many rows may be committed though no answer tells; 0 until the producer has failed.
+        """How many rows may be committed without a response; 0 until the producer has failed.
 
-        They follow those of `rows_committed`, and what is committed of them is their beginning.
+        They follow those of `rows_committed`; the committed ones among them come first.
         """
         return self._window.rows_in_doubt
 
@@ -178,13 +177,13 @@ class Producer:
         Args:
             row: A mapping by column name (copied; an absent key is null), a dataclass, a pydantic
                 model, or a sequence with a value for each column.
-            ack: Whether to return a future of where the row is.
+            ack: Whether to return a future of the row's offset.
             timeout: Seconds to wait for room at most; None: for as long as the server goes on
                 answering.
 
         Returns:
-            With `ack`, resolved once the row is durable, or with what it was refused with. Its
-            callbacks run on a thread of the producer and must not block.
+            With `ack`, a future, resolved once the row is durable or refused. Its callbacks
+            run on a thread of the producer and must not block.
 
         Raises:
             SchemaMismatch: An earlier row that was appended without `ack` does not fit the topic;
@@ -193,11 +192,11 @@ class Producer:
             ResourceExhausted: No room in time.
             WingsError: What an earlier batch was refused with.
         """
-        # The caller may go on to fill the same mapping, or list, with the next row.
+        # The caller may reuse the same mapping, or list, for the next row.
         if type(row) is dict and len(row) == self._width:
             try:
                 row = self._values_of(row)
-            except KeyError:  # Another is there, which is no column.
+            except KeyError:  # A key that is no column took its place in the count.
                 row = row.copy()
         elif isinstance(row, Mapping):
             row = dict(cast("Mapping[str, object]", row))
@@ -236,21 +235,21 @@ class Producer:
 
         Args:
             data: As for `Client.push`.
-            timestamp: That its rows shall bear; None: the time of commit.
+            timestamp: The timestamp of its rows; None: the time of commit.
             expected_offset: Commit only if this is the partition's next offset; of data that is
                 cut into several batches, the first one's.
             timeout: Seconds to wait for room at most; None: for as long as the server goes on
                 answering (and within the bounds of `Retry` where it does not).
 
         Returns:
-            What was committed, once it is durable, or the error it was refused with: facts
-            `rows_committed` and `batches_committed` tell what went before. Its callbacks run on a
-            thread of the producer and must not block.
+            What was committed, once it is durable, or the error it was refused with, whose facts
+            `rows_committed` and `batches_committed` count what was committed before. Its callbacks
+            run on a thread of the producer and must not block.
 
         Raises:
             SchemaMismatch: The data does not fit the topic; batches before the one that does not
                 were sent.
-            ResourceExhausted: No room in time; fact `batches_sent` tells how many were sent.
+            ResourceExhausted: No room in time; fact `batches_sent` is how many were sent.
             WingsError: What an earlier batch was refused with.
         """
         deadline = Deadline.never() if timeout is None else Deadline.after(timeout)
@@ -278,7 +277,7 @@ class Producer:
                 bounds of `Retry` where it does not).
 
         Raises:
-            Unavailable: Not in time; what is without an answer stays so.
+            Unavailable: Not in time; unanswered batches stay in the window.
             SchemaMismatch: A row that was appended does not fit; see `append`. All others are
                 durable.
             WingsError: What a batch was refused with.
@@ -299,14 +298,13 @@ class Producer:
         self._window.wait_empty(deadline.remaining())
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush and close; again does nothing.
+        """Flush and close; idempotent.
 
         Args:
             timeout: As for `flush`.
 
         Raises:
-            WingsError: As `flush`. The producer is closed all the same; what has no answer by then
-                fails.
+            WingsError: As `flush`. The producer is closed all the same; unanswered batches fail.
         """
         if not self._accumulator.close():
             return
@@ -322,9 +320,9 @@ class Producer:
         self._accumulator.raise_reported()
 
     def cancel(self) -> None:
-        """Give up: send nothing more, and fail what has no answer; does not block.
+        """Send nothing more and fail all unanswered batches; does not block.
 
-        What was sent may have been committed all the same.
+        Batches that were sent may have been committed.
         """
         self._accumulator.close()
         self._window.close()
@@ -340,7 +338,7 @@ class Producer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Flush and close; an error that leaves the block is not covered by one of these."""
+        """Flush and close; an error raised in the block takes precedence over one of these."""
         try:
             self.close()
         except WingsError:
@@ -349,7 +347,7 @@ class Producer:
 
     def _send_due(self) -> None:
         """Send what was appended, on the accumulator's thread."""
-        with self._sending, suppress(WingsError):  # The accumulator failed with it.
+        with self._sending, suppress(WingsError):  # The accumulator raises it from later calls.
             self._send_appended(Deadline.never())
 
     def _send_appended(self, deadline: Deadline) -> None:
@@ -386,7 +384,7 @@ class Producer:
         self._window.complete(send)
 
     def _batch_of(self, taken: Taken) -> tuple[pa.RecordBatch | None, Sequence[int]]:
-        """Return rows as one batch, without those that do not fit, and where each row is in it."""
+        """Return the rows that fit as one batch, and by row of `taken` its index there."""
         places: Sequence[int] = range(len(taken.rows))
         bad: dict[int, WingsError] = {}
         parts = list(self._fitting(taken.rows, taken.first_row, bad))
@@ -420,7 +418,7 @@ class Producer:
             yield from self._fitting(rows[half:], first_row + half, bad)
 
     def _fail(self, error: WingsError) -> None:
-        """Fail what is in the window and what would come."""
+        """Fail all unanswered batches and later calls."""
         self._accumulator.fail(error)
         self._window.fail(error)
         taken = self._accumulator.take()
@@ -455,16 +453,16 @@ class Producer:
             self._transport.closed.wait(backoff.next_delay())
 
     def _one_stream(self) -> WingsError | None:
-        """Write what is in the window and what comes, until the stream broke or is old.
+        """Write batches of the window until the stream breaks or reaches its age limit.
 
         Returns:
-            What it broke with, or a batch of it was refused with.
+            The error that broke the stream or refused a batch; None at the age limit or the end.
         """
         sequence = self._window.begin_stream()
         if sequence is None:
             return None
-        # A stream has a gRPC deadline, as nothing else frees a thread from a server that went
-        # silent; it is ended well before that, and another one goes on.
+        # A stream has a gRPC deadline, as nothing else frees a thread from a silent server; it
+        # ends well before that, and another one continues.
         lifetime = self._transport.timeout
         self._refusal = None
         try:

@@ -1,4 +1,4 @@
-"""One DoPut stream: batches out, answers in, each on a thread of its own."""
+"""One DoPut stream: batches are written on one thread, responses read on another."""
 
 import pyarrow as pa
 
@@ -14,14 +14,14 @@ class PutStream:
     Args:
         transport: To the server.
         command: The descriptor.
-        schema: Of the batches.
-        seconds: After which the stream ends with an error, wherever it is.
+        schema: The schema of the batches.
+        seconds: The gRPC deadline: after so many the stream fails.
 
     Attributes:
-        endpoint: Who serves it.
+        endpoint: The address of the node that serves it.
 
     Raises:
-        WingsError: `Unavailable` where nobody is there.
+        WingsError: `Unavailable` where no server was reached.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class PutStream:
         """Send a batch; blocks while the server does not read.
 
         Returns:
-            False where the stream has ended, which `close` tells more about.
+            False if the stream has ended; `close` returns why.
         """
         try:
             if metadata is None:
@@ -49,7 +49,7 @@ class PutStream:
         """Return the next answer; blocks until it is there.
 
         Returns:
-            None where the stream has ended, which `close` tells more about.
+            None if the stream has ended; `close` returns why.
         """
         try:
             raw = self._reader.read()
@@ -58,17 +58,17 @@ class PutStream:
         return None if raw is None else result_from_json(raw)
 
     def finish(self) -> None:
-        """Say that no more batches come; the server answers those it has and ends the stream."""
+        """Half-close: the server responds to the batches it has and ends the stream."""
         try:
             self._writer.done_writing()
         except (pa.ArrowException, OSError):
-            return  # `close` tells.
+            return  # `close` returns it.
 
     def close(self) -> WingsError | None:
-        """Let go of the stream, once no thread writes or reads.
+        """Close the stream, once no thread writes or reads.
 
         Returns:
-            What the server, or the connection, ended it with; None where it ended well.
+            The error that ended it; None where it ended cleanly.
         """
         try:
             with typed_errors(self.endpoint):

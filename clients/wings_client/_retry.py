@@ -15,20 +15,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """What is tried again after a failure that may pass, and for how long.
+    """What is retried after a transient failure, and for how long.
 
-    Calls are repeated only where that cannot do a thing twice: reads and idempotent writes after
-    any failure that may pass, others only where they never reached the server or it refused them.
+    A call is retried only where it cannot take effect twice: reads and idempotent writes after any
+    transient failure, others only if they never reached the server or it refused them.
     """
 
     attempts: int = 5
-    """Of one call, the first counted; 1 tries nothing again."""
+    """Of one call, the first included; 1: no retries."""
     delay: float = 0.05
     """Seconds before the second attempt; doubles from each to the next."""
     delay_max: float = 2.0
     """Seconds that a pause lasts at most."""
     reconnect_seconds: float = 60.0
-    """How long an open producer, follow or consumer tries to get on without any progress."""
+    """How long an open producer, follow or consumer retries without progress."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or not 0 <= self.delay <= self.delay_max or self.reconnect_seconds < 0:
@@ -50,9 +50,9 @@ class Backoff:
     def next_delay(self) -> float:
         """Return the seconds to pause now, between a half and the whole of the nominal pause.
 
-        Half of it is random so that clients that failed together do not come back together.
+        Half of it is random, so that clients that failed together do not retry together.
         """
-        exponent = min(self._failures, 30)  # Beyond, floats would only grow for nothing.
+        exponent = min(self._failures, 30)  # Beyond it, the pause is at its bound anyway.
         self._failures += 1
         nominal = min(self._retry.delay_max, self._retry.delay * 2**exponent)
         return nominal * random.uniform(0.5, 1.0)
@@ -80,7 +80,7 @@ def repeat_call(
         repeatable: Whether the call may be carried out twice.
 
     Raises:
-        WingsError: What the last attempt ended with.
+        WingsError: The error of the last attempt.
     """
     deadline = Deadline.after(timeout)
     backoff = Backoff(retry)

@@ -1,7 +1,7 @@
-"""Rows: mappings of Python values to a batch, where no value may change on its way.
+"""Converts rows of Python values to a batch, and refuses any conversion that changes a value.
 
-pyarrow converts some values in silence: 1.5 to the integer 1, a time to its date, a nested key that
-the type does not have to nothing. So what it made is compared with what it was given.
+pyarrow converts some values silently: 1.5 to the integer 1, a time to its date, an unknown nested
+key to nothing. So its result is compared with the input.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ def batch_of_items(items: Sequence[object], schema: pa.Schema, first_row: int) -
         first_row: The number of the first row, for errors.
 
     Raises:
-        SchemaMismatch: Something that is no row, or as `batch_of_rows`; fact `row`.
+        SchemaMismatch: An item is no row, or as `batch_of_rows`; fact `row`.
     """
     width = len(schema)
     if set(map(type, items)) != {tuple} or set(map(len, cast("Any", items))) != {width}:
@@ -76,7 +76,7 @@ def batch_of_items(items: Sequence[object], schema: pa.Schema, first_row: int) -
 
 
 def values_getter(names: Sequence[str]) -> Callable[[Row], tuple[Any, ...]]:
-    """Return a function that takes the values of these columns out of a mapping, in order.
+    """Return a function that gets the values of these columns from a mapping, in order.
 
     It raises KeyError where one is absent.
     """
@@ -107,7 +107,7 @@ def _mapping_of(item: Any, names: Sequence[str], row: int) -> Row:
 
 
 def _plain(value: Any) -> Any:
-    """Return a field's value, of a nested dataclass or of a list of these as mappings."""
+    """Return a field's value; nested dataclasses, also in lists, as mappings."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
     if isinstance(value, list):
@@ -174,13 +174,13 @@ _EXACT: dict[int, type] = {
     pa.large_binary().id: bytes,
     pa.date32().id: date,
 }
-"""The Python type whose values pyarrow takes into a column as they are, or refuses."""
+"""By Arrow type, the Python type whose values pyarrow stores unchanged or refuses."""
 
 
 def _is_exact(values: list[Any], data_type: pa.DataType) -> bool:
-    """Tell by the types of values alone that none was changed, without looking at what it became.
+    """Return whether the types of the values alone prove that none was changed.
 
-    Looking at it costs several times as much as making the column.
+    To compare the result costs several times as much as to make the column.
     """
     found = set(map(type, values))
     found.discard(type(None))
@@ -209,9 +209,9 @@ def _converts(value: Any, data_type: pa.DataType) -> bool:
 
 
 def _same(given: Any, back: Any) -> bool:
-    """Tell whether a value that came back from Arrow is what was given."""
+    """Return whether a value read back from Arrow equals the one given."""
     if isinstance(back, float) and isinstance(given, float):
-        # A float column has no other way to write 0.1; only what grows out of it is lost.
+        # A float column can only round 0.1; what overflows it is lost.
         return math.isinf(given) or not math.isinf(back)
     if isinstance(back, bytes) and isinstance(given, str):
         return back == given.encode()
@@ -227,7 +227,7 @@ def _same(given: Any, back: Any) -> bool:
 
 
 def _is_nan(value: Any) -> bool:
-    """Tell whether a value is NaN, as float32 of NumPy may be too, which is no `float`."""
+    """Return whether a value is NaN; also of NumPy's float32, which is no `float`."""
     return isinstance(value, Real) and value != value
 
 

@@ -1,7 +1,7 @@
 """Scan: a range of what is committed, as one lazy RecordBatchReader.
 
 GetFlightInfo fixes the ranges, so that a scan reads one state of the log however long it takes, and
-a part of it can be read again where a connection broke.
+resumes a part whose connection broke.
 """
 
 import threading
@@ -27,18 +27,18 @@ ROWS_PER_PART_MIN = 65_536
 
 JOIN_SECONDS = 1.0
 """How long the end of a scan waits for each of its threads; one that is opening a stream on a
-server that went silent ends with that stream."""
+silent server ends with that stream."""
 
 BATCHES_WAITING_PER_STREAM = 2
-"""Batches that a parallel scan has read and not yet handed on, for each of its streams."""
+"""Batches that a parallel scan has read and not yet delivered, for each of its streams."""
 
 
 class Part(NamedTuple):
-    """A range of one partition, and who serves it."""
+    """A range of one partition, and the nodes that serve it."""
 
     ticket: ScanTicket
     locations: tuple[str, ...]
-    """The nodes to ask, the first one first; none: whoever calls go to."""
+    """The nodes to ask, in order; empty: the node that calls go to."""
 
 
 def scan(
@@ -71,7 +71,7 @@ def ranges(
     parallel: int,
     **keys: Any,
 ) -> tuple[pa.Schema, list[Part]]:
-    """Return what `plan` does, cut so that `parallel` streams have work."""
+    """Return the ranges of `plan`, cut so that `parallel` streams have work."""
     if not 1 <= parallel <= PARALLEL_MAX:
         raise InvalidArgument(f"parallel must be from 1 to {PARALLEL_MAX}; got {parallel}")
     schema, parts = plan(transport, topic, partition, offset, end_offset, **keys)
@@ -144,7 +144,7 @@ class ParallelScan:
         parallel: How many threads.
 
     Attributes:
-        handover: Where the batches go.
+        handover: The queue of the batches that were read.
     """
 
     def __init__(self, transport: Transport, parts: list[Part], parallel: int) -> None:
@@ -180,7 +180,7 @@ class ParallelScan:
             chunks.cancel()
 
     def read(self) -> None:
-        """Read ranges until there are no more; `parallel` threads do so."""
+        """Read ranges until none is left; called on `parallel` threads."""
         try:
             while (chunks := self._next_stream()) is not None:
                 for chunk in chunks:

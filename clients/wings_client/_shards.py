@@ -1,4 +1,4 @@
-"""Shards: the calls of those who read files, and their like, into the log once."""
+"""Shards: the calls of readers that ingest files, and the like, exactly once."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,22 +20,22 @@ from wings_core.times import parse_timestamp
 
 
 class ShardCalls(AdminCalls):
-    """The part of `Client` that tells who reads which shard, and how far.
+    """The calls of `Client` on the ownership and progress of shards.
 
     A shard is published by `Client.publish`, in one transaction with its rows. See `docs/ingest.md`
-    for what it all means.
+    for the protocol.
     """
 
     def open_shards(self, source: str, token: str, shards: Iterable[str]) -> list[Shard]:
-        """Create shards that are not there, owned by a token, and return all as they are.
+        """Create the missing shards, owned by `token`; returns all of them.
 
         Args:
-            source: Whose they are.
-            token: Of whoever wants to read them.
-            shards: Ids, each once, up to 10,000.
+            source: The source of the shards.
+            token: The token of the reader that opens them.
+            shards: Distinct ids, up to 10,000.
 
         Returns:
-            One for each, in the order given; whose `token` is another one, somebody else owns.
+            One for each, in the order given; one with another `token` belongs to another reader.
 
         Raises:
             InvalidArgument: An id is empty, too long, or there twice.
@@ -53,18 +53,17 @@ class ShardCalls(AdminCalls):
     def acquire_shards(
         self, source: str, token: str, claims: Mapping[str, str], stale_seconds: float
     ) -> list[Shard]:
-        """Take over open shards from owners that were not heard of; or say that one is alive.
+        """Take over open shards from stale owners, or renew the shards of one's own.
 
         Args:
-            source: Whose they are.
-            token: Of the owner to be.
-            claims: By shard, the token of the owner that is to be replaced; one's own, to be heard
-                of.
-            stale_seconds: How long an owner was not heard of that may be replaced, by the server's
-                clock.
+            source: The source of the shards.
+            token: The token of the new owner.
+            claims: By shard, the token of the owner to replace; one's own token renews.
+            stale_seconds: An owner that has not renewed for this long may be replaced, by the
+                server's clock.
 
         Returns:
-            Those that are there, in the order given, as they are now: who has `token` owns them.
+            The existing ones, in the order given, after the call; one with `token` was acquired.
         """
         body = build(
             ShardAcquire,
@@ -81,14 +80,14 @@ class ShardCalls(AdminCalls):
         return _shards(self._act("shard-acquire", body))
 
     def reset_shards(self, source: str, shards: Iterable[str]) -> list[Shard]:
-        """Open dead shards again, for whoever reads them next, and return those that were dead."""
+        """Reopen dead shards, for any reader to acquire; returns those that were dead."""
         body = build(
             ShardNames, InvalidArgument, "reset_shards", source=source, shards=tuple(shards)
         )
         return _shards(self._act("shard-reset", body, repeatable=False))
 
     def get_shards(self, source: str, shards: Iterable[str]) -> list[Shard]:
-        """Return those of the shards that are there, in the order given."""
+        """Return the existing ones of these shards, in the order given."""
         body = build(ShardNames, InvalidArgument, "get_shards", source=source, shards=tuple(shards))
         return _shards(self._act("shard-get", body))
 
@@ -103,7 +102,7 @@ class ShardCalls(AdminCalls):
         """Return shards of a source, by id.
 
         Args:
-            source: Whose they are.
+            source: The source of the shards.
             state: Only those that are `open`, `finished` or `dead`.
             after: The first ones whose id is greater.
             limit: At most so many; 1 to 10,000.
@@ -132,13 +131,13 @@ class ShardCalls(AdminCalls):
         count_max: int | None = None,
         interval_seconds: float = 0.0,
     ) -> ShardsPruned:
-        """Forget shards that were finished or given up long ago; never an open one.
+        """Delete old shards that are finished or dead; never an open one.
 
         Args:
-            source: Whose they are.
-            age_seconds: Those that have not changed for so long.
-            count_max: And those older than the newest so many.
-            interval_seconds: Do nothing where another pruning of the source was so shortly ago.
+            source: The source of the shards.
+            age_seconds: Delete those unchanged for this long.
+            count_max: Delete those beyond the newest `count_max`.
+            interval_seconds: Do nothing if the source was pruned less than this long ago.
         """
         body = build(
             ShardPrune,

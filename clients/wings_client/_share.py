@@ -1,4 +1,4 @@
-"""Share groups: the calls of those who manage them, and of members that acquire messages."""
+"""Share groups: the calls that manage them, and those of members."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,11 +26,11 @@ from wings_core.errors import InvalidArgument, WingsError
 from wings_core.share.model import ShareConfig
 
 DELIVERY_MESSAGES = 500
-"""The most messages that a member acquires at once, unless the caller says else."""
+"""The most messages that a member acquires at once, by default."""
 
 
 class ShareCalls(AdminCalls):
-    """The part of `Client` that manages share groups."""
+    """The calls of `Client` on share groups."""
 
     def create_share_group(
         self,
@@ -40,19 +40,19 @@ class ShareCalls(AdminCalls):
         *,
         if_not_exists: bool = False,
     ) -> ShareGroup:
-        """Create a share group of a topic, and its topic of dead letters where there is none.
+        """Create a share group of a topic, and its topic of dead letters if it does not exist.
 
         Args:
-            group: Its name.
-            topic: Whose messages it shares.
+            group: The group's name.
+            topic: The topic of the group.
             config: Such as `{"lock_duration_ms": 60_000, "delivery_limit": 3, "start": "earliest",
                 "dlq_topic": "orders-dead"}`.
-            if_not_exists: Return the group where there is one of this name already.
+            if_not_exists: Return the existing group of this name.
 
         Raises:
             TopicNotFound: There is no such topic.
-            AlreadyExists: It has a group of this name.
-            SchemaMismatch: `dlq_topic` is there, and no topic of dead letters.
+            AlreadyExists: The topic has a group of this name.
+            SchemaMismatch: `dlq_topic` exists, and is no topic of dead letters.
         """
         body = build(
             CreateGroup,
@@ -72,7 +72,7 @@ class ShareCalls(AdminCalls):
 
         Raises:
             TopicNotFound: There is no such topic.
-            GroupNotFound: It has no such group.
+            GroupNotFound: The topic has no such group.
         """
         body = build(
             AlterGroup,
@@ -85,11 +85,11 @@ class ShareCalls(AdminCalls):
         return ShareGroup.from_json(self._act("share-alter", body))
 
     def share_group(self, group: str, topic: TopicRef) -> ShareGroup:
-        """Return what the server says of a group: configuration, lag and messages in flight.
+        """Return a group's description: configuration, lag and messages in flight.
 
         Raises:
             TopicNotFound: There is no such topic.
-            GroupNotFound: It has no such group.
+            GroupNotFound: The topic has no such group.
         """
         body = build(GroupBody, InvalidArgument, "share_group", group=group, topic=name_of(topic))
         return ShareGroup.from_json(self._act("share-describe", body))
@@ -113,11 +113,11 @@ class ShareCalls(AdminCalls):
         return [ShareGroup.from_json(found) for found in self._act("share-list", body)]
 
     def delete_share_group(self, group: str, topic: TopicRef) -> ShareGroup:
-        """Delete a group with all that is known of its messages, and return what it was.
+        """Delete a group with all its delivery state; returns its last description.
 
         Raises:
             TopicNotFound: There is no such topic.
-            GroupNotFound: It has no such group.
+            GroupNotFound: The topic has no such group.
         """
         body = build(
             GroupBody, InvalidArgument, "delete_share_group", group=group, topic=name_of(topic)
@@ -136,27 +136,26 @@ class ShareCalls(AdminCalls):
     ) -> list[Delivery]:
         """Acquire messages for a member of a share group, by one call that is not repeated.
 
-        The call under `share_consumer`, which also renews and releases what it holds; here all of
-        that is the caller's. What was acquired is held for `Delivery.lock_seconds`.
+        `share_consumer` makes this call, and renews and releases what it holds; here that is up to
+        the caller. Acquired messages are locked for `Delivery.lock_seconds`.
 
         Args:
-            group: Its name.
-            topic: Whose messages it shares.
-            member: The name of the member, which `acknowledge_messages` is told again; any process
-                may use it.
+            group: The group's name.
+            topic: The topic of the group.
+            member: The member's name, to be passed to `acknowledge_messages`; any process may use
+                it.
             partition: Acquire messages of this partition alone; None: of any.
-            max_messages: Acquire at most so many.
+            max_messages: Acquire at most this many.
             timeout: Seconds to wait where there are none, up to 300; less than 0.002 counts as
                 that.
 
         Returns:
-            The deliveries, none where none came in time. Where the connection breaks, those that
-            came before.
+            The deliveries; empty on time-out. If the connection breaks, those received before.
 
         Raises:
             InvalidTicket: A name or number is out of range.
             TopicNotFound: There is no such topic.
-            GroupNotFound: It has no such group.
+            GroupNotFound: The topic has no such group.
             Unavailable: The server cannot be reached, or the client was closed, by another thread
                 too (fact `connection`: `closed`).
         """
@@ -176,12 +175,12 @@ class ShareCalls(AdminCalls):
     ) -> list[WingsError | None]:
         """Accept, release, reject or renew messages that a member of a share group acquired.
 
-        The call is repeated where its connection breaks: an entry that was carried out before its
-        response was lost may come back as `InvalidRecordState`.
+        The call is retried if its connection breaks: an entry that was carried out before its
+        response was lost may be answered with `InvalidRecordState`.
 
         Args:
-            group: Its name.
-            topic: Whose messages it shares.
+            group: The group's name.
+            topic: The topic of the group.
             member: The member that acquired them.
             entries: Ranges of offsets, each with the lease of its delivery, up to 10,000. Those of
                 one partition succeed or fail together.
@@ -192,7 +191,7 @@ class ShareCalls(AdminCalls):
         Raises:
             InvalidArgument: An entry is out of range.
             TopicNotFound: There is no such topic.
-            GroupNotFound: It has no such group.
+            GroupNotFound: The topic has no such group.
         """
         return acknowledge(self._transport, group, name_of(topic), member, entries, repeatable=True)
 
@@ -203,12 +202,12 @@ class ShareCalls(AdminCalls):
         filter: str | None = None,  # noqa: A002 - the contract's word.
         max_messages: int | None = None,
     ) -> Redriven:
-        """Send dead letters back to the topics that they came from, each at most once, ever.
+        """Republish dead letters to their topics of origin, each at most once, ever.
 
         Args:
-            dlq_topic: The topic of dead letters; those that are there now are looked at.
+            dlq_topic: The topic of dead letters; reads up to its present end.
             filter: A SQL predicate over its columns, such as `reason = 'rejected'`.
-            max_messages: Look at no more than so many; None: at all.
+            max_messages: Read at most this many dead letters; None: all.
 
         Raises:
             TopicNotFound: There is no such topic.
@@ -247,7 +246,7 @@ class ShareCalls(AdminCalls):
 
 
 REDRIVE_STEP = 1_000
-"""Dead letters looked at by one call, so that none takes long."""
+"""Dead letters read by one call, to bound how long it takes."""
 
 _COUNTS = ("redriven", "already_redriven", "without_payload", "failed")
 

@@ -1,4 +1,4 @@
-"""ShareConsumer: a member of a share group, which holds what it works at until it settles it."""
+"""The share consumer: a member of a share group, which renews the locks of what it processes."""
 
 import threading
 import weakref
@@ -25,18 +25,18 @@ POLL_SECONDS = 20.0
 """How long one long poll waits; then another begins."""
 
 PAUSE_SECONDS_MIN = 0.05
-"""Between two rounds of renewals, at least."""
+"""The least seconds between two rounds of renewals."""
 
 SETTLE_WAIT_SECONDS = 1.0
-"""How long settling waits for a renewal of the same delivery at most, and a third of its lock."""
+"""How long an acknowledgement waits for a renewal of its delivery; at most a third of its lock."""
 
 
 class ShareEngine:
-    """What a share consumer does, however it waits; all methods may be called from any thread.
+    """The part of a share consumer that sync and async share; methods are thread-safe.
 
     Args:
         transport: To the server.
-        ticket: Without an end of the wait.
+        ticket: Its wait is set for each poll.
         timeout: Seconds without a delivery after which it ends; None: never.
         auto_renew: Whether to renew what is held; a number: for so many seconds of each delivery.
     """
@@ -52,7 +52,7 @@ class ShareEngine:
         self._transport = transport
         self._timeout = timeout
         self._auto_renew = auto_renew
-        # Guards what is below; held for no longer than it takes to look. A signal handler or a
+        # Guards the fields below; never held across a blocking call. A signal handler or a
         # finalizer may call `abandon` on a thread that holds it.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -64,7 +64,7 @@ class ShareEngine:
         self._closed = False
 
     def fill(self) -> bool:
-        """Block until there is a delivery to `take`; return whether there is.
+        """Block until there is a delivery to `take`; returns False on time-out and after `close`.
 
         Raises:
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
@@ -92,7 +92,7 @@ class ShareEngine:
         return bool(self._ready)
 
     def take(self) -> Delivery | None:
-        """Return the next delivery that came; None where there is none."""
+        """Return the next delivery received; None if there is none."""
         with self._lock:
             return self._ready.popleft() if self._ready else None
 
@@ -104,11 +104,11 @@ class ShareEngine:
         delay: float | None = None,
         reason: str | None = None,
     ) -> None:
-        """Settle rows of a delivery, all of them or none.
+        """Acknowledge rows of a delivery, all of them or none.
 
         Raises:
-            InvalidRecordState: Some are not held any more; nothing was changed.
-            WingsError: Of the server; `Unavailable` where it is unknown whether it was done.
+            InvalidRecordState: The lock on some has expired or ended; nothing was changed.
+            WingsError: The server's refusal; `Unavailable` where the outcome is unknown.
         """
         ranges = delivery.ranges(rows)
         if not ranges:
@@ -133,14 +133,14 @@ class ShareEngine:
             _raise_first(self._acknowledge(entries))
 
     def abandon(self) -> list[list[AcknowledgementEntry]]:
-        """End the wait and the renewals; return what would give back what is still held.
+        """End the wait and the renewals; returns the entries that release what is still held.
 
-        Each list may be refused without the others.
+        Each list succeeds or fails by itself.
         """
         with self._lock:
             self._closed = True
             held = list(self._held.values())
-            self._held = {}  # Another, as it may be looked at now.
+            self._held = {}  # Replaced, as another thread may iterate over it.
             self._ready.clear()
             reading = self._reading
             self._changed.notify_all()
@@ -153,14 +153,14 @@ class ShareEngine:
         ]
 
     def close(self) -> None:
-        """End the wait, and give back what is still held; what that fails for expires."""
+        """End the wait and release what is still held; if that fails, the locks expire."""
         lists = self.abandon()
-        with suppress(WingsError):  # They expire.
+        with suppress(WingsError):  # The locks expire.
             errors = iter(self._acknowledge([entry for entries in lists for entry in entries]))
             for entries in lists:
                 refused = [isinstance(next(errors), InvalidRecordState) for _ in entries]
                 if any(refused) and len(lists) > 1:
-                    self._acknowledge(entries)  # Alone: it may be another that is lost.
+                    self._acknowledge(entries)  # Each alone: the refusal may be due to another.
 
     def _poll(self, wait: float) -> None:
         reading = Reading(self._transport)
@@ -179,7 +179,7 @@ class ShareEngine:
                 self._changed.notify_all()
             is_open = not self._closed
             if not is_open:
-                self._ready.clear()  # It may have been closed amid this.
+                self._ready.clear()  # A signal handler may have closed it since.
             elif found and self._auto_renew is not False and not self._renewing:
                 renews = self._renewing = True
         if renews:
@@ -191,7 +191,7 @@ class ShareEngine:
                 raise
         if is_open:
             return
-        # Closed meanwhile: what came is given back.
+        # Closed meanwhile: release what was received.
         self._acknowledge(
             [_entry(each, "release", each.start_offset, each.end_offset) for each in found]
         )
@@ -214,7 +214,7 @@ class ShareEngine:
 
     @contextmanager
     def _settling(self, delivery: Delivery, ranges: Sequence[OffsetRange]) -> Generator[None]:
-        """Settle ranges of a delivery in the block, and beside no renewal of it."""
+        """Exclude renewals of a delivery while the block acknowledges ranges of it."""
         wait = min(SETTLE_WAIT_SECONDS, delivery.lock_seconds / RENEWALS_PER_LOCK)
         with self._lock:
             held = self._held.get(id(delivery))
@@ -229,7 +229,7 @@ class ShareEngine:
             if held is not None:
                 with self._lock:
                     held.end_settling(ranges, settled=settled)
-                    # What is refused may be held in part; whether it is, a renewal finds out.
+                    # Some of a refused range may still be held; the next renewal finds out.
                     if held.is_settled or (held.has_expired and not settled):
                         self._held.pop(id(delivery), None)
 
@@ -240,14 +240,14 @@ class ShareEngine:
                 held.renewed()
 
     def _renew(self) -> None:
-        """Renew what is held as each becomes due, until nothing is or the consumer is closed."""
+        """Renew each delivery as it becomes due, until none is held or the consumer is closed."""
         while True:
             with self._lock:
                 if self._closed or not self._held:
                     self._renewing = False
                     return
                 dues = [each.due.remaining() or 0.0 for each in self._held.values()]
-                pause = min(dues, default=0.0)  # A finalizer may have closed it amid this.
+                pause = min(dues, default=0.0)  # A finalizer may have emptied it since.
                 if pause > 0:
                     self._changed.wait(max(PAUSE_SECONDS_MIN, pause))
                     continue
@@ -259,10 +259,10 @@ class ShareEngine:
         delivery = held.delivery
         with self._lock:
             left, settles = held.begin_renewing()
-        # One delivery a call: of several, one that was lost would keep the others from it.
+        # One delivery a call: with several, a lost one would fail the others.
         entries = [_entry(delivery, "renew", first, last) for first, last in left]
         errors: list[WingsError | None] = []
-        with suppress(WingsError):  # It is tried again when it is due again.
+        with suppress(WingsError):  # Retried when it is next due.
             errors = self._acknowledge(entries, repeatable=True)
         renewed = bool(errors) and not any(errors)
         refused = any(isinstance(error, InvalidRecordState) for error in errors)
@@ -292,16 +292,16 @@ class ShareConsumer(Iterator[Delivery]):
     """A member of a share group; made by `Client.share_consumer`.
 
     Iterating yields deliveries and blocks while there are none. Each is held by this member, and
-    renewed while the caller works (unless `auto_renew` is False), until it is settled: `accept`,
-    `release` or `reject`, whole or by rows. What is not settled when the consumer is closed, or its
-    `with` block is left, is released; one that is let go of without either leaves it to expire. One
-    thread iterates; the other methods may be called from any.
+    renewed while the caller works (unless `auto_renew` is False), until it is acknowledged:
+    `accept`, `release` or `reject`, whole or by rows. What is still held when the consumer is
+    closed, or its `with` block is left, is released; if it is garbage-collected without either, the
+    locks expire. One thread iterates; the other methods may be called from any.
 
     Attributes:
-        group: The share group.
-        topic: Whose messages it shares.
-        member: What it calls itself.
-        engine: What it does, for faces that wait otherwise.
+        group: The share group's name.
+        topic: The topic of the group.
+        member: This member's name.
+        engine: The part that `AsyncShareConsumer` shares.
     """
 
     def __init__(self, engine: ShareEngine) -> None:
@@ -309,7 +309,7 @@ class ShareConsumer(Iterator[Delivery]):
         self.topic = engine.ticket.topic
         self.member = engine.ticket.member
         self.engine = engine
-        # The engine's threads never hold this: letting go of it ends them.
+        # The engine's threads never hold this object, so its finalizer can end them.
         weakref.finalize(self, engine.abandon)
 
     def __next__(self) -> Delivery:
@@ -326,62 +326,62 @@ class ShareConsumer(Iterator[Delivery]):
         return delivery
 
     def accept(self, delivery: Delivery, rows: Rows = None) -> None:
-        """Say that messages are done; they are never delivered to the group again.
+        """Acknowledge messages as processed; they are never delivered to the group again.
 
         Args:
-            delivery: Where they came.
-            rows: Which of them; None: all.
+            delivery: The delivery.
+            rows: The rows of it; None: all.
 
         Raises:
-            InvalidRecordState: Some are not held any more, as the lock expired or they were settled
-                already; nothing was changed.
-            Unavailable: It is unknown whether it was done; they may come again.
+            InvalidRecordState: The lock on some has expired or ended by an acknowledgement; nothing
+                was changed.
+            Unavailable: The outcome is unknown; they may be redelivered.
         """
         self.engine.settle(delivery, "accept", rows)
 
     def release(self, delivery: Delivery, rows: Rows = None, *, delay: float | None = None) -> None:
-        """Give messages back, for any member to get; the delivery counts.
+        """Release messages for redelivery to any member; this delivery counts.
 
         Args:
-            delivery: Where they came.
-            rows: Which of them; None: all.
-            delay: Seconds that nobody gets them for.
+            delivery: The delivery.
+            rows: The rows of it; None: all.
+            delay: Seconds for which they are not delivered.
 
         Raises:
-            InvalidRecordState: Some are not held any more; nothing was changed.
-            Unavailable: It is unknown whether it was done.
+            InvalidRecordState: The lock on some has expired or ended; nothing was changed.
+            Unavailable: The outcome is unknown.
         """
         self.engine.settle(delivery, "release", rows, delay=delay)
 
     def reject(self, delivery: Delivery, rows: Rows = None, *, reason: str | None = None) -> None:
-        """Give messages up: they become dead letters, where the group has a topic of them.
+        """Reject messages: they become dead letters, if the group has a topic of them.
 
         Args:
-            delivery: Where they came.
-            rows: Which of them; None: all.
+            delivery: The delivery.
+            rows: The rows of it; None: all.
             reason: The text of the error, for the dead letter.
 
         Raises:
-            InvalidRecordState: Some are not held any more; nothing was changed.
-            Unavailable: It is unknown whether it was done; they may come again.
+            InvalidRecordState: The lock on some has expired or ended; nothing was changed.
+            Unavailable: The outcome is unknown; they may be redelivered.
         """
         self.engine.settle(delivery, "reject", rows, reason=reason)
 
     def renew(self, delivery: Delivery, rows: Rows = None) -> None:
-        """Hold messages for another lock duration from now.
+        """Renew the lock on messages: it lasts a lock duration from now.
 
         Args:
-            delivery: Where they came.
-            rows: Which of them; None: all.
+            delivery: The delivery.
+            rows: The rows of it; None: all.
 
         Raises:
-            InvalidRecordState: Some are not held any more; nothing was changed.
-            Unavailable: It is unknown whether it was done.
+            InvalidRecordState: The lock on some has expired or ended; nothing was changed.
+            Unavailable: The outcome is unknown.
         """
         self.engine.settle(delivery, "renew", rows)
 
     def close(self) -> None:
-        """End iteration, and release what is still held; where that fails, it expires."""
+        """End iteration, and release what is still held; if that fails, the locks expire."""
         self.engine.close()
 
     def __enter__(self) -> Self:
@@ -394,5 +394,5 @@ class ShareConsumer(Iterator[Delivery]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Close the consumer."""
         self.close()

@@ -1,4 +1,4 @@
-"""What a member holds: which of a delivery it has not settled, and what may be renewed of it."""
+"""The messages of a delivery that a member still holds, and which of them may be renewed."""
 
 import time
 from collections.abc import Sequence
@@ -7,20 +7,20 @@ from wings_client._share_model import Delivery, OffsetRange, common, merged, wit
 from wings_core.times import Deadline
 
 RENEWALS_PER_LOCK = 3
-"""How often a delivery is renewed in the time that it is held."""
+"""Renewals of a delivery within one lock duration."""
 
 
 class Held:
-    """What is left of a delivery that was not settled yet; who calls sees to it that one does.
+    """The messages of a delivery still held; not thread-safe, callers hold the engine's lock.
 
-    A renewal is refused whole where a part of it is finished, so it leaves out what is being
-    settled, and a settling waits for one that is under way.
+    A renewal is refused whole if a part of it is acknowledged, so it leaves out what is being
+    acknowledged, and an acknowledgement waits for a renewal under way.
 
     Attributes:
         delivery: The delivery.
-        left: What was not settled, as far as is known.
-        due: When it is to be renewed.
-        renewing: Whether it is being renewed.
+        left: The offsets not known to be acknowledged.
+        due: When to renew next.
+        renewing: Whether a renewal is under way.
     """
 
     def __init__(self, delivery: Delivery) -> None:
@@ -31,13 +31,13 @@ class Held:
         self._came_at = time.monotonic()
         self._ends = Deadline.after(delivery.lock_seconds)
         self._settling: list[Sequence[OffsetRange]] = []
-        self._settles = 0  # Begun so far.
+        self._settles = 0  # Acknowledgements begun so far.
         self._in_doubt: list[OffsetRange] = []
         self._rows: list[OffsetRange] | None = None
 
     @property
     def age_seconds(self) -> float:
-        """How long ago it came."""
+        """Seconds since the delivery."""
         return time.monotonic() - self._came_at
 
     @property
@@ -49,16 +49,16 @@ class Held:
 
     @property
     def has_expired(self) -> bool:
-        """Whether the lock is over for certain, unless others renewed it."""
+        """Whether the lock has certainly expired, unless another process renewed it."""
         return self._ends.passed
 
     def begin_settling(self, ranges: Sequence[OffsetRange]) -> None:
-        """Note that ranges are being settled; `end_settling` follows."""
+        """Record that an acknowledgement of ranges begins; `end_settling` follows."""
         self._settling.append(ranges)
         self._settles += 1
 
     def end_settling(self, ranges: Sequence[OffsetRange], *, settled: bool) -> None:
-        """Note what became of it; what was not settled for certain is left, and in doubt."""
+        """Record its outcome; if not `settled`, the ranges stay held, in doubt."""
         self._settling.remove(ranges)
         if settled:
             self.left = without(self.left, ranges)
@@ -66,24 +66,24 @@ class Held:
             self._in_doubt = [*without(self._in_doubt, ranges), *ranges]
 
     def begin_renewing(self) -> tuple[list[OffsetRange], int]:
-        """Return what is to be renewed, and what `end_renewing` takes."""
+        """Return the ranges to renew, and the count to pass to `end_renewing`."""
         self.renewing = True
         settling = [each for ranges in self._settling for each in ranges]
         return without(self.left, settling), self._settles
 
     def end_renewing(self, settles: int, *, renewed: bool, refused: bool) -> bool:
-        """Note the end of a renewal.
+        """Record the end of a renewal.
 
         Returns:
-            Whether what is left is lost. Where a refusal may have another reason, it is due at once
-            instead: something of it was settled meanwhile, or may have been before.
+            Whether the lock is lost. Where a refusal may be due to an acknowledgement, concurrent
+            or of unknown outcome, the delivery is due at once instead.
         """
         self.renewing = False
         if renewed:
             self.renewed()
             return False
         if not refused:
-            self.due = _due(self.delivery)  # It is not known; it is tried again then.
+            self.due = _due(self.delivery)  # Unknown outcome: retried then.
             return False
         if self._settles != settles:
             return False
@@ -94,12 +94,12 @@ class Held:
         return True
 
     def renewed(self) -> None:
-        """Note that it is held for another lock duration."""
+        """Record that the lock lasts another lock duration."""
         self._ends = Deadline.after(self.delivery.lock_seconds)
         self.due = _due(self.delivery)
 
     def parts(self) -> list[list[OffsetRange]]:
-        """Return what is left, what is in doubt apart from the rest; neither is empty."""
+        """Return the ranges still held, those in doubt apart; no list is empty."""
         rest = without(self.left, self._in_doubt)
         return [part for part in (rest, without(self.left, rest)) if part]
 

@@ -1,4 +1,4 @@
-"""What the calls on share groups return, and rows of a delivery as ranges of offsets."""
+"""The results of the calls on share groups, and rows of a delivery as ranges of offsets."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,16 +22,16 @@ OffsetRange = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class SharePartition:
-    """Where a share group stands in a partition."""
+    """The state of a share group in a partition."""
 
     partition: JsonScalar
     """The partition value; of a binary key, in base64."""
     start_offset: int
-    """All messages before it are finished."""
+    """The first offset that is not finished."""
     in_flight: int
     """Messages that members hold now."""
     lag: int
-    """Messages that are not finished, the held ones included."""
+    """Messages that are not finished, including those in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +63,22 @@ class ShareGroup:
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """What a redrive did."""
+    """The result of a redrive."""
 
     redriven: int
-    """Dead letters that were sent back."""
+    """Dead letters republished."""
     already_redriven: int
-    """Those that had been sent back before."""
+    """Those republished by an earlier redrive."""
     without_payload: int
     failed: int
-    """Those whose topic is gone, has other columns now, or takes no batches as large."""
+    """Those whose topic was deleted, has other columns now, or refuses batches of their size."""
     failures: tuple[str, ...]
     """Why, for the first few."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivery:
-    """Messages of one partition that this member holds, all under one lease.
+    """Messages of one partition, locked for this member under one lease.
 
     Passes as a RecordBatch wherever Arrow's PyCapsule interface is taken: `pa.record_batch(it)`.
     """
@@ -95,7 +95,7 @@ class Delivery:
     delivery_count: int
     """Of deliveries, this one included: 1 at the first."""
     lock_seconds: float
-    """How long they are held without being renewed."""
+    """How long the lock lasts without a renewal."""
 
     @property
     def rows(self) -> pa.RecordBatch:
@@ -112,7 +112,7 @@ class Delivery:
         return self.batch.num_rows
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        """Hand on the batch by Arrow's PyCapsule interface."""
+        """Export the batch by Arrow's PyCapsule interface."""
         return cast("Any", self.batch).__arrow_c_array__(requested_schema)
 
     def ranges(self, rows: Rows) -> list[OffsetRange]:
@@ -143,7 +143,7 @@ class Delivery:
 
 
 def merged(offsets: Iterable[int]) -> list[OffsetRange]:
-    """Return offsets as ranges, in order and as few as can be."""
+    """Return offsets as the fewest ranges, in order."""
     ranges: list[OffsetRange] = []
     for offset in sorted(set(offsets)):
         if ranges and ranges[-1][1] + 1 == offset:
@@ -154,7 +154,7 @@ def merged(offsets: Iterable[int]) -> list[OffsetRange]:
 
 
 def without(ranges: Iterable[OffsetRange], cut: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return what is left of ranges when others are cut out of them, in order."""
+    """Return the difference of two lists of ranges, in order."""
     left = list(ranges)
     for first, last in cut:
         parts: list[OffsetRange] = []
@@ -171,6 +171,6 @@ def without(ranges: Iterable[OffsetRange], cut: Iterable[OffsetRange]) -> list[O
 
 
 def common(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return what is in both, in order."""
+    """Return the intersection of two lists of ranges, in order."""
     ranges = list(ranges)
     return without(ranges, without(ranges, others))

@@ -4,8 +4,8 @@
                  ▲                                   │
                  └──── answers' thread ◀── PutResult ┘   counts, makes room
 
-A stage is written by one stream. One that breaks fails the stage: whoever writes it tries again
-under another id, and what was staged is swept by the server some time.
+A stage is written by one stream. If it breaks, the stage fails: its writer
+starts over under another id, and the server deletes the old stage later.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from wings_core.model import Rejected
 from wings_core.model import Staged as StagedBatch
 
 STAGE_SECONDS_MAX = 3_600.0
-"""How long a stage may take to be written, unless the caller says otherwise."""
+"""How long a stage may take to be written, by default."""
 
 WINDOW_BATCHES = 64
 """Batches without an answer."""
@@ -39,15 +39,15 @@ WINDOW_BYTES = 32 * 1024 * 1024
 """Bytes without an answer; one batch may exceed it."""
 
 ABANDON_SECONDS = 2.0
-"""How long leaving a stage by an error waits for its stream to end, and as long to delete it."""
+"""How long leaving a failed block waits for the stream to end, and again for the deletion."""
 
 
 class Stage:
-    """Writes a stage over one stream; made by `Client.stage`, for one thread at a time.
+    """A stage, written over one stream; made by `Client.stage`, for one thread at a time.
 
     Attributes:
-        id: The stage's.
-        topic: Where its rows will be visible.
+        id: The stage's id.
+        topic: The topic its rows will be published to.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class Stage:
             stage=stage_id,
         )
         self._cut = Cut.of(topic, batch_rows, routed=partition is None)
-        # Guards what is below, and tells of every change; held while nothing blocks.
+        # Guards the fields below, and notifies of every change; never held across a blocking call.
         self._changed = threading.Condition()
         self._unwritten: deque[pa.RecordBatch] = deque()
         self._unanswered: deque[int] = deque()
-        """The bytes of each batch put in and not answered, the unwritten ones too."""
+        """The bytes of each unanswered batch, including the unwritten ones."""
         self._bytes_unanswered = 0
         self._batches = self._rows = self._bytes = 0
         """Staged."""
@@ -129,7 +129,7 @@ class Stage:
         with self._changed:
             empty = self._thread is None
         if empty and not self._complete:
-            # A stage comes into being with its first batch, and this one may have to be published.
+            # A stage is created by its first batch, and an empty one may be published too.
             self._put(empty_batch(self.topic.schema))
         with self._changed:
             self._complete = True
@@ -140,7 +140,7 @@ class Stage:
             return Staged(self.id, self._rows, self._batches, self._bytes)
 
     def cancel(self) -> None:
-        """Stop at once, as closing the client does; what was staged is left to `Client.abort`."""
+        """Stop at once, as closing the client does; deleting the stage is up to `Client.abort`."""
         with self._changed:
             if not self._ended:
                 self._fail(client_closed(self._transport.endpoint))
@@ -155,10 +155,7 @@ class Stage:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it; left by an error, it is deleted, if that can be done without much ado.
-
-        An error of the close itself, such as a refusal of what was written last, is no exception.
-        """
+        """Close the stage; if the block or the close raises, delete it, in at most 4 s."""
         if error is not None:
             self._abandon()
             return
@@ -197,7 +194,7 @@ class Stage:
             self._wait_for_answer()
 
     def _wait_for_answer(self) -> None:
-        """Wait for a change; fail where none comes for as long as a stream may stand still."""
+        """Wait for a change; the stage fails if none comes within the client's timeout."""
         # To open the stream takes no longer than any other call.
         seconds = self._transport.timeout if self._opened else None
         if self._changed.wait(seconds):
@@ -210,13 +207,13 @@ class Stage:
         )
 
     def _fail(self, error: WingsError) -> None:
-        """Refuse all that would come; with the lock held."""
+        """Fail the stage and all later calls; called with the lock held."""
         self._failure = self._failure or copy_of(error)
         self._unwritten.clear()
         self._changed.notify_all()
 
     def _abandon(self) -> None:
-        """End the stream, and delete what it has staged."""
+        """End the stream, and delete the stage."""
         with self._changed:
             self._fail(InvalidArgument(f"stage {self.id!r} was left by an error"))
             self._complete = True
@@ -224,9 +221,9 @@ class Stage:
             return
         self._thread.join(ABANDON_SECONDS)
         if isinstance(self._failure, AlreadyExists):
-            return  # The stage of this id is somebody else's.
+            return  # The stage of this id belongs to another writer.
         body = StageAbort(writer=self.id, stages=(self.id,))
-        # Else it is swept.
+        # If that fails, the server deletes it later.
         with contextlib.suppress(WingsError):
             self._transport.act("stage-abort", body, repeatable=True, timeout=ABANDON_SECONDS)
 
@@ -241,7 +238,7 @@ class Stage:
             self._changed.notify_all()
 
     def _write_all(self) -> WingsError | None:
-        """Write until the stage is complete or failed; return what the stream ended with."""
+        """Write until the stage is complete or failed; returns the error that ended the stream."""
         try:
             stream = self._transport.repeat(self._open, repeatable=False)
         except WingsError as error:
@@ -264,11 +261,11 @@ class Stage:
         return ended
 
     def _open(self, seconds: float) -> PutStream:
-        del seconds  # Bound the connecting; the stream has its own.
+        del seconds  # Bounds the connecting; the stream has a deadline of its own.
         return PutStream(self._transport, self._command, self.topic.schema, self._seconds_max)
 
     def _next(self) -> pa.RecordBatch | None:
-        """Wait for the next batch to write; None where the stream shall end."""
+        """Return the next batch to write; blocks until there is one. None ends the stream."""
         with self._changed:
             self._changed.wait_for(
                 lambda: (

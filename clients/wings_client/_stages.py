@@ -1,4 +1,4 @@
-"""Stages: the calls of whoever writes first and decides later."""
+"""Stages: the calls that stage rows first and publish or delete them later."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ from wings_core.model import ShardProgress
 
 
 class StageCalls(AdminCalls):
-    """The part of `Client` that stages and publishes."""
+    """The calls of `Client` that stage and publish."""
 
     def stage(
         self,
@@ -32,17 +32,17 @@ class StageCalls(AdminCalls):
         stream and deletes the stage.
 
         Args:
-            topic: Where to; a `Topic` spares the call that asks for its schema.
+            topic: The topic; a `Topic` spares the call that asks for its schema.
             stage_id: 1 to 128 letters, digits and `._:-`, used for one stage only: put a random
-                part in it. What fails halfway is written again under another.
+                part in it. A stage that fails is written again under another.
             partition: Of all rows; None: by the key column, row by row.
-            timestamp: That the rows shall bear; None: the time of the publish.
+            timestamp: The timestamp of all rows; None: the time of the publish.
             batch_rows: Most rows of one batch.
             seconds_max: After which the stage fails, if it is still not closed.
 
         Raises:
             TopicNotFound: There is none of this name.
-            InvalidArgument: The id is none.
+            InvalidArgument: The id has another form.
         """
         stage = Stage(
             self._transport,
@@ -69,18 +69,18 @@ class StageCalls(AdminCalls):
         the first result, whatever the stages.
 
         Args:
-            writer: Whose batches are counted, such as a streaming query.
+            writer: The name that batches are counted under, such as a streaming query's.
             batch: At least 0, and higher than any that the writer published, or its last one.
-            stages: Their ids, or what closing them returned, in the order that the rows shall have;
-                none are allowed too.
-            shards: What becomes of shards in the same transaction; see `open_shards`.
+            stages: Their ids, or what closing them returned, in the order of their rows; may be
+                empty.
+            shards: Changes of shards in the same transaction; see `open_shards`.
 
         Raises:
             StageNotFound: One was never written, or was aborted or swept (fact `stage`); nothing
                 is published.
             TopicNotFound: The topic of one was deleted (fact `stage`); nothing is published.
             PublishFenced: The writer published a higher batch (fact `last_batch`); or a shard
-                (facts `source` and `shard`) is another one's, or stands elsewhere.
+                (facts `source` and `shard`) has another owner or position.
             BatchTooLarge: More than 500,000 pages: a page is a batch's rows in one partition.
         """
         body = build(
@@ -102,12 +102,12 @@ class StageCalls(AdminCalls):
         *,
         prefix: str | None = None,
     ) -> Aborted:
-        """Delete stages, but for what was published; unknown ones are no error.
+        """Delete stages that are not published; unknown ones are no error.
 
         Args:
-            writer: Whose they are.
+            writer: The writer of the stages.
             stages: Their ids, or what closing them returned.
-            batch: Asks whether the writer published this batch.
+            batch: A batch of the writer, to learn whether it was published.
             prefix: Delete also the stages whose ids begin with this, at most 10,000 at a time.
         """
         body = build(

@@ -1,6 +1,6 @@
-"""Threads that are used again: to start one takes several times as long as to wake one.
+"""Threads that are reused: to start one takes several times as long as to wake one.
 
-Nothing here bounds how many there are: whoever starts them does.
+Their number is bounded by the callers, not here.
 """
 
 import os
@@ -13,24 +13,24 @@ IDLE_SECONDS = 10.0
 
 
 class _Idle:
-    """The workers without a call."""
+    """The idle workers."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._workers: list[_Worker] = []
 
     def add(self, worker: "_Worker") -> None:
-        """Add a worker that is done with its call."""
+        """Add a worker whose call has returned."""
         with self._lock:
             self._workers.append(worker)
 
     def take(self) -> "_Worker | None":
-        """Take a worker, if there is one."""
+        """Remove and return a worker; None if there is none."""
         with self._lock:
             return self._workers.pop() if self._workers else None
 
     def remove(self, worker: "_Worker") -> bool:
-        """Take this worker; return False where somebody has."""
+        """Remove this worker; returns False if a caller took it before."""
         with self._lock:
             found = worker in self._workers
             if found:
@@ -38,7 +38,7 @@ class _Idle:
             return found
 
     def clear(self) -> None:
-        """Begin anew in a forked child, which has none of its parent's threads."""
+        """Forget all workers in a forked child, which has none of its parent's threads."""
         self._lock = threading.Lock()  # A thread of the parent may have held the old one.
         self._workers = []
 
@@ -47,7 +47,7 @@ _idle = _Idle()
 
 
 class _Worker:
-    """A thread and the calls that it is given, one at a time."""
+    """A thread that runs one call at a time."""
 
     def __init__(self) -> None:
         self.calls: queue.SimpleQueue[tuple[Callable[[], None], str]] = queue.SimpleQueue()
@@ -64,7 +64,7 @@ class _Worker:
             except queue.Empty:
                 if _idle.remove(self):
                     return
-                continue  # Somebody took it meanwhile, and its call is on the way.
+                continue  # A caller took it meanwhile; its call arrives next.
             self._thread.name = name
             try:
                 call()
@@ -72,7 +72,7 @@ class _Worker:
                 told = (type(error), error, error.__traceback__, self._thread)
                 threading.excepthook(threading.ExceptHookArgs(told))
                 del told
-            del call  # What it holds is not kept for as long as the thread idles.
+            del call  # Else the idle thread would keep what it references alive.
             self._thread.name = "wings-idle"
             _idle.add(self)
 
@@ -81,7 +81,7 @@ def start_thread(call: Callable[[], None], name: str) -> None:
     """Run a call on a daemon thread of its own, and return at once.
 
     Args:
-        call: Must not raise: nobody would hear of it but `threading.excepthook`.
+        call: Must not raise: an error reaches `threading.excepthook` alone.
         name: Of the thread, while it runs the call.
 
     Raises:

@@ -1,12 +1,12 @@
 """The transport: Flight connections, shared by all threads, with deadlines and typed errors.
 
-There is one for each address that is used. Of several nodes a client stays with one, until a call
-finds it gone: the next attempt goes to another. Scans read from all of them.
+There is one for each address that is used. Of several nodes a client uses one until a call
+finds it unreachable: the next attempt goes to another. Scans read from all of them.
 
 gRPC connects when the first call needs it, and again by itself when a connection broke. A call in
 pyarrow can be cancelled only while it is read (a DoGet), not while a DoPut is open (measured:
 neither dropping nor closing its client frees a thread that waits for an answer). So every call has
-a gRPC deadline, and streams that live longer are opened anew where they stopped.
+a gRPC deadline, and longer streams are resumed by a new one.
 """
 
 import json
@@ -43,10 +43,10 @@ TIMEOUT_SECONDS_MIN = 0.001
 """gRPC takes a deadline of 0 or less as none."""
 
 RECONNECT_OPTIONS: list[tuple[str, int | str]] = [
-    # gRPC's own would have a client wait a second, and later minutes, for a server that is back.
+    # gRPC's default would make a client wait a second, later minutes, for a restarted server.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
-    # Else clients of one address would share a connection, and the pauses before the next.
+    # Else clients of one address would share a connection and its reconnect pauses.
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
@@ -59,15 +59,15 @@ class Closable(Protocol):
     """Something open on a transport, such as a follow or a producer."""
 
     def close(self) -> None:
-        """Close it; again does nothing."""
+        """Close it; idempotent."""
         ...
 
 
 class Cancellable(Protocol):
-    """A stream that is read."""
+    """An open stream of reads."""
 
     def cancel(self) -> None:
-        """End it; again does nothing."""
+        """End it; idempotent."""
         ...
 
 
@@ -78,7 +78,7 @@ class Transport:
         endpoint: Like `grpc://host:7777`, or several; see `addresses_of`.
         timeout: Seconds that a call may take, its retries included, and that a stream may stand
             still.
-        retry: What is tried again.
+        retry: The retry policy.
     """
 
     def __init__(self, endpoint: str | Sequence[str], timeout: float, retry: Retry) -> None:
@@ -86,14 +86,14 @@ class Transport:
             raise InvalidArgument(f"the timeout must be positive; got {timeout}")
         self.addresses = Addresses(addresses_of(endpoint))
         self.timeout = timeout
-        # Each address is tried, unless nothing is to be tried again at all.
+        # Each address is tried once at least, unless retries are off.
         attempts = len(self.addresses.all) if retry.attempts > 1 else 1
         self.retry = replace(retry, attempts=max(retry.attempts, attempts))
         self.closed = threading.Event()
         """Set once the client is closed; ends every pause."""
         self.is_prompt = False
-        """Whether the last first reply of a gather came promptly."""
-        # Guards what is below; held for no longer than it takes to look.
+        """Whether the first reply of the last gather came within `PROMPT_SECONDS`."""
+        # Guards the fields below; never held across a blocking call.
         self._lock = threading.Lock()
         self._clients: OrderedDict[str, flight.FlightClient] = OrderedDict()
         self._open: weakref.WeakSet[Closable] = weakref.WeakSet()
@@ -101,18 +101,18 @@ class Transport:
 
     @property
     def endpoint(self) -> str:
-        """Where calls go now."""
+        """The address that calls go to now."""
         return self.addresses.current
 
     def add(self, opened: Closable) -> None:
-        """Close this with the client, while its connection is still there."""
+        """Register an object to close with the client, before its connections."""
         with self._lock:
             if self.closed.is_set():
                 raise client_closed(self.endpoint)
             self._open.add(opened)
 
     def add_stream(self, stream: Cancellable) -> None:
-        """Cancel this with the client, once everything is closed, and with the present call."""
+        """Register a stream to cancel with the present call, and with the client, after `close`."""
         with self._lock:
             if self.closed.is_set():
                 raise client_closed(self.endpoint)
@@ -122,10 +122,10 @@ class Transport:
             cancellation.add(stream.cancel)
 
     def close(self) -> None:
-        """Close everything that was opened; calls under way fail, later ones are refused.
+        """Close everything registered; calls under way fail, later ones are refused.
 
         Raises:
-            WingsError: The first of those that closing raised.
+            WingsError: The first error that closing raised.
         """
         with self._lock:
             opened = list(self._open)
@@ -155,7 +155,7 @@ class Transport:
 
         Args:
             action: Its name.
-            body: What it takes.
+            body: Its argument.
             repeatable: Whether it may be carried out twice.
             timeout: Seconds; None for the client's.
 
@@ -174,7 +174,7 @@ class Transport:
         return self.repeat(call, repeatable=repeatable, timeout=timeout)
 
     def info(self, command: InfoCommand) -> flight.FlightInfo:
-        """Ask for the tickets that read a topic."""
+        """Return the FlightInfo of a command: the tickets that read a topic."""
         descriptor = flight.FlightDescriptor.for_command(command.to_bytes())
 
         def call(seconds: float) -> flight.FlightInfo:
@@ -195,12 +195,12 @@ class Transport:
 
         Args:
             ticket: As JSON.
-            seconds: After which the stream ends with an error, wherever it is.
+            seconds: The gRPC deadline: after so many the stream fails.
             endpoint: The node to ask; None: the one that calls go to now.
-            is_short: Whether a node in good health may take longer than that.
+            is_short: Whether a healthy node may take longer than that.
 
         Returns:
-            The stream, and who serves it.
+            The stream, and the address of its node.
         """
         # Not `_calling`: its two generators would cost a tenth of a small read.
         called = endpoint or self.endpoint
@@ -221,21 +221,21 @@ class Transport:
         Args:
             command: The descriptor.
             schema: Of the batches to come.
-            seconds: After which the stream ends with an error, wherever it is.
+            seconds: The gRPC deadline: after so many the stream fails.
 
         Returns:
-            What batches are written to, what answers are read from, and who serves both.
+            The writer of batches, the reader of responses, and the address of their node.
         """
         descriptor = flight.FlightDescriptor.for_command(command.to_bytes())
         with self._calling() as (client, endpoint):
             writer, reader = client.do_put(descriptor, schema, options_of(seconds))
-        # pyarrow's stubs take the answers' reader for one of batches.
+        # pyarrow's stubs type the metadata reader as one of batches.
         return writer, cast("flight.FlightMetadataReader", reader), endpoint
 
     def repeat(
         self, call: Callable[[float], T], *, repeatable: bool, timeout: float | None = None
     ) -> T:
-        """Make a call, and again where it failed in a way that may pass.
+        """Make a call, and retry it after transient failures.
 
         Args:
             call: Takes the seconds that are left.
@@ -253,7 +253,7 @@ class Transport:
 
     @contextmanager
     def _calling(self) -> Generator[tuple[flight.FlightClient, str]]:
-        """Lend the connection for one call, and note what it fails with."""
+        """Yield the connection for one call, and record its failure."""
         called = self.endpoint
         try:
             with typed_errors(called):
@@ -276,7 +276,7 @@ class Transport:
                     ) from error
                 self._clients[endpoint] = client
                 if len(self._clients) > CONNECTIONS_MAX:
-                    # Not closed: streams that are open on it go on.
+                    # Not closed: its open streams continue.
                     self._clients.popitem(last=False)
             self._clients.move_to_end(endpoint)
             return client

@@ -1,4 +1,4 @@
-"""Waking a task of an event loop from other threads, which never wait for the loop."""
+"""Wakes a task of an event loop from other threads, which never wait for the loop."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ class Wakeup:
             self._loop.call_soon_threadsafe(self._event.set)
 
     def clear(self) -> None:
-        """Drop earlier notifications; called before looking for what they told of."""
+        """Drop earlier notifications; called before checking the awaited state."""
         self._event.clear()
 
     async def wait(self, seconds: float | None) -> float:

@@ -1,10 +1,11 @@
-"""The window of a producer: its batches without an answer, in order, and what they belong to.
+"""The window of a producer: its unanswered batches, in order, and the sends they belong to.
 
-Whoever sends puts batches in while there is room, the writer's thread takes them to its stream, the
-answers' thread takes off the oldest. A stream that breaks leaves its batches in the window, to be
+Senders put batches in while there is room, the writer's thread writes them to its stream, and the
+answers' thread removes the oldest. The batches of a stream that breaks stay in the window and are
 written to the next.
 
-One lock guards all of it, and is held while nothing blocks; futures are resolved without it.
+One lock guards all of it, and is never held across a blocking call; futures are resolved without
+it.
 """
 
 import threading
@@ -62,7 +63,7 @@ class Ranges:
 
 @dataclass(slots=True)
 class Send:
-    """What came by one call of `Producer.send`: one batch or several."""
+    """One call of `Producer.send`: one batch or several."""
 
     sequence: int
     """Of its first batch."""
@@ -79,7 +80,7 @@ class Send:
     """Whether no more batches are put in."""
 
     def succeed(self) -> None:
-        """Resolve the future: all is committed."""
+        """Resolve the future with all that was committed."""
         self.future.set_result(
             Committed(
                 committed=self.ranges.joined(),
@@ -91,7 +92,7 @@ class Send:
         )
 
     def fail(self, error: WingsError) -> None:
-        """Resolve the future with an error that also tells what was committed before."""
+        """Fail the future with an error whose facts count what was committed before."""
         own = copy_of(error)
         own.facts.update(rows_committed=self.rows, batches_committed=self.batches)
         self.future.set_exception(own)
@@ -99,7 +100,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A batch without an answer."""
+    """An unanswered batch."""
 
     sequence: int
     batch: pa.RecordBatch
@@ -120,7 +121,7 @@ class Window:
     Attributes:
         answers: How many batches were committed so far.
         rows: How many rows were committed so far.
-        rows_in_doubt: How many rows were given up without an answer, and may be committed.
+        rows_in_doubt: How many rows failed without a response, and may be committed.
     """
 
     def __init__(self, sequence: int, batches_max: int, bytes_max: int, endpoint: str) -> None:
@@ -148,7 +149,7 @@ class Window:
         self._work = threading.Condition(lock)
         self._empty = threading.Condition(lock)
 
-    # Whoever sends.
+    # The senders' threads.
 
     @property
     def next_sequence(self) -> int:
@@ -157,13 +158,13 @@ class Window:
             return self._next_sequence
 
     def begin(self) -> Send:
-        """Begin a send; one at a time."""
+        """Begin a send; for one thread at a time."""
         send = Send(self.next_sequence, self.next_sequence)
         send.future.set_running_or_notify_cancel()
         return send
 
     def wait_for_room(self, deadline: Deadline) -> None:
-        """Wait until there is room for a small batch; as `put` raises, so does this."""
+        """Wait until there is room for a small batch; raises as `put`."""
         with woken_by_cancellation(self._wake) as cancelled, self._lock:
             self._wait_for_room(0, deadline, cancelled, 0)
 
@@ -175,7 +176,7 @@ class Window:
         Raises:
             ResourceExhausted: No room before the deadline.
             InvalidArgument: The window was closed.
-            Unavailable: The send was cancelled.
+            Unavailable: The call was cancelled.
             WingsError: What an earlier batch failed with.
         """
         size = batch.nbytes
@@ -189,7 +190,7 @@ class Window:
             self._work.notify()
 
     def complete(self, send: Send) -> None:
-        """Say that a send has all its batches in."""
+        """Mark a send as complete: all its batches are in the window."""
         with self._lock:
             send.complete = True
             done = send.unanswered == 0
@@ -197,7 +198,7 @@ class Window:
             send.succeed()
 
     def wait_empty(self, timeout: float | None) -> None:
-        """Wait until everything that was put in is committed.
+        """Wait until every batch put in so far is committed.
 
         Raises:
             Unavailable: Not within `timeout` seconds.
@@ -214,13 +215,13 @@ class Window:
                 )
 
     def _wake(self) -> None:
-        """Let those look again who wait for room, or for the window to be empty."""
+        """Wake the waits for room and for an empty window."""
         with self._lock:
             self._room.notify_all()
             self._empty.notify_all()
 
     def close(self) -> bool:
-        """Take no more batches in; return False where it was closed already."""
+        """Refuse further batches; returns False if it was closed already."""
         with self._lock:
             was_open = not self._closing
             self._closing = True
@@ -229,7 +230,7 @@ class Window:
             return was_open
 
     def fail(self, error: WingsError) -> None:
-        """Fail everything that is in the window, and all that would come."""
+        """Fail every batch in the window, and all later calls."""
         with self._lock:
             self._failure = self._failure or copy_of(error)
             sends = {id(entry.send): entry.send for entry in self._entries}
@@ -247,19 +248,19 @@ class Window:
             send.fail(error)
 
     def _in_doubt(self, error: WingsError) -> int:
-        """Return how many of the oldest batches may be committed, though they were not answered."""
+        """Return how many of the oldest batches may be committed, though unanswered."""
         if isinstance(error, (Unavailable, Internal)):
             return self._ever_written
         if isinstance(error, (ResourceExhausted, NotFound, PermissionDenied, Unauthenticated)):
-            return self._lost  # It is the stream that was refused, and not the batch.
-        # A batch was; had it been committed before, its sequence would have told, and without it
-        # none after it is.
+            return self._lost  # The stream was refused, not the batch.
+        # The oldest batch was refused. Committed before, it would have been recognised by its
+        # sequence; without it no later one is committed.
         return 0
 
     # The writer's thread.
 
     def wait_for_work(self) -> bool:
-        """Wait for a batch; return False where none will come any more."""
+        """Wait for a batch; returns False if none will follow."""
         with self._lock:
             self._work.wait_for(lambda: self._entries or self._closing or self._failure)
             return bool(self._entries)
@@ -273,7 +274,7 @@ class Window:
             return self._entries[0].sequence if self._entries else None
 
     def next_to_write(self, expiry: float) -> Entry | None:
-        """Wait for the next batch to write; None where the stream shall end.
+        """Return the next batch to write; blocks until there is one. None ends the stream.
 
         Args:
             expiry: When the stream shall end at the latest, on the monotonic clock.
@@ -301,7 +302,7 @@ class Window:
     # The answers' thread.
 
     def answered(self, ranges: Sequence[CommittedRange]) -> None:
-        """Take off the oldest batch, which was committed."""
+        """Remove the oldest batch, which was committed."""
         with self._lock:
             if self._written == 0:
                 return  # All have failed meanwhile.
@@ -325,7 +326,7 @@ class Window:
             send.succeed()
 
     def end_stream(self) -> None:
-        """Say that no more answers come by the present stream."""
+        """Record that the present stream has ended: unanswered batches are written to the next."""
         with self._lock:
             self._stream_ended = True
             self._work.notify()
@@ -333,7 +334,7 @@ class Window:
     def _wait_for_room(
         self, size: int, deadline: Deadline, cancelled: Callable[[], bool], batches_sent: int
     ) -> None:
-        """Wait for room; with the lock held, released meanwhile."""
+        """Wait for room; called with the lock held, which is released meanwhile."""
         while True:
             self._check_open()
             if cancelled():
@@ -356,7 +357,7 @@ class Window:
 
 
 def full(batches_sent: int) -> ResourceExhausted:
-    """Return the error of a send that found no room in time."""
+    """Return the error of a send that found no room before its deadline."""
     return ResourceExhausted(
         f"the producer's window was full for too long; {batches_sent} batches of this were sent",
         batches_sent=batches_sent,
