@@ -20,7 +20,7 @@ from wings_core.metadata.interfaces import (
     Stages,
 )
 from wings_core.metadata.maintenance import Maintenance
-from wings_core.metadata.place import open_metadata
+from wings_core.metadata.open import open_metadata
 from wings_core.model import Aborted, Topic
 from wings_core.names import TopicName
 from wings_core.reclaim import Reclaimer

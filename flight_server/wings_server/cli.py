@@ -155,7 +155,7 @@ def _check(data_dir: Path, metadata_url: str | None) -> "CheckReport":
     from wings_core.check import check_log
     from wings_core.data_directory import DataDirectory
     from wings_core.limits import Limits
-    from wings_core.metadata.place import open_metadata
+    from wings_core.metadata.open import open_metadata
     from wings_core.storage.open import open_storage
 
     with (

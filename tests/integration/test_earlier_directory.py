@@ -16,7 +16,7 @@ from wings_client import Client
 from wings_core.check import check_log
 from wings_core.data_directory import DataDirectory
 from wings_core.limits import Limits
-from wings_core.metadata.place import open_metadata
+from wings_core.metadata.open import open_metadata
 from wings_core.model import PageFormat, ShardProgress
 from wings_core.names import TopicName
 from wings_core.storage.open import open_storage

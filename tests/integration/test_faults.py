@@ -141,7 +141,7 @@ def test_a_push_whose_metadata_fails_is_refused_and_never_visible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, error: int, code: str
 ) -> None:
     faulty = functools.partial(SqliteMetadata, connection_type=FaultyConnection)
-    monkeypatch.setattr("wings_core.metadata.place.SqliteMetadata", faulty)
+    monkeypatch.setattr("wings_core.metadata.open.SqliteMetadata", faulty)
     producer = {"producer_id": "p"}
     with running_server(tmp_path / "data") as server:
         client = server.client()
@@ -213,7 +213,7 @@ def test_a_staged_batch_whose_metadata_fails_is_refused_and_begins_no_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, error: int, code: str
 ) -> None:
     faulty = functools.partial(SqliteMetadata, connection_type=FaultyConnection)
-    monkeypatch.setattr("wings_core.metadata.place.SqliteMetadata", faulty)
+    monkeypatch.setattr("wings_core.metadata.open.SqliteMetadata", faulty)
     with running_server(tmp_path / "data") as server:
         client = server.client()
         create_topic(client, "t", ["n: int64"])
@@ -246,7 +246,7 @@ def test_a_publish_whose_metadata_fails_publishes_nothing_and_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, error: int, code: str
 ) -> None:
     faulty = functools.partial(SqliteMetadata, connection_type=FaultyConnection)
-    monkeypatch.setattr("wings_core.metadata.place.SqliteMetadata", faulty)
+    monkeypatch.setattr("wings_core.metadata.open.SqliteMetadata", faulty)
     with running_server(tmp_path / "data") as server:
         client = server.client()
         for topic in ("t", "u"):

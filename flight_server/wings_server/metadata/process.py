@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from wings_core.data_directory import DataDirectory
 from wings_core.metadata.interfaces import Metadata
-from wings_core.metadata.place import open_postgres
+from wings_core.metadata.open import open_postgres
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.share.open import open_standby
 from wings_core.share.replica.interfaces import HoldReplica

@@ -9,7 +9,7 @@ from fix_postgres import PASSWORD, PostgresServer
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import InvalidArgument
 from wings_core.log import Log
-from wings_core.metadata.place import open_metadata
+from wings_core.metadata.open import open_metadata
 from wings_core.names import DEFAULT_NAMESPACE
 
 NAME = DEFAULT_NAMESPACE.topic("orders")
