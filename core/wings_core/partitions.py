@@ -8,11 +8,17 @@ the column `__partition` shows. A topic without a key has the one partition `nul
 import base64
 import binascii
 import json
+import re
 from typing import Any, NewType
 
 import pyarrow as pa
 
-from wings_core.errors import PartitionNotAllowed, PartitionRequired, PartitionTypeMismatch
+from wings_core.errors import (
+    InvalidArgument,
+    PartitionNotAllowed,
+    PartitionRequired,
+    PartitionTypeMismatch,
+)
 
 Partition = NewType("Partition", str)
 """The canonical JSON text of a partition value, like `7`, `"JFK"`, `true` or `null`."""
@@ -23,6 +29,11 @@ JsonScalar = str | int | float | bool | None
 
 VALUE_BYTES_MAX = 64 * 1024
 """A partition value longer than this, as JSON text in UTF-8, is refused."""
+
+_PLAIN = r'[^"\\\x00-\x1f\ud800-\udfff]*'
+_ESCAPE = r'\\(?:["\\bfnrt]|u00(?:0[0-7bef]|1[0-9a-f]))'
+_CANONICAL = re.compile(rf'null|true|false|0|-?[1-9][0-9]{{0,19}}|"{_PLAIN}(?:{_ESCAPE}{_PLAIN})*"')
+"""What `json.dumps` writes of null, a boolean, an integer of 64 bits and a string."""
 
 
 def is_partition_key_type(data_type: pa.DataType) -> bool:
@@ -66,6 +77,21 @@ def partition_of(value: object, key_type: pa.DataType | None) -> Partition:
 def partition_of_value(value: JsonScalar) -> Partition:
     """Return the partition of a value that is known to be one, like one in an answer."""
     return _canonical(value)
+
+
+def canonical_partition(text: str) -> Partition:
+    """Return the partition whose canonical JSON text came from another process.
+
+    Raises:
+        InvalidArgument: `text` is not the canonical JSON of a partition value, or is longer than
+            `VALUE_BYTES_MAX`.
+    """
+    if _CANONICAL.fullmatch(text) is None:
+        raise InvalidArgument(f"{text[:80]!r} is not the canonical JSON of a partition value")
+    partition = Partition(text)
+    if is_longer(partition, VALUE_BYTES_MAX):
+        raise InvalidArgument(f"partition value {text:.40}…: more than {VALUE_BYTES_MAX} bytes")
+    return partition
 
 
 def partition_value(partition: Partition) -> JsonScalar:

@@ -11,11 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import each
 
-from wings_core.errors import PartitionNotAllowed, PartitionRequired, PartitionTypeMismatch
+from wings_core.errors import (
+    InvalidArgument,
+    PartitionNotAllowed,
+    PartitionRequired,
+    PartitionTypeMismatch,
+)
 from wings_core.partitions import (
     UNPARTITIONED,
     VALUE_BYTES_MAX,
     Partition,
+    canonical_partition,
     is_partition_key_type,
     partition_of,
     partition_of_scalar,
@@ -206,3 +212,39 @@ def test_a_decimal_is_not_mistaken_for_an_integer() -> None:
 def test_a_partition_is_its_text() -> None:
     assert isinstance(partition_of("x", pa.string()), str)
     assert {Partition('"x"'): 1}[partition_of("x", pa.string())] == 1
+
+
+@given(st.one_of(st.none(), st.booleans(), st.integers(-(1 << 63), (1 << 64) - 1), texts))
+def test_every_partition_is_canonical(value: Any) -> None:
+    partition = partition_of_value(value)
+    assert canonical_partition(partition) == partition
+
+
+@given(st.text(st.sampled_from('"\\/u0018dbfnrte \n-+.JFKé\0\ud800')).map(lambda text: f'"{text}"'))
+def test_a_string_is_canonical_where_it_is_written_as_it_was_read(text: str) -> None:
+    try:
+        canonical = json.dumps(json.loads(text), ensure_ascii=False) == text
+        text.encode()
+    except ValueError:
+        canonical = False
+    if canonical:
+        assert canonical_partition(text) == text
+    else:
+        with pytest.raises(InvalidArgument, match="canonical JSON"):
+            canonical_partition(text)
+
+
+@each(
+    "text",
+    [
+        *("", " ", "nul", "Null", "JFK", "'a'", '"a', 'a"', '"a" ', " 7", "7\n", "07", "-0", "+1"),
+        *("1.0", "1e3", "NaN", "Infinity", "[]", "[" * 60_000, "{}", "1" * 21, "\0", '"\0"'),
+        *('"\\u0041"', '"\\u000A"', '"\\u000a"', '"\\/"', '"\\ud800"', '"\ud800"', "٣"),
+        f'"{"x" * (VALUE_BYTES_MAX - 1)}"',
+        f'"{"é" * (VALUE_BYTES_MAX // 2)}"',
+    ],
+)
+def test_a_text_that_is_no_partition_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        canonical_partition(text)
+    assert len(caught.value.message) < 700

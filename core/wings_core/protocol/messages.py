@@ -47,6 +47,7 @@ from wings_core.model import (
 )
 from wings_core.model import Sequence as ProducerSequence
 from wings_core.names import NamespaceName, TopicName
+from wings_core.partitions import canonical_partition
 from wings_core.protocol.codec import Codec, Convert, convert
 from wings_core.protocol.v1 import admin_pb2 as admin
 from wings_core.protocol.v1 import groups_pb2 as groups
@@ -195,10 +196,14 @@ def batch_of(message: registry.CommitBatch) -> CommitBatch:
     """Return the batch that a message asks to commit.
 
     Raises:
-        InvalidArgument: A page without rows or bytes, a producer id that is not text, or a staged
-            batch with conditions.
+        InvalidArgument: A page without rows or bytes or of no partition, a producer id that is not
+            text, or a staged batch with conditions.
     """
     batch = COMMIT_BATCH.decode(message)
+    for page in batch.pages:
+        canonical_partition(page.partition)
+    if batch.expected is not None:
+        canonical_partition(batch.expected.partition)
     if any(page.rows < 1 or page.address.length < 1 for page in batch.pages):
         raise InvalidArgument("a page has at least one row and one byte")
     if batch.stage and (batch.sequence or batch.expected):

@@ -4,6 +4,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
 from wings_core.errors import InvalidArgument, WingsError
+from wings_core.partitions import canonical_partition
 from wings_core.protocol.v1 import holds_pb2
 from wings_core.share.remote.codec import decode_request, encode_answer
 from wings_core.share.replica.interfaces import HoldReplica
@@ -44,11 +45,20 @@ def hold_service(replica: HoldReplica) -> tuple[ServiceDescriptor, object]:
 
 
 def _check(request: Request) -> None:
-    """Refuse what would damage the replica's ranges.
+    """Reject a request that would damage the replica's ranges.
 
     Raises:
-        InvalidArgument: A range that is none, out of order or overlapping, or a TTL out of range.
+        InvalidArgument: A partition that is not canonical JSON, an empty range, ranges out of order
+            or overlapping, or a TTL out of range.
     """
+    match request:
+        case ReadRequest(_, partitions):
+            for partition in partitions:
+                canonical_partition(partition)
+        case ForgetRequest():
+            pass
+        case _:
+            canonical_partition(request.key.partition)
     match request:
         case HoldRequest(_, ranges, _, ttl_ms, _):
             _check_ranges([(wanted.first, wanted.last) for wanted in ranges])

@@ -14,7 +14,7 @@ from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.remote.paging import BY_NAMESPACE, BY_OFFSET, BY_PARTITION, BY_TEXT
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
-from wings_core.partitions import Partition
+from wings_core.partitions import canonical_partition
 from wings_core.protocol import messages
 from wings_core.protocol.codec import text_of
 from wings_core.protocol.v1 import admin_pb2 as admin_pb
@@ -168,7 +168,7 @@ class _Registry:
         return pb.CommitResponse(results=map(messages.result_message, results))
 
     def get_partition_state(self, request: pb.GetPartitionStateRequest) -> pb.PartitionState:
-        partition = Partition(request.partition)
+        partition = canonical_partition(request.partition)
         state = self._registry.partition_state(request.topic_uuid, partition)
         return messages.PARTITION_STATE.encode(state)
 
@@ -191,7 +191,7 @@ class _Registry:
         self, request: pb.OffsetForTimestampRequest
     ) -> pb.OffsetForTimestampResponse:
         offset = self._registry.offset_for_timestamp(
-            request.topic_uuid, Partition(request.partition), request.timestamp_us
+            request.topic_uuid, canonical_partition(request.partition), request.timestamp_us
         )
         return pb.OffsetForTimestampResponse(offset=offset)
 
@@ -199,7 +199,11 @@ class _Registry:
         entries = self._registry.commit_offsets(
             request.consumer,
             [
-                (_named(entry.topic, entry.topic_uuid), Partition(entry.partition), entry.offset)
+                (
+                    _named(entry.topic, entry.topic_uuid),
+                    canonical_partition(entry.partition),
+                    entry.offset,
+                )
                 for entry in request.offsets
             ],
         )

@@ -14,7 +14,7 @@ from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.fetch.waits import Waits
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import Located, Position
-from wings_core.partitions import Partition
+from wings_core.partitions import canonical_partition
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
 from wings_core.times import Deadline, now_us
@@ -92,7 +92,9 @@ class Locations:
     ) -> Located:
         loop = asyncio.get_running_loop()
         wake = asyncio.Event()
-        position = Position(request.topic_uuid, Partition(request.partition), request.offset)
+        position = Position(
+            request.topic_uuid, canonical_partition(request.partition), request.offset
+        )
         watch = self._registry.watch([position], lambda: _notify(loop, wake))
         # It looks into the store, so it is entered on a thread; and it is left whenever it was
         # entered, also where this call is cancelled meanwhile.
@@ -121,7 +123,7 @@ class Locations:
             self._executor.submit(
                 self._registry.locate,
                 request.topic_uuid,
-                Partition(request.partition),
+                canonical_partition(request.partition),
                 request.offset,
                 messages_max,
             )

@@ -4,7 +4,7 @@ from wings_core.errors import InvalidArgument
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.maintenance import Lease
 from wings_core.metadata.remote.paging import BY_PARTITION
-from wings_core.partitions import Partition
+from wings_core.partitions import canonical_partition
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import maintenance_pb2 as pb
 from wings_server.metadata.paging import page, step
@@ -42,7 +42,7 @@ class MaintenanceHandlers:
         """Drop the oldest pages of a partition."""
         expired = self._maintenance.expire(
             request.topic_uuid,
-            Partition(request.partition),
+            canonical_partition(request.partition),
             age_us=request.age_us if request.HasField("age_us") else None,
             bytes_kept=request.bytes_kept if request.HasField("bytes_kept") else None,
             pages_max=step("pages_max", request.pages_max),
@@ -53,7 +53,7 @@ class MaintenanceHandlers:
         """Put merged pages into the place of others."""
         replaced = self._maintenance.replace(
             request.topic_uuid,
-            Partition(request.partition),
+            canonical_partition(request.partition),
             [messages.LOCATION.decode(location) for location in request.old],
             [messages.LOCATION.decode(location) for location in request.new],
             Lease(request.lease, request.holder, request.token),
