@@ -6,11 +6,15 @@ blocks in pyarrow. So a call on the main thread that may block for long runs on 
 
 import threading
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
+
+LOOK_SECONDS = 0.5
+"""How late Ctrl-C may be heeded: one that comes just before the wait begins does not end it, and is
+noticed when the wait is over."""
 
 
 @contextmanager
@@ -29,6 +33,15 @@ def interruptible(call: Callable[[], T], *, waits_long: bool) -> Generator[Calla
         return
     caller = ThreadPoolExecutor(1, thread_name_prefix="wings-read")
     try:
-        yield lambda: caller.submit(call).result()
+        yield lambda: _result(caller.submit(call))
     finally:
         caller.shutdown(wait=False)
+
+
+def _result(future: "Future[T]") -> T:
+    while True:
+        try:
+            return future.result(LOOK_SECONDS)
+        except TimeoutError:
+            if future.done():  # Just now, or it is what the call itself raised.
+                return future.result()

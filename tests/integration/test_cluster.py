@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pyarrow.flight as flight
 import pytest
-from flight_calls import Answer, code_of, create_topic, get, numbers, push
+from flight_calls import act, code_of, create_topic, get, numbers, push
 from held_address import held_address
 
 import wings_client
@@ -61,6 +62,11 @@ class Cluster:
             )
         )
 
+    def wait_for_nodes(self) -> None:
+        """Wait until every node has found the service again, each in its own time."""
+        for client in self.clients:
+            until(partial(act, client, "list-namespaces"))
+
     def live(self) -> list[Node]:
         """Return the nodes that the metadata service knows to be there."""
         with RemoteMetadata(self.metadata.address) as metadata:
@@ -73,7 +79,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield Cluster(tmp_path_factory.mktemp("cluster"), stack)
 
 
-def until(call: Callable[[], Answer | list[dict[str, object]]]) -> None:
+def until(call: Callable[[], object]) -> None:
     """Make a call until the node has found the service again."""
     waited = threading.Event()
     for _ in range(200):
@@ -140,6 +146,7 @@ def test_without_metadata_reads_go_on_pushes_are_refused_and_both_recover(
         cluster.start_metadata()
         until(lambda: push(first, new_topic_id, numbers(3)))
         assert polled.result(SECONDS).column("n") == [3]
+    cluster.wait_for_nodes()
 
 
 def test_a_range_is_never_cut_short_by_a_node_that_does_not_know_of_its_end(
@@ -158,6 +165,7 @@ def test_a_range_is_never_cut_short_by_a_node_that_does_not_know_of_its_end(
     with pytest.raises(flight.FlightUnavailableError, match="has reached 4"):
         get(reader, **planned)
     cluster.start_metadata()
+    cluster.wait_for_nodes()
     until(lambda: get(reader, **planned))
     assert get(reader, **planned).column("n") == [0, 1, 2, 3]
     # A range past the log's end is one of a log that was longer: the client does not take it so.
