@@ -30,6 +30,4 @@ class MonotonicClock:
         except OSError:
             self.boot_id = str(uuid.uuid4())  # Readings of other processes are not to be trusted.
 
-    def now(self) -> float:
-        """Return the time in seconds since about the system's start."""
-        return time.monotonic()
+    now = staticmethod(time.monotonic)

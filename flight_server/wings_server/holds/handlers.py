@@ -6,6 +6,7 @@ from google.protobuf.message import Message
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.partitions import canonical_partition
 from wings_core.protocol.v1 import holds_pb2
+from wings_core.share.quorum.links import perform
 from wings_core.share.remote.codec import decode_request, encode_answer
 from wings_core.share.replica.interfaces import HoldReplica
 from wings_core.share.replica.requests import (
@@ -16,7 +17,6 @@ from wings_core.share.replica.requests import (
     RenewRequest,
     Request,
     TombstoneRequest,
-    perform,
 )
 
 TTL_MS_MAX = 24 * 3_600_000

@@ -33,10 +33,10 @@ from wings_core.share.model import (
     ShareGroup,
 )
 from wings_core.share.quorum.effects import Broadcast, Effect, FinishDeadLetters, Pause, Procedure
-from wings_core.share.quorum.links import GRACE_SECONDS
+from wings_core.share.quorum.links import GRACE_SECONDS, perform
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.requests import Answer, Request, perform
+from wings_core.share.replica.requests import Answer, Request
 from wings_core.share.replica.store import Mark, PartitionWrite, Row, StoredPartition
 
 LOCK_MS = 5_000

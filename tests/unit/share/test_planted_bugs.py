@@ -10,8 +10,8 @@ from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.interfaces import PendingDeadLetters
 from wings_core.share.model import DeadLetter, Lease, OffsetRange, ShareGroup, ShareKey
 from wings_core.share.quorum.effects import Procedure
-from wings_core.share.quorum.quorum import Held, HoldQuorum, Verdict
-from wings_core.share.quorum.votes import Vote
+from wings_core.share.quorum.quorum import HoldQuorum
+from wings_core.share.quorum.votes import Held, Verdict, Vote
 from wings_core.share.replica.interfaces import (
     CountedRange,
     LeaseEntry,

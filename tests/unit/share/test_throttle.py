@@ -1,6 +1,6 @@
 import pytest
 
-from wings_core.share.state.throttle import deliverable
+from wings_core.share.state.partition import deliverable
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.partition_table import Bounds, PartitionTable, TrackedPartition
 from wings_core.share.model import Acknowledgement, ShareGroup
 from wings_core.share.quorum.effects import Procedure
-from wings_core.share.quorum.results import Verdict
+from wings_core.share.quorum.votes import Verdict
 from wings_core.share.replica.interfaces import CountedRange, ReleaseEntry
 
 

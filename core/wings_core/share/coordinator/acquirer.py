@@ -28,10 +28,9 @@ from wings_core.share.model import (
 )
 from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.quorum import HoldQuorum
-from wings_core.share.quorum.results import Held
+from wings_core.share.quorum.votes import Held
 from wings_core.share.replica.interfaces import CountedRange, LeaseEntry, ReleaseEntry
-from wings_core.share.state.partition import Pick
-from wings_core.share.state.throttle import deliverable, is_throttled
+from wings_core.share.state.partition import Pick, deliverable, is_throttled
 
 BACK_OFF_SECONDS = (0.02, 1.0)
 """The pause after messages were found to be held by others: at first, and after many times."""

@@ -11,7 +11,7 @@ from wings_core.share.coordinator.core import Bounds, CoordinatorCore
 from wings_core.share.coordinator.topic_partitions import PARTITIONS_SECONDS, TopicPartitions
 from wings_core.share.model import Acquired, AcquireRequest, LeasedRange, ShareGroup
 from wings_core.share.quorum.links import Runner
-from wings_core.share.state.throttle import is_throttled
+from wings_core.share.state.partition import is_throttled
 
 LOAD_PARTITIONS_MAX = 256
 """Partitions whose state is read from the replicas at a time."""

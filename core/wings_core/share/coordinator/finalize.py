@@ -17,7 +17,7 @@ from wings_core.share.interfaces import DeadLetters, PendingDeadLetters
 from wings_core.share.model import DeadLetter, ShareGroup
 from wings_core.share.quorum.effects import FinishDeadLetters, Procedure
 from wings_core.share.quorum.quorum import HoldQuorum
-from wings_core.share.quorum.results import Verdict
+from wings_core.share.quorum.votes import Verdict
 from wings_core.share.replica.interfaces import CountedRange, LeaseEntry, ReleaseEntry
 
 DEAD_LETTERS_MAX = 500

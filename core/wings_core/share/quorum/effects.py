@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 from wings_core.share.interfaces import PendingDeadLetters
 from wings_core.share.replica.requests import Answers, Request
 
+ANSWERS_SECONDS_MAX = 2.0
+"""How long the answers of replicas are waited for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
@@ -23,9 +26,10 @@ class Broadcast:
     """
 
     requests: Mapping[int, Request]
-    seconds: float
+    """By number of the replica."""
     enough: Callable[[Answers], bool]
     majority: int
+    seconds: float = ANSWERS_SECONDS_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,22 @@ from typing import Protocol, cast
 from wings_core.errors import WingsError
 from wings_core.share.quorum.effects import (
     Broadcast,
-    Effect,
     FinishDeadLetters,
     Pause,
     Procedure,
     T,
 )
 from wings_core.share.replica.interfaces import HoldReplica
-from wings_core.share.replica.requests import Answer, Request, perform
+from wings_core.share.replica.requests import (
+    Answer,
+    ForgetRequest,
+    HoldRequest,
+    ReadRequest,
+    ReleaseRequest,
+    RenewRequest,
+    Request,
+    TombstoneRequest,
+)
 
 GRACE_SECONDS = 0.2
 """How long the rest of the replicas is waited for once a majority has answered."""
@@ -40,19 +48,40 @@ class LocalLink:
     """A replica in this process: requests are made on the caller's thread.
 
     Args:
-        replica: Closed by whoever opened it.
+        replica: Not closed with the link.
     """
 
     def __init__(self, replica: HoldReplica) -> None:
         self.replica = replica
 
     def begin(self, request: Request, seconds: float, done: Callable[[Answer], None]) -> None:
-        """Make a request at once."""
+        """Make a request and call `done` with its answer before this returns."""
         del seconds
         done(perform(self.replica, request))
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def perform(replica: HoldReplica, request: Request) -> Answer:
+    """Return the answer of a replica to a request; an error is an answer too."""
+    try:
+        match request:
+            case HoldRequest(key, ranges, lease, ttl_ms, in_flight_max):
+                return replica.hold(key, ranges, lease, ttl_ms, in_flight_max)
+            case RenewRequest(key, entries, ttl_ms):
+                return replica.renew(key, entries, ttl_ms)
+            case ReleaseRequest(key, entries):
+                return replica.release(key, entries)
+            case TombstoneRequest(key, entries, repair):
+                return replica.tombstone(key, entries, repair)
+            case ReadRequest(group_uuid, partitions):
+                return replica.read(group_uuid, partitions)
+            case ForgetRequest(group_uuid):
+                replica.forget(group_uuid)
+                return ()
+    except WingsError as error:
+        return error
 
 
 class Runner:
@@ -68,9 +97,24 @@ class Runner:
     def run(self, procedure: Procedure[T]) -> T:
         """Run a procedure to its end, and return or raise what it does; blocks for its effects."""
         value: object = None
+        only = self._links[0] if len(self._links) == 1 else None
         try:
             while True:
-                value = self._do(procedure.send(value))
+                match procedure.send(value):
+                    case Broadcast(requests) if isinstance(only, LocalLink):
+                        value = {
+                            number: perform(only.replica, request)
+                            for number, request in requests.items()
+                        }
+                    case Broadcast() as broadcast:
+                        value = self._broadcast(broadcast)
+                    case Pause(seconds):
+                        value = time.sleep(seconds)
+                    case FinishDeadLetters(pending):
+                        try:
+                            value = pending.finish()
+                        except WingsError as error:
+                            value = error
         except StopIteration as stop:
             return cast("T", stop.value)
 
@@ -78,19 +122,6 @@ class Runner:
         """Close the links."""
         for link in self._links:
             link.close()
-
-    def _do(self, effect: Effect) -> object:
-        match effect:
-            case Broadcast():
-                return self._broadcast(effect)
-            case Pause(seconds):
-                time.sleep(seconds)
-            case FinishDeadLetters(pending):
-                try:
-                    pending.finish()
-                except WingsError as error:
-                    return error
-        return None
 
     def _broadcast(self, broadcast: Broadcast) -> dict[int, Answer]:
         answers: dict[int, Answer] = {}

@@ -8,7 +8,7 @@ All methods but the constructor are procedures; see `effects`.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import cast
 
@@ -16,33 +16,39 @@ from wings_core.errors import Unavailable, WingsError
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
 from wings_core.share.model import Lease, OffsetRange, ShareKey
-from wings_core.share.quorum.broadcast import (
-    ANSWERS_SECONDS_MAX,
-    Broadcaster,
+from wings_core.share.quorum.effects import Broadcast, Pause, Procedure
+from wings_core.share.quorum.votes import (
+    Held,
+    Known,
+    Refused,
+    Renewed,
+    Verdict,
+    Vote,
+    count_votes,
+    divide,
+    known_of,
     parts_of,
     unavailable,
 )
-from wings_core.share.quorum.effects import Broadcast, Pause, Procedure
-from wings_core.share.quorum.results import Held, Refused, Renewed, Verdict
-from wings_core.share.quorum.votes import Known, Vote, count_votes, known_of
 from wings_core.share.replica.interfaces import (
     CountedRange,
     LeaseEntry,
     Outcome,
+    Part,
     ReleaseEntry,
     ReplicaState,
 )
 from wings_core.share.replica.requests import (
     Answer,
+    Answers,
     ForgetRequest,
     HoldRequest,
     ReadRequest,
     ReleaseRequest,
     RenewRequest,
+    Request,
     TombstoneRequest,
 )
-
-__all__ = ["Held", "HoldQuorum", "Refused", "Renewed", "Verdict"]
 
 TRIES_MAX = 3
 """How often a tombstone is tried on replicas that do not answer."""
@@ -66,13 +72,15 @@ class HoldQuorum:
 
     Attributes:
         is_local: As told.
+        majority: How many replicas are one.
     """
 
     def __init__(
         self, replicas: int, clock: Clock, rng: random.Random, *, local: bool = False
     ) -> None:
-        self._broadcaster = Broadcaster(replicas)
-        self.majority = self._broadcaster.majority
+        assert replicas >= 1
+        self._replicas = range(replicas)
+        self.majority = replicas // 2 + 1
         self._clock = clock
         self._rng = rng
         self.is_local = local
@@ -97,25 +105,19 @@ class HoldQuorum:
             Unavailable: No majority answered; what some have granted is given back.
         """
         request = HoldRequest(key, tuple(ranges), lease, ttl_ms, in_flight_max)
-        answers = yield from self._broadcaster.to_all(request, {Outcome.OK})
+        answers = yield from self._ask_all(request, {Outcome.OK})
         parts = parts_of(answers)
         if len(parts) < self.majority:
-            yield from self._broadcaster.give_back(key, ranges, lease)
+            yield from self._release_unused(key, ranges, lease)
             raise unavailable(answers)
-        votes = count_votes(parts)
-        entombed = [vote for vote in votes if vote.replicas(Outcome.TOMB)]
+        entombed, won, lost = divide(count_votes(parts), self.majority)
         if entombed:
             yield from self._repair_seen(key, entombed, ranges, lease)
         finished = [OffsetRange(vote.first, vote.last) for vote in entombed]
-        open_votes = [vote for vote in votes if not vote.replicas(Outcome.TOMB)]
-        won = [vote for vote in open_votes if len(vote.replicas(Outcome.OK)) >= self.majority]
-        lost = [vote for vote in open_votes if len(vote.replicas(Outcome.OK)) < self.majority]
         granted, uncounted = yield from self._agree_on_counts(key, won, lease, ttl_ms)
         failed = [(vote.first, vote.last) for vote in lost] + uncounted
         if failed:
-            yield from self._broadcaster.give_back(
-                key, [OffsetRange(*gone) for gone in failed], lease
-            )
+            yield from self._release_unused(key, [OffsetRange(*each) for each in failed], lease)
         refused = [
             Refused(vote.first, vote.last, vote.retry_seconds(self.majority)) for vote in lost
         ] + [Refused(first, last, 0.0) for first, last in uncounted]
@@ -125,9 +127,7 @@ class HoldQuorum:
         self, key: ShareKey, entries: Sequence[LeaseEntry], ttl_ms: int
     ) -> Procedure[Renewed]:
         """Renew leases, which proves that a majority still honours them."""
-        answers = yield from self._broadcaster.to_all(
-            RenewRequest(key, tuple(entries), ttl_ms), {Outcome.OK}
-        )
+        answers = yield from self._ask_all(RenewRequest(key, tuple(entries), ttl_ms), {Outcome.OK})
         votes = count_votes(parts_of(answers))
         verdict = self._verdict(votes)
         counts = [
@@ -150,9 +150,7 @@ class HoldQuorum:
         """
         # Replicas take them in order, and votes are counted so.
         ordered = sorted(entries, key=lambda entry: entry.first)
-        answers = yield from self._broadcaster.to_all(
-            ReleaseRequest(key, tuple(ordered)), {Outcome.OK}
-        )
+        answers = yield from self._ask_all(ReleaseRequest(key, tuple(ordered)), {Outcome.OK})
         votes = count_votes(parts_of(answers))
         yield from self._repair_in_passing(key, votes)
         verdicts: dict[int, Verdict] = {}
@@ -183,23 +181,19 @@ class HoldQuorum:
         """
         repair = [OffsetRange(0, finished_before - 1)] if finished_before else []
         request = TombstoneRequest(
-            key, tuple(entries), tuple(repair) if len(self._broadcaster.replicas) > 1 else ()
+            key, tuple(entries), tuple(repair) if len(self._replicas) > 1 else ()
         )
         answers: dict[int, Answer] = {}
         for number in range(TRIES_MAX):
-            missing = [
-                replica
-                for replica in self._broadcaster.replicas
-                if replica not in parts_of(answers)
-            ]
+            missing = [replica for replica in self._replicas if replica not in parts_of(answers)]
             if number:
                 yield Pause(self._rng.uniform(*RETRY_SECONDS))
             done = {Outcome.OK, Outcome.TOMB}
-            answers |= yield from self._broadcaster.ask(
+            answers |= yield from self._ask(
                 dict.fromkeys(missing, request), done, parts_of(answers)
             )
             heard = parts_of(answers)
-            silent = len(self._broadcaster.replicas) - len(heard)
+            silent = len(self._replicas) - len(heard)
             verdict = self._final_verdict(count_votes(heard), until, silent)
             if verdict is not Verdict.UNKNOWN or not silent or self._clock.now() >= until:
                 return verdict
@@ -211,9 +205,7 @@ class HoldQuorum:
         Raises:
             Unavailable: No majority answered.
         """
-        answers = yield from self._broadcaster.to_all(
-            TombstoneRequest(key, (), tuple(ranges)), set()
-        )
+        answers = yield from self._ask_all(TombstoneRequest(key, (), tuple(ranges)))
         if len(parts_of(answers)) < self.majority:
             raise unavailable(answers)
 
@@ -231,7 +223,7 @@ class HoldQuorum:
             Unavailable: No majority answered.
         """
         request = ReadRequest(group_uuid, tuple(partitions))
-        answers = yield from self._broadcaster.to_all(request, set())
+        answers = yield from self._ask_all(request)
         heard = [
             cast("Sequence[ReplicaState]", answer)
             for answer in answers.values()
@@ -251,14 +243,49 @@ class HoldQuorum:
 
     def forget(self, group_uuid: str) -> Procedure[None]:
         """Let all replicas that can be reached forget a group."""
-        yield Broadcast(
-            dict.fromkeys(self._broadcaster.replicas, ForgetRequest(group_uuid)),
-            ANSWERS_SECONDS_MAX,
-            lambda _: False,
-            self.majority,
-        )
+        request = ForgetRequest(group_uuid)
+        yield Broadcast(dict.fromkeys(self._replicas, request), lambda _: False, self.majority)
 
     # Inside.
+
+    def _ask_all(self, request: Request, wanted: Collection[Outcome] = ()) -> Procedure[Answers]:
+        """Send a request to all replicas; see `_ask`."""
+        return self._ask(dict.fromkeys(self._replicas, request), wanted, {})
+
+    def _ask(
+        self,
+        requests: Mapping[int, Request],
+        wanted: Collection[Outcome],
+        before: Mapping[int, Sequence[Part]],
+    ) -> Procedure[Answers]:
+        """Return the answers so far as soon as a majority agrees, `before` included.
+
+        A replica agrees that answers without an error, and, where outcomes are wanted, with none
+        but those.
+        """
+
+        def agrees(answer: object) -> bool:
+            if isinstance(answer, WingsError):
+                return False
+            parts = cast("Sequence[Part]", answer)
+            return not wanted or all(part.outcome in wanted for part in parts)
+
+        agreed_before = sum(map(agrees, before.values()))
+
+        def enough(answers: Answers) -> bool:
+            return agreed_before + sum(map(agrees, answers.values())) >= self.majority
+
+        return (yield Broadcast(requests, enough, self.majority))
+
+    def _release_unused(
+        self, key: ShareKey, ranges: Sequence[OffsetRange], lease: Lease
+    ) -> Procedure[None]:
+        """Release what a lease holds of ranges that were not delivered; no delivery is counted."""
+        in_order = sorted(ranges, key=lambda each: each.first)
+        entries = tuple(ReleaseEntry(each.first, each.last, lease, 0) for each in in_order)
+        request = ReleaseRequest(key, entries)
+        # No answer is waited for: what stays held by mistake expires.
+        yield Broadcast(dict.fromkeys(self._replicas, request), lambda _: True, self.majority)
 
     def _verdict(self, votes: Sequence[Vote]) -> Verdict:
         """Judge what is not final: a renewal or a release."""
@@ -308,7 +335,7 @@ class HoldQuorum:
             try:
                 yield from self.repair(key, short)
             except Unavailable:
-                yield from self._broadcaster.give_back(key, ranges, lease)
+                yield from self._release_unused(key, ranges, lease)
                 raise
 
     def _agree_on_counts(
@@ -341,7 +368,6 @@ class HoldQuorum:
                 number: RenewRequest(key, tuple(entries), ttl_ms)
                 for number, entries in behind.items()
             },
-            ANSWERS_SECONDS_MAX,
             lambda _: False,
             self.majority,
         )

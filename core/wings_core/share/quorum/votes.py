@@ -1,12 +1,55 @@
-"""Votes: what several replicas said of the same ranges, put together."""
+"""Votes: the answers of several replicas to one request, compared range by range."""
 
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from typing import cast
 
+from wings_core.errors import GroupNotFound, Unavailable, WingsError
 from wings_core.share.model import OffsetRange
 from wings_core.share.replica.interfaces import CountedRange, Outcome, Part, ReplicaState
+from wings_core.share.replica.requests import Answers
 from wings_core.share.state.ranges import RangeMap
+
+
+class Verdict(Enum):
+    """What became of something that leases were to do."""
+
+    DONE = 0
+    REFUSED = 1
+    """The leases do not hold at any majority; nothing was done, nor ever will be."""
+    UNKNOWN = 2
+    """It may have been done on some replicas, and may be done by the others later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A range that could not be held, and when it is worth asking again, as far as is known."""
+
+    first: int
+    last: int
+    retry_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What became of the ranges that were to be held."""
+
+    granted: list[CountedRange]
+    """Held at a majority, with the deliveries made before; the majority counts one more."""
+    finished: list[OffsetRange]
+    """At a majority."""
+    refused: list[Refused]
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """What became of a renewal."""
+
+    verdict: Verdict
+    counts: list[CountedRange]
+    """Where it is done: deliveries of each part, the present one included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +73,7 @@ class Vote:
 
 
 def count_votes(answers: Mapping[int, Sequence[Part]]) -> list[Vote]:
-    """Cut the answers to a request where any of them changes, and put them side by side."""
+    """Return the votes on each range, in order, cut where any of the answers changes."""
     cuts = {
         cut for parts in answers.values() for part in parts for cut in (part.first, part.last + 1)
     }
@@ -47,6 +90,21 @@ def count_votes(answers: Mapping[int, Sequence[Part]]) -> list[Vote]:
         if said:
             votes.append(Vote(first, end - 1, said))
     return votes
+
+
+def divide(votes: Sequence[Vote], majority: int) -> tuple[list[Vote], list[Vote], list[Vote]]:
+    """Return the votes of a hold by outcome: finished as some replica says, granted, refused."""
+    finished: list[Vote] = []
+    granted: list[Vote] = []
+    refused: list[Vote] = []
+    for vote in votes:
+        if vote.replicas(Outcome.TOMB):
+            finished.append(vote)
+        elif len(vote.replicas(Outcome.OK)) >= majority:
+            granted.append(vote)
+        else:
+            refused.append(vote)
+    return finished, granted, refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +150,24 @@ def known_of(states: Sequence[ReplicaState], majority: int) -> Known:
         max((state.in_flight for state in states), default=0),
         tuple(OffsetRange(first, last) for first, last, votes in tombs if votes < majority),
     )
+
+
+def parts_of(answers: Answers) -> dict[int, Sequence[Part]]:
+    """Return the answers that are no errors."""
+    return {
+        number: cast("Sequence[Part]", answer)
+        for number, answer in answers.items()
+        if not isinstance(answer, WingsError)
+    }
+
+
+def unavailable(answers: Answers) -> WingsError:
+    """Return the error of a request that no majority answered."""
+    errors = [answer for answer in answers.values() if isinstance(answer, WingsError)]
+    gone = next((error for error in errors if isinstance(error, GroupNotFound)), None)
+    if gone is not None:
+        return gone
+    if len(answers) == 1 and errors:
+        return errors[0]
+    said = f": {errors[0].message}" if errors else ""
+    return Unavailable(f"no majority of the replicas of holds answered{said}")

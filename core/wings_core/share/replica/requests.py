@@ -7,7 +7,6 @@ from wings_core.errors import WingsError
 from wings_core.partitions import Partition
 from wings_core.share.model import Lease, OffsetRange, ShareKey
 from wings_core.share.replica.interfaces import (
-    HoldReplica,
     LeaseEntry,
     Part,
     ReleaseEntry,
@@ -75,24 +74,3 @@ Answer = Sequence[Part] | Sequence[ReplicaState] | WingsError
 
 Answers = Mapping[int, Answer]
 """By number of the replica; those that have not answered are missing."""
-
-
-def perform(replica: HoldReplica, request: Request) -> Answer:
-    """Make a request of a replica; an error is an answer too."""
-    try:
-        match request:
-            case HoldRequest(key, ranges, lease, ttl_ms, in_flight_max):
-                return replica.hold(key, ranges, lease, ttl_ms, in_flight_max)
-            case RenewRequest(key, entries, ttl_ms):
-                return replica.renew(key, entries, ttl_ms)
-            case ReleaseRequest(key, entries):
-                return replica.release(key, entries)
-            case TombstoneRequest(key, entries, repair):
-                return replica.tombstone(key, entries, repair)
-            case ReadRequest(group_uuid, partitions):
-                return replica.read(group_uuid, partitions)
-            case ForgetRequest(group_uuid):
-                replica.forget(group_uuid)
-                return ()
-    except WingsError as error:
-        return error

@@ -23,7 +23,6 @@ from wings_core.share.state.record_states import (
     RecordStates,
     State,
 )
-from wings_core.share.state.throttle import deliverable, is_throttled
 
 __all__ = ["Pick", "RecordState", "SharePartition", "State"]
 
@@ -66,7 +65,7 @@ class SharePartition(RecordStates):
     ) -> list[Pick]:
         """Make the oldest available messages pending, as of the last `advance`.
 
-        A throttled range comes alone, and as small a piece of it as `throttle.deliverable` says.
+        A throttled range comes alone, and as small a piece of it as `deliverable` says.
         Ranges at the limit come as exhausted, and do not count.
 
         Args:
@@ -233,3 +232,33 @@ class SharePartition(RecordStates):
     def _pick(self, first: int, last: int, count: int, *, exhausted: bool = False) -> Pick:
         self._put(first, last, RecordState(State.PENDING, count))
         return Pick(first, last, count, exhausted)
+
+
+# Throttling. A message that makes its workers fail is delivered again and again together with the
+# messages that came with it, and at the limit all of them would be dead letters. So the more often
+# a range has been delivered, the smaller the pieces, down to one message at the last attempt.
+
+
+def threshold(limit: int) -> int:
+    """Return how many deliveries a range has seen when it begins to be throttled."""
+    return max(2, -(-limit // 2))
+
+
+def is_throttled(count: int, limit: int) -> bool:
+    """Tell whether a range that was delivered `count` times is delivered by itself."""
+    return count >= threshold(limit)
+
+
+def deliverable(count: int, messages: int, limit: int) -> int:
+    """Return how many messages of a range are delivered at once.
+
+    Args:
+        count: Deliveries made of it, below the limit.
+        messages: How many it has.
+        limit: The group's delivery limit.
+    """
+    if limit > 2 and count >= limit - 1:
+        return 1
+    if not is_throttled(count, limit):
+        return messages
+    return max(1, messages >> (count - threshold(limit) + 1))
