@@ -1,8 +1,8 @@
-"""Casts: columns as they come to columns as a topic has them, and never a loss in silence.
+"""Casts columns to a topic's types; a conversion that would lose a value is refused.
 
 Arrow's own safe cast refuses what overflows or would be cut off, with exceptions: it rounds doubles
 to floats, cuts times off dates, and reads numbers from text. So conversions are allowed by kind,
-and those that Arrow does not check are made back again and compared.
+and those that Arrow does not check are converted back and compared.
 
     text, binary        string, large, view (and fixed size for binary) among each other
     integer, float      where every value stays what it is
@@ -31,26 +31,26 @@ _types = pa.types
 
 
 class Conversion(IntEnum):
-    """How one type becomes another, the worse the higher."""
+    """How one type can be converted to another; a higher value is worse."""
 
     SAFE = 0
-    """By a cast that Arrow checks in full."""
+    """By a cast that Arrow checks completely."""
     CHECKED = 1
-    """By a cast that is made back again and compared."""
+    """By a cast whose result is converted back and compared."""
     NONE = 2
-    """Not at all: another kind of thing, or a loss by its nature."""
+    """Not at all: another kind, or inherently lossy."""
 
 
 class Caster:
     """Casts batches of one schema to a topic's, columns found by name.
 
     Args:
-        source: Of the batches.
-        target: The topic's.
+        source: The schema of the batches.
+        target: The topic's schema.
 
     Raises:
-        SchemaMismatch: A column is missing, there twice, not the topic's, or of a type that cannot
-            become the topic's. Facts `column`, `expected`, `actual`.
+        SchemaMismatch: A column is missing, duplicate, not the topic's, or of a type that cannot be
+            converted to the topic's. Facts `column`, `expected`, `actual`.
     """
 
     def __init__(self, source: pa.Schema, target: pa.Schema) -> None:
@@ -97,7 +97,7 @@ def cast_column(array: "ArrowArray", field: "ArrowField") -> "ArrowArray":
 
 
 def conversion(source: pa.DataType, target: pa.DataType) -> Conversion:
-    """Return how a type may become another."""
+    """Return how a type can be converted to another."""
     source = _meant(source)
     if source.equals(target) or _types.is_null(source):
         return Conversion.SAFE
@@ -145,7 +145,7 @@ def _convert(array: "ArrowArray", target: pa.DataType) -> "ArrowArray":
     if _is_list_view(source):
         return _convert(_listed(found), target)
     if _types.is_integer(source) and _types.is_decimal(target):
-        # Arrow wants room for every integer of the type, whatever the values are.
+        # Arrow requires room for every integer of the type, whatever the values are.
         found = found.cast(pa.decimal256(76, max(0, cast("Any", target).scale)))
     casted = found.cast(target)
     if conversion(source, target) is Conversion.CHECKED:
@@ -161,7 +161,7 @@ def _functions() -> Any:
 
 
 def _listed(views: Any) -> "ArrowArray":
-    """Return list views as lists; Arrow's own cast makes offsets that it finds invalid itself."""
+    """Return list views as lists; Arrow's own cast produces invalid offsets."""
     pc = _functions()
     lengths = pc.list_value_length(views).fill_null(0)
     offsets = pa.concat_arrays([pa.nulls(1, lengths.type).fill_null(0), pc.cumulative_sum(lengths)])
@@ -229,7 +229,7 @@ def _nested_conversion(source: pa.DataType, target: pa.DataType) -> Conversion:
         pairs = [(found[name], wanted[name]) for name in wanted]
     else:
         return Conversion.NONE
-    # What takes more than a cast of Arrow's is done for whole columns alone.
+    # A conversion that takes more than Arrow's cast is made for top-level columns alone.
     safe = all(
         conversion(one.type, other.type) is Conversion.SAFE and not _is_list_view(one.type)
         for one, other in pairs
@@ -263,7 +263,7 @@ def _is_number(data_type: pa.DataType) -> bool:
 
 
 def _is_day(data_type: pa.DataType) -> bool:
-    """Tell whether a type is a date, or a timestamp without zone, which may stand for one."""
+    """Return whether a type is a date, or a timestamp without zone, which may stand for one."""
     if _types.is_timestamp(data_type):
         return cast("Any", data_type).tz is None
     return _types.is_date(data_type)

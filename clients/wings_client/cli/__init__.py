@@ -18,12 +18,12 @@ def main() -> None:
     """Run the command line, and exit with its status.
 
     An error of Wings is one line on standard error and status 1, as is output that cannot be
-    written; a reader that went away is status 1 without a word. A mistake in the arguments is
-    status 2, and Ctrl-C is status 130 without a word, also where SIGINT was inherited as ignored.
+    written; a closed pipe is status 1 without output. A mistake in the arguments is status 2, and
+    Ctrl-C is status 130 without output, also where SIGINT was inherited as ignored.
     """
     _prepare_streams()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # As a script's `wings … &` inherits it; then Ctrl-C, and `kill -INT`, would do nothing.
+        # A script's `wings … &` inherits it; then Ctrl-C and `kill -INT` would have no effect.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         # Imported here, as it needs the `cli` extra.
@@ -32,7 +32,7 @@ def main() -> None:
         try:
             app(prog_name="wings")
         finally:
-            sys.stdout.flush()  # An error of the interpreter's own flush, later, is not handled.
+            sys.stdout.flush()  # Else the interpreter flushes, and its error cannot be handled.
     except WingsError as error:
         _fail(error.message)
     except BrokenPipeError:
@@ -52,23 +52,23 @@ def main() -> None:
 
 
 def _prepare_streams() -> None:
-    """Stand in for streams that were closed beforehand, and let every text be written."""
+    """Replace closed standard streams, and make every text writable."""
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - not in its stubs.
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - open until the end.
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison] - not in its stubs.
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - open until the end.
     if isinstance(sys.stdout, TextIOWrapper) and isinstance(sys.stdout.buffer, RawIOBase):
-        # Unbuffered, a write may take a part of what it is given, and nobody looks at how much.
+        # Unbuffered, a write may be partial, and its count is not checked.
         sys.stdout = TextIOWrapper(
             BufferedWriter(sys.stdout.buffer), encoding=sys.stdout.encoding, write_through=True
         )
     if isinstance(sys.stdout, TextIOWrapper):
-        # What a terminal's encoding lacks becomes a question mark: messages may hold anything.
+        # Characters that the terminal's encoding lacks become question marks.
         sys.stdout.reconfigure(errors="replace")
 
 
 def _forget_output() -> None:
-    """Drop what could not be written, so that the interpreter does not try again at its end."""
+    """Drop buffered output, so that the interpreter does not retry the write at exit."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

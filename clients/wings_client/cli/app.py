@@ -42,4 +42,4 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """Take the options that stand before a command; all of them act on their own."""
+    """Accept the options before a command; each acts by itself."""

@@ -1,4 +1,4 @@
-"""`wings bench`: what a server does from here, in a few seconds, in a topic of its own."""
+"""`wings bench`: measures a server from this machine, in a topic of its own."""
 
 import statistics
 import threading
@@ -21,7 +21,7 @@ BATCH_ROWS = 32_768
 """Of four int64 columns: 1 MiB."""
 
 DELIVERY_SECONDS_MAX = 30.0
-"""How long a message may take to be delivered before the bench gives up."""
+"""How long a message may take to be delivered before the bench fails."""
 
 COLUMNS = ("a", "b", "c", "d")
 
@@ -59,7 +59,7 @@ def bench(
         try:
             figures = list(_measure(client, topic, mebibytes, messages))
         finally:
-            with suppress(WingsError):  # What went wrong before tells more.
+            with suppress(WingsError):  # An earlier error is the more specific one.
                 client.delete_topic(topic)
     columns = [
         Column("figure", [figure.name for figure in figures]),
@@ -72,7 +72,7 @@ def bench(
 
 def _measure(client: Client, topic: Topic, mebibytes: int, messages: int) -> Iterator[Figure]:
     batch = _batch(BATCH_ROWS)
-    client.push(topic, batch)  # Connections are made and files opened before the clock runs.
+    client.push(topic, batch)  # Opens connections and files before the clock runs.
     seconds = _timed(lambda: _push(client, topic, batch, mebibytes))
     yield _throughput("push, 1 MiB batches", seconds, batch, mebibytes)
     seconds = _timed(lambda: _scan(client, topic))

@@ -1,4 +1,4 @@
-"""`wings consume`: read a topic under a name, which remembers where it was."""
+"""`wings consume`: reads a topic under a name whose offsets the server keeps."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -21,7 +21,7 @@ from wings_client.cli.output import Format, check_output
 from wings_client.cli.values import chosen_columns, parse_offset, parse_partition, partition_text
 
 PARTITIONS_SHOWN_MAX = 5
-"""Partitions whose offsets are said where a consumer goes on."""
+"""Partitions whose offsets are printed when a consumer resumes."""
 
 
 def consume(
@@ -52,12 +52,12 @@ def consume(
     timeout: IdleOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Show the messages of a topic as they come, and go on there the next time.
+    """Show the messages of a topic as they come, and resume there the next time.
 
         $ wings consume alerts flights --filter 'delay > 60'
 
-    The server keeps where the name is in each partition. A batch is committed once it is written
-    out, so one that was cut off comes again. Where the name goes on is said on standard error.
+    The server keeps the name's offset in each partition. A batch is committed once it is written
+    out, so one that was cut off comes again. Standard error says at which offsets it resumes.
     Ctrl-C ends it, with exit status 130.
     """
     check_output(wanted_format)

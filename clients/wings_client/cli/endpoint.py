@@ -1,4 +1,4 @@
-"""Where the server is, and what a person is told when it, or a topic, is not there."""
+"""The server's address, and the messages where it, or a topic, is not found."""
 
 import difflib
 from collections.abc import Callable, Generator, Iterable
@@ -17,13 +17,13 @@ from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, Wings
 from wings_core.names import DEFAULT_NAMESPACE, TopicName
 
 DEFAULT = "grpc://127.0.0.1:7777"
-"""Where `wings serve` listens unless it is told otherwise."""
+"""Where `wings serve` listens by default."""
 
 NEAR_MAX = 3
-"""Most names that are suggested for one that is not there."""
+"""Most names suggested for one that is not found."""
 
 KEPT = "kept"
-"""The fact that says, at the end of an error's message, what it left committed."""
+"""The fact that an error's message ends with: what stays committed."""
 
 FLIGHT_SCHEMES = ("grpc", "grpc+tcp", "grpc+tls")
 HTTP_SCHEMES = ("http", "https")
@@ -60,7 +60,7 @@ class Endpoint:
         """Read an address, or those of several nodes with commas between.
 
         Raises:
-            typer.BadParameter: Not one, or of a protocol that is not spoken.
+            typer.BadParameter: Not an address, or of another protocol.
         """
         try:
             first, *others = addresses_of(text)
@@ -80,22 +80,22 @@ class Endpoint:
 
     @property
     def is_http(self) -> bool:
-        """Whether it is to be spoken to in HTTP rather than in Arrow Flight."""
+        """Whether the protocol is HTTP rather than Arrow Flight."""
         return self.scheme in HTTP_SCHEMES
 
 
 @contextmanager
 def connected(endpoint: str, topic: str = "", retry: Retry | None = None) -> Generator[Client]:
-    """Connect to a server for Flight, and explain what goes wrong in the block.
+    """Connect to a server by Flight; errors of the block gain messages for a terminal.
 
     Args:
-        endpoint: As it was given.
-        topic: The one that is asked for; where it is not there, names like it are suggested.
-        retry: What is tried again.
+        endpoint: The address as given.
+        topic: The topic in use; where it is not found, similar names are suggested.
+        retry: The retry policy.
 
     Raises:
         typer.BadParameter: Not the address of a Flight server.
-        WingsError: What the block raised, its message for a person at a terminal.
+        WingsError: The error of the block, its message for a terminal.
     """
     with connected_transport(endpoint, topic, retry) as (client, _):
         yield client
@@ -105,7 +105,7 @@ def connected(endpoint: str, topic: str = "", retry: Retry | None = None) -> Gen
 def connected_transport(
     endpoint: str, topic: str = "", retry: Retry | None = None
 ) -> Generator[tuple[Client, Transport]]:
-    """Connect as `connected` does, for what needs the connection under the client."""
+    """Connect as `connected`; yields the client's transport too."""
     if Endpoint.parse(endpoint).is_http:
         raise typer.BadParameter(
             f"{endpoint} speaks HTTP, and this goes over Arrow Flight: give grpc://HOST:PORT",
@@ -122,13 +122,13 @@ def connected_transport(
 def explained(
     error: WingsError, endpoint: str, topic: str, names: Callable[[], Iterable[str]]
 ) -> WingsError:
-    """Return an error whose message says what to do about it, where that is known.
+    """Return an error whose message suggests a remedy, where one is known.
 
     Args:
-        error: What a call ended with.
-        endpoint: Who was called.
-        topic: The one that was asked for, if any.
-        names: Asks for those of all topics.
+        error: The error of a call.
+        endpoint: The address that was called.
+        topic: The topic in use, if any.
+        names: Returns the names of all topics.
     """
     if isinstance(error, Unavailable) and error.facts.get("connection") == Connection.UNREACHABLE:
         kept = error.facts.get(KEPT)
@@ -148,13 +148,13 @@ def explained(
 
 
 def short_name(name: str) -> str:
-    """Return how a person names a topic: by its id alone in the default namespace."""
+    """Return a topic's name for display: its id alone in the default namespace."""
     parsed = TopicName.parse(name)
     return parsed.topic if parsed.namespace == DEFAULT_NAMESPACE else name
 
 
 def nearest(asked: str, names: Iterable[str]) -> list[str]:
-    """Return the names most like one, the most alike first."""
+    """Return the names most similar to one, the most similar first."""
     known = [short_name(name) for name in names]
     by_lower = {name.lower(): name for name in reversed(known)}
     wanted = asked.removeprefix(f"{DEFAULT_NAMESPACE}/topics/").lower()

@@ -1,4 +1,4 @@
-"""Which extra of the distribution brings a module that is missing."""
+"""Which extra of the distribution provides a missing module."""
 
 _EXTRAS = {
     "boto3": "objects",

@@ -1,4 +1,4 @@
-"""`wings fetch`: the messages of one partition from an offset on."""
+"""`wings fetch`: shows the messages of one partition from an offset."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from wings_core.partitions import JsonScalar
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked for."""
+    """The arguments of a fetch."""
 
     topic: str
     partition: str | None
@@ -40,7 +40,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was there."""
+    """The result of a fetch."""
 
     partition: JsonScalar
     start_offset: int

@@ -1,4 +1,4 @@
-"""What `wings tail` and `wings consume` share: messages as they come, until Ctrl-C."""
+"""Shared by `wings tail` and `wings consume`: shows messages as they come, until Ctrl-C."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from wings_client import Retry
 from wings_client.cli.output import Format, Writer, stream_writer
 
 RETRY = Retry(reconnect_seconds=24 * 3600.0)
-"""A server may be away for a day before whoever follows it gives up."""
+"""A follower retries a lost connection for a day."""
 
 OFFSET, TIMESTAMP = "__offset", "__timestamp"
 
@@ -46,7 +46,7 @@ class Display:
 
     Args:
         wanted: The format.
-        system_columns: Whether both system columns are wanted; else a table shows the offset.
+        system_columns: Whether to show both; else a table shows the offset alone.
 
     Attributes:
         messages: How many were written.
@@ -72,11 +72,11 @@ class Display:
         self._writer.write(shown)
 
     def run(self, batches: Iterator[pa.RecordBatch], done: Callable[[], str]) -> None:
-        """Write all batches, until they end or somebody says Ctrl-C.
+        """Write all batches, until they end or on Ctrl-C.
 
         Args:
             batches: Blocks while there are none.
-            done: Says what was done, besides how many messages there were.
+            done: Returns what to print after the count of messages.
 
         Raises:
             typer.Exit: Ctrl-C, with the status of an interrupt.
@@ -100,6 +100,6 @@ class Display:
 
 
 def say(text: str) -> None:
-    """Say something on standard error, where a person reads it."""
+    """Print a line on standard error if that is a terminal."""
     if sys.stderr.isatty():
         typer.echo(text, err=True)

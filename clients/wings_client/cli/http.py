@@ -1,4 +1,4 @@
-"""Topics and messages over HTTP: what `wings fetch` needs where its endpoint is of that kind."""
+"""Topics and messages over HTTP, for `wings fetch` with an HTTP endpoint."""
 
 import http.client
 import json
@@ -17,10 +17,10 @@ from wings_core.names import TopicName
 from wings_core.partitions import JsonScalar
 
 GRACE_SECONDS = 30.0
-"""How long a call may take beside its wait."""
+"""Seconds that a call may take beside its long poll."""
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
-"""Longer answers are refused; a server sends 32 MiB unless it is told otherwise."""
+"""Longer responses are refused; a server sends at most 32 MiB by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class HttpServer:
         self._endpoint = endpoint
 
     def topic(self, name: str) -> Topic:
-        """Return what the server says of a topic.
+        """Return a topic's description.
 
         Raises:
             TopicNotFound: There is none of this name.
@@ -53,12 +53,12 @@ class HttpServer:
     def fetch(
         self, topic: Topic, partition: JsonScalar, offset: int, limits: dict[str, int]
     ) -> HttpFetched:
-        """Return messages of one partition from an offset on; wait where there are too few.
+        """Return messages of one partition from an offset; long-polls until there are enough.
 
         Args:
-            topic: Where from.
+            topic: The topic.
             partition: Its value; None for a topic without a key.
-            offset: Where to begin.
+            offset: The first offset.
             limits: `timeout_ms`, `min_messages`, `max_messages`, where they are given.
 
         Raises:
@@ -128,8 +128,8 @@ class HttpServer:
 
 
 def _table(messages: list[Any], schema: pa.Schema) -> pa.Table:
-    """Return messages as they came, in the topic's types."""
-    # JSON has no NaN: it comes as null, also where the column may not be null.
+    """Return decoded messages in the topic's types."""
+    # JSON has no NaN: it is sent as null, also where the column is not nullable.
     nullable = pa.schema([field.with_nullable(True) for field in fields_of(schema)])
     data = json.dumps(messages, ensure_ascii=False).encode()
     return pa.Table.from_batches([decode_rows(data, nullable)])

@@ -30,16 +30,16 @@ class Writer(Protocol):
     """Writes batches of one schema as they come."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write the rows of a batch, and let them be seen."""
+        """Write the rows of a batch, and flush."""
         ...
 
     def close(self) -> None:
-        """Write what belongs to the end."""
+        """Write the end of the format."""
         ...
 
 
 def check_output(wanted: Format) -> None:
-    """Check that standard output takes a format.
+    """Check that standard output accepts a format.
 
     Raises:
         typer.BadParameter: Binary data, and it is a terminal.
@@ -51,7 +51,7 @@ def check_output(wanted: Format) -> None:
 
 
 def write_all(batches: Iterable[pa.RecordBatch], schema: pa.Schema, wanted: Format) -> None:
-    """Write messages that are all there: JSON as one array, a table with one head."""
+    """Write a finite result: JSON as one array, a table with one head."""
     if wanted is Format.TABLE:
         for line in render_table(pa.Table.from_batches(batches, schema), terminal_width()):
             sys.stdout.write(line + "\n")
@@ -109,7 +109,7 @@ class _JsonLines:
 
 
 class _Csv:
-    """CSV with a head; what CSV has no form for is written as in JSON, nulls are empty."""
+    """CSV with a head; types that CSV lacks are written as in JSON, nulls are empty."""
 
     def __init__(self, schema: pa.Schema) -> None:
         # Not from Python lists: with the first of these pyarrow imports pandas, if it is installed.

@@ -1,9 +1,9 @@
 """Commands: the client's own, and those of the entry-point group `wings.commands`.
 
 A command is a plain function or a `typer.Typer`. It is imported only when it is called or listed,
-so `wings fetch` never pays for the server's imports. One of Wings whose extra is not installed is
-listed with the command that installs it. Any other that cannot be imported is named on standard
-error and leaves the others alone.
+so `wings fetch` never pays for the server's imports. A command of Wings whose extra is not
+installed is listed with the command that installs it. Any other that cannot be imported is reported
+on standard error; all other commands work.
 """
 
 import sys
@@ -34,7 +34,7 @@ OWN = {
 """The client's commands."""
 
 MARKUP: Final = "markdown"
-"""Of the help: paragraphs flow to the terminal's width, and brackets stay what they are."""
+"""The markup of the help: paragraphs are wrapped, and brackets are literal."""
 
 
 class PluginGroup(TyperGroup):
@@ -47,7 +47,7 @@ class PluginGroup(TyperGroup):
         return sorted({*super().list_commands(ctx), *_found()})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, or None where there is none or it cannot be loaded."""
+        """Return a command; None if there is none or it cannot be loaded."""
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
@@ -68,7 +68,7 @@ class PluginGroup(TyperGroup):
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that the arguments call; a broken plugin ends here with status 1."""
+        """Return the command that the arguments name; exits with status 1 if it does not load."""
         name = args[0]
         if self.get_command(ctx, name) is None and name in _found():
             raise typer.Exit(1)
@@ -76,7 +76,7 @@ class PluginGroup(TyperGroup):
 
 
 def _found() -> dict[str, EntryPoint]:
-    """Return commands by name; of two with one name the first found, as pip allows both."""
+    """Return entry points by name; of two with one name, the first found."""
     found = dict(OWN)
     for entry_point in entry_points(group=GROUP):
         found.setdefault(entry_point.name, entry_point)
@@ -97,13 +97,13 @@ def _load(entry_point: EntryPoint) -> Any:
 
 
 def _lacks_extra(entry_point: EntryPoint, error: ModuleNotFoundError) -> bool:
-    """Tell whether a command of Wings needs a module that one of its extras brings."""
+    """Return whether a command of Wings lacks a module that one of its extras provides."""
     of_wings = entry_point.value.startswith(("wings_client.", "wings_server.", "wings_spark."))
     return of_wings and not (error.name or "wings_").startswith("wings_")
 
 
 def _not_installed(name: str, module: str) -> Any:
-    """Return a command that takes any arguments, and says what to install."""
+    """Return a command that accepts any arguments, and prints what to install."""
     hint = install_hint(module)
     app = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
 

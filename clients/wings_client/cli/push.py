@@ -1,4 +1,4 @@
-"""`wings push`: the rows of a file to a topic, batch by batch, each row once."""
+"""`wings push`: pushes the rows of a file to a topic, batch by batch, each row once."""
 
 import codecs
 import shlex
@@ -137,17 +137,17 @@ def push(
 def _check_encoding(name: str) -> None:
     try:
         codecs.getincrementaldecoder(name)
-        with suppress(UnicodeError):  # One letter need not be a text.
+        with suppress(UnicodeError):  # One letter may be an incomplete text.
             b"a".decode(name)
     except (LookupError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="--encoding") from None
 
 
 def _path(file: Path) -> Path | None:
-    """Return where the file is; None for standard input.
+    """Return the path of the file; None for standard input.
 
     Raises:
-        typer.BadParameter: There is none.
+        typer.BadParameter: There is no such file.
     """
     if str(file) == "-":
         if sys.stdin.isatty():
@@ -166,7 +166,7 @@ def _inferred(file: OpenFile, fields: "Mapping[str, ArrowField]") -> pa.Schema:
 
 
 def _guessed(error: SchemaMismatch, column: str) -> SchemaMismatch:
-    """Say that a type was only what the first rows had, and how to set it."""
+    """Return the error with a hint: the type was inferred, and how to set it."""
     option = shlex.quote(f"{column}:TYPE")
     return SchemaMismatch(
         f"{error.message}. The column's type is that of the first rows: to set it, push to a new "
@@ -183,11 +183,11 @@ def _create(client: Client, topic: str, schema: pa.Schema, partition_key: str | 
 
 @contextmanager
 def _deleted_if_empty(client: Client, created: Topic) -> Generator[None]:
-    """Delete a topic that was created for a file again, where the block fails and it is empty."""
+    """Delete the topic that was created for a file, if the block fails and it is empty."""
     try:
         yield
     except (WingsError, typer.Exit):
-        with suppress(WingsError):  # What failed first tells more.
+        with suppress(WingsError):  # The first error is the more specific one.
             if client.topic(created.name).uuid == created.uuid and not any(
                 state.next_offset for state in client.partitions(created)
             ):
@@ -222,35 +222,35 @@ def _push(client: Client, topic: Topic, file: OpenFile) -> None:
 
 
 def _fail(error: WingsError, producer: Producer) -> NoReturn:
-    """Wait for what was sent before, and raise the error with what is committed.
+    """Wait for the batches in flight, and raise the error with the count of committed rows.
 
     Raises:
         WingsError: Always.
     """
-    with suppress(WingsError):  # The first error tells more.
-        _settle(producer)
+    with suppress(WingsError):  # The first error is the more specific one.
+        _close_when_answered(producer)
     facts = {**error.facts, KEPT: _kept(producer)}
     raise type(error)(f"{error.message}; {facts[KEPT]}", **facts) from None
 
 
 def _stop(producer: Producer) -> NoReturn:
-    """Wait for what was sent, and say what is committed.
+    """Wait for the batches in flight, and print how many rows are committed.
 
     Raises:
         typer.Exit: Always, with the status of an interrupt.
     """
     problem = ""
     try:
-        _settle(producer)
+        _close_when_answered(producer)
     except WingsError as error:
         problem = f" ({error.message})"
     typer.echo(f"wings: stopped{problem}; {_kept(producer)}", err=True)
     raise typer.Exit(130)
 
 
-def _settle(producer: Producer) -> None:
-    """Wait until all that was sent is answered, or given up, and close."""
-    # One that was interrupted while it closed does not wait when it is closed again.
+def _close_when_answered(producer: Producer) -> None:
+    """Wait until every batch is answered or failed, and close."""
+    # A second `close`, after an interrupted one, would not wait.
     producer.flush()
     producer.close()
 
@@ -274,11 +274,11 @@ def _counted(rows: int) -> str:
 
 class _Shown(Protocol):
     def update(self) -> None:
-        """Show how far the push is."""
+        """Update the progress."""
         ...
 
     def wait(self) -> None:
-        """Show it until all that was sent is answered."""
+        """Update the progress until every batch is answered."""
         ...
 
 
@@ -289,7 +289,7 @@ def _shown(file: OpenFile, producer: Producer) -> Generator[_Shown]:
     columns = (
         TextColumn("pushing"),
         BarColumn(bar_width=20),
-        # In a terminal that is too narrow, the bar gives way, not this.
+        # In a narrow terminal, the bar shrinks, not this.
         _Amount(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(),
     )

@@ -1,4 +1,4 @@
-"""`wings share`: groups of workers that share a topic, what they get, and their dead letters."""
+"""`wings share`: share groups, their deliveries and their dead letters."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -29,10 +29,10 @@ from wings_core.errors import InvalidArgument, TopicNotFound
 from wings_core.names import DEFAULT_NAMESPACE
 
 PARTITIONS_SHOWN_MAX = 20
-"""Partitions that `describe` shows, unless all are wanted."""
+"""Partitions that `describe` shows by default."""
 
 LETTERS_MAX = 100
-"""Dead letters that `dlq show` shows, unless it is told how many."""
+"""Dead letters that `dlq show` shows by default."""
 
 LETTER_COLUMNS = [
     "source_topic",
@@ -44,7 +44,7 @@ LETTER_COLUMNS = [
     "error",
     "dead_lettered_at",
 ]
-"""What `dlq show` shows of a dead letter, unless it is told which columns."""
+"""The columns that `dlq show` shows by default."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -277,7 +277,7 @@ def consume(
         $ wings share consume billing orders --format json | ./work
 
     Messages are accepted once they are written out, so what was cut off comes again. Ctrl-C ends
-    it, with exit status 130, and gives back what was not written.
+    it, with exit status 130, and releases what was not written.
     """
     check_output(wanted_format)
     display = Display(wanted_format, system_columns=system_columns)
@@ -430,7 +430,7 @@ def _start(text: str) -> object:
 def _accepted(consumer: ShareConsumer, columns: list[str]) -> Iterator[pa.RecordBatch]:
     for delivery in consumer:
         yield delivery.batch.select([*columns, "__offset", "__timestamp"])
-        # Asked for the next, so this one was written.
+        # The next one is asked for, so this one was written.
         consumer.accept(delivery)
 
 

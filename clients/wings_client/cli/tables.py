@@ -16,17 +16,17 @@ from wings_core.json_rows.texts import json_texts
 pc: Any = pyarrow.compute
 
 CELL_CHARACTERS_MAX = 1_000
-"""Longer values are cut off, however wide the table may be."""
+"""Longer values are truncated, whatever the table's width."""
 
 CELL_WIDTHS = (64, 48, 40, 32, 24, 20, 16, 12)
-"""How wide a column may be, tried in turn until the table fits."""
+"""Widths of a column, tried in order until the table fits."""
 
 MARGIN = " │ "
 GAP = "…"
 
 
 def terminal_width() -> int | None:
-    """Return how wide the output may be; None where nothing bounds it, as in a pipe."""
+    """Return the terminal's width in cells; None for a pipe or a file."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdigit() and int(columns) > 0:
         return int(columns)
@@ -37,12 +37,12 @@ def terminal_width() -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column as text."""
+    """A column, rendered as text."""
 
     name: str
     texts: list[str]
     is_number: bool = False
-    """Numbers stand at the right."""
+    """Numbers are right-aligned."""
 
     @classmethod
     def of(cls, name: str, values: "pa.ChunkedArray[Any]") -> Self:
@@ -56,7 +56,7 @@ class Column:
 
     @property
     def width(self) -> int:
-        """How many cells of a terminal the widest value needs."""
+        """The terminal cells that the widest value takes."""
         return max(map(cell_len, (self.name, *self.texts)))
 
 
@@ -74,8 +74,8 @@ class Layout:
         """Choose widths: narrow the wide columns first, then leave out middle ones.
 
         Args:
-            natural: What the columns need.
-            width: What there is; None: as much as they need.
+            natural: The widths that the columns need.
+            width: The width of the terminal; None: unbounded.
         """
         if width is None or _total(natural) <= width:
             return cls(tuple(natural), range(0))
@@ -87,7 +87,7 @@ class Layout:
         left, right = 0, len(widths)
         room = width - len(GAP)
         while left < right:
-            # The left end is one ahead: the first columns tell what a row is.
+            # The left end keeps one more: the first columns identify a row.
             index = left if left <= len(widths) - right else right - 1
             room -= widths[index] + len(MARGIN)
             if room < 0:
@@ -120,7 +120,7 @@ class Layout:
         return "─┼─".join("─" * width for width in widths)
 
     def note(self, names: Sequence[str]) -> str | None:
-        """Say which columns are left out; None where none are."""
+        """Return a note on the columns left out; None if none are."""
         if not self.dropped:
             return None
         first, last = names[self.dropped.start], names[self.dropped.stop - 1]
@@ -129,10 +129,10 @@ class Layout:
 
 
 class TableWriter:
-    """Lines of a table that comes in parts: the head again where the columns need more room.
+    """Renders a table in parts; repeats the head where columns need more room.
 
     Args:
-        width: Of the lines; None: as they come.
+        width: Of the lines, in cells; None: unbounded.
     """
 
     def __init__(self, width: int | None) -> None:
@@ -199,7 +199,7 @@ def cell_texts(values: "pa.ChunkedArray[Any]") -> Iterator[str]:
 def _texts(values: Any) -> Any:
     data_type = values.type
     if pa.types.is_floating(data_type):
-        # JSON has no infinities, and a person needs no `.0`.
+        # JSON has no infinities; and `.0` is left out.
         texts = values.cast(pa.float32() if pa.types.is_float16(data_type) else data_type)
         texts = texts.cast(pa.string())
     elif pa.types.is_string(data_type) or pa.types.is_large_string(data_type):

@@ -1,4 +1,4 @@
-"""`wings tail`: the messages of all partitions of a topic as they come."""
+"""`wings tail`: shows the messages of all partitions of a topic as they come."""
 
 from collections.abc import Generator
 from typing import Annotated
@@ -94,7 +94,7 @@ def _fixed(topic: Topic, given: str | None) -> list[Partition] | None:
 def _starts(
     client: Client, topic: Topic, given: str | None, offset: Offset
 ) -> dict[Partition, int]:
-    """Return where to begin in the partitions that are there now."""
+    """Return the offset to begin at in each partition that exists now."""
     fixed = _fixed(topic, given)
     if fixed is not None:
         value = partition_value(fixed[0])
@@ -115,7 +115,7 @@ def _starts(
 
 
 def _batches(reads: ConsumerReads, idle_seconds: float | None) -> Generator[pa.RecordBatch]:
-    """Yield what is read; ends where nothing came for so long."""
+    """Yield the batches read; ends after `idle_seconds` without one."""
     try:
         reads.start()
         while (taken := reads.handover.take(idle_seconds)) is not None:

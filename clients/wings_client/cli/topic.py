@@ -32,7 +32,7 @@ from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.type_names import type_name
 
 PARTITIONS_SHOWN_MAX = 20
-"""Partitions that `describe` shows, unless all are wanted."""
+"""Partitions that `describe` shows by default."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -239,7 +239,7 @@ def _partition_lines(
 
 
 def _tier_lines(tiers: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield what each tier has, over all partitions; nothing while all is in the hot one."""
+    """Yield a line for each tier, over all partitions; none while all is in the hot tier."""
     if all(state["tier"] == "hot" for state in tiers):
         return
     for tier in ("hot", "remote"):

@@ -32,7 +32,7 @@ _ESCAPES = {
     ord("\n"): "\\n",
     ord("\r"): "\\r",
     ord("\t"): "\\t",
-    # These break lines, or turn the direction of the text that follows.
+    # These break lines, or reverse the direction of the text after them.
     **{
         code: f"\\u{code:04x}"
         for code in (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -44,8 +44,8 @@ def parse_partition(text: str | None, topic: Topic) -> JsonScalar:
     """Read a partition value by the type of a topic's key column.
 
     Args:
-        text: As it was typed; of a binary key, base64. None: not given.
-        topic: Whose partition it is.
+        text: The argument; base64 for a binary key. None: not given.
+        topic: The topic of the partition.
 
     Raises:
         PartitionRequired: Not given, and the topic has a key.
@@ -128,7 +128,7 @@ def _parse_field(text: str) -> "ArrowField":
 
 @contextmanager
 def file_options() -> Generator[None]:
-    """Turn a refusal by `wings_client.files` of what an option said into a usage error.
+    """Translate a refusal of an option's value by `wings_client.files` into a usage error.
 
     Raises:
         typer.BadParameter: Instead of an `InvalidArgument` with the fact `argument`.
@@ -145,11 +145,11 @@ def file_options() -> Generator[None]:
 
 
 def chosen_columns(given: list[str] | None, schema: pa.Schema) -> list[str] | None:
-    """Return the columns that were asked for, one by one or with commas between them.
+    """Return the names of columns given one by one or separated by commas.
 
     Args:
-        given: As they were typed; None: all.
-        schema: Of the topic; a name of it may have commas itself.
+        given: The arguments; None: all.
+        schema: The topic's schema; a name in it may have commas itself.
     """
     if given is None:
         return None
@@ -170,5 +170,5 @@ def columns_text(topic: Topic) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text on one line, with what would act on a terminal written as escapes."""
+    """Return a text on one line, with control characters escaped."""
     return text.translate(_ESCAPES)

@@ -18,29 +18,29 @@ from wings_client.files.source import Source, SourceFile
 from wings_core.errors import InvalidArgument
 
 arrow: Any = pa
-"""Beside what pyarrow's stubs know."""
+"""Untyped, for names that pyarrow's stubs lack."""
 
 BATCH_ROWS = 65_536
 """Rows that are read at a time."""
 
 GATHERED_BYTES = 1024 * 1024
-"""Batches smaller than this are put together."""
+"""Smaller batches are joined."""
 
 _FILE_HEAD_BYTES = 8
-"""Of an IPC file before the stream that it holds: magic and padding."""
+"""Bytes of an IPC file before its stream: magic and padding."""
 
 
 class ParquetRows:
     """A Parquet file.
 
     Args:
-        source: Told how far it is read.
-        path: Where it is; None for standard input, which Parquet cannot be read from.
-        section: Which row groups are read; None: all.
+        source: Its `position` is kept up to date.
+        path: Of the file; None for standard input, which is refused.
+        section: The row groups to read; None: all.
 
     Attributes:
-        rows: How many are read.
-        rows_before: How many rows of the file come before them.
+        rows: How many rows the section has.
+        rows_before: How many rows of the file precede them.
 
     Raises:
         InvalidArgument: Not a Parquet file.
@@ -85,7 +85,7 @@ def groups_of(about: Any, section: Section) -> range:
 
     Args:
         about: The metadata of a Parquet file.
-        section: Which.
+        section: The section.
     """
     sizes = [about.row_group(group).total_byte_size for group in range(about.num_row_groups)]
     total = max(1, sum(sizes))
@@ -100,16 +100,16 @@ def groups_of(about: Any, section: Section) -> range:
 class ArrowRows:
     """An Arrow IPC stream or file.
 
-    A file holds a stream, and is read as one, so it may come through a pipe. One on a disk is
-    mapped, so a batch in it may be larger than memory.
+    A file contains a stream, and is read as one, also from a pipe. A file on a disk is mapped, so a
+    batch in it may exceed memory.
 
     Args:
         source: Its bytes.
-        path: Where it is; None for standard input.
-        section: Which batches of a file are read, all of a stream by the first one; None: all.
+        path: Of the file; None for standard input.
+        section: The batches of a file to read; of a stream, the first section reads all. None: all.
 
     Attributes:
-        rows_before: How many rows of the file come before those that are read.
+        rows_before: How many rows of the file precede those of the section.
 
     Raises:
         InvalidArgument: Not Arrow IPC.
@@ -164,7 +164,7 @@ class _FileSection:
         first, end = section.of(self._reader.num_record_batches)
         self._batches = range(first, end)
         self.schema: pa.Schema = self._reader.schema
-        # With one column alone, as little as can be is decompressed.
+        # With one column alone, the least is decompressed.
         options = arrow.ipc.IpcReadOptions(included_fields=[0] if len(self.schema) else [])
         counted: Any = arrow.ipc.open_file(file, options=options)
         self.rows_before = sum(counted.get_batch(index).num_rows for index in range(first))
@@ -190,9 +190,9 @@ def cast_parts(
 
     Args:
         batches: Of a file.
-        source: Their columns.
-        schema: What they are cast to.
-        rows_before: How many rows of the file come before them.
+        source: Their schema.
+        schema: The schema to cast to.
+        rows_before: How many rows of the file precede them.
 
     Raises:
         SchemaMismatch: A column or a value does not fit.
@@ -205,7 +205,7 @@ def cast_parts(
 
 
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield batches, small ones put together with those that follow, and large ones cut."""
+    """Yield batches, small ones joined with the next, and large ones cut."""
     waiting: list[pa.RecordBatch] = []
     rows, size = 0, 0
     for batch in _cut(batches):

@@ -1,4 +1,4 @@
-"""What CSV says by its lines: the names of the columns, and where a row begins."""
+"""The lines of CSV: the names of the columns, and where a row begins."""
 
 import codecs
 import csv
@@ -11,17 +11,17 @@ from wings_client.files.formats import compression_of
 from wings_core.errors import InvalidArgument
 
 HEADER_BYTES_MAX = 1024 * 1024
-"""The names of the columns must end before."""
+"""Bytes within which the names of the columns must end."""
 
 CONVERT = "say which encoding it has, like --encoding latin1"
-"""What to do about a file of another encoding."""
+"""The hint on a file of another encoding."""
 
 
 def column_names(head: bytes, delimiter: str) -> list[str]:
     """Return the names in the first line.
 
     Raises:
-        InvalidArgument: There is none, or it is nothing that columns can be named by.
+        InvalidArgument: There is no first line, or it has no valid names.
     """
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise InvalidArgument(f"the file is UTF-16: {CONVERT.replace('latin1', 'utf-16')}")
@@ -53,7 +53,7 @@ def _named(names: list[str]) -> list[str]:
 
 
 def is_open(batch: pa.RecordBatch, tail: bytes) -> bool:
-    """Tell whether the last value took in the end of the file, as its quote was never closed."""
+    """Return whether the last value extends to the end of the file: its quote is never closed."""
     last = batch.column(batch.num_columns - 1)
     if not batch.num_rows or not pa.types.is_string(last.type) or not tail.endswith(b"\n"):
         return False
@@ -63,12 +63,12 @@ def is_open(batch: pa.RecordBatch, tail: bytes) -> bool:
 
 
 def line_of(path: Path, delimiter: str, row: int, encoding: str | None = None) -> int | None:
-    """Return the line at which a row begins; None where Python reads the file otherwise.
+    """Return the line at which a row begins; None where Python's reader disagrees with Arrow's.
 
     Args:
         path: Of the file.
-        delimiter: What stands between values.
-        row: Counted from 1, the names not counted.
+        delimiter: Between values.
+        row: From 1, the line of names excluded.
         encoding: Of the file; None: UTF-8.
     """
     if compression_of(path) is not None:

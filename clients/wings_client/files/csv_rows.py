@@ -1,7 +1,7 @@
-"""CSV: values read by the types of the topic, or by types that all of the first rows have.
+"""CSV: values parsed as the topic's types, or as types inferred from the first rows.
 
-A value is null where there is nothing between the commas; `""` is an empty string. Numbers that
-would not come back as they were written (leading zeros, more digits than a double has) are strings.
+Nothing between commas is null; `""` is an empty string. Columns with numbers that would not
+round-trip (leading zeros, more digits than a double has) are inferred as strings.
 """
 
 import re
@@ -24,17 +24,17 @@ from wings_core.type_names import type_name
 
 pc: Any = pyarrow.compute
 arrow_csv: Any = pyarrow.csv
-"""Its stubs know paths and files opened by Python alone."""
+"""Untyped: its stubs accept paths and Python's own files alone."""
 
 DECIMAL_DIGITS_MAX = 38
-"""Of a decimal that Arrow reads from CSV."""
+"""Most digits of a decimal that Arrow parses from CSV."""
 
 _CONVERSION = re.compile(r"(?s)In CSV column #(\d+): Row #(\d+): (.*)")
 _INVALID_VALUE = re.compile(r"(?s)CSV conversion error to (.*?): invalid value '(.*)'")
 _STRUCTURE = re.compile(r"(?s)CSV parse error: Row #(\d+): (.*)")
 _NO_LINE = "CSV parse error: Empty CSV file or block"
 _PROBLEM_SHOWN_MAX = 200
-"""Characters of what Arrow says of a row that an error shows."""
+"""Characters of Arrow's message on a row that an error shows."""
 
 _INEXACT_INTEGER = r"^\s*[+-]?0[0-9]"
 """An integer that would lose its zeros."""
@@ -48,8 +48,8 @@ class CsvRows:
 
     Args:
         source: Its bytes.
-        delimiter: What stands between values.
-        path: To read it again for the number of a line; None where that cannot be.
+        delimiter: Between values.
+        path: To read the file again for a line number; None where that is impossible.
     """
 
     def __init__(self, source: Source, delimiter: str, path: Path | None) -> None:
@@ -61,7 +61,7 @@ class CsvRows:
         self._names = column_names(head, delimiter)
         is_cut = source.head_is_all and not head.endswith((b"\n", b"\r"))
         self._ended_head = head + b"\n" if is_cut else None
-        """All of a short file whose last line does not end, with that end."""
+        """The whole of a short file that lacks the last line end, with one added."""
 
     @property
     def blank(self) -> Blank:
@@ -74,7 +74,7 @@ class CsvRows:
         Raises:
             SchemaMismatch: One of them has more or fewer values than there are names, or is not
                 UTF-8.
-            InvalidArgument: There is nothing.
+            InvalidArgument: The file is empty.
         """
         head = self._source.head()
         inferred = self._open_head(head, {}).schema
@@ -84,7 +84,7 @@ class CsvRows:
             if pa.types.is_binary(field.type)
         }
         if unreadable:
-            file = _head_file(head)  # Read as strings, Arrow says which row it is.
+            file = _head_file(head)  # Read as strings, so that Arrow's error names the row.
             self._next(self._open(file, unreadable, self._head_bytes(head)), file)
         inexact = self._inexact(head, inferred)
         fields: list[Any] = []
@@ -110,7 +110,7 @@ class CsvRows:
             try:
                 following = self._next(reader, file)
             except SchemaMismatch:
-                yield cast_part(caster, batch, place)  # What is good before it is not held back.
+                yield cast_part(caster, batch, place)  # The good rows before it are pushed.
                 raise
 
             if following is None and is_open(batch, file.tail):
@@ -120,13 +120,13 @@ class CsvRows:
             batch = following
 
     def _open_head(self, head: bytes, types: dict[str, pa.DataType]) -> Any:
-        """Open the first bytes; the first batch has all rows that are whole in them."""
+        """Open a reader of the first bytes, whose first batch has all complete rows in them."""
         return self._open(_head_file(head), types, self._head_bytes(head))
 
     def _head_bytes(self, head: bytes) -> int:
         """Return how many of the first bytes to read as one block."""
-        # Of a block that is not the last one, Arrow leaves out the row that it cuts in two. A pipe
-        # that paused after a line is not cut there.
+        # Of a block that is not the last one, Arrow leaves out the incomplete row at its end. A
+        # head that ends where a pipe paused after a line has none.
         is_paused = len(head) < HEAD_BYTES and head.endswith(b"\n")
         is_whole = self._source.head_is_all or is_paused
         return len(head) if is_whole else len(head) - 1
@@ -138,7 +138,7 @@ class CsvRows:
             except pa.ArrowInvalid as error:
                 if self._ended_head is None or not str(error).startswith(_NO_LINE):
                     raise
-                # The names are all there is. Arrow takes them for a line only where it ends.
+                # The file is the names alone; Arrow needs their line end.
                 return self._reader(_head_file(self._ended_head), types, len(self._ended_head))
         except pa.ArrowInvalid as error:
             raise self._explained(error, file) from None
@@ -165,7 +165,7 @@ class CsvRows:
             raise self._explained(error, file) from None
 
     def _inexact(self, head: bytes, inferred: pa.Schema) -> set[str]:
-        """Return the columns whose numbers would not come back as they were written."""
+        """Return the columns whose numbers would not round-trip."""
         patterns = {
             field.name: _INEXACT_INTEGER if pa.types.is_integer(field.type) else _INEXACT_FLOAT
             for field in fields_of(inferred)
@@ -183,7 +183,7 @@ class CsvRows:
         }
 
     def _explained(self, error: pa.ArrowInvalid, file: CsvFile) -> Exception:
-        """Say where and what, in words of the file."""
+        """Return Arrow's error with the row's place in the file."""
         text = str(error)
         structure = _STRUCTURE.match(text)
         if structure is not None:
@@ -207,7 +207,7 @@ class CsvRows:
         return InvalidArgument(f"not CSV: {text:.300}")
 
     def _place(self, row: int, file: CsvFile) -> str:
-        """Say where a row is: its line, where that can be known."""
+        """Return the place of a row: its line, where that can be known."""
         if file.is_plain:
             return self._source.line(row + 1)
         if self._source.ranges:
@@ -222,13 +222,13 @@ class CsvRows:
 def text_converter(
     names: Sequence[str], schema: pa.Schema
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Return what makes of rows that were read as texts what `CsvRows.parts` makes of them.
+    """Return a function that converts rows of texts exactly as `CsvRows.parts` does.
 
-    It raises `ArrowInvalid` or `SchemaMismatch` where a row does not fit.
+    It raises `ArrowInvalid` or `SchemaMismatch` if a row does not fit.
 
     Args:
-        names: Of the file's columns, which are the texts'.
-        schema: The topic's.
+        names: The names of the file's columns, and the texts'.
+        schema: The topic's schema.
 
     Raises:
         SchemaMismatch: The columns are not the topic's, or CSV has no form for one of them.
@@ -249,10 +249,10 @@ def text_converter(
 
 
 def _parsed(texts: Any, types: dict[str, pa.DataType]) -> dict[str, Any]:
-    """Return texts as values, by the same reader that reads files."""
+    """Parse texts with the reader that reads files; returns columns by name."""
     names: list[str] = texts.schema.names
     sink: Any = pa.BufferOutputStream()
-    # All texts are quoted and nulls are not, which is what tells one from the other.
+    # All texts are quoted and nulls are not, which distinguishes the two.
     arrow_csv.write_csv(texts, sink, arrow_csv.WriteOptions(include_header=False))
     written = sink.getvalue()
     table = arrow_csv.read_csv(
@@ -280,14 +280,14 @@ def _head_file(head: bytes) -> CsvFile:
 
 
 def _read_type(field: Any) -> pa.DataType:
-    """Return the type by which a column's values are read, before they are cast to the topic's.
+    """Return the type that a column is parsed as, before it is cast to the topic's.
 
     Raises:
-        SchemaMismatch: CSV has no form for them.
+        SchemaMismatch: CSV cannot represent the type.
     """
     data_type = field.type
     if pa.types.is_timestamp(data_type):
-        # Read with more digits than are kept, as what is written may have them.
+        # Parsed with more digits than the type keeps, as the text may have them.
         return data_type if data_type.unit == "ns" else pa.timestamp("us", data_type.tz)
     if pa.types.is_time(data_type):
         return pa.time64("ns" if str(data_type).endswith("[ns]") else "us")

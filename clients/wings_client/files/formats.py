@@ -1,4 +1,4 @@
-"""Formats of files, told by their names or their first bytes."""
+"""Formats of files, by their names or their first bytes."""
 
 from enum import StrEnum
 from pathlib import PurePath
@@ -7,7 +7,7 @@ from wings_core.errors import InvalidArgument
 
 
 class FileFormat(StrEnum):
-    """How a file holds its rows."""
+    """The format of a file of rows."""
 
     JSONL = "jsonl"
     """An object on each line."""
@@ -21,7 +21,7 @@ class FileFormat(StrEnum):
 
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
-"""By the last ending of a name, which may follow that of the format."""
+"""By the last suffix of a name, which may follow that of the format."""
 
 _BY_ENDING = {
     ".jsonl": FileFormat.JSONL,
@@ -44,22 +44,22 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def compression_of(path: PurePath) -> str | None:
-    """Return the compression that the name of a file tells of."""
+    """Return the compression by a file's suffix; None without one."""
     return COMPRESSIONS.get(path.suffix.lower())
 
 
 def format_by_name(path: PurePath) -> FileFormat | None:
-    """Return the format that the name of a file tells of."""
+    """Return the format by a file's suffix, before that of a compression; None if unknown."""
     if compression_of(path) is not None:
         path = path.with_suffix("")
     return _BY_ENDING.get(path.suffix.lower())
 
 
 def format_by_content(head: bytes) -> FileFormat:
-    """Return the format that the first bytes tell of.
+    """Return the format that the first bytes indicate.
 
     Raises:
-        InvalidArgument: They could be anything; fact `argument` is `format`.
+        InvalidArgument: They match no format; fact `argument` is `format`.
     """
     if head.startswith((ARROW_FILE, _ARROW_STREAM)):
         return FileFormat.ARROW

@@ -1,6 +1,6 @@
-"""Integers of JSON that a column of floats would change: beyond 2^53, not every one is a double.
+"""Finds integers of JSON that a column of floats changes: beyond 2^53, not every one is a double.
 
-Arrow's reader rounds them without a word, and takes an integer beyond int64 for a double.
+Arrow's reader rounds them silently, and reads an integer beyond int64 as a double.
 """
 
 import json
@@ -22,27 +22,27 @@ _SHOWN_MAX = 60
 
 
 class _Integer(str):
-    """A number without fraction or exponent, as it was written."""
+    """The literal of a number without fraction or exponent."""
 
     __slots__ = ()
 
 
-# As lenient as Arrow's reader, which has seen the rows before.
+# As lenient as Arrow's reader, which has accepted the rows.
 _DECODER = json.JSONDecoder(parse_int=_Integer, strict=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """An integer that is another number in its column."""
+    """An integer that its column changes."""
 
     row: int
     """Index of its row."""
     column: str
     """Its column."""
     path: str
-    """Where in the row; with dots down to a nested field."""
+    """The path of the value, with dots down to a nested field."""
     literal: str
-    """As it was written."""
+    """The integer's literal."""
 
     def __str__(self) -> str:
         """Say what is wrong."""
@@ -57,9 +57,9 @@ def first_changed(
     """Return the first integer that lost its value.
 
     Args:
-        columns: What the rows were read as.
-        schema: Of these columns.
-        rows: Returns their texts; called only where some number is large.
+        columns: The parsed rows.
+        schema: The schema of these columns.
+        rows: Returns the texts of the rows; called only if some number is large.
     """
     if not any(has_large(column) for column in columns):
         return None
@@ -73,7 +73,7 @@ def first_changed(
 
 
 def has_large(column: Any) -> bool:
-    """Tell whether floats of a column, at any depth, are beyond the integers that all are exact."""
+    """Return whether a column has floats, at any depth, beyond `EXACT_MAX`."""
     if isinstance(column, pa.ChunkedArray):
         return any(has_large(chunk) for chunk in column.chunks)
     data_type = column.type
@@ -91,7 +91,7 @@ def has_large(column: Any) -> bool:
 
 
 def with_uint64(schema: pa.Schema, rows: Sequence[bytes]) -> pa.Schema:
-    """Return a schema with uint64 for those doubles that are all integers which it can hold."""
+    """Return a schema with uint64 for columns of doubles whose values are all integers in it."""
     found = [_parsed(row) for row in rows]
     return pa.schema(
         [
@@ -132,7 +132,7 @@ def _parsed(row: bytes) -> Mapping[str, Any]:
 
 
 def _floats(value: Any, data_type: pa.DataType, path: str) -> Iterator[tuple[str, object]]:
-    """Yield the values of floats, at every depth, and where they are."""
+    """Yield the path and the value of each float, at every depth."""
     if value is None:
         return
     if pa.types.is_floating(data_type):

@@ -23,15 +23,15 @@ from wings_core.first_bad import first_bad
 from wings_core.json_rows import decode_rows, encode_rows
 
 ROW_BYTES_MAX = 64 * 1024 * 1024
-"""A longer row is refused, as a server would."""
+"""A longer row is refused, as a server does."""
 
 TIME_TYPES = (
     pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32(), pa.time64("us"),
 )  # fmt: skip
-"""What strings that look like times may be, tried in turn."""
+"""Types of strings that look like times, tried in order."""
 
 arrow_json: Any = pyarrow.json
-"""Its stubs know paths and files opened by Python alone."""
+"""Untyped: its stubs accept paths and Python's own files alone."""
 
 _BOM = codecs.BOM_UTF8
 _SPACE: Any = re.compile(r"[ \t\n\r]*")
@@ -46,15 +46,15 @@ _GRAMMAR: dict[str, dict[str, str]] = {
     "sequence": {"{": "sequence"},
     "closed": {},
 }
-"""What may come next, and the state after it; after a brace, that is the one after its object."""
+"""The tokens allowed next, with the state after each; for a brace, the state after its object."""
 
 _NEAR_END = 16
-"""An error so near the end of a text may be only that the text goes on."""
+"""Characters from the end within which an error may be due to an incomplete text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The texts of some rows, and where they are."""
+    """The texts of some rows, and their numbers."""
 
     rows: list[bytes]
     first: int
@@ -66,7 +66,7 @@ class Block:
         return range(self.first, self.first + len(self.rows))
 
     def place(self, index: int) -> str:
-        """Say where a row is."""
+        """Return the place of a row, for errors."""
         return f"row {self.numbers[index]}"
 
     def array(self) -> tuple[bytes, int]:
@@ -76,13 +76,13 @@ class Block:
 
 @dataclass(frozen=True)
 class LineBlock:
-    """Whole lines with a row on each; they are told apart only where that is needed."""
+    """Whole lines with a row on each; split only when needed."""
 
     text: bytes
     first: int
     """The first line's number, from 1."""
     line: Callable[[int], str]
-    """Says where in the file the line of a number is."""
+    """Returns the place of the line with a number, for errors."""
 
     @cached_property
     def rows(self) -> list[bytes]:
@@ -96,7 +96,7 @@ class LineBlock:
         return [number for number, line in lines if line and not line.isspace()]
 
     def place(self, index: int) -> str:
-        """Say where a row is."""
+        """Return the place of a row, for errors."""
         return self.line(self.numbers[index])
 
     def array(self) -> tuple[bytes, int]:
@@ -142,7 +142,7 @@ class JsonRows:
 
 
 def line_blocks(source: Source) -> Iterator[LineBlock]:
-    """Cut the lines of a file into blocks; empty ones are left out."""
+    """Yield the lines of a file in blocks; empty blocks are left out."""
     rest = b""
     first = 1
     ended = False
@@ -182,10 +182,10 @@ def object_blocks(source: Source) -> Iterator[Block]:
 
 
 class _Cutter:
-    """Finds where each object ends, in text that comes in pieces.
+    """Finds the end of each object in text fed in pieces.
 
     Attributes:
-        rows: How many were found.
+        rows: How many objects were found.
     """
 
     def __init__(self) -> None:
@@ -196,7 +196,7 @@ class _Cutter:
         self._scan = json.JSONDecoder().raw_decode
 
     def feed(self, text: str, *, final: bool) -> Iterator[str]:
-        """Yield the texts of the objects that are whole by now.
+        """Yield the texts of the objects that this completes.
 
         Raises:
             SchemaMismatch: Not JSON, or not objects.
@@ -217,7 +217,7 @@ class _Cutter:
             raise self._bad("the array is never closed")
 
     def _at_object(self) -> bool:
-        """Pass over what stands between objects, and tell whether one begins here."""
+        """Skip what separates objects; returns whether one begins here."""
         while True:
             self._place = _SPACE.match(self._text, self._place).end()
             if self._place == len(self._text):
@@ -233,7 +233,7 @@ class _Cutter:
             self._place += 1
 
     def _end(self, *, final: bool) -> int | None:
-        """Return where the object here ends; None where that is not there yet."""
+        """Return where the object here ends; None if its end was not fed yet."""
         try:
             return self._scan(self._text, self._place)[1]
         except json.JSONDecodeError as error:
@@ -251,12 +251,12 @@ class _Cutter:
 def infer(blocks: Sequence[AnyBlock]) -> pa.Schema:
     """Infer columns from rows.
 
-    Strings stay strings, but for those of which all are times as JSON has them in a topic. What is
-    null throughout becomes a string. Integers beyond int64 become uint64, where all can.
+    A column of strings is one of times if all are, in the form that topics have in JSON. A column
+    of nulls becomes one of strings, integers beyond int64 uint64 where all fit.
 
     Raises:
-        SchemaMismatch: Values of one column are of different kinds, or are integers that its type
-            would change; names the first row.
+        SchemaMismatch: Values of a column are of different kinds, or integers that its type would
+            change; names the first row.
         InvalidArgument: There are no rows.
     """
     rows = [row.replace(b"\n", b" ") for block in blocks for row in block.rows]
@@ -320,7 +320,7 @@ def _timeless(data_type: pa.DataType) -> pa.DataType:
 
 
 def _time_type(rows: Sequence[bytes], name: str) -> pa.DataType:
-    """Return what type of time all values of a column are, or string."""
+    """Return the type of time of all values of a column, else string."""
     schema = pa.schema([pa.field(name, pa.string())])
     table = _read(b"\n".join(rows), schema).select([name]).combine_chunks()
     (batch,) = table.to_batches()
@@ -339,7 +339,7 @@ def decode_block(block: AnyBlock, schema: pa.Schema) -> pa.RecordBatch:
 
     Raises:
         SchemaMismatch: A row does not fit, or has an integer that a float would change; the message
-            says where it is.
+            names its place.
     """
     batch = _decoded(block, schema)
     changed = first_changed(batch.columns, schema, lambda: block.rows)
@@ -349,7 +349,7 @@ def decode_block(block: AnyBlock, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _decoded(block: AnyBlock, schema: pa.Schema) -> pa.RecordBatch:
-    # All at once, as they came; where that fails, row by row to where it does.
+    # All at once; if that fails, by bisection to the row that does.
     text, count = block.array()
     with suppress(WingsError):
         batch = decode_rows(text, schema)
@@ -378,7 +378,7 @@ def _error_of_first_bad(block: AnyBlock, schema: pa.Schema, problem: WingsError)
         return batch.num_rows != high - low
 
     row = first_bad(len(block.rows), is_bad)
-    is_bad(row, row + 1)  # Its own error, where only those of more rows were seen.
+    is_bad(row, row + 1)  # Sets its own error, in case only those of several rows were seen.
     message = problem.message.removeprefix(f"row {problem.facts.get('row')}: ")
     message = message.replace("the rows are", "it is")
     return bad_row(block.place(row), message, problem.facts.get("column"))
@@ -389,7 +389,7 @@ def _places(blocks: Sequence[AnyBlock]) -> list[str]:
 
 
 def _explained(error: pa.ArrowInvalid, blocks: Sequence[AnyBlock]) -> SchemaMismatch:
-    """Say which row contradicts those before it."""
+    """Return the error that names the row which contradicts those before it."""
     rows = [row.replace(b"\n", b" ") for block in blocks for row in block.rows]
     places = _places(blocks)
     problem = str(error)

@@ -1,4 +1,4 @@
-"""Opening a file: its format, its reader, and the columns that a topic for it would have."""
+"""Opens a file: its format, its reader, and the columns of a topic for it."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A file that is being read."""
+    """An open file of rows."""
 
     name: str
     format: FileFormat
@@ -45,16 +45,16 @@ class OpenFile:
 
     @property
     def total(self) -> int | None:
-        """How many bytes there are, or None where that is not known."""
+        """The file's size in bytes; None if unknown."""
         return self.source.size
 
     @property
     def position(self) -> int:
-        """How many bytes were read."""
+        """Bytes read so far."""
         return self.source.position
 
     def rows_before(self) -> int:
-        """Return how many rows of the file come before those of the section; reads those."""
+        """Return how many rows precede the section; reads the file up to it."""
         if isinstance(self.rows, HasRowsBefore):
             return self.rows.rows_before
         if not self.source.ranges or self.path is None:
@@ -73,19 +73,19 @@ class OpenFile:
 
     @property
     def is_ambiguous(self) -> bool:
-        """Whether the section may begin or end within a value, so that all must be read as one."""
+        """Whether the section may begin or end within a value; then the file must be read whole."""
         if self.format is not FileFormat.CSV or not self.source.ranges or self.path is None:
             return False
         names, lines = self.source.ranges
         if lines == (names[1], self.path.stat().st_size):
-            return False  # It is all of them.
+            return False  # It is the whole file.
         return may_split_names(self.path, names) or may_split_values(self.path, lines)
 
     def schema(self, fields: "Mapping[str, ArrowField]") -> pa.Schema:
         """Return the columns for a topic.
 
         Args:
-            fields: Those that are given, by name; the others are as in the file.
+            fields: The columns whose type is given, by name; others are as in the file.
 
         Raises:
             InvalidArgument: The file has no column of a given name; fact `argument` is `fields`.
@@ -117,12 +117,11 @@ def open_file(
     """Open a file to read its rows.
 
     Args:
-        path: Where it is; None for standard input.
-        given: Its format; None: told by its name, else by its first bytes.
+        path: Of the file; None for standard input.
+        given: Its format; None: by its name, else by its first bytes.
         delimiter: Of CSV; None: a tab for `.tsv`, else a comma.
         encoding: Of CSV, as Python names it; None: UTF-8.
-        section: Which rows of it, where it is lines, CSV, Parquet or Arrow, and not compressed;
-            None: all.
+        section: The part to read, of uncompressed lines, CSV, Parquet or Arrow; None: all.
 
     Raises:
         InvalidArgument: Its format is not known (fact `argument`: `format`), it has no encoding
@@ -153,7 +152,7 @@ def infer_schema(
 
 
 def _ranges(path: Path, given: FileFormat | None, section: Section) -> Sequence[Range] | None:
-    """Return the bytes of a section of lines; None where they do not say which rows it has."""
+    """Return the bytes of a section of lines; None where bytes do not delimit its rows."""
     if compression_of(path) is None:
         wanted = given or format_by_name(path)
         if wanted in (FileFormat.JSONL, FileFormat.CSV):
@@ -172,7 +171,7 @@ def _rows(
     delimiter: str | None,
     section: Section | None,
 ) -> Rows:
-    # Imported here: a command's start is not to wait for readers of other formats.
+    # Imported here, so that a command does not import readers of other formats.
     if wanted is FileFormat.PARQUET:
         from wings_client.files.arrow_batches import ParquetRows
 

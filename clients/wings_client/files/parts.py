@@ -1,4 +1,4 @@
-"""Parts of a file: rows as a batch, and where in the file each of them is."""
+"""Parts of a file: rows as a batch, and the place of each in the file."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,37 +13,37 @@ from wings_core.errors import SchemaMismatch
 from wings_core.first_bad import first_bad
 
 Place = Callable[[int], str]
-"""Says where the row of a batch is, by its index: `line 17`."""
+"""Returns the place of a batch's row by its index, like `line 17`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows that are read and pushed together."""
+    """A batch of rows and their places."""
 
     batch: pa.RecordBatch
     place: Place
 
 
 class Rows(Protocol):
-    """A file that is read."""
+    """A reader of a file's rows."""
 
     def schema(self) -> pa.Schema:
-        """Return the columns as the file has them, or as its first rows let them be inferred."""
+        """Return the file's columns, or columns inferred from its first rows."""
         ...
 
     def parts(self, schema: pa.Schema) -> Iterator[Part]:
         """Yield the rows, in order, as batches of a topic's schema.
 
         Raises:
-            SchemaMismatch: A row does not fit; its message says where it is.
-            InvalidArgument: The file is not what it should be.
+            SchemaMismatch: A row does not fit; its message names the place.
+            InvalidArgument: The file is damaged, or of another format.
         """
         ...
 
 
 @runtime_checkable
 class HasRowsBefore(Protocol):
-    """Rows that know how many of the file come before them."""
+    """Rows with the count of those that precede them in the file."""
 
     rows_before: int
 
@@ -52,20 +52,20 @@ def bad_row(place: str, message: str, column: str | None = None) -> SchemaMismat
     """Return the error of a row of a file.
 
     Args:
-        place: Where it is, like `line 17`.
-        message: What is wrong with it.
-        column: Where in it.
+        place: Of the row, like `line 17`.
+        message: The problem.
+        column: The column it is in.
     """
     facts = {} if column is None else {"column": column}
     return SchemaMismatch(f"{place}: {message}", **facts)
 
 
 class PartCheck:
-    """Checks what a server would refuse, so that the row can be named.
+    """Checks rows as a server does, to name the row that it would refuse.
 
     Args:
-        schema: The topic's.
-        partition_key: The topic's.
+        schema: The topic's schema.
+        partition_key: The topic's key column, or None.
     """
 
     def __init__(self, schema: pa.Schema, partition_key: str | None) -> None:
@@ -74,10 +74,10 @@ class PartCheck:
         self._has_required = any(_has_required(field) for field in fields_of(schema))
 
     def check(self, part: Part) -> None:
-        """Check that there are no nulls where none may be.
+        """Check that no column that is not nullable has a null.
 
         Raises:
-            SchemaMismatch: There is one; names the first row that has one.
+            SchemaMismatch: One has; names the first such row.
         """
         batch = part.batch
         if self._key is not None:
@@ -99,7 +99,7 @@ def cast_part(caster: Caster, batch: pa.RecordBatch, place: Place) -> Part:
     """Return rows cast to a topic's types.
 
     Raises:
-        SchemaMismatch: A value does not fit; names the first row that has one.
+        SchemaMismatch: A value does not fit; names the first such row.
     """
     try:
         return Part(caster.cast(batch), place)
@@ -114,11 +114,11 @@ def cast_part(caster: Caster, batch: pa.RecordBatch, place: Place) -> Part:
 def first_refused(
     batch: pa.RecordBatch, check: Callable[[pa.RecordBatch], object]
 ) -> tuple[int, SchemaMismatch] | None:
-    """Return the index of the first row that a check refuses, and with what; None if none.
+    """Return the index of the first row that a check refuses, and its error; None if none.
 
     Args:
         batch: The rows.
-        check: Raises `SchemaMismatch` for a batch if it does for one of its rows alone.
+        check: Raises `SchemaMismatch` for a batch exactly if it does for one of its rows.
     """
 
     def refusal(low: int, high: int) -> SchemaMismatch | None:
@@ -136,11 +136,11 @@ def first_refused(
 
 
 def settled_type(data_type: pa.DataType, unknown: pa.DataType) -> pa.DataType:
-    """Return an inferred type with something in place of what no value told anything of.
+    """Return an inferred type with `unknown` in place of the type of nulls, at every depth.
 
     Args:
-        data_type: As it was inferred.
-        unknown: For the type of nulls, at every depth.
+        data_type: The inferred type.
+        unknown: The type of columns that had nulls alone.
     """
     if pa.types.is_null(data_type):
         return unknown

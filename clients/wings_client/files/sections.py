@@ -1,10 +1,10 @@
-"""Sections: a file that several readers share, each its own rows, which are all of them together.
+"""Sections: disjoint parts of a file for several readers, which together have all its rows.
 
-Lines are cut at bytes, and belong to the section in which they begin. Which bytes those are is told
-from the file alone, so that readers who never meet agree. A value of CSV may hold line ends between
-quotes, and lines of CSV may end with a carriage return alone: where one of these comes early, the
-first section is the whole file. One that comes later is told of by its reader, as the others cannot
-know by then what is a row, or count them (`may_split_values`).
+Lines are cut at byte positions, and belong to the section in which they begin. The positions
+depend on the file alone, so independent readers agree on them. A value of CSV may contain line ends
+between quotes, and lines of CSV may end with a carriage return alone: if one of these comes early,
+the first section is the whole file. One that comes later is reported by the reader that meets it,
+as the others cannot find or count rows after it (`may_split_values`).
 """
 
 import codecs
@@ -19,20 +19,20 @@ Range = tuple[int, int]
 """Of bytes: the first, and the end, which is exclusive."""
 
 SAMPLE_BYTES = 1024 * 1024
-"""Of CSV after the names: with a quote or a lone carriage return in them, one reads a file."""
+"""Bytes of CSV after the names; a quote or a lone carriage return in them: one section for all."""
 
 NAMES_BYTES_MAX = 1024 * 1024
-"""The names of CSV must end before."""
+"""Bytes within which the names of CSV must end."""
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 _LINE_BYTES = 64 * 1024
-"""How much is looked at for the end of a line at a time."""
+"""Bytes read at a time in search of a line end."""
 
 _QUOTE = b'"'
 _LINE_END = re.compile(rb"\r\n?|\n")
 _LONE_RETURN = re.compile(rb"\r[^\n]")
 _MAY_BE_BLANK = (b"\n\n", b"\n\r", b"\n ", b"\n\t", b"\n\x0b", b"\n\x0c")
-"""How a line begins that may hold nothing."""
+"""The starts of a line that may be blank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,15 @@ class Section:
     index: int
     count: int
     is_alone: bool = False
-    """Whether of the file nothing is there but what this section needs."""
+    """Whether the file at hand has the bytes of this section alone."""
 
     def of(self, total: int) -> Range:
-        """Return which of so many things are this section's."""
+        """Return the part of `range(total)` that belongs to this section."""
         return total * self.index // self.count, total * (self.index + 1) // self.count
 
 
 class Blank(Enum):
-    """Which lines are no rows."""
+    """The lines that are not rows."""
 
     NONE = "none"
     EMPTY = "empty"
@@ -59,33 +59,32 @@ class Blank(Enum):
 
 
 class Readable(Protocol):
-    """What can be read from anywhere in it."""
+    """A file that can be read from any position."""
 
     def seek(self, offset: int, /) -> object:
-        """Go to a byte."""
+        """Set the position, in bytes."""
         ...
 
     def read(self, size: int, /) -> bytes:
-        """Return as many bytes from there on, or as many as there are."""
+        """Return `size` bytes from the position on, fewer at the end."""
         ...
 
 
 def line_ranges(file: Readable, size: int, section: Section) -> tuple[Range, ...]:
-    """Return the bytes of a section's lines, of a file that is nothing but lines.
+    """Return the byte ranges of a section of a file of lines.
 
     Args:
-        file: Its bytes.
-        size: How many there are.
-        section: Which.
+        file: The file.
+        size: Its bytes.
+        section: The section.
     """
     return (_cut(file, section, 0, size),)
 
 
 def csv_ranges(file: Readable, size: int, section: Section) -> tuple[Range, ...]:
-    """Return the bytes of a section of CSV: the names, and its lines; see `line_ranges`.
+    """Return the byte ranges of a section of CSV: the names, and its lines; see `line_ranges`.
 
-    Where a quote or a lone carriage return comes early, the first section has all lines and the
-    others have none.
+    If a quote or a lone carriage return comes early, the first section has all lines.
     """
     file.seek(0)
     names_end = _names_end(file.read(NAMES_BYTES_MAX))
@@ -99,16 +98,16 @@ def csv_ranges(file: Readable, size: int, section: Section) -> tuple[Range, ...]
 
 
 def may_split_names(path: Path, of: Range) -> bool:
-    """Tell whether the names of CSV may go on after these bytes.
+    """Return whether the names of CSV may continue after these bytes.
 
-    A quote may be open at the end of their line, or their line does not end.
+    A quote may be open at the end of their line, or the line may not end.
     """
     names = b"".join(_blocks(path, of))
     return names.count(_QUOTE) % 2 == 1 or not names.endswith((b"\n", b"\r"))
 
 
 def may_split_values(path: Path, of: Range) -> bool:
-    """Tell whether there is a quote among some bytes, or a carriage return that ends a line."""
+    """Return whether bytes contain a quote, or a carriage return that ends a line."""
     last = b""
     for block in _blocks(path, of):
         text = last + block
@@ -120,20 +119,20 @@ def may_split_values(path: Path, of: Range) -> bool:
 
 
 def lines_in(path: Path, of: Range) -> int:
-    """Count the line ends among some bytes."""
+    """Return the number of line ends in a byte range."""
     return sum(block.count(b"\n") for block in _blocks(path, of))
 
 
 def rows_in(path: Path, of: Range, blank: Blank) -> int:
-    """Count the rows of whole lines, each of which ends with a line end.
+    """Return the number of rows in a byte range of whole lines.
 
     Args:
         path: Of the file.
-        of: Which bytes.
-        blank: Which lines are no rows.
+        of: The byte range.
+        blank: The lines that are not rows.
     """
     rows = 0
-    rest = b"\n"  # The first byte ends a line that was counted.
+    rest = b"\n"  # As if a line ended before the range.
     first, end = of
     if first == 0:
         first = len(_mark_of(b"".join(_blocks(path, (0, len(codecs.BOM_UTF8))))))
@@ -154,12 +153,12 @@ def _is_blank(line: bytes, blank: Blank) -> bool:
 
 
 def _mark_of(head: bytes) -> bytes:
-    """Return the mark that tells of UTF-8, if a file begins with it."""
+    """Return the byte order mark of UTF-8 if a file begins with it, else nothing."""
     return codecs.BOM_UTF8 if head.startswith(codecs.BOM_UTF8) else b""
 
 
 def _names_end(head: bytes) -> int:
-    """Return where the first line that is not empty ends, whatever quotes are in it."""
+    """Return where the first line that is not empty ends, ignoring quotes."""
     place = len(_mark_of(head))
     for line_end in _LINE_END.finditer(head, place):
         if head[place : line_end.start()].strip():
@@ -174,7 +173,7 @@ def _cut(file: Readable, section: Section, start: int, size: int) -> Range:
 
 
 def _line_at(file: Readable, start: int, place: int, size: int) -> int:
-    """Return where the first line begins that does not begin before a place."""
+    """Return the start of the first line at or after a position."""
     if place <= start:
         return start
     place -= 1

@@ -19,36 +19,36 @@ from wings_core.errors import InvalidArgument
 arrow: Any = pa
 
 BLOCK_BYTES = 4 * 1024 * 1024
-"""How much is read at a time; what is made of one block is pushed before the next is read."""
+"""Bytes read at a time; the rows of a block are pushed before the next is read."""
 
 HEAD_BYTES = 16 * 1024 * 1024
-"""How much is looked at to infer types."""
+"""Bytes from which types are inferred."""
 
 QUIET_SECONDS = 0.05
-"""A pipe that is quiet for so long has said what it had to say for now."""
+"""A pipe that is quiet for this long ends the present block."""
 
 HEAD_QUIET_SECONDS = 1.0
-"""The same while its head is read."""
+"""The same, while the head is read."""
 
 
 class Source:
-    """What is read, in blocks, the first of which can be looked at beforehand.
+    """The bytes of a file in blocks; `head` reads ahead without consuming.
 
-    A block of a pipe ends early where the pipe pauses, so rows are pushed as they come.
+    A block of a pipe ends early when the pipe pauses, so rows are pushed as they come.
 
     Args:
         path: Of a file; None for standard input.
-        encoding: Of the text that it is, which is read as UTF-8 then; None: bytes as they are.
-        ranges: Of the bytes of a file on a disk that are read, in order, as if they were all; None:
-            all of them.
-        is_alone: Whether the file has no other bytes than those.
+        encoding: Of text, which is transcoded to UTF-8; None: bytes are passed through.
+        ranges: The byte ranges of a file on a disk to read, in order, as if they were all; None:
+            the whole file.
+        is_alone: Whether the file has no bytes outside of the ranges.
 
     Attributes:
-        size: In bytes; None where it is not known.
-        position: How much of that was read; whoever reads the file otherwise keeps it.
-        encoding: As it was given.
-        is_plain: Whether it is a file on a disk, not compressed, which can be mapped.
-        ranges: As they were given.
+        size: In bytes; None if unknown.
+        position: Bytes read so far; a reader that bypasses the source sets it.
+        encoding: As given.
+        is_plain: Whether it is an uncompressed file on a disk, which can be mapped.
+        ranges: As given.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Source:
         self._compressed: Any = None
         self._decoder = None if encoding is None else codecs.getincrementaldecoder(encoding)()
         self._decoded = b""
-        """What is more than was asked for."""
+        """Bytes read beyond those asked for."""
         if path is None:
             self._file: io.FileIO = io.FileIO(sys.stdin.fileno(), closefd=False)
         else:
@@ -90,16 +90,16 @@ class Source:
             self.size = sum(end - first for first, end in ranges)
 
     def head(self) -> bytes:
-        """Return what comes first, up to `HEAD_BYTES`; it is read again later."""
+        """Return the first bytes, up to `HEAD_BYTES`; `read` returns them again."""
         if self._head is None:
             self._head = self._read(HEAD_BYTES, HEAD_QUIET_SECONDS)
         return self._head
 
     def read(self, bytes_max: int = BLOCK_BYTES) -> bytes:
-        """Return the next block; empty at the end. Blocks until there is something.
+        """Return the next block; empty at the end. Blocks until there are bytes.
 
         Raises:
-            InvalidArgument: What is compressed is damaged.
+            InvalidArgument: Compressed data is damaged.
         """
         if self._head:
             block, self._head = self._head[:bytes_max], self._head[bytes_max:]
@@ -108,7 +108,7 @@ class Source:
         return self._read(bytes_max, QUIET_SECONDS)
 
     def line(self, number: int) -> str:
-        """Say where a line is, by its number from 1 among those that are read."""
+        """Return the place of a line by its number, from 1, among those read."""
         if not self.ranges or self._path is None:
             return f"line {number}"
         first = self.ranges[-1][0]
@@ -119,18 +119,18 @@ class Source:
 
     @property
     def begins_within(self) -> bool:
-        """Whether what is read begins within the file."""
+        """Whether the first range begins after the start of the file."""
         return bool(self.ranges) and self.ranges[0][0] > 0
 
     @property
     def head_is_all(self) -> bool:
-        """Whether nothing follows the head, as far as it is known."""
+        """Whether the file is known to end with the head."""
         self.head()
         return self._ended
 
     @property
     def ended(self) -> bool:
-        """Whether the last block was read, as far as it is known; else an empty one follows."""
+        """Whether the last block is known to be read; else an empty one may follow."""
         return self._ended and not self._head
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ class Source:
 
 
 class Head:
-    """Bytes that are there already, to be read like a source."""
+    """Bytes in memory, to be read like a source."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -225,12 +225,12 @@ class Head:
 
 
 class SourceFile(io.RawIOBase):
-    """A source as a file, for readers that want one.
+    """A source as a Python file.
 
     A read is short at the end of the source alone, as readers take a short one for the end.
 
     Args:
-        source: What is read.
+        source: The source to read.
     """
 
     def __init__(self, source: Source | Head) -> None:
@@ -238,11 +238,11 @@ class SourceFile(io.RawIOBase):
         self._source = source
 
     def readable(self) -> bool:
-        """Say that it can be read."""
+        """Return True."""
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes; blocks until all that are asked for are there, or the end is."""
+        """Return the next `size` bytes, fewer at the end; blocks until they are there."""
         blocks: list[bytes] = []
         left = BLOCK_BYTES if size < 0 else size
         while left > 0 and (block := self._source.read(left)):
@@ -253,17 +253,17 @@ class SourceFile(io.RawIOBase):
         return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
     def _may_end(self, block: bytes) -> bool:
-        """Tell whether a read may be short by what follows this block."""
+        """Return whether a read may end after this block."""
         del block
         return False
 
 
 class CsvFile(SourceFile):
-    """A source of CSV as a file; where a pipe pauses between rows, a read ends there.
+    """A source of CSV as a file; a read ends early when a pipe pauses between rows.
 
     Attributes:
-        tail: The last bytes that were read.
-        is_plain: Whether there was neither a quote nor an empty line, so rows are lines.
+        tail: The last bytes read.
+        is_plain: Whether no quote and no empty line was read, so that rows are lines.
     """
 
     TAIL_BYTES = 4
@@ -275,7 +275,7 @@ class CsvFile(SourceFile):
         self._in_quotes = False
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes, up to where the source pauses between two rows."""
+        """Return the next bytes, up to a pause of the source between two rows."""
         block = super().read(size)
         seen = self.tail + block
         self.is_plain = self.is_plain and not any(
@@ -285,6 +285,6 @@ class CsvFile(SourceFile):
         return block
 
     def _may_end(self, block: bytes) -> bool:
-        # Arrow takes no row that is spread over more than two reads.
+        # Arrow refuses a row that spans more than two reads.
         self._in_quotes ^= block.count(b'"') % 2 == 1
         return block.endswith(b"\n") and not self._in_quotes

@@ -1,4 +1,4 @@
-"""How a gather ended, and how each of its sources stands."""
+"""The end of a gather, and the state of each of its sources."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,34 +17,34 @@ class GatherReason(StrEnum):
     STALL = "stall"
     """No reply for as long as the stall timer."""
     MAX_MESSAGES = "max_messages"
-    """As many replies came as were wanted."""
+    """The wanted number of replies was delivered."""
     SENTINEL = "sentinel"
     """A reply ended it."""
     CANCELLED = "cancelled"
     """`cancel` was called."""
     STOPPED = "stopped"
-    """The caller left, or raised, or never read."""
+    """The caller left the loop, raised, or never read."""
     NO_RESPONDERS = "no_responders"
-    """Nobody is there at all."""
+    """No server was reached."""
     SERVER_ERROR = "server_error"
     """A server refused a request."""
     DISCONNECTED = "disconnected"
-    """A connection failed, while somebody was there."""
+    """A connection failed, while another server was reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """How one source stands."""
+    """The state of one source."""
 
     request: Request
     replies: int
-    """Handed on."""
+    """Delivered."""
     rows: int
-    """Handed on."""
+    """Delivered."""
     next_offset: int | None
-    """Where to read on after what was handed on; None where that is not known."""
+    """The offset to resume at after what was delivered; None if unknown."""
     ended: bool
-    """Whether it has nothing more to say, and all that it said was handed on."""
+    """Whether its stream has ended, and all its replies were delivered."""
     error: WingsError | None
 
 
@@ -54,11 +54,11 @@ class GatherEnd:
 
     reason: GatherReason
     error: BaseException | None
-    """What went wrong first: a source, or the caller's own function."""
+    """The first error, of a source or of the caller's own function."""
     replies: int
-    """Handed on, of all sources."""
+    """Delivered, of all sources."""
     rows: int
-    """Handed on, of all sources."""
+    """Delivered, of all sources."""
     elapsed: float
     """Seconds since the start."""
     sources: tuple[SourceState, ...]

@@ -1,11 +1,11 @@
-"""The engine of a gather: replies in, decisions when to end, one end out.
+"""The engine of a gather: collects replies and decides when it ends.
 
 The iterator, the async iterator and the callback all ask `next_step` for a reply, the end, or how
 long to wait; they differ in how they wait. Only time spent waiting counts against the time-outs.
 
-One lock guards all of it, and is held while nothing blocks. A signal handler or a finalizer may end
-the gather on a thread that holds the lock, between any two calls of what it guards; so it can be
-taken again, and what must not be parted has no call in between.
+One lock guards all of it, and is never held across a blocking call. A signal handler or a finalizer
+may end the gather on a thread that holds the lock, at any call in a guarded section; so the lock is
+reentrant, and steps that must be atomic have no call in between.
 """
 
 import threading
@@ -26,11 +26,11 @@ from wings_client.gather._tickets import Tickets
 from wings_core.errors import Unavailable, WingsError
 
 REPLIES_WAITING_MAX = 256
-"""Replies that arrived and were not yet taken; sources wait beyond it."""
+"""Replies that arrived and are not yet delivered; sources wait beyond it."""
 
 ROOM_SECONDS = 1.0
-"""How long a source waits for room before it looks again: a finalizer that runs amid its own wait
-does not wake it."""
+"""How long a source waits for room before it checks again: a finalizer that runs inside its own
+wait does not wake it."""
 
 
 @dataclass(slots=True)
@@ -40,16 +40,16 @@ class Wait:
     left: float
     """Seconds."""
     reason: GatherReason
-    """What the gather ends with when they are over."""
+    """The reason the gather ends with when they have passed."""
 
 
 class Step(NamedTuple):
-    """What a look found."""
+    """The outcome of one check: a reply, the end, or both."""
 
     reply: Reply | None
-    """To hand on."""
+    """To deliver."""
     reason: GatherReason | None
-    """What the gather ends with after it."""
+    """The reason that the gather ends with after it, if any."""
     source: Source | None
     """Of the reply."""
 
@@ -62,7 +62,7 @@ class Engine:
 
     Args:
         transports: By endpoint; None is the client's own, all others are closed at the end.
-        requests: What to send.
+        requests: The requests to send.
         tickets: Has checked the requests.
         rules: When to end.
     """
@@ -81,14 +81,14 @@ class Engine:
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
         self._bell = threading.Lock()
-        """Wakes the one thread that waits for a reply: a fraction of what a condition costs."""
+        """Wakes the one thread that waits for a reply; costs a fraction of a condition."""
         self._bell.acquire()
         self._asleep = False
-        """Whether somebody has looked, found nothing, and waits to be told."""
+        """Whether the reader found nothing, and waits to be notified."""
         self._listener: Callable[[], None] | None = None
         self._arrived: deque[tuple[Source, Reply]] = deque()
         self._takes = True
-        """Whether replies still arrive: not once it has ended, or an error is to end it."""
+        """Whether replies are accepted: not after the end, nor an error that will end it."""
         sentinel = rules.sentinel
         self._predicate = None if sentinel is None or sentinel is EMPTY else sentinel
         self._replies = 0
@@ -115,7 +115,7 @@ class Engine:
 
     @property
     def end(self) -> GatherEnd | None:
-        """How it ended, once it has."""
+        """The end; None while the gather runs."""
         return self._end
 
     def start(self) -> None:
@@ -123,7 +123,7 @@ class Engine:
         self._sources.start()
 
     def listen(self, listener: Callable[[], None] | None) -> None:
-        """Call this, from any thread, when `next_step` may have something else to say."""
+        """Register a function to call, from any thread, when `next_step` may have a result."""
         with self._lock:
             self._listener = listener
 
@@ -134,10 +134,10 @@ class Engine:
             return self._begun_wait()
 
     def next_step(self, wait: Wait) -> Reply | GatherEnd | None:
-        """Return a reply, the end, or None: wait on, up to `wait.left` seconds.
+        """Return a reply, the end, or None: wait further, up to `wait.left` seconds.
 
         Raises:
-            BaseException: What the sentinel's predicate raised; it ended the gather.
+            BaseException: The error that the sentinel's predicate raised; it ended the gather.
         """
         with self._lock:
             step = self._look(wait)
@@ -147,7 +147,7 @@ class Engine:
         """Return the next reply; blocks until it is there. None at the end. One thread asks.
 
         Raises:
-            BaseException: What the sentinel's predicate raised; it ended the gather.
+            BaseException: The error that the sentinel's predicate raised; it ended the gather.
         """
         with self._lock:
             wait = self._begun_wait()
@@ -165,7 +165,7 @@ class Engine:
         return taken if isinstance(taken, Reply) else None
 
     def _read_here(self, wait: Wait) -> Step | None:
-        """Read on the caller's own thread if that may be sooner, else see that threads do."""
+        """Read on the caller's own thread if that may be faster, else start the threads."""
         began = time.monotonic()
         if not self._sources.read_by_caller(wait.left):
             self._sources.read_by_threads()
@@ -182,7 +182,7 @@ class Engine:
                 transport.close()
 
     def account(self, wait: Wait, seconds: float) -> None:
-        """Take the seconds that were waited off what is left."""
+        """Subtract the seconds waited from those left."""
         with self._lock:
             self._account(wait, seconds)
 
@@ -192,11 +192,11 @@ class Engine:
             if self._end is not None:
                 return self._end
             end = self._made_end(reason, error or self._error)
-            if (earlier := self.end) is not None:  # By a signal handler, amid this.
+            if (earlier := self.end) is not None:  # A signal handler has ended it since.
                 return earlier
             self._end = end
             self._takes = False
-            self._arrived = deque()  # Another, as it may be looked at now.
+            self._arrived = deque()  # Replaced, as another thread may iterate over it.
             self._room.notify_all()
             self._notify()
         self._sources.cancel()
@@ -214,7 +214,7 @@ class Engine:
         wait.left -= seconds
 
     def _look(self, wait: Wait) -> Step | None:
-        """Return what there is to hand on, and what the gather ends with after it, if anything."""
+        """Return the next reply or the end; None if there is neither."""
         if self._end is not None:
             return _ENDED
         if self._arrived:
@@ -225,7 +225,7 @@ class Engine:
         if reason is not None:
             return Step(None, reason, None)
         self._asleep = True
-        return None if self.end is None else _ENDED  # It may have ended before it could be told.
+        return None if self.end is None else _ENDED  # It may have ended before the notification.
 
     def _taken(self, step: Step) -> Reply | GatherEnd | None:
         """Return the reply of a step, or the end."""
@@ -236,7 +236,7 @@ class Engine:
         return self.end if step.reply is None else step.reply
 
     def _asked(self, step: Step, reply: Reply, predicate: Callable[[Reply], bool]) -> Step:
-        """Return the step with what the predicate says of its reply; asks it outside the lock."""
+        """Return the step with the predicate's verdict on its reply; calls it outside the lock."""
         try:
             goes_on = predicate(reply)
         except BaseException as error:
@@ -246,14 +246,14 @@ class Engine:
         return step if goes_on or step.reason else step._replace(reason=GatherReason.SENTINEL)
 
     def _judged(self, arrived: deque[tuple[Source, Reply]]) -> Step:
-        """Take out the first of the replies that arrived."""
+        """Remove the oldest reply that arrived."""
         source, reply = arrived[0]
         end_offset = reply.end_offset
         rows = reply.batch.num_rows
         ends = rows == 0 and self._rules.sentinel is EMPTY
         if self._end is not None:
             return _ENDED
-        # From here to the call that takes it out, nothing can end the gather.
+        # From here to the call that removes it, nothing can end the gather.
         if not ends:
             self._replies += 1
             source.replies += 1
@@ -270,7 +270,7 @@ class Engine:
         return Step(reply, GatherReason.MAX_MESSAGES if is_last else None, source)
 
     def _uncount(self, source: Source | None, reply: Reply) -> None:
-        """Count a reply as not handed on, unless the gather has ended since it was."""
+        """Count a reply as not delivered, unless the gather has ended since."""
         assert source is not None
         with self._lock:
             if self._end is not None:
@@ -284,14 +284,14 @@ class Engine:
             self._arrived.appendleft((source, reply))
 
     def _reason(self) -> GatherReason | None:
-        """Return what the sources let the gather end with, once all replies are handed on."""
+        """Return the reason that the sources end the gather with, after the last reply."""
         ended = self._open == 0
         if self._error is not None and not self._answering and ended:
             return GatherReason.NO_RESPONDERS
         if self._error is not None and self._rules.ends_on_error:
             if isinstance(self._error, Unavailable) and "connection" in self._error.facts:
                 unreachable = self._error.connection == Connection.UNREACHABLE
-                # Who else is there is not known before somebody answers, or nobody does.
+                # Until one source opens, or all have failed, the reason is open.
                 if self._answering or not unreachable:
                     return GatherReason.DISCONNECTED
                 return None
@@ -317,7 +317,7 @@ class Engine:
         for source in self._sources.sent:
             all_handed = source.index not in waiting
             idle_offset = source.idle_offset
-            # Whatever a stream brought before its end chunk was put before that was read.
+            # The replies before an end chunk were put before that was read.
             if all_handed and idle_offset is not None:
                 source.next_offset = max(source.next_offset or 0, idle_offset)
             states.append(
@@ -346,7 +346,7 @@ class Engine:
 
     def _put(self, source: Source, reply: Reply, waits: bool) -> bool:
         with self._lock:
-            # The one reply that does not wait is read by the caller, who would make the room.
+            # The one reply that does not wait is read by the caller, who also makes room.
             while waits and self._takes and len(self._arrived) >= REPLIES_WAITING_MAX:
                 self._room.wait(ROOM_SECONDS)
             if not self._takes:
@@ -360,7 +360,7 @@ class Engine:
         with self._lock:
             if not self._answering:
                 self._answering = True
-                if self._error is not None:  # Which this may make the gather's end.
+                if self._error is not None:  # This may make the error the gather's end.
                     self._take_no_more()
                     self._notify()
 
@@ -377,7 +377,7 @@ class Engine:
             self._notify()
 
     def _take_no_more(self) -> None:
-        """Where an error ends the gather, hand on only what had arrived before."""
+        """After an error that ends the gather, deliver only what arrived before it."""
         if self._reason() is not None:
             self._takes = False
             self._room.notify_all()

@@ -1,4 +1,4 @@
-"""The faces of a gather: iterator, async iterator, callback."""
+"""The interfaces of a gather: iterator, async iterator, callback."""
 
 import threading
 import weakref
@@ -28,35 +28,35 @@ OnEnd = Callable[[GatherEnd], None]
 
 
 class Gather:
-    """The replies to one request to many, as they come; made by `Client.gather`.
+    """The replies to one request to many, as they arrive; made by `Client.gather`.
 
-    Threads send the requests from the call on, whether or not it is iterated. Only where the server
-    is near is the first left for 2 ms to whoever asks for a reply meanwhile.
+    Threads send the requests from the call on, whether or not it is iterated. Only if the server
+    responds promptly, the first is left for 2 ms to the thread that asks for a reply.
 
     Iterate it, with `for` or `async for`, or have the replies delivered to a function: one of
-    these, once. Leaving the loop, `cancel`, and letting go of the gather all end its streams on the
-    servers.
+    these, once. Leaving the loop, `cancel`, and garbage collection of the gather end its streams on
+    the servers.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._unread = threading.Lock()
-        """Taken by whoever reads it."""
-        # The engine's threads hold the engine, and never this: letting go of it ends them.
+        """Held from the first read on: a gather is read once."""
+        # The threads hold the engine and never this object, so its finalizer can end them.
         weakref.finalize(self, engine.finish, GatherReason.STOPPED).atexit = False
         engine.start()
 
     @property
     def end(self) -> GatherEnd | None:
-        """How it ended; None while it goes on."""
+        """The end; None while the gather runs."""
         return self._engine.end
 
     def cancel(self) -> None:
-        """End it, from any thread; whoever waits for a reply gets the end."""
+        """End it, from any thread; a reader that waits for a reply gets the end."""
         self._engine.finish(GatherReason.CANCELLED)
 
     def __iter__(self) -> Generator[Reply]:
-        """Yield the replies; blocks while there is none. Then `end` tells why it ended.
+        """Yield the replies; blocks while there is none. Afterwards `end` says why it ended.
 
         Raises:
             InvalidArgument: It was iterated or delivered before.
@@ -65,11 +65,11 @@ class Gather:
         return self._replies()
 
     def _replies(self) -> Generator[Reply]:
-        # Holds the gather, which a `for` loop over a call would else let go of at once.
+        # References the gather, which a `for` loop over a call would else drop at once.
         try:
             while (reply := self._engine.next()) is not None:
                 yield reply
-                del reply  # Held while the next is waited for, its memory would not be used again.
+                del reply  # Else its memory would be kept while the next is waited for.
         finally:
             self._engine.finish(GatherReason.STOPPED)
 
@@ -99,9 +99,9 @@ class Gather:
         """Call functions with the replies and the end, on a thread, and return at once.
 
         Args:
-            on_reply: Gets each reply, one at a time. Returns False to stop; what it raises stops
-                the gather too, and is the end's error.
-            on_end: Gets the end, exactly once, always, after the last reply.
+            on_reply: Called with each reply, one at a time. Returns False to stop; an error that it
+                raises stops the gather too, and is the end's error.
+            on_end: Called exactly once, always, after the last reply.
 
         Raises:
             InvalidArgument: It was iterated or delivered before.
@@ -129,7 +129,7 @@ class Gather:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop it, where it has not ended."""
+        """Stop it if it has not ended."""
         self._engine.finish(GatherReason.STOPPED, error)
 
     async def __aenter__(self) -> Self:
@@ -142,7 +142,7 @@ class Gather:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop it, where it has not ended; does not wait."""
+        """Stop it if it has not ended; does not wait."""
         self._engine.finish(GatherReason.STOPPED, error)
 
     def _read_once(self) -> None:

@@ -1,4 +1,4 @@
-"""What a gather sends to one source, and what comes back."""
+"""The request of a gather to one source, and a reply."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -12,7 +12,7 @@ from wings_core.contracts.tickets import FetchTicket, FollowTicket, ScanTicket
 from wings_core.errors import InvalidTicket
 
 FETCH_MESSAGES: int = FetchTicket.model_fields["max_messages"].default
-"""Most messages of a fetch that says nothing of it."""
+"""Most messages of a fetch, by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Request:
 
         Args:
             seconds: How long the server may wait.
-            offset: Where to go on; None: where the request begins.
+            offset: The offset to resume at; None: that of the request.
 
         Raises:
             InvalidTicket: A value is out of range.
@@ -84,7 +84,7 @@ class Reply(NamedTuple):
 
     batch: pa.RecordBatch
     request: Request
-    """What it answers: its source."""
+    """The request that it answers: its source."""
     start_offset: int | None
     end_offset: int | None
-    """Inclusive; both are None where the server does not tell."""
+    """Inclusive; both are None if the server does not send them."""

@@ -20,10 +20,10 @@ class Empty(Enum):
 
 
 EMPTY = Empty.EMPTY
-"""The sentinel that ends a gather with the first empty reply, which is not handed on."""
+"""The sentinel that ends a gather at the first empty reply, which is not delivered."""
 
 Sentinel = Callable[[Reply], bool] | Literal[Empty.EMPTY]
-"""A predicate, true to go on (the reply that it is false for is the last handed on), or `EMPTY`."""
+"""A predicate, true to continue (the first reply it is false for is the last one), or `EMPTY`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ stall = Strategy(stalls=True)
 
 
 def first(count: int) -> Strategy:
-    """Return the strategy that ends with so many replies."""
+    """Return the strategy that ends after `count` replies."""
     return Strategy(max_messages=count)
 
 
@@ -77,10 +77,10 @@ class Rules:
         strategy: Strategy,
         client_timeout: float,
     ) -> "Rules":
-        """Check what a caller gave and fill in what follows from it.
+        """Check a caller's options and fill in the defaults.
 
         Raises:
-            InvalidArgument: A value makes no sense.
+            InvalidArgument: A value is out of range.
         """
         total = min(client_timeout if timeout is None else timeout, WAIT_SECONDS_MAX)
         if not total > 0:

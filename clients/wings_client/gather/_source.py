@@ -1,4 +1,4 @@
-"""One source of a gather: how it stands, and its streams, of which one is read at a time."""
+"""One source of a gather: its state, and its streams, one at a time."""
 
 import time
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from wings_core.errors import WingsError
 from wings_core.times import Deadline
 
 PROMPT_SECONDS = 0.01
-"""A server that gave a gather's first reply so soon after its request is near."""
+"""A server whose first reply arrives within this time counts as prompt."""
 
 
 @dataclass(slots=True)
@@ -26,36 +26,36 @@ class Source:
     """Among the requests, from 0."""
     request: Request
     deadline: Deadline
-    """Of what the server may wait."""
+    """Until when the server may wait."""
     next_offset: int | None
-    """After what was handed on."""
+    """The offset after what was delivered."""
     arrived: int = 0
     """Replies."""
     arrived_rows: int = 0
     replies: int = 0
-    """Handed on."""
+    """Delivered."""
     rows: int = 0
-    """Handed on."""
+    """Delivered."""
     failures: int = 0
-    """Nodes that it could not be read from."""
+    """Nodes that failed to serve it."""
     stream_end: object = None
-    """What the server said that its last stream ended with; None where it said nothing."""
+    """The reason in the last end chunk; None if there was none."""
     read_offset: int | None = None
-    """After what arrived; also what is not put yet, or never will be."""
+    """The offset after what arrived, whether or not it is put yet."""
     idle_offset: int | None = None
-    """Where the last end chunk says to go on: all before it was put."""
+    """The next offset by the last end chunk: all replies before it were put."""
     ended: bool = False
     error: WingsError | None = None
 
     @property
     def has_enough(self) -> bool:
-        """Whether it is a fetch that has what it was to wait for."""
+        """Whether it is a fetch that has received `min_messages`."""
         least = self.request.min_messages or 1
         return self.request.kind == "fetch" and self.arrived_rows >= least
 
     @property
     def is_full(self) -> bool:
-        """Whether it is a fetch that has all that it may have."""
+        """Whether it is a fetch that has received `max_messages`."""
         most = self.request.max_messages or FETCH_MESSAGES
         return self.request.kind == "fetch" and self.arrived_rows >= most
 
@@ -64,10 +64,10 @@ class SourceStream:
     """One stream of one source, read by one thread at a time.
 
     Args:
-        source: Whose.
+        source: The source.
         transport: To its server.
-        is_short: Whether the stream's gRPC deadline may end it before it is over: then the next
-            goes on where it stopped.
+        is_short: Whether the stream's gRPC deadline may pass before its end: then the next stream
+            resumes it.
     """
 
     def __init__(self, source: Source, transport: Transport, *, is_short: bool = False) -> None:
@@ -96,7 +96,7 @@ class SourceStream:
         """
         self.source.stream_end = None
         self._opened_at = time.monotonic()
-        # Sources are spread over the nodes of a cluster; one that failed is read from the next.
+        # Sources are spread over the nodes of a cluster; after a failure, the next node is read.
         node = self._transport.addresses.for_read(self.source.index + self.source.failures)
         self._stream = self.reading.open(ticket, seconds, node, is_short=self.is_short)
 
@@ -121,7 +121,7 @@ class SourceStream:
                 raise failure if self.is_short else self._stream.failed(failure) from error
             said = _json_of(metadata)
             rows = 0 if batch is None else batch.num_rows  # pyright: ignore[reportUnnecessaryComparison] - metadata alone.
-            # Another server than Wings may mean anything by these keys.
+            # A server other than Wings may use these keys for anything.
             if "end" in said and rows == 0 and type(said.get("next_offset")) is int:
                 source.stream_end = said["end"]
                 source.read_offset = source.idle_offset = said["next_offset"]
@@ -142,7 +142,7 @@ class SourceStream:
 
 
 def _json_of(metadata: Any) -> dict[str, Any]:
-    """Return the JSON object that comes with a chunk; another server may send anything."""
+    """Return a chunk's metadata as a JSON object; empty if it is none."""
     try:
         found = from_json(to_bytes(metadata) or b"{}")
     except ValueError:

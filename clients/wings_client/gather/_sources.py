@@ -1,21 +1,21 @@
 """The sources of a gather: their streams, read by a bounded number of threads.
 
 A thread reads one stream to its end and takes the next. It begins with one thread, so that the
-first reply comes as soon as of a single read. Whoever paces them soon adds some, as many as keep a
-few cores busy; more only make replies that are there already slower. But streams that wait for
-messages must not keep others from being sent: where nothing moves any more there are twice as many
-threads, again and again, so long polls soon all wait at once.
+first reply arrives as soon as that of a single read. The pacing thread soon adds some, enough to
+keep a few cores busy; more would only delay replies that are available already. But streams that
+wait for messages must not keep others from being sent: while there is no progress the number of
+threads is doubled, so that long polls soon all wait at once.
 
-Where there are more sources than threads, a server waits for a source no longer than a slice at a
-time, so that each gets its turn.
+Where there are more sources than threads, a server waits for a source for one time slice, after
+which the next source is read.
 
-Two hand-overs between threads cost a third of a small read. So where the connection's last first
-reply came promptly, the first stream is left to the caller's own thread for a moment: it asks the
-server not to wait, and gives the stream up soon, so that nothing keeps it from others' replies and
-from its time-outs. A thread goes on where it stopped.
+Two hand-overs between threads cost a third of a small read. So if the first reply of the
+connection's last gather was prompt, the first stream is left to the caller's own thread for a
+moment: it asks the server not to wait, and cancels the stream soon, so that it is free for other
+replies and for its time-outs. A thread resumes the stream.
 
-One lock guards what they share, and is held while nothing blocks. A signal handler or a finalizer
-may call `cancel` on a thread that holds it, between any two calls of what it guards.
+One lock guards what they share, and is never held across a blocking call. A signal handler or a
+finalizer may call `cancel` on a thread that holds it, at any call in a guarded section.
 """
 
 import threading
@@ -37,27 +37,27 @@ THREADS_MAX = 64
 """Streams read at once, each by a thread."""
 
 PACE_SECONDS = 0.002
-"""Between two looks at whether there are too few threads, at first."""
+"""Pause between two checks for too few threads, at first."""
 
 PACE_SECONDS_MAX = 0.008
-"""Each look that finds enough of them makes the pause before the next twice as long, up to this:
-a look takes time from the threads that read."""
+"""Each check that finds enough of them doubles the pause before the next, up to this: a check takes
+time from the threads that read."""
 
 BUSY_READS = 4
-"""How many threads read streams that are younger than the next, while there are sources to send."""
+"""Threads that read streams younger than `BUSY_SECONDS`, while there are sources to send."""
 
 BUSY_SECONDS = 0.03
-"""A stream that has not ended after so long is taken to wait for messages."""
+"""A stream older than this is assumed to wait for messages."""
 
 SLICE_SECONDS = 0.1
-"""How long a source keeps a thread without a reply, where there are more sources than threads."""
+"""The time slice of a source without a reply, where there are more sources than threads."""
 
 GRACE_SECONDS = 1.0
-"""How much longer than the total a server may wait, so that it is the total that ends a gather."""
+"""How much longer than the gather a server may wait, so that the gather's own time-out ends it."""
 
 BACKSTOP_SECONDS = 300.0
-"""A stream's gRPC deadline is so much later than the end of the gather: it would count the time
-that the caller spends with a reply."""
+"""How much later than the gather's time-out a stream's gRPC deadline is: it includes the time that
+the caller spends with a reply."""
 
 CALLER_SECONDS = 0.02
 """How long the caller's own thread reads the first stream, at most."""
@@ -68,15 +68,15 @@ class Sources:
 
     Args:
         transports: By endpoint; None is the client's own.
-        requests: What to read.
+        requests: The requests to send.
         tickets: Has checked the requests.
         seconds: How long the gather may last.
-        left: Tells how many seconds of that are left: the caller's do not count.
-        put: Takes a reply; blocks while there is no room, unless it is told not to; False where the
-            gather has ended.
-        end: Takes a source that ended, with what it failed with.
-        opened: Takes a source whose server answered.
-        finished: Called once no thread reads any more.
+        left: Returns how many seconds of that are left; those of the caller do not count.
+        put: Accepts a reply; blocks while there is no room if its last argument is True; returns
+            False if the gather has ended.
+        end: Called with a source that ended, and its error or None.
+        opened: Called with a source whose server responded.
+        finished: Called once, when the last thread ends.
     """
 
     def __init__(
@@ -105,12 +105,12 @@ class Sources:
         self._sliced = len(requests) > THREADS_MAX
         self._lock = threading.RLock()
         self._ended = threading.Condition(self._lock)
-        """Nothing is left to be sent."""
+        """Notified when nothing is left to be sent."""
         self._sent: list[Source] = []
         """In the order of the requests: a source is made when its request is sent."""
         self._unsent = len(requests)
         self._again: deque[Source] = deque()
-        """Were sent, and are to be sent again."""
+        """Sources to be sent again."""
         self._streams: set[SourceStream] = set()
         """Streams that are open, or soon will be."""
         self._is_left_to_caller = False
@@ -118,29 +118,29 @@ class Sources:
         self._is_with_caller = False
         """Whether the caller reads it."""
         self._caller_until = 0.0
-        """When others are sent, though it does."""
+        """When others are sent although it does."""
         self._held: tuple[Source, SourceStream] | None = None
-        """What the caller has read a part of; a thread goes on with it."""
+        """The stream that the caller has begun to read; a thread continues it."""
         self._is_threaded = False
         """Whether there are threads that read."""
         self._begun: dict[int, float] = {}
         """When each thread began to read its present stream, by the thread's number."""
         self._moves = 0
-        """Streams begun and first replies; only whether there are new ones matters."""
+        """Count of streams begun and first replies; a change of it is progress."""
         self._moves_seen = 0
         self._cancelled = False
         self._started = 0
-        """Threads, but for the one that paces."""
+        """Threads started, but for the pacing one."""
         self._running = 0
-        """Threads that have not ended, with the one that paces."""
+        """Threads that have not ended, including the pacing one."""
 
     @property
     def sent(self) -> list[Source]:
         """The sources whose requests were sent, in the order of the requests."""
-        return list(self._sent)  # In one step, without the lock: the engine's is held.
+        return list(self._sent)  # Atomic without the lock: the engine's is held.
 
     def start(self) -> None:
-        """Send the first request, and the others as soon as may be.
+        """Send the first request, and start to send the others.
 
         Raises:
             RuntimeError: No thread at all can be started.
@@ -154,7 +154,7 @@ class Sources:
             self._start_thread(self._pace, "wings-gather-pace")
 
     def read_by_threads(self) -> None:
-        """Have threads read, unless they do; the caller, who has nothing to do, waits for them.
+        """Start the threads, unless they are; called when the caller has to wait for them.
 
         Raises:
             RuntimeError: No thread at all can be started.
@@ -169,13 +169,13 @@ class Sources:
         self._start_readers(1)
 
     def read_by_caller(self, seconds: float) -> bool:
-        """Read the first stream until its first reply is put, where it is left to the caller.
+        """Read the first stream until its first reply is put, if it is left to the caller.
 
         Args:
-            seconds: Blocks for no longer than these, and than `CALLER_SECONDS`.
+            seconds: Blocks at most this long, and at most `CALLER_SECONDS`.
 
         Returns:
-            Whether it was.
+            Whether it was read.
         """
         if not self._is_left_to_caller:
             return False
@@ -199,8 +199,8 @@ class Sources:
             if reply is None:
                 again = self._goes_on(source)
             elif not self._put(source, reply, False):
-                reply = None  # It is not handed on, so nothing after it may be.
-        except Exception as error:  # noqa: BLE001 - the gather's end tells of it.
+                reply = None  # Not delivered, so no later reply may be.
+        except Exception as error:  # noqa: BLE001 - the gather's end has it.
             again = self._failed(source, stream, error)
         finally:
             with self._lock:
@@ -229,7 +229,7 @@ class Sources:
             self._close(held[1])
 
     def _suits_caller(self, request: Request) -> bool:
-        """Tell whether a stream can be given up soon, and gone on with exactly where it stopped."""
+        """Return whether a stream can be cancelled soon, and resumed exactly where it stopped."""
         if request.ticket is not None or request.filter is not None:
             return False
         offset = request.offset
@@ -238,7 +238,7 @@ class Sources:
         )
 
     def _start_readers(self, count: int) -> bool:
-        """Start threads that read; return False where there can be no more."""
+        """Start reading threads; returns False if no more can be started."""
         for _ in range(count):
             with self._lock:
                 number = self._started
@@ -252,13 +252,13 @@ class Sources:
         return True
 
     def _start_thread(self, run: Callable[[], None], name: str) -> bool:
-        """Start a thread that counts as running; return False where there can be no more."""
+        """Start a thread that counts as running; returns False if it cannot be started."""
         try:
             start_thread(run, name)
         except RuntimeError:
             with self._lock:
                 self._running -= 1
-                self._sliced = True  # Fewer threads than sources; each shall get its turn.
+                self._sliced = True  # Fewer threads than sources: read them by time slices.
                 alone = self._running == 0
             if alone:
                 self._finished()
@@ -274,15 +274,15 @@ class Sources:
                 break
             enough = self._is_threaded and count == 0 and not self._is_with_caller
             pause = min(2 * pause, PACE_SECONDS_MAX) if enough else PACE_SECONDS
-        # There is none to be started any more, and this thread has nothing else to do.
+        # No more threads are needed, so this one reads too.
         self._run(THREADS_MAX)
 
     def _threads_wanted(self, pause: float) -> int | None:
-        """Wait a while; return how many more threads there should be, None where no more ever."""
+        """Wait for `pause`; returns how many threads to start, None to stop pacing."""
         with self._lock:
             self._ended.wait_for(lambda: not (self._waiting or self._is_with_caller), pause)
             if self._is_with_caller and time.monotonic() < self._caller_until:
-                return 0  # Beside others' replies, that which it is about to get would come later.
+                return 0  # Other streams would delay the reply that it is about to get.
             self._is_left_to_caller = False
             self._is_threaded = True
             room = min(THREADS_MAX - 1 - self._started, self._waiting)
@@ -296,7 +296,7 @@ class Sources:
 
     @property
     def _waiting(self) -> int:
-        """How many sources are to be sent."""
+        """How many sources wait to be sent."""
         return self._unsent + len(self._again) + (self._held is not None)
 
     def _run(self, number: int) -> None:
@@ -318,7 +318,7 @@ class Sources:
             self._finished()
 
     def _next(self, number: int) -> tuple[Source, SourceStream | None] | None:
-        """Return what to read next, with its stream if that is open; None where there is none."""
+        """Return the next source to read, with its stream if open; None if there is none."""
         with self._lock:
             self._begun[number] = time.monotonic()
             if self._held is not None:
@@ -336,7 +336,7 @@ class Sources:
             return None
 
     def _next_unsent(self) -> Source | None:
-        """Return the source of the next request; None where all are sent, or no more shall be."""
+        """Return the source of the next request; None if all are sent, or after `cancel`."""
         index = len(self._sent)
         if index == len(self._requests):
             return None
@@ -374,7 +374,7 @@ class Sources:
         return self._tickets.make(source.request, seconds, source.read_offset, source.arrived_rows)
 
     def _read(self, source: Source, stream: SourceStream | None) -> bool:
-        """Read a source's stream to its end; return whether it is to be read again later."""
+        """Read a source's stream to its end; returns whether to read it again later."""
         try:
             if stream is None:
                 stream = self._new_stream(source)
@@ -386,25 +386,25 @@ class Sources:
                     self._moves += 1
                 if not self._put(source, reply, True):
                     return False
-                del reply  # Else it would be held for as long as the next is waited for.
-        except BaseException as error:  # noqa: BLE001 - it would end the thread in silence.
+                del reply  # Else its memory would be kept while the next is waited for.
+        except BaseException as error:  # noqa: BLE001 - it would end the thread silently.
             return self._failed(source, stream, error)
         finally:
             self._close(stream)
         return self._goes_on(source)
 
     def _goes_on(self, source: Source) -> bool:
-        """End a source whose stream has ended, unless it is to be read again."""
+        """End a source whose stream has ended, unless it is to be read again; returns that."""
         if source.request.waits and not self._is_over(source):
             return True
         self._end(source, None)
         return False
 
     def _failed(self, source: Source, stream: SourceStream | None, error: BaseException) -> bool:
-        """End a source whose stream failed; return True if it is to be read again instead."""
-        if self._cancelled:  # It is the gather that ended it.
+        """End a source whose stream failed; returns True if it is to be read again instead."""
+        if self._cancelled:  # The gather ended it.
             return False
-        if source.is_full:  # Whatever its stream has broken by, it has all that it may have.
+        if source.is_full:  # It has all messages it asked for, so the failure does not matter.
             self._end(source, None)
             return False
         if stream is not None and stream.is_short and is_timeout(error):
@@ -422,7 +422,7 @@ class Sources:
         return False
 
     def _has_another_node(self, source: Source, error: WingsError) -> bool:
-        """Tell whether a source that failed is to be read on from another node."""
+        """Return whether a source that failed is to be resumed at another node."""
         source.failures += 1
         nodes = len(self._transports[source.request.endpoint].addresses.all)
         return source.failures < nodes and is_passing(error, repeatable=True)
@@ -436,12 +436,12 @@ class Sources:
         return min(SLICE_SECONDS, remaining) if self._sliced else remaining
 
     def _is_over(self, source: Source) -> bool:
-        """Tell whether a source was read as long as it may, or has answered its fetch."""
+        """Return whether a source's time is over, or its fetch is complete."""
         if source.stream_end != "deadline" or source.has_enough:
             return True
         if not source.deadline.passed:
             return False
         left = self._left() if source.request.timeout is None else 0.0
-        if left > 0:  # The time that passed was the caller's.
+        if left > 0:  # The caller spent the time that passed.
             source.deadline = Deadline.after(left + GRACE_SECONDS)
         return left <= 0

@@ -1,8 +1,8 @@
-"""The tickets of a gather, made without the model for each.
+"""Builds the tickets of a gather from templates.
 
-The requests of a gather are mostly alike but for the partition and the number of the offset. So the
-first of those that are alike is checked by the ticket's model, and its ticket is the template of
-the others', of later gathers too: the model takes a fifth of the time of a small read.
+The requests of a gather mostly differ in the partition and the numeric offset alone. So the first
+of similar ones is validated by the ticket's model, and its ticket is the template of the others,
+also in later gathers: the model takes a fifth of the time of a small read.
 """
 
 import json
@@ -23,7 +23,7 @@ TEMPLATES_MAX = 256
 """Templates that are kept from one gather to the next."""
 
 _kept: dict[Hashable, dict[str, Any]] = {}
-"""Only looked up, and filled, by single steps: no lock."""
+"""Read and written by atomic operations alone, so without a lock."""
 
 _all_but_place = attrgetter(
     "topic",
@@ -41,16 +41,16 @@ _rest = attrgetter("topic", "kind", "min_messages", "max_messages", "filter", "s
 
 
 class Tickets:
-    """Makes tickets; `check` is called with the requests first, by one thread."""
+    """Builds tickets; `check` is called with the requests first, by one thread."""
 
     def __init__(self) -> None:
         self._templates: dict[Hashable, dict[str, Any]] = {}
 
     def check(self, requests: Iterable[Request], seconds: float) -> None:
-        """Check all requests.
+        """Validate all requests.
 
         Args:
-            requests: Any.
+            requests: Of any kinds.
             seconds: How long the gather lasts.
 
         Raises:
@@ -58,8 +58,8 @@ class Tickets:
         """
         last: object = None
         for request in requests:
-            # One that differs from the last only in its numbers is not looked at more closely,
-            # which would take several times as long.
+            # One that differs from the last only in its numbers needs no further check, which
+            # would take several times as long.
             rest = _all_but_place(request)
             partition = request.partition
             if (
@@ -94,10 +94,10 @@ class Tickets:
         """Return the ticket to send for a request that was checked.
 
         Args:
-            request: What is asked for.
+            request: The request.
             seconds: How long the server may wait.
-            offset: Where to go on; None: where the request begins.
-            rows: That came already: as many fewer are asked for.
+            offset: The offset to resume at; None: that of the request.
+            rows: Rows already received, to be subtracted from those asked for.
         """
         if request.ticket is not None:
             return request.ticket
@@ -116,14 +116,14 @@ class Tickets:
 
 
 def _like(request: Request) -> Hashable:
-    """Return what requests have in common whose tickets are made from one template."""
+    """Return the key of the template for a request's ticket."""
     offset = 0 if _is_number(request.offset) else request.offset
     columns = None if request.columns is None else tuple(request.columns)
     return offset, columns, _rest(request)
 
 
 def _is_plain(request: Request) -> bool:
-    """Tell whether what may differ from the template cannot be wrong."""
+    """Return whether the fields that differ from the template are certainly valid."""
     partition = request.partition
     if isinstance(partition, str):
         return partition.isascii()
