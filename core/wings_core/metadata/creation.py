@@ -1,4 +1,4 @@
-"""What becomes of what is to be created and may be there already, whatever store it is in."""
+"""The rules of creating namespaces and topics that may exist already, the same in every store."""
 
 from uuid import UUID, uuid4
 
@@ -9,15 +9,15 @@ from wings_core.model import Topic
 from wings_core.names import NamespaceName
 
 DELETED_KEPT_US = 600 * 1_000_000
-"""How long a topic that was deleted and purged is remembered by its UUID: much longer than anybody
-asks for its creation again."""
+"""How long the UUID of a deleted and purged topic is remembered: much longer than any client
+retries its creation."""
 
 
 def chosen_uuid(given: str | None) -> str:
-    """Return the UUID of what is to be created: the one given, or a new one.
+    """Return the UUID of a new namespace or topic, in lower case: `given`, or a random one.
 
     Raises:
-        InvalidArgument: What was given is none.
+        InvalidArgument: `given` is not a UUID.
     """
     if given is None:
         return str(uuid4())
@@ -30,10 +30,10 @@ def chosen_uuid(given: str | None) -> str:
 def existing_topic(
     topic: Topic, schema: pa.Schema, partition_key: str | None, *, if_not_exists: bool
 ) -> Topic:
-    """Return a topic that was to be created and is there, if that is what was asked for.
+    """Return an existing topic of the name to be created, where the request allows it.
 
     Raises:
-        AlreadyExists: It is not: a new topic was asked for, or one that differs.
+        AlreadyExists: Without `if_not_exists`, or the schema or the partition key differ.
     """
     if not if_not_exists:
         raise AlreadyExists(f"there is a topic {topic.name} already")

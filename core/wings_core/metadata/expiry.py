@@ -1,4 +1,4 @@
-"""The rule of retention, whatever store the pages are indexed in."""
+"""The rule of retention, the same in every store."""
 
 from collections.abc import Iterable
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable
 def expired_pages(
     pages: Iterable[tuple[int, int]], size: int, before: int | None, bytes_kept: int | None
 ) -> int:
-    """Return how many of a partition's oldest pages are kept no longer.
+    """Return how many of a partition's oldest pages have expired.
 
     Args:
         pages: Timestamp of the last message and length in bytes of each, in order of offset.
         size: Of all pages of the partition, in bytes.
-        before: Pages older than this time are not kept, in microseconds since the epoch.
-        bytes_kept: Pages are not kept while those after them have so many bytes.
+        before: Pages older than this have expired, in microseconds since the epoch; None: none.
+        bytes_kept: Pages expire while those after them have so many bytes; None: none.
     """
     count = 0
     for timestamp, length in pages:

@@ -1,8 +1,8 @@
-"""The last flush of each writer, so that a commit whose answer was lost can be asked for again.
+"""The last flush of each writer, so that a commit whose response was lost can be retried.
 
 A store keeps the last flush of each writer, in the transaction of its commit: a writer begins its
-next flush only when it will not ask for this one again. So one that is repeated is answered with
-its first results, and one that comes late, after a later one, is refused rather than committed.
+next flush only when it will not retry this one. So a repeated flush gets its first results, and one
+that arrives after a later flush of its writer is rejected.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from wings_core.model import Accepted, CommitResult, FlushId, Rejected, Staged
 
 FLUSHES_KEPT_US = 24 * 3600 * 1_000_000
 """A writer's last flush is forgotten when it is older than this, in microseconds: far longer than
-any writer asks again, so that what is kept is bounded by the writers of a day."""
+any writer retries, so that the table is bounded by the writers of a day."""
 
 _ACCEPTED = TypeAdapter(Accepted)
 _STAGED = TypeAdapter(Staged)
@@ -23,14 +23,14 @@ _STORED: TypeAdapter[list[dict[str, Any]]] = TypeAdapter(list[dict[str, Any]])
 
 
 def is_repeat(flush_id: FlushId, last_number: int | None) -> bool:
-    """Tell whether a flush is its writer's last one again.
+    """Tell whether a flush repeats its writer's last one.
 
     Args:
         flush_id: Of the flush to be committed.
-        last_number: Of the writer's last flush, None where it is not known.
+        last_number: Of the writer's last flush; None where none is remembered.
 
     Raises:
-        Internal: It is one before that.
+        Internal: It is older than that one.
     """
     if last_number is None or flush_id.number > last_number:
         return False
@@ -38,7 +38,7 @@ def is_repeat(flush_id: FlushId, last_number: int | None) -> bool:
         return True
     raise Internal(
         f"flush {flush_id.number} came after flush {last_number} of the same writer: "
-        "it was given up, and is not committed"
+        "it was abandoned, and is not committed"
     )
 
 

@@ -1,8 +1,8 @@
-"""Folios that are given back: retired first, so that no commit can refer to them any more.
+"""Retired folios: fenced before they are deleted, so that no later commit can refer to them.
 
 A store keeps a retired folio as a row of the table of folios, with the time and without pages. A
-constraint of the table keeps it without pages: a commit that counts its own there meets it, in one
-transaction or the other, and fails as a whole.
+constraint of the table keeps it without pages: a commit that counts its pages there violates it,
+and fails as a whole.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ RETIRED_CONSTRAINT = "folios_retired_for_good"
 
 
 def check_retired(folios: Sequence[str]) -> None:
-    """Make sure that folios can be retired at once.
+    """Check that folios can be retired in one transaction.
 
     Raises:
-        InvalidArgument: They are too many.
+        InvalidArgument: There are more than `RETIRE_MAX`.
     """
     if len(folios) > RETIRE_MAX:
         raise InvalidArgument(
@@ -31,7 +31,7 @@ def check_retired(folios: Sequence[str]) -> None:
 
 
 def refers_to_retired() -> Internal:
-    """Return the refusal of a flush whose pages are, or will be, deleted."""
+    """Return the error of a flush into a retired folio, whose pages are, or will be, deleted."""
     return Internal(
-        "the flush came too late: its folio was given back meanwhile, nothing of it is committed"
+        "the flush came too late: its folio was retired meanwhile, nothing of it is committed"
     )

@@ -1,4 +1,4 @@
-"""What every store decides alike about share groups."""
+"""The rules of share groups, the same in every store."""
 
 from wings_core.contracts.messages import shortened
 from wings_core.errors import AlreadyExists, GroupNotFound, InvalidArgument, ResourceExhausted
@@ -12,10 +12,10 @@ GROUPS_PER_TOPIC_MAX = 1_000
 
 
 def check_name(name: str) -> None:
-    """Make sure that a group may be called so.
+    """Check the name of a group.
 
     Raises:
-        InvalidArgument: It may not.
+        InvalidArgument: It is empty, longer than 256 bytes or not text; see `check_id`.
     """
     if not name:
         raise InvalidArgument("the group's name must not be empty")
@@ -23,25 +23,25 @@ def check_name(name: str) -> None:
 
 
 def check_room(topic: Topic, groups: int) -> None:
-    """Make sure that a topic with so many groups may have another.
+    """Check that a topic with so many groups may have another.
 
     Raises:
-        ResourceExhausted: It may not.
+        ResourceExhausted: It has `GROUPS_PER_TOPIC_MAX`.
     """
     if groups >= GROUPS_PER_TOPIC_MAX:
         raise ResourceExhausted(f"{topic.name} has {groups} groups, which is the most it may have")
 
 
 def existing_group(group: ShareGroup, uuid: str | None, *, if_not_exists: bool) -> ShareGroup:
-    """Return a group that was to be created and is there, if that is what was asked for.
+    """Return an existing group of the name to be created, where the request allows it.
 
     Args:
-        group: What is there.
-        uuid: Of the group to be, where it has one: if it is the same, this is asked for again.
-        if_not_exists: Whether any group of the name is welcome.
+        group: The existing one.
+        uuid: Of the group to be created: the same where the request is a retry.
+        if_not_exists: Whether any group of the name will do.
 
     Raises:
-        AlreadyExists: It is not.
+        AlreadyExists: The UUIDs differ, and `if_not_exists` is false.
     """
     if not if_not_exists and group.uuid != uuid:
         raise AlreadyExists(
@@ -51,15 +51,15 @@ def existing_group(group: ShareGroup, uuid: str | None, *, if_not_exists: bool) 
 
 
 def no_group(topic: Topic, name: str) -> GroupNotFound:
-    """Return the error of a group that is not there."""
+    """Return the error of a group that does not exist."""
     return GroupNotFound(shortened(f"{topic.name} has no group {name!r:.80}"))
 
 
 def current_group(groups: Groups, group: ShareGroup) -> ShareGroup:
-    """Return a group as it is now.
+    """Return a group with its present configuration.
 
     Raises:
-        GroupNotFound: It is not there any more, though there may be another of its name.
+        GroupNotFound: It was deleted, though there may be another of its name.
         TopicNotFound: Its topic was deleted.
     """
     found = groups.get(group.topic, group.name)

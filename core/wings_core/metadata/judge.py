@@ -1,4 +1,4 @@
-"""Judge: accept or reject the batches of one flush, whatever store they are committed to.
+"""Judge: accept or reject the batches of one flush, the same in every store.
 
 The judge reads what is stored through `StoredState` and keeps what the flush would change beside
 it, so each batch is judged against the batches before it. All conditions of a batch are checked
@@ -79,7 +79,7 @@ def check_text(what: str, text: str, bytes_max: int | None = None) -> None:
 
 
 def check_partition(partition: Partition, bytes_max: int) -> None:
-    """Make sure that a store of metadata can keep a partition value.
+    """Check that a store of metadata can keep a partition value.
 
     Args:
         partition: Its canonical JSON.
@@ -96,10 +96,10 @@ def check_partition(partition: Partition, bytes_max: int) -> None:
 
 
 def check_publish(writer: str, batch: int, stages: Iterable[str] = ()) -> None:
-    """Make sure that a writer, a batch and the ids of stages can be stored.
+    """Check the writer, the batch number and the ids of stages of a publish or abort.
 
     Raises:
-        InvalidArgument: They cannot.
+        InvalidArgument: A writer or a stage that is not text or is too long, or a negative batch.
     """
     check_id("writer", writer)
     if not 0 <= batch <= OFFSET_MAX:

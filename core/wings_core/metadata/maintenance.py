@@ -1,4 +1,4 @@
-"""What moves old pages, and drops those that are kept no longer."""
+"""Maintenance: retention, merged pages, and the leases under which they are written."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from wings_core.partitions import Partition
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A lease that was taken."""
+    """A granted lease."""
 
     name: str
     holder: str
@@ -20,24 +20,24 @@ class Lease:
 
 
 class Maintenance(Protocol):
-    """What changes where old pages are, and whether they are still kept."""
+    """Expires old pages, replaces pages by merged ones, and grants leases."""
 
     def acquire_lease(self, name: str, holder: str, seconds: float) -> int | None:
-        """Take a lease, or prolong one's own; by the store's clock.
+        """Acquire a lease, or renew the holder's own; by the store's clock.
 
         Args:
-            name: Of what is leased.
-            holder: Unique for whoever takes it.
+            name: Of the lease.
+            holder: Unique for the process, or the task, that acquires it.
             seconds: How long it lasts from now.
 
         Returns:
-            Its token: the same while the holder prolongs it in time, another after that. None where
-            somebody else holds it.
+            Its token: the same while the holder renews it in time, another after that. None where
+            another holder has it.
         """
         ...
 
     def release_lease(self, name: str, holder: str) -> None:
-        """Give a lease back; nothing happens where the holder has it no more."""
+        """Release a lease; does nothing where the holder's has expired."""
         ...
 
     def expire(
@@ -85,13 +85,13 @@ class Maintenance(Protocol):
             lease: The one under which the new pages were written, which must not have ended since.
 
         Returns:
-            False, and nothing is changed, where the lease was lost, or the old pages are not all
-            there any more, just as they were.
+            False, and nothing is changed, where the lease was lost, or one of the old pages was
+            changed or deleted meanwhile.
 
         Raises:
             TopicNotFound: The topic was deleted.
             InvalidArgument: The pages are not of one and the same range.
-            Internal: A folio of the new pages was given back meanwhile; nothing is changed.
+            Internal: A folio of the new pages was retired meanwhile; nothing is changed.
         """
         ...
 
@@ -123,10 +123,10 @@ REPLACED_MAX = 20_000
 
 
 def check_replacement(old: Sequence[Location], new: Sequence[Location]) -> None:
-    """Make sure that pages hold the same range of offsets as those that they replace.
+    """Check that pages hold the same offsets and timestamps as those that they replace.
 
     Raises:
-        InvalidArgument: They do not, or are too many.
+        InvalidArgument: They do not, or there are more than `REPLACED_MAX`.
     """
     if len(old) > REPLACED_MAX or len(new) > REPLACED_MAX:
         raise InvalidArgument(f"at most {REPLACED_MAX} pages can be replaced at once")

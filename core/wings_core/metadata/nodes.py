@@ -1,4 +1,4 @@
-"""What every store of Flight nodes checks."""
+"""The rules of registered Flight nodes, the same in every store."""
 
 from wings_core.errors import InvalidArgument, ResourceExhausted
 from wings_core.metadata.interfaces import NODE_LEASE_SECONDS_MAX, NODES_MAX
@@ -7,10 +7,11 @@ from wings_core.model import Node
 
 
 def check_node(node: Node, seconds: float) -> None:
-    """Make sure that a node can be registered.
+    """Check a node to be registered.
 
     Raises:
-        InvalidArgument: It cannot.
+        InvalidArgument: Its id or address is empty, too long or not text, or the lease is out of
+            range.
     """
     check_id("a node's id", node.id)
     check_id("a node's address", node.address)
@@ -24,10 +25,10 @@ def check_node(node: Node, seconds: float) -> None:
 
 
 def check_room(nodes: int) -> None:
-    """Make sure that so many nodes are not too many.
+    """Check the number of registered nodes.
 
     Raises:
-        ResourceExhausted: They are.
+        ResourceExhausted: There are more than `NODES_MAX`.
     """
     if nodes > NODES_MAX:
         raise ResourceExhausted(f"there are {NODES_MAX} nodes already")

@@ -1,7 +1,7 @@
 """Where the metadata of a data directory is: in its own SQLite file, or in PostgreSQL.
 
 The pages of a directory are worth nothing without their metadata, and a server that is started over
-the wrong metadata would give back the space of every page that is not in it. So the two are bound
+the wrong metadata would delete every page that is not in it. So the two are bound
 to each other at the first start, each by an id of the other: the file METADATA of a directory holds
 its own id, and that of the metadata in PostgreSQL once it is bound to it.
 """
@@ -31,7 +31,7 @@ def open_metadata(
 
     Args:
         directory: Locked by the caller, unless `read_only`.
-        url: Where PostgreSQL is; None for the directory's own file.
+        url: PostgreSQL's connection string; None for the directory's own file.
         read_only: Write nothing.
 
     Raises:
@@ -89,9 +89,10 @@ def _bind(
     *,
     read_only: bool,
 ) -> None:
-    """Bind a directory and metadata to each other, or make sure that they are.
+    """Bind a directory and metadata to each other, or check that they are.
 
-    Cut short, it is finished by the next start: the directory has its id before it is told.
+    A start that was cut short is completed by the next: the directory has its id before PostgreSQL
+    stores it.
     """
     if bound is None:
         bound = (uuid4(), None)
@@ -106,7 +107,7 @@ def _bind(
 
 
 def _check_empty(directory: DataDirectory) -> None:
-    """Make sure that no pages are in a directory that has no metadata in PostgreSQL yet."""
+    """Check that a directory that is not bound to PostgreSQL has no metadata and no pages."""
     if directory.metadata.exists() or any(directory.segments.iterdir()):
         raise InvalidArgument(
             f"{directory.path} has its metadata in {directory.metadata.name}: it cannot be served "

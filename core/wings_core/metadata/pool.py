@@ -1,7 +1,7 @@
 """A pool that serves callers in the order in which they came.
 
-The queues and locks of the standard library let whoever runs take what was just put back, so under
-load a waiting thread can starve (measured: seconds, with 8 busy threads on 4 connections).
+The queues and locks of the standard library let a running thread take the item just released, so
+under load a waiting thread can starve (measured: seconds, with 8 busy threads on 4 connections).
 """
 
 import threading
@@ -26,13 +26,13 @@ class _Waiter(Generic[T]):
 
 
 class FairPool(Generic[T]):
-    """Things that are lent to one caller at a time.
+    """Items, each acquired by one caller at a time, in the order of asking.
 
-    The thing given back last is lent first: its caches are warm.
+    The item released last is acquired first: its caches are warm.
 
     Args:
-        what: The things' name in error messages.
-        items: The things.
+        what: The item's name in error messages.
+        items: All of them.
         seconds_max: How long a caller waits at most.
     """
 
@@ -43,7 +43,7 @@ class FairPool(Generic[T]):
         self._seconds_max = seconds_max
         self._waiting: deque[_Waiter[T]] = deque()
         self._lock = threading.Lock()
-        self._given_back = threading.Condition(self._lock)
+        self._released = threading.Condition(self._lock)
         self._closed = False
 
     @property
@@ -51,8 +51,8 @@ class FairPool(Generic[T]):
         """How many callers wait now."""
         return len(self._waiting)
 
-    def take(self) -> T:
-        """Borrow a thing, which must be given back.
+    def acquire(self) -> T:
+        """Return an item, which the caller must `release`; blocks for at most `seconds_max`.
 
         Raises:
             Unavailable: None came free in time, or the pool is closed.
@@ -78,8 +78,8 @@ class FairPool(Generic[T]):
             self._waiting.remove(waiter)
         raise Unavailable(f"{self._what} did not come free in {self._seconds_max:g} s")
 
-    def give_back(self, item: T) -> None:
-        """Hand a thing to whoever waits longest, if anybody does."""
+    def release(self, item: T) -> None:
+        """Pass an item to the caller that has waited longest; never blocks."""
         with self._lock:
             if self._waiting:
                 waiter = self._waiting.popleft()
@@ -87,19 +87,19 @@ class FairPool(Generic[T]):
                 waiter.served.release()
             else:
                 self._free.append(item)
-                self._given_back.notify()
+                self._released.notify()
 
     def close(self) -> list[T]:
-        """Refuse everybody from now on, and return the things once they are back.
+        """Refuse callers from now on, and return the items once they are released.
 
-        Blocks while some are lent, for the pool's usual time; one that is kept longer is left out.
+        Blocks for at most `seconds_max`; an item that is kept longer is left out.
         """
         with self._lock:
             self._closed = True
             for waiter in self._waiting:
                 waiter.served.release()
             self._waiting.clear()
-            self._given_back.wait_for(lambda: len(self._free) == self._size, self._seconds_max)
+            self._released.wait_for(lambda: len(self._free) == self._size, self._seconds_max)
             self._size -= len(self._free)
             free, self._free = self._free, []
             return free
@@ -109,4 +109,4 @@ class FairPool(Generic[T]):
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
         if waiter.item is not None:
-            self.give_back(waiter.item)
+            self.release(waiter.item)

@@ -1,7 +1,7 @@
-"""The rules of shards, whatever store they are in: what may be asked, and what a publish does.
+"""The rules of shards, the same in every store: the bounds of requests, and what a publish changes.
 
-A publish names where a shard stands and who owns it. Where either is wrong, somebody else has gone
-on with the shard, or its owner repeats itself: nothing of that publish may be seen.
+A publish names a shard's position and owner. Where either is wrong, another reader owns the shard
+by now, or its owner repeats itself: the publish is fenced as a whole.
 """
 
 from collections.abc import Sequence
@@ -30,15 +30,16 @@ SECONDS_MAX = 100 * 366 * 86_400.0
 
 
 def check_shards(source: str, token: str | None, shards: Sequence[str]) -> None:
-    """Make sure that ids can be stored, and that each is there once.
+    """Check the ids of a request.
 
     Args:
         source: The source.
-        token: Of an owner; None where there is none.
+        token: Of an owner; None where the request names none.
         shards: Ids.
 
     Raises:
-        InvalidArgument: They cannot, or one is there twice.
+        InvalidArgument: One is empty, too long or not text, an id is named twice, or there are more
+            than `SHARDS_MAX`.
     """
     _check_source(source)
     if token is not None:
@@ -52,27 +53,28 @@ def check_shards(source: str, token: str | None, shards: Sequence[str]) -> None:
 
 
 def check_claims(source: str, token: str, claims: Sequence[ShardClaim]) -> None:
-    """Make sure that claims can be looked at; see `check_shards`."""
+    """Check the ids and tokens of claims; see `check_shards`."""
     check_shards(source, token, [claim.shard for claim in claims])
     for claim in claims:
         check_id("a shard's token", claim.token)
 
 
 def check_seconds(what: str, seconds: float) -> None:
-    """Make sure that a time can be one.
+    """Check a length of time.
 
     Raises:
-        InvalidArgument: It cannot.
+        InvalidArgument: It is not within 0 to `SECONDS_MAX`.
     """
     if not 0 <= seconds <= SECONDS_MAX:
         raise InvalidArgument(f"{what} is {seconds}, expected 0 to {SECONDS_MAX:.0f} seconds")
 
 
 def check_progress(shards: Sequence[ShardProgress]) -> None:
-    """Make sure that what a publish says of shards makes sense by itself.
+    """Check the progress of shards that a publish stores, without their stored state.
 
     Raises:
-        InvalidArgument: It does not.
+        InvalidArgument: An id that cannot be stored, a shard named twice, a position out of range
+            or behind the last one, or a failure together with progress.
     """
     if len(shards) > SHARDS_MAX:
         raise InvalidArgument(f"{len(shards)} shards, at most {SHARDS_MAX} are allowed at once")

@@ -1,7 +1,7 @@
-"""The rules of stages, whatever store they are in: who may add to one, what may be published.
+"""The rules of stages, the same in every store: which stream adds to one, what can be published.
 
 A stage is begun by the first batch of one stream and belongs to that stream and its topic. A second
-stream under the same id is refused, since nobody could tell the rows that it repeats from those
+stream under the same id is refused, since the rows that it repeats could not be told from those
 that it adds; so is a stream that goes on after its stage was published, aborted or swept, since a
 part of it would be left over. A task that is tried again takes another id.
 
@@ -31,7 +31,7 @@ ABORTED_MAX = 10_000
 
 
 def after_prefix(prefix: str) -> str:
-    """Return what comes after all ids of stages that begin with a prefix, in order of bytes."""
+    """Return a text that is greater than all ids of stages that begin with `prefix`, in bytes."""
     return prefix + "\x7f"  # Ids are of letters, digits and `._:-`, which all come before.
 
 
@@ -54,7 +54,7 @@ class StageDraft:
     """Pages of this flush with the producer's timestamp, in order."""
 
     def append(self, pages: Sequence[StoredPage], timestamp: int | None) -> Staged:
-        """Add a batch."""
+        """Add the pages of a batch, joined where slices adjoin; returns its rows and bytes."""
         rows = sum(page.rows for page in pages)
         size = sum(page.bytes for page in pages)
         self.rows += rows
@@ -71,7 +71,7 @@ class StageDraft:
 
 
 def check_entry(draft: StageDraft, entry: StageEntry) -> None:
-    """Make sure that a batch may be added to a stage.
+    """Check that a batch may be added to a stage.
 
     Raises:
         AlreadyExists: Another stream began the stage.
@@ -93,14 +93,14 @@ def check_entry(draft: StageDraft, entry: StageEntry) -> None:
 
 
 def check_pages(pages: int, stage: str) -> None:
-    """Make sure that a stage, or all stages of a publish, can be published at once.
+    """Check that a stage, or all stages of a publish, can be published in one transaction.
 
     Args:
-        pages: How many it would have.
-        stage: The one with which it is too many.
+        pages: How many they have.
+        stage: The last of them, for the error.
 
     Raises:
-        BatchTooLarge: Too many.
+        BatchTooLarge: There are more than `PUBLISH_PAGES_MAX`.
     """
     if pages > PUBLISH_PAGES_MAX:
         raise BatchTooLarge(
@@ -113,15 +113,15 @@ def check_pages(pages: int, stage: str) -> None:
 
 
 def check_batch(writer: str, batch: int, last_batch: int | None) -> None:
-    """Make sure that a writer publishes a batch that is later than its last one.
+    """Check that a writer publishes a batch after its last one.
 
     Args:
-        writer: Who publishes.
+        writer: Its id.
         batch: Its number, of which no result is remembered.
         last_batch: The highest that was published; None for a new writer.
 
     Raises:
-        PublishFenced: It is not.
+        PublishFenced: It is not after that.
     """
     if last_batch is not None and batch <= last_batch:
         raise PublishFenced(
@@ -132,7 +132,7 @@ def check_batch(writer: str, batch: int, last_batch: int | None) -> None:
 
 
 def no_stage(stage: str) -> StageNotFound:
-    """Return the error of a publish that names a stage that is not there."""
+    """Return the error of a publish of a stage that does not exist."""
     return StageNotFound(
         f"there is no stage {stage!r}: it was never written, or was published, aborted or swept",
         stage=stage,

@@ -1,4 +1,4 @@
-"""What a partition has in each tier, counted along with its pages, so that nobody counts them."""
+"""The pages, rows and bytes of a partition in each tier, counted as pages come and go."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
@@ -9,7 +9,7 @@ from wings_core.partitions import Partition, partition_sort_key
 
 @dataclass(frozen=True, slots=True)
 class PageCounts:
-    """Pages, all of them or some, and the merged ones among them."""
+    """Numbers of pages, their rows and bytes, and of the merged ones among them."""
 
     pages: int = 0
     rows: int = 0
@@ -34,7 +34,7 @@ class PageCounts:
 
     @classmethod
     def of_locations(cls, locations: Sequence[Location]) -> "PageCounts":
-        """Count pages."""
+        """Count the pages of locations."""
         return cls.of((page.rows, page.bytes, page.format) for page in locations)
 
     def __add__(self, other: "PageCounts") -> "PageCounts":
@@ -42,7 +42,7 @@ class PageCounts:
         return PageCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def tiers(self, partition: Partition) -> list[TierState]:
-        """Return what there is in each tier that has pages, the hot one first."""
+        """Return the counts of each tier that has pages, the hot one first."""
         hot = TierState(
             partition,
             False,
@@ -55,6 +55,6 @@ class PageCounts:
 
 
 def states_of(counts: Iterable[tuple[Partition, PageCounts]]) -> list[TierState]:
-    """Return what partitions have in each tier; see `Maintenance.tier_states`."""
+    """Return the tiers of partitions, by value; see `Maintenance.tier_states`."""
     ordered = sorted(counts, key=lambda each: partition_sort_key(each[0]))
     return [state for partition, counted in ordered for state in counted.tiers(partition)]

@@ -1,8 +1,8 @@
-"""Waiters: who wants to hear of commits to which partitions.
+"""Waiters: callbacks by the partitions to whose commits they wait.
 
 A commit looks only at the waiters of the partitions it wrote to, so thousands that are idle cost
-the wake-up of one nothing. Nothing is remembered here: a waiter registers first and looks at the
-log second, so whatever is committed after the look is heard of, and whatever was before is seen.
+the wake-up of one nothing. No commit is remembered here: a waiter registers first and looks at
+the log second, so a commit after the look calls it back, and one before is seen.
 """
 
 import logging
@@ -33,7 +33,7 @@ class _Watch:
         try:
             self.callback()
         except Exception:
-            # The commit is durable and the other waiters must hear of it.
+            # The commit is durable, and the other waiters must be called back too.
             _logger.exception("a waiter's callback failed")
 
 
@@ -77,7 +77,7 @@ class Waiters:
             self._unregister(watch, positions)
 
     def notify(self, ends: Mapping[tuple[str, Partition], int]) -> None:
-        """Wake whoever waits for what was committed; call it once that is durable.
+        """Call back the waiters of committed messages; call it once the commit is durable.
 
         Args:
             ends: The next offset of each topic (by UUID) and partition that was written to.
@@ -93,14 +93,14 @@ class Waiters:
         _call(woken)
 
     def notify_deleted(self, topic_uuid: str) -> None:
-        """Wake whoever waits for a partition of a topic; call it once the topic is gone."""
+        """Call back the waiters of a topic's partitions; call it once its deletion is durable."""
         with self._lock:
             partitions = self._topics.get(topic_uuid, {}).values()
             woken = {watch: None for watches in partitions for watch in watches}
         _call(woken)
 
     def notify_all(self) -> None:
-        """Wake everybody; call it when commits may have been missed."""
+        """Call back all waiters; call it when notifications of commits may have been missed."""
         with self._lock:
             woken = {
                 watch: None

@@ -54,7 +54,7 @@ class MetadataServer:
             self._stop = started.pop_all()
 
     def stop(self) -> None:
-        """Drain and stop; what was committed and not answered is answered to whoever asks again."""
+        """Drain and stop; a commit whose response was lost can be retried elsewhere."""
         self._stop.close()
 
 

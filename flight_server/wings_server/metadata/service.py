@@ -165,8 +165,8 @@ class GrpcService:
     ) -> Message:
         async def answer() -> Message:
             loop = asyncio.get_running_loop()
-            # Its caller may have given up while it waited for a thread: what it asked for must not
-            # happen long after.
+            # The caller's deadline may pass while the call waits for a thread: it must not take
+            # effect long after.
             deadline = _time_remaining(context)
             until = None if deadline is None else loop.time() + deadline
 

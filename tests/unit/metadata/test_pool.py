@@ -26,64 +26,64 @@ def until_waiting(pool: FairPool[str], count: int) -> None:
         pause.wait(0.001)
 
 
-def test_what_was_given_back_last_is_lent_first() -> None:
+def test_the_item_released_last_is_acquired_first() -> None:
     pool = FairPool("a thing", ["one", "two"], LONG)
-    first, second = pool.take(), pool.take()
+    first, second = pool.acquire(), pool.acquire()
     assert {first, second} == {"one", "two"}
-    pool.give_back(first)
-    pool.give_back(second)
-    assert pool.take() == second
+    pool.release(first)
+    pool.release(second)
+    assert pool.acquire() == second
 
 
-def test_who_waits_longest_is_served_first(threads: ThreadPoolExecutor) -> None:
+def test_the_caller_that_waits_longest_is_served_first(threads: ThreadPoolExecutor) -> None:
     pool = FairPool("a thing", ["one"], LONG)
-    pool.take()
+    pool.acquire()
     served: list[int] = []
 
-    def take(number: int) -> None:
-        item = pool.take()
+    def acquire(number: int) -> None:
+        item = pool.acquire()
         served.append(number)
-        pool.give_back(item)
+        pool.release(item)
 
     waiting: list[Future[None]] = []
     for number in range(5):
-        waiting.append(threads.submit(take, number))
+        waiting.append(threads.submit(acquire, number))
         until_waiting(pool, number + 1)
-    pool.give_back("one")
+    pool.release("one")
     for future in waiting:
         future.result(LONG)
     assert served == [0, 1, 2, 3, 4]
 
 
-def test_whoever_gives_back_and_takes_again_stands_behind_those_who_wait(
+def test_a_caller_that_releases_and_acquires_again_queues_behind_the_waiting(
     threads: ThreadPoolExecutor,
 ) -> None:
     pool = FairPool("a thing", ["one"], LONG)
-    item = pool.take()
-    other = threads.submit(pool.take)
+    item = pool.acquire()
+    other = threads.submit(pool.acquire)
     until_waiting(pool, 1)
-    pool.give_back(item)
-    again = threads.submit(pool.take)
+    pool.release(item)
+    again = threads.submit(pool.acquire)
     assert other.result(LONG) == "one"
     until_waiting(pool, 1)
     assert not again.done()
-    pool.give_back("one")
+    pool.release("one")
     assert again.result(LONG) == "one"
 
 
 def test_a_wait_is_refused_after_its_bound_and_harms_nobody() -> None:
     pool = FairPool("a thing", ["one"], 0.01)
-    item = pool.take()
+    item = pool.acquire()
     with pytest.raises(Unavailable, match=r"a thing did not come free in 0\.01 s"):
-        pool.take()
+        pool.acquire()
     assert pool.waiting == 0
-    pool.give_back(item)
-    assert pool.take() == item
+    pool.release(item)
+    assert pool.acquire() == item
 
 
 def test_a_wait_that_is_interrupted_leaves_the_queue(threads: ThreadPoolExecutor) -> None:
     pool = FairPool("a thing", ["one"], LONG)
-    item = pool.take()
+    item = pool.acquire()
     main = threading.get_ident()
 
     def interrupt() -> None:
@@ -92,29 +92,29 @@ def test_a_wait_that_is_interrupted_leaves_the_queue(threads: ThreadPoolExecutor
 
     threads.submit(interrupt)
     with pytest.raises(KeyboardInterrupt):
-        pool.take()
+        pool.acquire()
     assert pool.waiting == 0
-    pool.give_back(item)
-    assert pool.take() == item
+    pool.release(item)
+    assert pool.acquire() == item
 
 
 def test_closing_refuses_those_who_wait_and_those_who_come(threads: ThreadPoolExecutor) -> None:
     pool = FairPool("a thing", ["one", "two"], LONG)
-    lent = [pool.take(), pool.take()]
-    waiting = threads.submit(pool.take)
+    lent = [pool.acquire(), pool.acquire()]
+    waiting = threads.submit(pool.acquire)
     until_waiting(pool, 1)
     closing = threads.submit(pool.close)
     with pytest.raises(Unavailable, match="closed"):
         waiting.result(LONG)
     with pytest.raises(Unavailable, match="closed"):
-        pool.take()
+        pool.acquire()
     for item in lent:
-        pool.give_back(item)
+        pool.release(item)
     assert sorted(closing.result(LONG)) == ["one", "two"]
     assert pool.close() == []
 
 
-def test_closing_leaves_out_what_is_not_given_back() -> None:
+def test_closing_leaves_out_what_is_not_released() -> None:
     pool = FairPool("a thing", ["one", "two"], 0.01)
-    lent = pool.take()
+    lent = pool.acquire()
     assert pool.close() == [{"one": "two", "two": "one"}[lent]]

@@ -1,9 +1,9 @@
-"""What metadata must do.
+"""The interfaces of a store of metadata.
 
-`Admin` is for names and schemas, `OffsetRegistry` and `Stages` are for the log, `Groups` for those
-who share topics.
+`Admin` names namespaces and topics, `OffsetRegistry` indexes the log, `Stages` keeps unpublished
+batches, `Groups` share groups, `Shards` the progress of sources, `Nodes` the Flight nodes.
 
-Every implementation is tried by one behaviour suite (`tests/unit/metadata`). All calls may come
+One behaviour suite runs over every implementation (`tests/unit/metadata`). All calls may come
 from any thread. They block for the store's own time only, except `OffsetRegistry.wait`.
 """
 

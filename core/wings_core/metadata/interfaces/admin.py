@@ -1,4 +1,4 @@
-"""Names and schemas."""
+"""Namespaces and topics by name."""
 
 from typing import Protocol
 
@@ -11,9 +11,9 @@ from wings_core.names import NamespaceName, TopicName
 class Admin(Protocol):
     """Namespaces and topics by name. A tenant comes into being with its first namespace.
 
-    Whoever chooses the UUID of what it creates, or names that of what it changes, may make its call
-    again where the answer was lost: a creation is recognised by its UUID, and a later thing of the
-    same name is left alone.
+    A caller that chooses the UUID of what it creates, or names the UUID of what it changes, may
+    retry where the response was lost: a creation is recognised by its UUID, and a later namespace
+    or topic of the same name is not touched.
     """
 
     def create_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
@@ -25,8 +25,8 @@ class Admin(Protocol):
                 any.
 
         Raises:
-            AlreadyExists: It is there.
-            InvalidArgument: `uuid` is none.
+            AlreadyExists: Another namespace has the name.
+            InvalidArgument: `uuid` is not a UUID.
         """
         ...
 
@@ -46,7 +46,7 @@ class Admin(Protocol):
             uuid: Its UUID; None: whichever has the name.
 
         Raises:
-            NamespaceNotFound: There is none of this name, or it is another.
+            NamespaceNotFound: There is none of this name, or its UUID differs.
             NamespaceNotEmpty: It has topics.
         """
         ...
@@ -88,7 +88,7 @@ class Admin(Protocol):
             NamespaceNotFound: The namespace does not exist.
             AlreadyExists: The topic exists (with `if_not_exists`: and differs in schema or key), or
                 another has the UUID.
-            InvalidArgument: `uuid` is none, or the partition key's name holds NUL.
+            InvalidArgument: `uuid` is not a UUID, or the partition key's name holds NUL.
         """
         ...
 
@@ -125,7 +125,7 @@ class Admin(Protocol):
             uuid: Its UUID; None: whichever has the name.
 
         Raises:
-            TopicNotFound: There is none of this name in the namespace, or it is another.
+            TopicNotFound: There is none of this name in the namespace, or its UUID differs.
             NamespaceNotFound: The namespace does not exist.
         """
         ...
@@ -134,14 +134,14 @@ class Admin(Protocol):
         """Delete a topic with its messages and consumers' offsets, and return what it was.
 
         It is gone for all readers and writers at once, and its waiters are woken; its pages are
-        given back later, by `OffsetRegistry.purge`.
+        deleted later, by `OffsetRegistry.purge`.
 
         Args:
             name: Its name.
             uuid: Its UUID; None: whichever has the name.
 
         Raises:
-            TopicNotFound: There is none of this name in the namespace, or it is another.
+            TopicNotFound: There is none of this name in the namespace, or its UUID differs.
             NamespaceNotFound: The namespace does not exist.
         """
         ...

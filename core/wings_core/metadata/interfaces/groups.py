@@ -1,4 +1,4 @@
-"""Those who share topics."""
+"""Share groups."""
 
 from typing import Protocol
 
@@ -7,13 +7,13 @@ from wings_core.share.model import ShareConfig, ShareGroup
 
 
 class Groups(Protocol):
-    """Share groups of topics: what they are called, and their configuration.
+    """Share groups of topics: their names and configurations.
 
     A group belongs to one topic, and is deleted with it.
     """
 
     def create(self, group: ShareGroup, *, if_not_exists: bool = False) -> ShareGroup:
-        """Make a group known.
+        """Create a group and return it.
 
         Args:
             group: With a name of 1 to 256 bytes and a UUID that no other group has; where the topic
@@ -62,7 +62,7 @@ class Groups(Protocol):
         ...
 
     def delete(self, topic: Topic, name: str, uuid: str | None = None) -> ShareGroup:
-        """Forget a group and return what it was.
+        """Delete a group and return it as it was.
 
         Args:
             topic: The group's.
@@ -71,6 +71,6 @@ class Groups(Protocol):
 
         Raises:
             TopicNotFound: The topic was deleted.
-            GroupNotFound: It has none of this name, or it is another.
+            GroupNotFound: It has none of this name, or its UUID differs.
         """
         ...

@@ -26,7 +26,7 @@ class Metadata(Protocol):
 
     @property
     def stages(self) -> Stages:
-        """What was staged."""
+        """Batches that were staged and not published yet."""
         ...
 
     @property
@@ -36,19 +36,19 @@ class Metadata(Protocol):
 
     @property
     def shards(self) -> Shards:
-        """What is read into the log once."""
+        """The progress of sources that are read into the log once."""
         ...
 
     @property
     def nodes(self) -> Nodes:
-        """The Flight nodes that are there."""
+        """The registered Flight nodes."""
         ...
 
     @property
     def maintenance(self) -> Maintenance:
-        """What moves old pages."""
+        """Retention, merged pages and leases."""
         ...
 
     def close(self) -> None:
-        """Let go of the store; later calls raise `Unavailable`."""
+        """Close the store once calls under way have ended; later calls raise `Unavailable`."""
         ...

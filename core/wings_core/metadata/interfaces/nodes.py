@@ -1,4 +1,4 @@
-"""The Flight nodes that are there."""
+"""The registered Flight nodes."""
 
 from typing import Protocol
 
@@ -8,38 +8,39 @@ NODES_MAX = 1_000
 """The most Flight nodes at once."""
 
 NODE_LEASE_SECONDS_MAX = 3_600.0
-"""The longest that a node counts as live without a word of it."""
+"""The longest lease of a node, in seconds."""
 
 
 class Nodes(Protocol):
-    """The Flight nodes that are there: each by a lease that it renews while it lives."""
+    """The Flight nodes that are registered, each by a lease that it renews while it runs."""
 
     def renew(self, node: Node, seconds: float) -> list[Node]:
         """Register a node, or renew its lease.
 
         Args:
-            node: Itself; of an address, the node that registered last counts.
+            node: Its id and address; an earlier node of the same address is deregistered.
             seconds: How long the lease lasts from now on, by the store's clock, to
                 `NODE_LEASE_SECONDS_MAX`.
 
         Returns:
-            The nodes whose leases have not run out, this one among them, by address; at most
+            The nodes whose leases have not expired, this one among them, by address; at most
             `NODES_MAX`.
 
         Raises:
-            InvalidArgument: An id or address that cannot be, or a lease out of range.
+            InvalidArgument: An id or address that is empty, too long or not text, or a lease out of
+                range.
             ResourceExhausted: There are `NODES_MAX` nodes already.
         """
         ...
 
     def leave(self, node_id: str) -> None:
-        """Take a node out, if it is there.
+        """Deregister a node, if it is registered.
 
         Raises:
-            InvalidArgument: An id that cannot be.
+            InvalidArgument: An id that is not text.
         """
         ...
 
     def live(self) -> list[Node]:
-        """Return the nodes as `renew` does."""
+        """Return the nodes whose leases have not expired, by address."""
         ...

@@ -60,7 +60,7 @@ class OffsetRegistry(Protocol):
         Raises:
             Internal: The transaction failed; none of the batches is committed. Also for a flush
                 before the writer's last one, which may come late and must not be committed then,
-                and for one whose folio was given back meanwhile; see `retire`.
+                and for one whose folio was retired meanwhile; see `retire`.
             ResourceExhausted: The same, because the disk is full.
             Unavailable: The same, because the store could not be reached in time.
         """
@@ -96,14 +96,14 @@ class OffsetRegistry(Protocol):
     ) -> None:
         """Block until any position has a message at or after its offset.
 
-        Also returns when `wake` is set by somebody else, when the deadline passes, and when a
+        Also returns when another thread sets `wake`, when the deadline passes, and when a
         topic among them is deleted. It may return early; callers look again with `locate`. The
         caller clears `wake` before it looks, so that no commit in between is missed.
 
         Args:
             positions: Waited for all at once.
             deadline: The end of the wait.
-            wake: Set by commits to one of the positions, and by whoever wants the wait to end.
+            wake: Set by commits to one of the positions, and by a thread that ends the wait.
 
         Raises:
             ResourceExhausted: Too many wait already.
@@ -124,7 +124,7 @@ class OffsetRegistry(Protocol):
 
         Args:
             positions: Watched all at once.
-            callback: Only says that it is worth looking again with `locate`.
+            callback: Takes no argument: the caller looks again with `locate`.
 
         Raises:
             ResourceExhausted: Too many wait already.
@@ -180,14 +180,15 @@ class OffsetRegistry(Protocol):
     def commit_offsets(
         self, consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
     ) -> list[ConsumerOffset]:
-        """Remember where a named consumer reads on, all entries in one transaction.
+        """Store the offsets that a named consumer reads on from, all in one transaction.
 
         Returns:
-            What is remembered now, in the order given.
+            The stored offsets, in the order given.
 
         Raises:
-            TopicNotFound: One of the topics was deleted; nothing is remembered.
-            InvalidArgument: An offset that no log can have; nothing is remembered.
+            TopicNotFound: One of the topics was deleted; nothing is stored.
+            InvalidArgument: An offset out of range, or a name or partition that cannot be stored;
+                nothing is stored.
         """
         ...
 
@@ -210,7 +211,7 @@ class OffsetRegistry(Protocol):
         ...
 
     def list_consumers(self, consumers_max: int, *, after: str | None = None) -> list[str]:
-        """Return the named consumers that read on somewhere, by name.
+        """Return the consumers that have an offset in a topic that exists, by name.
 
         Args:
             consumers_max: The first so many.
@@ -219,10 +220,10 @@ class OffsetRegistry(Protocol):
         ...
 
     def purge(self, pages_max: int) -> bool:
-        """Forget up to `pages_max` pages of deleted topics and stages, and what is out of date.
+        """Delete up to `pages_max` pages of deleted topics and stages, and results out of date.
 
         Returns:
-            True while there is more to forget.
+            True while there is more to delete.
         """
         ...
 
@@ -236,11 +237,11 @@ class OffsetRegistry(Protocol):
         ...
 
     def retire(self, folios: Sequence[str]) -> list[str]:
-        """Let nothing refer to folios ever again, before they are deleted.
+        """Fence folios before they are deleted: later commits that reference them are rejected.
 
-        A commit that names a retired folio is refused as a whole, however late it comes: so a
-        folio may be deleted although a commit to it is still on its way. That holds for
-        `folios.RETIRED_KEPT_US`. What is retired stays so; to ask again does no harm.
+        A commit that names a retired folio is rejected as a whole, however late it arrives: so a
+        folio may be deleted although a commit to it is still under way. That holds for
+        `folios.RETIRED_KEPT_US`. Retiring a folio again changes nothing.
 
         Args:
             folios: At most `RETIRE_MAX`.

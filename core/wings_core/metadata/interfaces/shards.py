@@ -1,4 +1,4 @@
-"""What is read into the log once."""
+"""The progress of sources that are read into the log once."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,37 +7,37 @@ from wings_core.model import Shard, ShardClaim, ShardCounts, ShardsPruned, Shard
 
 
 class Shards(Protocol):
-    """What is read into the log once by many readers, who know each other only from here.
+    """The shards of sources, which many readers read into the log once between them.
 
-    A shard is a file, or anything else that is told of at least once. Who opens it first owns it by
-    a token; its progress is published together with its rows (`Stages.publish`), only by its owner
-    and only from where it stands. An owner that is not heard of is replaced by compare-and-set.
-    What is finished is remembered until it is pruned, so that it is not read again.
+    A shard is a file, or anything else that is announced at least once. The first reader to open it
+    owns it by a token; its progress is published together with its rows (`Stages.publish`), only by
+    its owner and only from its stored position. A stale owner is replaced by compare-and-set.
+    A finished shard is remembered until it is pruned, so that it is not read again.
     """
 
     def open(self, source: str, token: str, shards: Sequence[str]) -> list[Shard]:
-        """Create the shards that are not there, owned by a token, and return all as they are.
+        """Create the missing shards, owned by `token`, and return all of them.
 
         Args:
             source: Whose they are.
-            token: Of whoever wants to read them; not empty.
+            token: Of the reader; not empty.
             shards: Each once; up to `SHARDS_MAX`.
 
         Returns:
-            One for each, in the order given. Those that were there are not changed.
+            One for each, in the order given. Existing ones are not changed.
 
         Raises:
-            InvalidArgument: An id that cannot be, or one named twice.
+            InvalidArgument: An id that is empty, too long or not text, or one named twice.
         """
         ...
 
     def acquire(
         self, source: str, token: str, claims: Sequence[ShardClaim], stale_seconds: float
     ) -> list[Shard]:
-        """Take over open shards from owners that were not heard of, or say that one is alive.
+        """Take over open shards from stale owners, or renew the ownership of one's own.
 
         A shard becomes the token's if it is open, its owner is the one that the claim names, and
-        that is the token itself, nobody, or one not heard of for so long.
+        that is the token itself, none, or one that has not renewed for `stale_seconds`.
 
         Args:
             source: Whose they are.
@@ -46,10 +46,10 @@ class Shards(Protocol):
             stale_seconds: By the clock of the metadata.
 
         Returns:
-            Those that are there, in the order given, as they are now: who has `token` owns them.
+            The existing ones, in the order given, as they are now: `token` owns those that name it.
 
         Raises:
-            InvalidArgument: An id that cannot be, or one named twice.
+            InvalidArgument: An id that is empty, too long or not text, or one named twice.
         """
         ...
 
@@ -60,15 +60,15 @@ class Shards(Protocol):
             Those that were dead, as they are now, in the order given.
 
         Raises:
-            InvalidArgument: An id that cannot be, or one named twice.
+            InvalidArgument: An id that is empty, too long or not text, or one named twice.
         """
         ...
 
     def get(self, source: str, shards: Sequence[str]) -> list[Shard]:
-        """Return those of the shards that are there, in the order given.
+        """Return the existing ones of the shards, in the order given.
 
         Raises:
-            InvalidArgument: An id that cannot be, or one named twice.
+            InvalidArgument: An id that is empty, too long or not text, or one named twice.
         """
         ...
 
@@ -92,15 +92,15 @@ class Shards(Protocol):
     def prune(
         self, source: str, age_seconds: float, count_max: int | None, interval_seconds: float
     ) -> ShardsPruned:
-        """Forget shards that were finished or given up long ago, the oldest first.
+        """Delete shards that finished or died long ago, the oldest first.
 
         Does nothing where another pruning of the source began less than an interval ago, so that of
-        many pipelines one prunes. An open shard is never forgotten. At most `PRUNED_MAX` are
-        forgotten at once.
+        many pipelines one prunes. An open shard is never deleted. At most `PRUNED_MAX` are deleted
+        at once.
 
         Args:
             source: Whose they are.
-            age_seconds: Those that have not changed for so long are forgotten.
+            age_seconds: Those that have not changed for so long are deleted.
             count_max: And those older than the newest so many; None: no matter how many.
             interval_seconds: Between two prunings.
         """

@@ -1,4 +1,4 @@
-"""What was staged and not published yet."""
+"""Batches that were staged and not published yet."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -33,20 +33,20 @@ class Stages(Protocol):
             writer: Whose batches are counted.
             batch: At least 0 and higher than any that the writer published, or one of those.
             stages: Each once; none are allowed too.
-            shards: Each once: what becomes of them in the same transaction; see `Shards`.
+            shards: Each once: their progress, stored in the same transaction; see `Shards`.
 
         Returns:
             One range for each topic and partition, in the order of their first pages.
 
         Raises:
-            StageNotFound: One is not there (fact `stage`); nothing is published.
+            StageNotFound: One does not exist (fact `stage`); nothing is published.
             TopicNotFound: The topic of one was deleted (fact `stage`); nothing is published.
             PublishFenced: The writer published a higher batch (fact `last_batch`), and this one
                 never, or so long ago that its result is gone. Or a shard (facts `source`, `shard`)
                 is not open, not owned by the token given, or stands at another position; nothing
                 is published.
-            InvalidArgument: A writer, batch, stage or shard that cannot be, or a stage or shard
-                named twice.
+            InvalidArgument: A writer, batch, stage or shard that cannot be stored, or a stage or
+                shard named twice.
             BatchTooLarge: The stages have more pages than go into one transaction.
         """
         ...
@@ -58,9 +58,9 @@ class Stages(Protocol):
         batch: int | None = None,
         prefix: str | None = None,
     ) -> Aborted:
-        """Delete those of the stages that are there; what was published is out of reach.
+        """Delete the existing ones of the stages; published batches are not touched.
 
-        All are gone at once; their pages are given back later, by `OffsetRegistry.purge`.
+        All are gone at once; their pages are deleted later, by `OffsetRegistry.purge`.
 
         Args:
             writer: Whose batch it was to be.
@@ -70,7 +70,7 @@ class Stages(Protocol):
                 `stages.ABORTED_MAX` at a time.
 
         Raises:
-            InvalidArgument: A writer, batch or stage that cannot be.
+            InvalidArgument: A writer, batch or stage that cannot be stored.
         """
         ...
 

@@ -1,7 +1,7 @@
 """The connections to one PostgreSQL database: a bounded number, lent in the order of asking.
 
-Each is opened by whoever uses it first, and again after it broke, so a server that comes back is
-used at once. Every wait has a bound: for a connection, for a lock, for a statement, for a server
+Each is opened at its first use, and again after it broke, so a server that comes back is used at
+once. Every wait has a bound: for a connection, for a lock, for a statement, for a server
 that does not answer.
 """
 
@@ -20,7 +20,7 @@ from wings_core.metadata.postgres.faults import discard
 from wings_core.metadata.postgres.watchdog import Watchdog
 
 Connection = ExchangeConnection
-"""What is lent."""
+"""The type of connection that `Connections.lent` yields."""
 
 CONNECTIONS_MAX = 8
 """Connections of one process, beside the one that listens."""
@@ -38,13 +38,13 @@ STATEMENT_SECONDS_MAX = 60
 """How long a statement runs."""
 
 IDLE_IN_TRANSACTION_SECONDS_MAX = 10
-"""How long a node may keep locks without saying anything: then it is paused or gone."""
+"""How long a transaction may keep locks between two statements: its node is paused or gone."""
 
 USE_SECONDS_MAX = 120.0
 """How long a transaction may take in all before its connection is broken off."""
 
 SILENCE_SECONDS_MAX = 10
-"""How long a network may swallow everything before a connection counts as broken, about."""
+"""How long a connection may go without an acknowledgement before it counts as broken, about."""
 
 ENCODING = "UTF8"
 """In which text goes to the server, and is kept there: in all others some names get lost."""
@@ -187,7 +187,7 @@ class Connections:
             psycopg.OperationalError: The server cannot be reached, or refuses.
             InvalidArgument: The database is not in UTF-8.
         """
-        slot = self._slots.take()
+        slot = self._slots.acquire()
         try:
             if slot.connection is None:
                 slot.connection = self.open()
@@ -202,7 +202,7 @@ class Connections:
             ):
                 discard(slot.connection)
                 slot.connection = None
-            self._slots.give_back(slot)
+            self._slots.release(slot)
 
     def close(self) -> None:
         """Close all connections, waiting for those in use for the usual time."""

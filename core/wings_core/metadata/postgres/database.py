@@ -1,12 +1,12 @@
-"""Transactions on PostgreSQL, tried again where that may help, with an outcome that is known.
+"""Transactions on PostgreSQL, retried where that may help, with a known outcome.
 
-**An answer that was lost.** Where the connection breaks while COMMIT is under way, the transaction
+**A lost response.** Where the connection breaks while COMMIT is under way, the transaction
 may have been committed or not. So the last statement of every transaction writes a row of its own
-into `outcomes`, under an id that nobody else uses. To find out, another connection inserts the same
-id, marked as not committed. The unique index makes it wait until the first transaction is over,
-whatever became of its connection. If that was committed, its row is there. If not, the mark is:
-and should the first transaction still be on its way, its own row can never be inserted any more, so
-it can never be committed. Only then is the work tried again.
+into `outcomes`, under an id that is unique. To find out, another connection inserts the same
+id, marked as not committed. The unique index makes it wait until the first transaction has
+ended, also where its connection broke. If that was committed, its row is there. If not, the mark
+is: should the first transaction still be under way, its own row can no longer be inserted, so it
+can never be committed. Only then is the work retried.
 """
 
 import logging
@@ -30,20 +30,20 @@ from wings_core.metadata.store.notifications import Notification
 from wings_core.times import now_us
 
 RETRY_SECONDS_MAX = 20.0
-"""How long a call is tried again before it is refused with `Unavailable`."""
+"""How long a call is retried before it is refused with `Unavailable`."""
 
 OUTCOME_SECONDS_MAX = 120.0
-"""How long the outcome of a transaction is asked for before that is given up."""
+"""How long the outcome of a transaction is asked for before it is reported as in doubt."""
 
 OUTCOMES_KEPT_SECONDS = 3_600
-"""Outcomes older than this are purged: far older than anybody asks for."""
+"""Outcomes older than this are purged: far older than any that are asked for."""
 
 PAUSE_SECONDS_MIN = 0.02
 PAUSE_SECONDS_MAX = 1.0
 """The pauses between tries: doubled each time, and cut at random."""
 
 UNKNOWN_MAX = 1_000
-"""Transactions remembered whose outcome was given up."""
+"""Transactions remembered that were reported as in doubt."""
 
 _END_SILENT = """
 SELECT pg_terminate_backend(activity.pid) FROM pg_stat_activity AS activity
@@ -71,8 +71,8 @@ class PostgresDatabase:
     Args:
         connections: To the database.
         notify: Called with what a transaction changed once that is durable, or may be, on the
-            thread that committed it, holding nothing.
-        retry_seconds: How long a call is tried again.
+            thread that committed it, without a lock held.
+        retry_seconds: How long a call is retried.
         clock: Microseconds since the epoch, for all. None: that of this machine, and the server's
             for what counts as a lease.
     """
@@ -154,12 +154,12 @@ class PostgresDatabase:
         return node == self.node and transaction not in self._unknown
 
     def close(self) -> None:
-        """Try nothing again from now on."""
+        """End all retries, those under way too."""
         self._closing.set()
 
     @property
     def closing(self) -> threading.Event:
-        """Set when nothing is to be tried again."""
+        """Set when retries are to end."""
         return self._closing
 
     def _end_silent(self, error: Exception) -> None:
@@ -199,7 +199,7 @@ class PostgresDatabase:
         return int(row[0])
 
     def _took_effect(self, attempt: "_Attempt[Any]") -> bool:
-        """Find out what became of an attempt; where that is given up, those who wait look."""
+        """Return whether an attempt was committed; in doubt, waiters are notified."""
         try:
             return self._was_committed(attempt.id)
         except WingsError:
@@ -209,10 +209,10 @@ class PostgresDatabase:
             raise
 
     def _was_committed(self, transaction: UUID) -> bool:
-        """Find out what became of a transaction; afterwards it is over for good.
+        """Return whether a transaction was committed, after which it cannot be any more.
 
         Raises:
-            Unavailable: It could not be found out in time.
+            Unavailable: The outcome could not be determined in time (fact `in_doubt`).
         """
 
         def ask(connection: Connection) -> bool:
@@ -271,7 +271,7 @@ class _Attempt(Generic[T]):
     ) -> None:
         self.id = uuid4()
         self.in_doubt = False
-        """Whether COMMIT was sent, and what became of it is not known."""
+        """Whether COMMIT was sent, and its outcome is not known."""
         self._node = node
         self._work = work
         self._notification = notification
@@ -293,7 +293,7 @@ class _Attempt(Generic[T]):
         except BaseException as error:
             status = connection.info.transaction_status
             if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
-                # It is still open, so COMMIT was not come to.
+                # It is still open, so COMMIT was not reached.
                 self.in_doubt = False
                 if isinstance(error, psycopg.Error):
                     # What was sent behind the statement that failed was skipped, the preparation of

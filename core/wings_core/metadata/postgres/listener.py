@@ -81,7 +81,7 @@ class Listener:
                 continue
             except (psycopg.Error, OSError) as error:
                 _logger.warning("other nodes are not heard for now: %s", translated(error))
-            except Exception:  # Whoever is deaf from now on would not know.
+            except Exception:  # Without the thread, waiters would miss commits unnoticed.
                 _logger.exception("other nodes are not heard for now")
             discard(connection)
             connection = None
@@ -103,7 +103,7 @@ class Listener:
         return connection
 
     def _hear(self, connection: Connection) -> None:
-        """Hand on what comes until the connection breaks or the listener closes."""
+        """Call `heard` with each payload until the connection breaks or the listener closes."""
         # Not `select`, which knows no descriptors beyond 1023.
         with selectors.DefaultSelector() as selector:
             selector.register(connection.fileno(), selectors.EVENT_READ)

@@ -180,7 +180,7 @@ _INITIAL: Sequence[LiteralString] = (
     CREATE INDEX publishes_by_age ON publishes (succeeded_at) WHERE succeeded_at IS NOT NULL
     """,
     """
-    -- What became of transactions; see database.py.
+    -- The outcomes of transactions; see database.py.
     CREATE TABLE outcomes (
         id UUID PRIMARY KEY,
         committed BOOLEAN NOT NULL,
@@ -316,8 +316,8 @@ _RECOGNISED: Sequence[LiteralString] = (
     UPDATE namespaces SET uuid = gen_random_uuid()::text
     """,
     """
-    -- A topic without anything that belonged to it is remembered for a while, so that it is not
-    -- created again by whoever lost the answer to its creation.
+    -- A topic without anything that belonged to it is remembered for a while, so that a
+    -- creation whose response was lost does not create it again when it is retried.
     ALTER TABLE topics ADD COLUMN purged_at BIGINT
     """,
     """

@@ -116,7 +116,7 @@ def _lock_all(
     """Lock the stages, and their topics before them, and return both.
 
     Raises:
-        StageNotFound: One is not there.
+        StageNotFound: One does not exist.
         TopicNotFound: The topic of one was deleted.
         BatchTooLarge: They have too many pages.
     """

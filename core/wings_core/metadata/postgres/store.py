@@ -38,7 +38,7 @@ class PostgresMetadata(DatabaseMetadata[Connection]):
         schema: Created, with the default namespace, if it is not there.
         clock: Microseconds since the epoch, for all. None: that of this machine, and the
             server's for leases, owners of shards, and what is out of date.
-        read_only: Write nothing, and hear of nothing: nothing wakes waiters.
+        read_only: Write nothing, and do not listen: nothing wakes waiters.
         retry_seconds: How long a call is tried again while the server cannot be reached.
 
     Raises:

@@ -49,7 +49,7 @@ class TopicCache:
         return self._generation
 
     def get(self, name: TopicName, *, stale: bool = False) -> Topic | None:
-        """Return a topic that was heard of lately, or, `stale`, at any time."""
+        """Return a cached topic: one received lately or, with `stale`, at any time."""
         found = self._topics.get(name)
         if found is None or (not stale and time.monotonic() - found[1] > TOPIC_SECONDS):
             return None
@@ -81,7 +81,7 @@ class TopicCache:
             self._drop(name)
 
     def forget_uuid(self, topic_uuid: str) -> None:
-        """Drop a topic that is gone; another of its name that was heard of since is kept."""
+        """Drop a deleted topic; another of its name that was received since is kept."""
         with self._lock:
             self._generation += 1
             name = self._names.get(topic_uuid)

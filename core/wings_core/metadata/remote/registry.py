@@ -113,7 +113,7 @@ class RemoteRegistry(OffsetRegistry):
     ) -> list[CommitResult]:
         """Assign offsets to the batches of a flush; see `OffsetRegistry.commit`.
 
-        A commit whose answer is lost is asked for again by its flush's id, for up to
+        A commit whose response is lost is retried under its flush's id, for up to
         `channel.DOUBT_SECONDS_MAX`. Where that brings no answer, `Unavailable` is raised with the
         fact `in_doubt`; the flush is not committed after the next one of this node.
         """

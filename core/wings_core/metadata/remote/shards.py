@@ -23,7 +23,7 @@ from wings_core.protocol.v1.shards_pb2_grpc import ShardServiceStub
 
 
 class RemoteShards(Shards):
-    """See `Shards`. All calls may be made again where an answer is lost.
+    """See `Shards`. All calls may be retried where a response is lost.
 
     Args:
         channel: To the service.
@@ -34,7 +34,7 @@ class RemoteShards(Shards):
         self._stub = ShardServiceStub(channel.channel)
 
     def open(self, source: str, token: str, shards: Sequence[str]) -> list[Shard]:
-        """Create shards that are not there; see `Shards.open`."""
+        """Create missing shards; see `Shards.open`."""
         check_shards(source, token, shards)
         request = pb.OpenShardsRequest(
             source=source.encode(), token=token.encode(), shards=_bytes(shards)
@@ -44,7 +44,7 @@ class RemoteShards(Shards):
     def acquire(
         self, source: str, token: str, claims: Sequence[ShardClaim], stale_seconds: float
     ) -> list[Shard]:
-        """Take over shards from owners that were not heard of; see `Shards.acquire`."""
+        """Take over shards from stale owners; see `Shards.acquire`."""
         check_claims(source, token, claims)
         check_seconds("stale_seconds", stale_seconds)
         request = pb.AcquireShardsRequest(
@@ -90,7 +90,7 @@ class RemoteShards(Shards):
     def prune(
         self, source: str, age_seconds: float, count_max: int | None, interval_seconds: float
     ) -> ShardsPruned:
-        """Forget shards that ended long ago; see `Shards.prune`."""
+        """Delete shards that ended long ago; see `Shards.prune`."""
         check_shards(source, None, ())
         check_seconds("age_seconds", age_seconds)
         check_seconds("interval_seconds", interval_seconds)

@@ -40,9 +40,9 @@ class RemoteMetadata(Metadata):
         self._nodes = RemoteNodes(self._channel)
 
     def store_id(self, seconds_max: float) -> str:
-        """Return what tells the service's metadata from any other.
+        """Return the id of the service's metadata.
 
-        Waits for the service where it is not there yet, at most for so many seconds.
+        Blocks until the service is reachable, at most for so many seconds.
 
         Raises:
             Unavailable: It did not come.
@@ -67,7 +67,7 @@ class RemoteMetadata(Metadata):
 
     @property
     def maintenance(self) -> RemoteMaintenance:
-        """What moves old pages."""
+        """Retention, merged pages and leases."""
         return self._maintenance
 
     @property
@@ -77,12 +77,12 @@ class RemoteMetadata(Metadata):
 
     @property
     def shards(self) -> RemoteShards:
-        """What is read into the log once."""
+        """The progress of sources that are read into the log once."""
         return self._shards
 
     @property
     def nodes(self) -> RemoteNodes:
-        """The Flight nodes that are there."""
+        """The registered Flight nodes."""
         return self._nodes
 
     def close(self) -> None:

@@ -161,5 +161,5 @@ class _Watching:
         try:
             self._callback()
         except Exception:
-            # The others who wait for the same call must hear of its end.
+            # The other waiters of the same call must be called back too.
             _logger.exception("a waiter's callback failed")

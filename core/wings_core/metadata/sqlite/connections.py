@@ -75,8 +75,8 @@ class Connections:
             READER_WAIT_SECONDS_MAX,
         )
 
-    def take_writer(self) -> Writer:
-        """Keep all others from writing until the writer is given back.
+    def acquire_writer(self) -> Writer:
+        """Return the writer, which the caller must release; blocks while another thread has it.
 
         Raises:
             Unavailable: The writer did not come free in time, or closed.
@@ -84,11 +84,11 @@ class Connections:
         """
         if self._read_only:
             raise Internal("metadata was opened for reading only")
-        return self._writers.take()
+        return self._writers.acquire()
 
-    def give_back_writer(self, writer: Writer) -> None:
-        """Let the next in line write."""
-        self._writers.give_back(writer)
+    def release_writer(self, writer: Writer) -> None:
+        """Pass the writer to the caller that has waited longest."""
+        self._writers.release(writer)
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run statements on a connection that reads; cursors must be closed or run to their end.
@@ -97,7 +97,7 @@ class Connections:
             Unavailable: None came free in time, or closed.
             Internal: SQLite failed.
         """
-        reader = self._readers.take()
+        reader = self._readers.acquire()
         try:
             if reader.connection is None:
                 reader.connection = self._open_reader()
@@ -112,7 +112,7 @@ class Connections:
                 raise translated(error) from error
             raise
         finally:
-            self._readers.give_back(reader)
+            self._readers.release(reader)
 
     def close(self) -> None:
         """Close all connections, waiting for those in use for the usual time."""

@@ -107,7 +107,7 @@ class SqliteDatabase:
         keeps_cache: bool = False,
     ) -> T:
         """Run a durable transaction; see `Database.write`."""
-        writer = self._connections.take_writer()
+        writer = self._connections.acquire_writer()
         cache = self._connections.commit_cache
         try:
             if not keeps_cache:
@@ -122,7 +122,7 @@ class SqliteDatabase:
             if committed is not None:
                 committed(result)
         finally:
-            self._connections.give_back_writer(writer)
+            self._connections.release_writer(writer)
         changed = notification(result)
         if changed is not None:
             changed.wake(self._waiters)

@@ -298,8 +298,8 @@ _RECOGNISED = (
     UPDATE namespaces SET uuid = lower(hex(randomblob(16)))
     """,
     """
-    -- A topic without anything that belonged to it is remembered for a while, so that it is not
-    -- created again by whoever lost the answer to its creation.
+    -- A topic without anything that belonged to it is remembered for a while, so that a
+    -- creation whose response was lost does not create it again when it is retried.
     ALTER TABLE topics ADD COLUMN purged_at INTEGER
     """,
     """
@@ -382,7 +382,7 @@ def migrate(connections: Connections, clock: Callable[[], int]) -> None:
     Raises:
         Internal: It is newer than this code, or not a database of Wings.
     """
-    writer = connections.take_writer()
+    writer = connections.acquire_writer()
     try:
         with writer.transaction() as connection:
             version = _version(connection)
@@ -401,7 +401,7 @@ def migrate(connections: Connections, clock: Callable[[], int]) -> None:
                     "INSERT INTO migrations (version, applied_at) VALUES (?, ?)", (number, now)
                 )
     finally:
-        connections.give_back_writer(writer)
+        connections.release_writer(writer)
 
 
 def check_version(connections: Connections) -> None:

@@ -35,7 +35,7 @@ def _drafts(connection: Connection, stages: Sequence[str]) -> list[StageDraft]:
     """Return the stages.
 
     Raises:
-        StageNotFound: One is not there.
+        StageNotFound: One does not exist.
         BatchTooLarge: They have too many pages.
     """
     drafts: list[StageDraft] = []
@@ -85,7 +85,7 @@ class _Move:
             self.connection.execute(statement, (draft.stage_id,))
 
     def ranges(self) -> tuple[PublishedRange, ...]:
-        """Return what each partition got: one range, since no other transaction wrote meanwhile."""
+        """Return the offsets of each partition: one range, as no other transaction wrote."""
         return tuple(
             PublishedRange(
                 self.topics[draft.topic_id].name,

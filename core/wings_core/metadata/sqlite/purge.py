@@ -1,4 +1,4 @@
-"""Purging in small steps what cannot be asked for any more."""
+"""Purging in small steps: rows of deleted topics and stages, and results out of date."""
 
 from collections import Counter
 from collections.abc import Sequence

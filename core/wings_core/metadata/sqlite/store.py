@@ -2,7 +2,7 @@
 
 Locks, in the order in which they may be taken:
 
-    1. the writer (`Connections.exclusive`): commits, changes of topics, purges
+    1. the writer (`Connections.acquire_writer`): commits, changes of topics, purges
     2. the lock of the topic cache: nothing is called while it is held
 
 A reader, and the lock of the waiters, are each taken alone: with none of the others held, and none

@@ -1,4 +1,4 @@
-"""What a database does for metadata: it runs transactions, and the statements that are its own."""
+"""The database under a store of metadata: its transactions, and the statements that are its own."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ class Retry(Exception):  # noqa: N818 - not an error: another transaction was fa
 
 
 class Cursor(Protocol):
-    """What a statement returned."""
+    """The result of a statement."""
 
     @property
     def rowcount(self) -> int:
@@ -57,11 +57,11 @@ class Connection(Protocol):
         ...
 
     def take_lock(self, lock: Lock, names: Iterable[str] = ("",)) -> None:
-        """Keep other transactions from the names until the end of this one; see `locks`."""
+        """Lock names exclusively until the end of the transaction; see `locks`."""
         ...
 
     def share_lock(self, lock: Lock, names: Iterable[str]) -> None:
-        """Keep those who `take_lock` the names out until the end of this transaction."""
+        """Lock names until the end of the transaction, shared with others that call this."""
         ...
 
 

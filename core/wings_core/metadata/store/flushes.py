@@ -1,4 +1,4 @@
-"""Commits that a writer can ask for again; see `metadata.flushes`."""
+"""Commits that a writer can retry; see `metadata.flushes`."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ def commit_flush(
 
 
 def purge_flushes(connection: Connection, rows_max: int, now: int) -> int:
-    """Delete up to so many flushes that are not asked for any more; return how many."""
+    """Delete up to so many flushes that are too old to be retried; return how many."""
     rows = connection.execute(
         "WITH old AS MATERIALIZED (SELECT writer FROM flushes "
         "WHERE committed_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED) "

@@ -29,7 +29,7 @@ class DatabaseGroups(Groups, Generic[C]):
         self._database = database
 
     def create(self, group: ShareGroup, *, if_not_exists: bool = False) -> ShareGroup:
-        """Make a group known; see `Groups.create`."""
+        """Create a group; see `Groups.create`."""
         check_name(group.name)
 
         def work(connection: C) -> ShareGroup:

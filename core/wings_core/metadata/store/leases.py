@@ -1,4 +1,4 @@
-"""Leases: who works on something that one process at a time may work on."""
+"""Leases: each names the one holder that may do some work."""
 
 from wings_core.metadata.maintenance import Lease
 from wings_core.metadata.store.database import Connection
@@ -8,7 +8,7 @@ LEASES_KEPT_US = 24 * 3600 * 1_000_000
 
 
 def acquire(connection: Connection, name: str, holder: str, length_us: int, now: int) -> int | None:
-    """Take or prolong a lease; see `Maintenance.acquire_lease`."""
+    """Acquire or renew a lease; see `Maintenance.acquire_lease`."""
     row = connection.execute(
         "INSERT INTO leases (name, holder, token, expires_at) "
         "VALUES (%(name)s, %(holder)s, 1, %(now)s::bigint + %(length)s::bigint) "

@@ -27,7 +27,7 @@ class DatabaseMaintenance(Maintenance, Generic[C]):
         self._dialect = dialect
 
     def acquire_lease(self, name: str, holder: str, seconds: float) -> int | None:
-        """Take or prolong a lease; see `Maintenance.acquire_lease`."""
+        """Acquire or renew a lease; see `Maintenance.acquire_lease`."""
         check_text("a lease", name)
         check_text("a lease", holder)
         length = round(seconds * 1_000_000)

@@ -86,7 +86,7 @@ def tier_states(
 def lock_partition(
     connection: Connection, topic_uuid: str, partition: Partition
 ) -> tuple[int, int, int] | None:
-    """Keep other transactions from writing to a partition until the end of this one.
+    """Lock a partition against writes of other transactions until the end of this one.
 
     Returns:
         Its id, where its log starts, and the bytes of its pages; None where it was never written

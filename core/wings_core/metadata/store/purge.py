@@ -1,4 +1,4 @@
-"""Purging in small steps what cannot be asked for any more, where both databases do it alike."""
+"""Purging in small steps: the tables whose rows both databases delete alike."""
 
 from typing import LiteralString
 

@@ -45,7 +45,7 @@ class DatabaseShards(Shards, Generic[C]):
     def acquire(
         self, source: str, token: str, claims: Sequence[ShardClaim], stale_seconds: float
     ) -> list[Shard]:
-        """Take over shards from owners that were not heard of; see `Shards.acquire`."""
+        """Take over shards from stale owners; see `Shards.acquire`."""
         check_claims(source, token, claims)
         check_seconds("stale_seconds", stale_seconds)
 
