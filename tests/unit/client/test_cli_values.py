@@ -28,9 +28,8 @@ def topic(key_type: pa.DataType | None) -> Topic:
     )
 
 
-@pytest.mark.parametrize(
-    ("key_type", "text", "value"),
-    [
+def test_a_partition_is_read_by_the_key_s_type(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[pa.DataType | None, str | None, object]] = [
         (pa.int8(), "-7", -7),
         (pa.uint64(), str(2**64 - 1), 2**64 - 1),
         (pa.string(), "7", "7"),
@@ -39,17 +38,14 @@ def topic(key_type: pa.DataType | None) -> Topic:
         (pa.bool_(), "True", True),
         (pa.binary(), base64.b64encode(b"hi").decode(), "aGk="),
         (None, None, None),
-    ],
-)
-def test_a_partition_is_read_by_the_key_s_type(
-    key_type: pa.DataType | None, text: str | None, value: object
-) -> None:
-    assert parse_partition(text, topic(key_type)) == value
+    ]
+    for key_type, text, value in cases:
+        with subtests.test(key_type=key_type, text=text, value=value):
+            assert parse_partition(text, topic(key_type)) == value
 
 
-@pytest.mark.parametrize(
-    ("key_type", "text", "error"),
-    [
+def test_a_value_of_another_type_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[pa.DataType | None, str | None, type[Exception]]] = [
         (pa.int8(), "128", PartitionTypeMismatch),
         (pa.int64(), "JFK", PartitionTypeMismatch),
         (pa.int64(), "1.0", PartitionTypeMismatch),
@@ -57,13 +53,10 @@ def test_a_partition_is_read_by_the_key_s_type(
         (pa.binary(), "?", PartitionTypeMismatch),
         (pa.string(), None, PartitionRequired),
         (None, "JFK", PartitionNotAllowed),
-    ],
-)
-def test_a_value_of_another_type_is_refused(
-    key_type: pa.DataType | None, text: str | None, error: type[Exception]
-) -> None:
-    with pytest.raises(error):
-        parse_partition(text, topic(key_type))
+    ]
+    for key_type, text, error in cases:
+        with subtests.test(key_type=key_type, text=text, error=error), pytest.raises(error):
+            parse_partition(text, topic(key_type))
 
 
 def test_partitions_are_shown_on_one_line() -> None:
@@ -99,10 +92,11 @@ def test_columns_are_names_and_arrow_s_types() -> None:
     )
 
 
-@pytest.mark.parametrize("texts", [["a"], ["a:"], ["a:flurb"], ["a:int64", "a:string"]])
-def test_columns_of_another_form_are_refused(texts: list[str]) -> None:
-    with pytest.raises(typer.BadParameter):
-        parse_fields(texts)
+def test_columns_of_another_form_are_refused(subtests: pytest.Subtests) -> None:
+    cases: list[list[str]] = [["a"], ["a:"], ["a:flurb"], ["a:int64", "a:string"]]
+    for texts in cases:
+        with subtests.test(texts=texts), pytest.raises(typer.BadParameter):
+            parse_fields(texts)
 
 
 def test_columns_are_chosen_with_commas_or_by_names_that_have_some() -> None:
@@ -111,12 +105,22 @@ def test_columns_are_chosen_with_commas_or_by_names_that_have_some() -> None:
     assert chosen_columns(None, schema) is None
 
 
-@pytest.mark.parametrize(
-    "text", ["", "localhost:7777", "ftp://x:1", "grpc://x", "grpc://:1", "http://[", "grpc://x:y"]
-)
-def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is not an address"):
-        Endpoint.parse(text)
+def test_what_is_no_address_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[str] = [
+        "",
+        "localhost:7777",
+        "ftp://x:1",
+        "grpc://x",
+        "grpc://:1",
+        "http://[",
+        "grpc://x:y",
+    ]
+    for text in cases:
+        with (
+            subtests.test(text=text),
+            pytest.raises(typer.BadParameter, match="is not an address"),
+        ):
+            Endpoint.parse(text)
 
 
 def test_the_scheme_tells_http_from_flight() -> None:

@@ -23,10 +23,12 @@ def test_the_total_is_the_clients_unless_the_call_says_else() -> None:
     assert rules(wait, 60.0).timeout == 60.0
 
 
-@pytest.mark.parametrize(("total", "seconds"), [(None, 0.5), (20.0, 2.0), (500.0, 5.0)])
 def test_the_strategy_stall_waits_the_lesser_of_a_tenth_of_the_total_and_the_connections_time(
-    total: float | None, seconds: float
+    subtests: pytest.Subtests,
 ) -> None:
-    assert rules(stall, total).stall_timeout == pytest.approx(seconds)
-    assert rules(stall, total, 0.25).stall_timeout == 0.25
-    assert rules(wait, total).stall_timeout is None
+    cases: list[tuple[float | None, float]] = [(None, 0.5), (20.0, 2.0), (500.0, 5.0)]
+    for total, seconds in cases:
+        with subtests.test(total=total, seconds=seconds):
+            assert rules(stall, total).stall_timeout == pytest.approx(seconds)
+            assert rules(stall, total, 0.25).stall_timeout == 0.25
+            assert rules(wait, total).stall_timeout is None
