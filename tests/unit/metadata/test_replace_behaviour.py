@@ -108,10 +108,10 @@ def test_nothing_is_replaced_without_the_lease(metadata: MetadataUnderTest) -> N
     assert replace(metadata, topic, pages, [merged(pages)])
 
 
-def test_a_segment_that_was_given_back_is_not_referred_to(metadata: MetadataUnderTest) -> None:
+def test_a_retired_segment_is_not_referred_to(metadata: MetadataUnderTest) -> None:
     topic, pages = pushed(metadata)
     assert metadata.registry.retire([MERGED]) == [MERGED]
-    with pytest.raises(Internal, match="given back"):
+    with pytest.raises(Internal, match="retired"):
         replace(metadata, topic, pages, [merged(pages)])
     assert located(metadata, topic) == pages
 
