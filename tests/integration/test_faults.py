@@ -445,9 +445,10 @@ def test_damage_to_a_page_spares_its_neighbours_in_the_segment(tmp_path: Path) -
     with running_server(path) as server:
         client = server.client()
         create_topic(client, "t", ["key: string", "n: int64", "text: string"], "key")
-        for first in range(0, 40, 10):
-            values = range(first, first + 10)
-            columns = {"key": ["a", "b"] * 5, "n": values, "text": [f"row {v}" for v in values]}
+        # One push for each page: the rows of a small batch share one, also of several partitions.
+        for first, key in itertools.product(range(0, 40, 10), "ab"):
+            values = range(first + (key == "b"), first + 10, 2)
+            columns = {"key": [key] * 5, "n": values, "text": [f"row {v}" for v in values]}
             push(client, "t", pa.record_batch({k: pa.array(v) for k, v in columns.items()}))
         (segment,) = (path / "segments").iterdir()
         flip(segment, b"row 21")
