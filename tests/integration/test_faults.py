@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import functools
+import itertools
 import sqlite3
 import subprocess
 import sys
