@@ -42,7 +42,7 @@ class FaultyStore:
         endpoint: Where clients connect.
         happened: How often which fault did.
         down: Whether all requests are answered 503.
-        denied: Whether all requests are answered 403, as where nobody knows the credentials.
+        denied: Whether all requests are answered 403, as for unknown credentials.
     """
 
     def __init__(

@@ -123,7 +123,7 @@ def main() -> None:
     from wings_server.process import run
     from wings_server.settings import HoldSettings, Settings
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for those that end.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Children that end are not waited for.
     for line in sys.stdin:
         kind, output, settings = json.loads(line)
         pid = os.fork()

@@ -247,7 +247,7 @@ def test_a_node_that_is_killed_or_paused_for_longer_than_its_lease_is_listed_no_
         fourth = cluster.start_node(stack)
         lists(first, new_topic_id, nodes | {fourth.flight})
         assert fourth.terminate() == 0
-        # It says so itself: nobody waits for its lease to run out.
+        # It deregisters itself, before its lease expires.
         assert fourth.flight not in {node.address for node in cluster.live()}
 
 

@@ -19,7 +19,7 @@ PERSISTENT = Retry(attempts=200, delay_max=0.2, reconnect_seconds=120.0)
 SECONDS = 120.0
 ROWS = 50
 LAST = -1
-"""In the last row, after which nobody reads on."""
+"""In the last row, after which no reader reads on."""
 NODES = 2
 
 
@@ -175,7 +175,7 @@ def run(postgres: PostgresServer, directory: Path, rounds: int) -> None:
         scanned = list(zip(*columns, strict=True))
         assert len(scanned) == len(expected)
         assert set(scanned) == expected
-        assert load.followed == scanned, "in order of offset, each once, whoever served it"
+        assert load.followed == scanned, "in order of offset, each once, from any node"
         assert PASSWORD not in cluster.said
 
 

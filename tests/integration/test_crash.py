@@ -236,7 +236,7 @@ class Crashes:
         return sum(len(producer.acknowledged) for producer in self._producers)
 
     def _churn(self, server: str, stop: threading.Event) -> None:
-        """Create topics, fill and delete them, so that space is given back meanwhile."""
+        """Create topics, fill and delete them, so that space is reclaimed meanwhile."""
         with flight.FlightClient(server) as client:
             try:
                 while not stop.is_set():

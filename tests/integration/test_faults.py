@@ -157,7 +157,7 @@ def test_a_push_whose_metadata_fails_is_refused_and_never_visible(
             stream.close()
         assert FaultyConnection.failing is None
         assert get(client, kind="scan", topic="t").column("n") == [1]
-        # Neither its offset nor its sequence is used up, and whoever waits gets the next batch.
+        # Neither its offset nor its sequence is used up, and a waiting reader gets the next.
         (answer,) = push(client, "t", numbers(2), sequence=1, **producer)
         assert answer["committed"][0]["start_offset"] == 1
         assert read_answer(poll).column("n") == [2]
@@ -478,7 +478,7 @@ def test_damage_to_a_page_spares_its_neighbours_in_the_segment(tmp_path: Path) -
             next(begun)
 
 
-def test_the_space_of_a_deleted_topic_is_given_back(tmp_path: Path) -> None:
+def test_the_space_of_a_deleted_topic_is_reclaimed(tmp_path: Path) -> None:
     path, segments = damaged(tmp_path)
     with running_server(path) as server:
         act(server.client(), "delete-topic", topic="t")

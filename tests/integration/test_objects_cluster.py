@@ -29,7 +29,7 @@ def test_nodes_with_directories_of_their_own_share_a_bucket(s3_url: str, tmp_pat
         assert get(two, topic="events", offset=0, timeout_ms=20_000).column("n") == [1, 2]
         push(two, "events", numbers(3))
         assert get(one, kind="scan", topic="events").column("n") == [1, 2, 3]
-        # The one that starts last looks for what nobody refers to, and finds nothing of the others.
+        # The last node looks for objects that no page refers to, and finds none of the others.
         third = stack.enter_context(server_process(tmp_path / "three", flags=flags)).client()
         assert get(third, kind="scan", topic="events").column("n") == [1, 2, 3]
     assert len(list(open_objects(s3_url).list("folios"))) == 2

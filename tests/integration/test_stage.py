@@ -413,7 +413,7 @@ def until(condition: Any) -> None:
     raise AssertionError("it did not happen within a minute")
 
 
-def test_a_stage_that_nobody_publishes_is_swept_and_its_space_given_back(
+def test_a_stage_that_is_never_published_is_swept_and_its_space_reclaimed(
     sweeping: tuple[RunningServer, flight.FlightClient],
 ) -> None:
     server, client = sweeping

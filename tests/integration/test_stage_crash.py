@@ -107,7 +107,7 @@ def test_a_publish_that_a_crash_interrupts_is_done_once_and_as_a_whole(
                     for topic in STAGES:
                         create_topic(client, topic, ["n: int64"])
                 else:
-                    # What the crash interrupted, asked for again, as whoever hears nothing does.
+                    # What the crash interrupted, retried, as by a writer without a response.
                     answer = publish(client, batch - 1, [f"{t}-{batch - 1}" for t in STAGES])
                     replays += answer["replayed"]
                     committed.append(answer["committed"])

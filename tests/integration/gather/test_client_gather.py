@@ -29,7 +29,7 @@ from wings_client.gather import (
 )
 from wings_core.errors import Internal, InvalidArgument, Unavailable
 
-NOBODY = "grpc://127.0.0.1:1"
+UNREACHABLE = "grpc://127.0.0.1:1"
 
 
 def five(server: Responder, *, then: str = "end", empty: float = 100) -> list[Request]:
@@ -133,7 +133,7 @@ def test_bad_options_are_refused_by_the_call(server: Responder, client: Client) 
 
 @pytest.mark.parametrize("on_error", ["end", "continue"])
 def test_nobody_there_is_no_responders(client: Client, on_error: Any) -> None:
-    requests = [script(NOBODY), script("grpc://127.0.0.1:2")]
+    requests = [script(UNREACHABLE), script("grpc://127.0.0.1:2")]
     gather = client.gather(requests, timeout=20, on_error=on_error)
     assert list(gather) == []
     assert gather.end is not None
@@ -145,7 +145,7 @@ def test_nobody_there_is_no_responders(client: Client, on_error: Any) -> None:
 def one_down(server: Responder) -> list[Request]:
     return [
         script(server.endpoint, (50, 1)),
-        script(NOBODY),
+        script(UNREACHABLE),
         script(server.endpoint, (50, 1)),
     ]
 
@@ -311,7 +311,7 @@ def test_a_server_sees_within_100_ms_that_the_caller_has_left(
         gather = client.gather(hanging, timeout=60)
         wait_for_streams(server, 3)
         way_out(gather)
-        seconds.append(server.wait_until_idle())  # They hang for as long as nobody cancels them.
+        seconds.append(server.wait_until_idle())  # They hang until they are cancelled.
         assert gather.end is not None
         assert gather.end.reason == GatherReason.STOPPED
     assert min(seconds) < 0.1

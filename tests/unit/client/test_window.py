@@ -143,7 +143,7 @@ def test_a_failure_fails_all_that_is_there_and_all_that_comes() -> None:
     with pytest.raises(OffsetMismatch):
         found.wait_empty(0)
     assert not found.wait_for_work()
-    found.answered([committed(2, 3)])  # One that was under way; nobody waits for it any more.
+    found.answered([committed(2, 3)])  # One that was under way; its caller has gone.
 
 
 def test_a_failure_frees_a_sender_that_waits_for_room() -> None:

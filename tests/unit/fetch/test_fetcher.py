@@ -150,7 +150,7 @@ def test_what_one_look_found_to_be_all_is_not_looked_for_again(
 def test_after_a_look_from_before_the_request_what_came_since_is_delivered_too(
     log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever comes while another looks, over a network, gets the other's answer."""
+    """A fetch during another's look, over a network, gets that look's answer."""
     push(log, topic, 0, 1)
     look = log.registry.locate
     shared = replace(look(topic.uuid, Partition("0"), 0, 10), asked_at=time.monotonic())

@@ -41,10 +41,10 @@ class Watched:
             assert self._changed.wait_for(lambda: self.prolonged.count(name) >= count, 30)
 
     def is_free(self, name: str) -> bool:
-        """Tell whether somebody else gets a lease."""
-        token = self._acquire(name, "somebody else", SECONDS)
+        """Tell whether another holder gets a lease."""
+        token = self._acquire(name, "another holder", SECONDS)
         if token is not None:
-            self.maintenance.release_lease(name, "somebody else")
+            self.maintenance.release_lease(name, "another holder")
         return token is not None
 
 
@@ -94,11 +94,11 @@ def test_whoever_lost_a_lease_is_told_and_does_not_take_it_back(
         assert held is not None
         watched.clock.time += 10 * LEASE_US
         calls = watched.prolonged.count("p")
-        token = watched.maintenance.acquire_lease("p", "somebody else", 3_600)
+        token = watched.maintenance.acquire_lease("p", "another holder", 3_600)
         assert token is not None
         watched.wait_for_calls("p", calls + 3)
         assert not held.proceed()
-    assert watched.maintenance.acquire_lease("p", "somebody else", 3_600) == token
+    assert watched.maintenance.acquire_lease("p", "another holder", 3_600) == token
 
 
 def test_work_ends_at_its_next_step_where_the_keeper_is_closed(

@@ -2,6 +2,7 @@
 
 import pytest
 from fix_metadata import NOON, SECOND, A, B, MetadataUnderTest
+from tables import each
 
 from wings_core.errors import InvalidArgument, TopicNotFound
 from wings_core.model import ConsumerOffset, Topic
@@ -109,7 +110,7 @@ def test_a_deleted_topics_offsets_are_gone_also_when_its_name_is_used_again(
     assert metadata.registry.get_offsets("reader", again.uuid) == []
 
 
-@pytest.mark.parametrize("offset", [-1, 1 << 63, 1 << 80])
+@each("offset", [-1, 1 << 63, 1 << 80])
 def test_an_offset_that_no_log_can_have_is_refused(
     metadata: MetadataUnderTest, offset: int
 ) -> None:
@@ -119,9 +120,7 @@ def test_an_offset_that_no_log_can_have_is_refused(
     assert metadata.registry.get_offsets("reader") == []
 
 
-@pytest.mark.parametrize(
-    "consumer", ["\ud800", "a\0b", "x" * 257], ids=["surrogate", "nul", "long"]
-)
+@each("consumer", ["\ud800", "a\0b", "x" * 257])
 def test_a_consumers_name_that_cannot_be_stored_is_refused(
     metadata: MetadataUnderTest, consumer: str
 ) -> None:

@@ -181,4 +181,4 @@ def test_whatever_happens_everybody_who_stays_is_answered_once(
     while calls.open:
         calls.end(next(iter(calls.open)), Outcome(0))
     assert len(shared) == 0, "nothing is kept once answered"
-    assert all(len(outcomes[number]) == 1 for number in waiters), "nobody is forgotten"
+    assert all(len(outcomes[number]) == 1 for number in waiters), "no waiter is forgotten"

@@ -2,6 +2,7 @@
 
 import pytest
 from fix_metadata import SECOND, MetadataUnderTest
+from tables import each
 
 from wings_core.errors import InvalidArgument, ResourceExhausted
 from wings_core.metadata.interfaces import NODE_LEASE_SECONDS_MAX, NODES_MAX
@@ -58,7 +59,7 @@ def test_a_renewal_keeps_what_commits_remember_right(metadata: MetadataUnderTest
     assert metadata.push(topic).start_offset == 1
 
 
-@pytest.mark.parametrize(
+@each(
     ("node", "seconds"),
     [
         (Node("", "a:1"), 1),

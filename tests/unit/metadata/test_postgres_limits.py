@@ -1,4 +1,4 @@
-"""What PostgreSQL cannot keep is refused by itself, whoever is asked."""
+"""What PostgreSQL cannot keep is refused by itself, with and without a service."""
 
 import random
 import string

@@ -6,6 +6,7 @@ import psycopg
 import pytest
 from fix_metadata import NOON, SCHEMA, SECOND, Clock, batch_of
 from fix_postgres import PostgresServer, new_schema
+from tables import each
 
 from wings_core.errors import Internal
 from wings_core.metadata.postgres import PostgresMetadata, connections, locate, migrations
@@ -143,7 +144,7 @@ def test_a_notification_is_bounded_and_names_no_less_than_what_changed(
         assert named or topic in told.topics or told.everything
 
 
-@pytest.mark.parametrize("payload", ["", "nonsense", "[]", "{}", '{"node": 1, "ends": 3}'])
+@each("payload", ["", "nonsense", "[]", "{}", '{"node": 1, "ends": 3}'])
 def test_a_notification_that_cannot_be_read_concerns_all_waiters(payload: str) -> None:
     assert decode_notification(payload)[2].everything
 

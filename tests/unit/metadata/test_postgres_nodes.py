@@ -279,7 +279,7 @@ def test_nothing_is_out_of_date_to_a_service_whose_clock_is_days_ahead(
             right.registry.commit([batch_of(topic, {UNPARTITIONED: 1}, stage=stage)])
             while ahead.registry.purge(1_000):
                 pass
-            # Whoever asks for a creation again must not bring back what was deleted.
+            # A retried creation must not bring back a deleted topic.
             assert ahead.admin.create_topic(NAME, SCHEMA, uuid=gone.uuid) == gone
             assert right.admin.list_topics(DEFAULT_NAMESPACE) == [topic]
             # A new holder is told apart from those before it.

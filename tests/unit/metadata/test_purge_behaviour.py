@@ -110,7 +110,7 @@ def test_only_folios_without_pages_are_retired(metadata: MetadataUnderTest) -> N
     fill(metadata, topic, 1, "visible")
     metadata.stage(topic, "s-1", folio="staged")
     names = ["unused-2", "visible", "unused-1", "staged"]
-    for _ in range(2):  # Whoever lost the answer asks again.
+    for _ in range(2):  # A caller that lost the response retries.
         assert metadata.registry.retire(names) == ["unused-2", "unused-1"]
     assert metadata.registry.live_folios() == {"visible", "staged"}
     fill(metadata, topic, 1, "visible")

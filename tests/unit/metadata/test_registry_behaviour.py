@@ -17,6 +17,7 @@ from fix_metadata import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from property_examples import examples
+from tables import each
 
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.metadata.interfaces import LOCATIONS_MAX, OffsetRegistry
@@ -253,7 +254,7 @@ def test_any_text_can_be_a_partition(metadata: MetadataUnderTest) -> None:
     assert ends == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize(
+@each(
     ("timestamp", "offset"),
     [
         (-HUGE, 0),

@@ -17,6 +17,7 @@ import pytest
 from breakable_proxy import breakable
 from fix_metadata import Clock, RemoteOverSqlite, batch_of
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tables import each
 
 import wings_core.protocol.v1
 from wings_core.errors import (
@@ -130,7 +131,7 @@ def test_a_look_serves_those_who_were_waiting_before_it_and_nobody_who_comes_lat
     waiting_since = time.monotonic()
     assert look(waiting_since) == 0
     push(remote, topic)
-    assert look(waiting_since) == 1, "what found nothing serves nobody"
+    assert look(waiting_since) == 1, "a look that found nothing serves no other"
     push(remote, topic)
     assert look(waiting_since) == 1, "as it was when the last look began"
     assert look(None) == 2
@@ -210,7 +211,7 @@ STATUS = {
 """Where the status is not the code's own name, and not INVALID_ARGUMENT."""
 
 
-@pytest.mark.parametrize("code", sorted(ERRORS_BY_CODE))
+@each("code", sorted(ERRORS_BY_CODE))
 def test_every_error_has_its_status_and_its_whole_json(code: str) -> None:
     error = ERRORS_BY_CODE[code]("what happened", next_offset=7, column="ü")
     argument = isinstance(error, InvalidArgument)

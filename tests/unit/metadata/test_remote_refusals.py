@@ -8,6 +8,7 @@ import grpc
 import pyarrow as pa
 import pytest
 from fix_metadata import Clock, RemoteOverSqlite
+from tables import each
 
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.remote import errors
@@ -109,7 +110,7 @@ def of_partition(service: Service, partition: str) -> list[Callable[[], object]]
     ]
 
 
-@pytest.mark.parametrize("partition", ["", "a", '"\0"', '"\\u0041"', "1.0", "[]", "-0"])
+@each("partition", ["", "a", '"\0"', '"\\u0041"', "1.0", "[]", "-0"])
 def test_a_partition_that_is_not_canonical_is_refused_by_every_rpc(
     service: Service, partition: str
 ) -> None:

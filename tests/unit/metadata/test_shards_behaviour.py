@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from fix_metadata import NOON, SECOND, MetadataUnderTest, offsets_of
+from tables import each
 
 from wings_core.errors import InvalidArgument, PublishFenced
 from wings_core.metadata.interfaces import OFFSET_MAX
@@ -317,7 +318,7 @@ def test_one_of_many_prunings_at_once_is_done(metadata: MetadataUnderTest) -> No
 # What cannot be.
 
 
-@pytest.mark.parametrize("source", ["", "s" * 257, "\ud800", "a\0b"])
+@each("source", ["", "s" * 257, "\ud800", "a\0b"])
 def test_a_source_that_cannot_be_is_refused(metadata: MetadataUnderTest, source: str) -> None:
     calls: list[Any] = [
         lambda: metadata.shards.open(source, "a", [URI]),
@@ -333,9 +334,7 @@ def test_a_source_that_cannot_be_is_refused(metadata: MetadataUnderTest, source:
             call()
 
 
-@pytest.mark.parametrize(
-    "shards", [[""], ["x" * (SHARD_BYTES_MAX + 1)], ["\ud800"], ["a\0b"], ["a", "a"]]
-)
+@each("shards", [[""], ["x" * (SHARD_BYTES_MAX + 1)], ["\ud800"], ["a\0b"], ["a", "a"]])
 def test_shards_that_cannot_be_are_refused(metadata: MetadataUnderTest, shards: list[str]) -> None:
     with pytest.raises(InvalidArgument):
         metadata.shards.open("s", "a", shards)
@@ -345,7 +344,7 @@ def test_shards_that_cannot_be_are_refused(metadata: MetadataUnderTest, shards: 
         metadata.stages.publish("w", 0, [], [progress(0, 1, shard=shard) for shard in shards])
 
 
-@pytest.mark.parametrize(
+@each(
     "wrong",
     [
         progress(2, 1),

@@ -17,6 +17,7 @@ from fix_metadata import (
     batch_of,
     offsets_of,
 )
+from tables import each
 
 from wings_core.errors import (
     AlreadyExists,
@@ -219,7 +220,7 @@ def test_a_stream_whose_stage_is_gone_cannot_begin_it_anew_halfway(
     later = StageEntry("s", "w", first=False)
     (result,) = metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 1}, stage=later)])
     assert isinstance(rejection_of(result), StageNotFound)
-    # Nor can it add to one that somebody else began under its id.
+    # Nor can it add to one that another stream began under its id.
     metadata.stage(topic, "s")
     (result,) = metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 1}, stage=later)])
     assert isinstance(rejection_of(result), StageNotFound)
@@ -434,9 +435,7 @@ def test_a_stage_is_published_once(metadata: MetadataUnderTest) -> None:
         metadata.stages.publish("w", 1, ["t", "t"])
 
 
-@pytest.mark.parametrize(
-    ("writer", "batch"), [("w", -1), ("w", HUGE), ("\ud800", 0), ("a\0b", 0), ("w" * 257, 0)]
-)
+@each(("writer", "batch"), [("w", -1), ("w", HUGE), ("\ud800", 0), ("a\0b", 0), ("w" * 257, 0)])
 def test_a_writer_or_batch_that_cannot_be_is_refused(
     metadata: MetadataUnderTest, writer: str, batch: int
 ) -> None:

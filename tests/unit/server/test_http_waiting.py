@@ -20,7 +20,7 @@ LATER = 30.0
 async def never() -> dict[str, Any]:
     """A client that stays."""
     await asyncio.Event().wait()
-    raise AssertionError("an event that nobody sets")
+    raise AssertionError("an event that is never set")
 
 
 async def leaving() -> dict[str, Any]:

@@ -12,7 +12,7 @@ GRACE = 300.0
 
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """The time of this node, by its wall clock and by the one that nobody sets."""
+    """The time of this node, by its wall clock and by the monotonic one."""
     times = {"wall": 10_000.0, "monotonic": 50.0}
     monkeypatch.setattr(time, "time", lambda: times["wall"])
     monkeypatch.setattr(time, "monotonic", lambda: times["monotonic"])

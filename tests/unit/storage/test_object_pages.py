@@ -346,7 +346,7 @@ def test_retries_are_bounded_in_number_and_in_time() -> None:
     assert len(calls) == 1
 
 
-def test_scans_that_are_given_up_give_back_what_they_read_ahead(
+def test_closed_scans_release_what_they_read_ahead(
     objects: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from wings_core.storage import object_pages

@@ -143,7 +143,7 @@ def test_the_folio_being_written_to_is_not_listed(make_store: MakeStore, directo
     store = make_store()
     assert store.folios() == set()
     (address,) = store.write([_page(0)])
-    (directory / "a file of somebody else").touch()
+    (directory / "a foreign file").touch()
     assert store.folios() == set()
     store.close()
     assert store.folios() == {address.folio}
