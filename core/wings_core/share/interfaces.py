@@ -153,7 +153,7 @@ class ShareCoordinator(Protocol):
         """
         ...
 
-    def give_back(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
+    def release_undelivered(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
         """Release ranges, or parts of them, that never reached their member.
 
         They do not count as deliveries. What this fails for expires, and then counts. Blocks for

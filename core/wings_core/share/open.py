@@ -162,7 +162,7 @@ class NoCoordinator(ShareCoordinator):
         """Refuse."""
         self._refuse()
 
-    def give_back(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
+    def release_undelivered(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
         """Do nothing: nothing was handed out."""
 
     def describe(self, group: ShareGroup) -> list[SharePartitionState]:

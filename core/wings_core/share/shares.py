@@ -18,7 +18,7 @@ from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition
 from wings_core.share.dead_letters.redrive import Redriven, Redriver
 from wings_core.share.dead_letters.writer import open_dead_letter_topic
-from wings_core.share.delivery.delivery import Delivery, Undelivered, deliveries
+from wings_core.share.delivery.delivery import Delivery, deliver
 from wings_core.share.delivery.record_fetcher import RecordFetcher
 from wings_core.share.interfaces import ShareCoordinator
 from wings_core.share.model import (
@@ -191,41 +191,14 @@ class Shares:
     def deliver(
         self, group: ShareGroup, member: str, leased: Sequence[LeasedRange], cancel: Cancel
     ) -> Generator[Delivery]:
-        """Yield the rows of leased ranges, in their order; blocks for the reads.
+        """Yield the rows of leased ranges, in their order; see `delivery.deliver`."""
+        return deliver(
+            self._coordinator, self._records, self._limits, group, member, leased, cancel
+        )
 
-        What cannot be read is released, which counts as a delivery, so that a damaged message ends
-        as a dead letter. What was not yielded when the iterator is closed, or `cancel` is set, is
-        given back, and does not count.
-
-        Raises:
-            WingsError: None of it could be read, or what `cancel` was set with.
-        """
-        delivered = False
-        failure: WingsError | None = None
-        left = list(leased)
-        try:
-            while left:
-                for part in deliveries(self._records, group.topic, left[0], self._limits):
-                    cancel.check()
-                    left[0] = _behind(left[0], part.range)
-                    if isinstance(part, Undelivered):
-                        failure = part.error
-                        self._release(group, member, part.range)
-                    else:
-                        # It counts as delivered, whatever becomes of it on its way.
-                        delivered = True
-                        yield part
-                del left[0]
-        finally:
-            unsent = [each for each in left if each.messages > 0]
-            if unsent:
-                self.give_back(group, unsent)
-        if failure is not None and not delivered:
-            raise failure
-
-    def give_back(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
-        """Release what reached nobody; see `ShareCoordinator.give_back`."""
-        self._coordinator.give_back(group, leased)
+    def release_undelivered(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
+        """Release what reached nobody; see `ShareCoordinator.release_undelivered`."""
+        self._coordinator.release_undelivered(group, leased)
 
     def acknowledge(
         self, group: ShareGroup, member: str, entries: Sequence[Acknowledgement]
@@ -271,22 +244,3 @@ class Shares:
             return self._groups.of_topic(topic)
         except NotFound:
             return []  # It was deleted meanwhile.
-
-    def _release(self, group: ShareGroup, member: str, leased: LeasedRange) -> None:
-        """Release what cannot be read, as the member would."""
-        released = Acknowledgement(
-            leased.partition, leased.start_offset, leased.end_offset, leased.lease, "release"
-        )
-        self._coordinator.acknowledge(group, member, [released])
-
-
-def _behind(leased: LeasedRange, delivered: LeasedRange) -> LeasedRange:
-    """Return what is left of a range when its first part was delivered; maybe no message."""
-    return LeasedRange(
-        leased.partition,
-        delivered.end_offset + 1,
-        leased.end_offset,
-        leased.lease,
-        leased.delivery_count,
-        leased.lock_duration_ms,
-    )

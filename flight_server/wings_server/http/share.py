@@ -80,7 +80,7 @@ class AcquirePoll:
 
     def release(self) -> None:
         """Release the messages of an answer that cannot be sent."""
-        self._shares.give_back(self._group, self._delivered)
+        self._shares.release_undelivered(self._group, self._delivered)
 
     def _answer(self, leased: tuple[LeasedRange, ...]) -> bytes:
         """Return as many of the messages as one answer has room for; release the others."""
@@ -109,7 +109,9 @@ class AcquirePoll:
         if rows.rows < delivery.batch.num_rows:
             offsets = delivery.batch.column("__offset")
             first_left: int = offsets[rows.rows].as_py()
-            self._shares.give_back(self._group, [replace(leased, start_offset=first_left)])
+            self._shares.release_undelivered(
+                self._group, [replace(leased, start_offset=first_left)]
+            )
             if rows.rows == 0:
                 return None
             leased = replace(leased, end_offset=first_left - 1)

@@ -487,7 +487,7 @@ class Worker:
         world = self.world
         yield from core.table.load(world.group, [UNPARTITIONED])
         return (
-            yield from core.acquirer.acquire(
+            yield from core.acquirer.acquire_partition(
                 AcquireRequest(world.group, self.name, UNPARTITIONED, messages_max, 1_000),
                 UNPARTITIONED,
                 world.bounds,

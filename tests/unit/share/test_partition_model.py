@@ -122,7 +122,7 @@ class PartitionMachine(RuleBasedStateMachine):
         if first > pick.first:
             delay = data.draw(st.sampled_from([0.0, 2.0]))
             until = self.now + delay if delay else 0.0
-            self.subject.give_back(pick.first, first - 1, pick.count, until)
+            self.subject.unpick(pick.first, first - 1, pick.count, until)
             for offset in range(pick.first, first):
                 if self._state(offset) is State.PENDING:
                     self._free(offset, until)

@@ -115,7 +115,7 @@ class Acknowledge:
         to_prove = entries if (renews or not together) and len(proved) < len(entries) else []
         error = None
         if given_up:
-            error = yield from self._finalizer.bury(
+            error = yield from self._finalizer.write_dead_letters(
                 group, tracked, given_up, to_prove or given_up, member
             )
         elif to_prove:

@@ -1,25 +1,26 @@
-"""HandOut: gives messages to members, each range held at a majority first.
+"""Acquirer: leases messages to members, each range held at a majority first.
 
-select ─▶ hold at a majority ─▶ give up what is at the limit ─▶ leased ranges
+select ─▶ hold at a majority ─▶ archive what is at the delivery limit ─▶ leased ranges
 """
 
 import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from wings_core.errors import WingsError
+from wings_core.model import PartitionState
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
-from wings_core.share.coordinator.entries import Entry
-from wings_core.share.coordinator.finalize import Finalizer, pieces
+from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.partition_table import (
+    READ_PARTITIONS_MAX,
     Bounds,
     PartitionTable,
     TrackedPartition,
     learn,
 )
 from wings_core.share.model import (
-    Acknowledgement,
     AcquireRequest,
     Lease,
     LeasedRange,
@@ -38,8 +39,8 @@ BACK_OFF_SECONDS = (0.02, 1.0)
 SKIP_REQUESTS_MAX = 8
 """After a collision, begin up to so many requests' messages further on."""
 
-ARCHIVE_RETRY_SECONDS = 1.0
-"""The pause before messages that could not be given up are tried again."""
+BatchEnd = Callable[[ShareGroup, Partition, int], int]
+"""Returns the last offset of the batch that holds a committed offset."""
 
 _logger = logging.getLogger(__name__)
 
@@ -74,23 +75,73 @@ class Acquirer:
         self._changed = changed
 
     def acquire(
+        self, request: AcquireRequest, states: Sequence[PartitionState], batch_end: BatchEnd
+    ) -> Procedure[list[LeasedRange]]:
+        """Lease what is available now in some partitions; returns the ranges, in no fixed order.
+
+        Args:
+            request: For which member, and how many at most.
+            states: Where the logs of the partitions stand.
+            batch_end: Called where the group acquires whole batches.
+
+        Raises:
+            Unavailable: No majority answered, and nothing was leased.
+            GroupNotFound: The group was deleted, and nothing was leased.
+        """
+        group, ranges, may_catch_up = request.group, list[LeasedRange](), True
+        # No partition is always last, in whatever rhythm members of several groups ask.
+        turn = self._rng.randrange(len(states)) if states else 0
+        ordered = [*states[turn:], *states[:turn]]
+        for number, state in enumerate(ordered):
+            if state.next_offset == 0:
+                continue  # Any value can be asked for: nothing is kept of what was never written.
+            partition, bounds = state.partition, Bounds(state.log_start_offset, state.next_offset)
+            taken = sum(leased.messages for leased in ranges)
+            if taken >= min(request.messages_max, request.rows_max):
+                break
+            try:
+                if not self._table.is_loaded(group, partition):
+                    some = ordered[number : number + READ_PARTITIONS_MAX]
+                    yield from self._table.load(group, [each.partition for each in some])
+                # One partition in a call, since replicas are asked, and while nothing waits.
+                if may_catch_up and not ranges and self._table.needs_catch_up(group, partition):
+                    may_catch_up = False
+                    yield from self._catch_up(group, self._table.get(group, partition))
+                if self._table.look(group, partition, bounds) != 0:
+                    continue
+                left = replace(
+                    request,
+                    messages_max=request.messages_max - taken,
+                    rows_max=request.rows_max - taken,
+                )
+                ranges += yield from self.acquire_partition(
+                    left, partition, bounds, batch_end, alone=not ranges
+                )
+            except WingsError:
+                if not ranges:
+                    raise
+                break  # What was leased must reach its member.
+            if ranges and is_throttled(ranges[-1].delivery_count - 1, group.config.delivery_limit):
+                break
+        return ranges
+
+    def acquire_partition(
         self,
         request: AcquireRequest,
         partition: Partition,
         bounds: Bounds,
-        batch_end: Callable[[int], int] | None = None,
+        batch_end: BatchEnd | None = None,
         *,
         alone: bool = True,
     ) -> Procedure[list[LeasedRange]]:
-        """Hand out what there is in a loaded partition.
+        """Lease what is available in a loaded partition.
 
         Args:
             request: For which member, and how many at most.
             partition: One of those that it names.
             bounds: Of its log.
-            batch_end: Of a committed offset, the last offset of the batch that holds it; given
-                where whole batches are wanted.
-            alone: Whether the member got nothing else; else nothing throttled is handed out.
+            batch_end: Called where the group acquires whole batches; None: it does not.
+            alone: Whether the member got nothing else; else nothing throttled is leased.
 
         Raises:
             Unavailable: No majority answered.
@@ -118,12 +169,12 @@ class Acquirer:
                 # at the limit are given up by themselves.
                 for pick in picks:
                     if pick.exhausted:
-                        tracked.state.give_back(pick.first, pick.last, pick.count)
+                        tracked.state.unpick(pick.first, pick.last, pick.count)
                 picks = fresh
             lease = self._table.next_lease(request.member)
         if retired:
             yield from self._retire(tracked, retired)
-        if batch_end is not None and picks:
+        if batch_end is not None and picks and config.acquire_mode == "batch_optimized":
             try:
                 self._extend(tracked, picks, batch_end, bounds.end, rows_max, group)
             except WingsError:
@@ -173,21 +224,14 @@ class Acquirer:
             for counted in delivered + exhausted:
                 tracked.state.grant(counted.first, counted.last, lease, until, counted.count + 1)
         if surplus:
-            yield from self._give_back(tracked, surplus, lease)
+            yield from self._release_surplus(tracked, surplus, lease)
         if exhausted:
-            lists = [
-                [
-                    Entry(_expired(tracked, part), part.first, part.last, lease, until, [part])
-                    for part in piece
-                ]
-                for piece in pieces(group, exhausted)
-            ]
-            yield from self._archive(group, tracked, lists)
+            yield from self._finalizer.archive(group, tracked, exhausted, lease, until)
         if held.finished:
             yield from self._catch_up(group, tracked)
         if delivered and self._clock.now() >= until:
             # It took too long: others may have them by now.
-            yield from self._hand_back(
+            yield from self._release_undelivered(
                 tracked, [LeaseEntry(each.first, each.last, lease) for each in delivered]
             )
             return []
@@ -207,7 +251,7 @@ class Acquirer:
         self,
         tracked: TrackedPartition,
         picks: list[Pick],
-        batch_end: Callable[[int], int],
+        batch_end: BatchEnd,
         log_end: int,
         rows_max: int,
         group: ShareGroup,
@@ -216,7 +260,7 @@ class Acquirer:
         last = picks[-1]
         if last.exhausted or is_throttled(last.count, group.config.delivery_limit):
             return
-        end = batch_end(last.last)
+        end = batch_end(group, tracked.key.partition, last.last)
         room = rows_max - sum(pick.last - pick.first + 1 for pick in picks if not pick.exhausted)
         with self._table.lock:
             picks[-1] = tracked.state.extend(last, end, log_end, room, group.config.in_flight_max)
@@ -228,23 +272,20 @@ class Acquirer:
         pause = min(most, least * 2 ** min(tracked.collisions, 16)) * self._rng.uniform(0.5, 1.5)
         for first, last, retry_seconds in ranges:
             wait = min(pause, retry_seconds) if retry_seconds else pause
-            tracked.state.give_back(first, last, 0, now + wait)
+            tracked.state.unpick(first, last, 0, now + wait)
 
-    def _give_back(
+    def _release_surplus(
         self, tracked: TrackedPartition, surplus: Sequence[CountedRange], lease: Lease
     ) -> Procedure[None]:
         releases = [ReleaseEntry(over.first, over.last, lease, 0) for over in surplus]
         yield from self._quorum.release(tracked.key, releases)
         with self._table.lock:
             for over in surplus:
-                tracked.state.give_back(over.first, over.last, over.count)
+                tracked.state.unpick(over.first, over.last, over.count)
         self._changed(tracked.key.group_uuid)
 
-    def catch_up(self, group: ShareGroup, partition: Partition) -> Procedure[None]:
-        """Hear what other coordinators have finished in a loaded partition, if replicas answer."""
-        return self._catch_up(group, self._table.get(group, partition))
-
     def _catch_up(self, group: ShareGroup, tracked: TrackedPartition) -> Procedure[None]:
+        """Learn what other coordinators have finished in a partition, if replicas answer."""
         try:
             read = yield from self._quorum.read(
                 group.uuid, group.topic.uuid, [tracked.key.partition]
@@ -265,20 +306,20 @@ class Acquirer:
         except WingsError as error:
             _logger.warning("retired messages stay on the replicas: %s", error.message)
 
-    def give_back(
+    def release_undelivered(
         self, group: ShareGroup, partition: Partition, entries: Sequence[LeaseEntry]
     ) -> Procedure[None]:
         """Release what never reached its member, in a loaded partition: no delivery is counted."""
-        yield from self._hand_back(self._table.get(group, partition), entries)
+        yield from self._release_undelivered(self._table.get(group, partition), entries)
 
-    def _hand_back(
+    def _release_undelivered(
         self, tracked: TrackedPartition, entries: Sequence[LeaseEntry]
     ) -> Procedure[None]:
         releases = [ReleaseEntry(entry.first, entry.last, entry.lease, 0) for entry in entries]
         yield from self._quorum.release(tracked.key, releases)
         with self._table.lock:
             for entry in entries:
-                tracked.state.hand_back(entry.first, entry.last, entry.lease)
+                tracked.state.release_undelivered(entry.first, entry.last, entry.lease)
         self._changed(tracked.key.group_uuid)
 
     def archive_exhausted(
@@ -299,34 +340,7 @@ class Acquirer:
             # Fewer deliveries are agreed on than were known here: they are not at the limit.
             if leased:
                 entries = [LeaseEntry(each.start_offset, each.end_offset, lease) for each in leased]
-                yield from self._hand_back(tracked, entries)
-
-    def _archive(
-        self, group: ShareGroup, tracked: TrackedPartition, lists: Sequence[Sequence[Entry]]
-    ) -> Procedure[None]:
-        """Give up what met the limit, one list after another, all of which are held meanwhile.
-
-        What cannot be given up now is tried again when its hold ends.
-        """
-        for number, entries in enumerate(lists):
-            left = [entry for each in lists[number:] for entry in each]
-            failed = yield from self._finalizer.bury(group, tracked, entries, left, "")
-            if failed is None:
-                failed = yield from self._finalizer.finish(tracked, (), entries, 0, "")
-            if failed is not None:
-                yield from self._keep(tracked, left, failed)
-                return
-
-    def _keep(
-        self, tracked: TrackedPartition, left: Sequence[Entry], failed: WingsError
-    ) -> Procedure[None]:
-        """Release what could not be given up, to be tried again after a pause."""
-        _logger.warning("messages at the delivery limit stay: %s", failed.message)
-        delay_ms = int(ARCHIVE_RETRY_SECONDS * 1_000)
-        yield from self._finalizer.release(
-            tracked,
-            [ReleaseEntry(entry.first, entry.last, entry.lease, 0, delay_ms) for entry in left],
-        )
+                yield from self._release_undelivered(tracked, entries)
 
 
 def _first(entry: Pick) -> int:
@@ -364,8 +378,3 @@ def _portion(
             surplus.append(CountedRange(last + 1, counted.last, counted.count))
         full = throttled
     return delivered, surplus
-
-
-def _expired(tracked: TrackedPartition, counted: CountedRange) -> Acknowledgement:
-    """Return what stands for the acknowledgement that never came."""
-    return Acknowledgement(tracked.key.partition, counted.first, counted.last, "", "release")

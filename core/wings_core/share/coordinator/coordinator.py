@@ -16,6 +16,7 @@ from wings_core.contracts.tickets import TimestampOffset
 from wings_core.errors import (
     GroupNotFound,
     InvalidArgument,
+    OffsetOutOfRange,
     Unavailable,
     WingsError,
 )
@@ -24,11 +25,15 @@ from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import PartitionState, Position, Topic
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock, MonotonicClock
-from wings_core.share.coordinator.acquisition import LOAD_PARTITIONS_MAX, Acquisition, shorter
 from wings_core.share.coordinator.core import Bounds, CoordinatorCore
 from wings_core.share.coordinator.entries import not_held
-from wings_core.share.coordinator.topic_partitions import TopicPartitions
-from wings_core.share.coordinator.watchers import FindGroup, Watchers
+from wings_core.share.coordinator.partition_table import READ_PARTITIONS_MAX
+from wings_core.share.coordinator.watchers import (
+    PARTITIONS_SECONDS,
+    FindGroup,
+    TopicPartitions,
+    Watchers,
+)
 from wings_core.share.interfaces import DeadLetters
 from wings_core.share.model import (
     MEMBER_CHARACTERS_MAX,
@@ -95,7 +100,6 @@ class Coordinator:
         self._runner = Runner(links)
         self._registry = registry
         self._partitions = TopicPartitions(registry)
-        self._acquisition = Acquisition(self._core, self._runner, registry, self._partitions)
         self._find_offset = find_offset or _in_registry(registry)
         self._lock = threading.Lock()
         self._groups: dict[str, ShareGroup] = {}
@@ -167,7 +171,7 @@ class Coordinator:
                         or len(self._partitions.states(group.topic, partition)) != partitions
                     ):
                         break  # What is new is to be watched as well.
-                    cancel.wake.wait(shorter(deadline.remaining(), acquired.again_after_seconds))
+                    cancel.wake.wait(_shorter(deadline.remaining(), acquired.again_after_seconds))
                     cancel.check()
         return list(acquired.ranges)
 
@@ -177,7 +181,12 @@ class Coordinator:
             raise InvalidArgument(f"a member has 1 to {MEMBER_CHARACTERS_MAX} characters")
         assert request.messages_max >= 1
         assert request.rows_max >= 1
-        return self._acquisition.now(replace(request, group=self._check(request.group)))
+        request = replace(request, group=self._check(request.group))
+        group, partition = request.group, request.partition
+        ranges = self._acquire(request)
+        if not ranges and self._partitions.forget(group.topic, partition):
+            ranges = self._acquire(request)
+        return Acquired(tuple(ranges), None if ranges else self._again(group, partition))
 
     @contextmanager
     def watch(
@@ -210,8 +219,8 @@ class Coordinator:
             errors.update(zip(of_partition, found, strict=True))
         return [AcknowledgementResult(entry, errors[index]) for index, entry in enumerate(entries)]
 
-    def give_back(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
-        """See `ShareCoordinator.give_back`."""
+    def release_undelivered(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
+        """See `ShareCoordinator.release_undelivered`."""
         indexes: dict[Partition, list[LeaseEntry]] = {}
         for each in leased:
             entry = LeaseEntry(each.start_offset, each.end_offset, Lease.parse(each.lease))
@@ -219,7 +228,7 @@ class Coordinator:
         for partition, entries in indexes.items():
             try:
                 self._runner.run(self._core.table.load(group, [partition]))
-                self._runner.run(self._core.acquirer.give_back(group, partition, entries))
+                self._runner.run(self._core.acquirer.release_undelivered(group, partition, entries))
             except WingsError as error:
                 _logger.info("messages of %s expire: %s", group.name, error.message)
 
@@ -228,8 +237,8 @@ class Coordinator:
         self._check(group)
         logs = self._registry.partition_states(group.topic.uuid)
         described: list[SharePartitionState] = []
-        for at in range(0, len(logs), LOAD_PARTITIONS_MAX):
-            some = logs[at : at + LOAD_PARTITIONS_MAX]
+        for at in range(0, len(logs), READ_PARTITIONS_MAX):
+            some = logs[at : at + READ_PARTITIONS_MAX]
             known = self._runner.run(self._core.read(group, [state.partition for state in some]))
             described += [_describe(state, known[state.partition]) for state in some]
         return described
@@ -245,6 +254,29 @@ class Coordinator:
         self._runner.close()
 
     # Inside.
+
+    def _acquire(self, request: AcquireRequest) -> list[LeasedRange]:
+        states = self._partitions.states(request.group.topic, request.partition)
+        return self._runner.run(self._core.acquirer.acquire(request, states, self._batch_end))
+
+    def _batch_end(self, group: ShareGroup, partition: Partition, offset: int) -> int:
+        try:
+            located = self._registry.locate(group.topic.uuid, partition, offset, 1)
+        except OffsetOutOfRange:
+            return offset  # Retention has just passed it.
+        return located.locations[0].end_offset if located.locations else offset
+
+    def _again(self, group: ShareGroup, partition: Partition | None) -> float | None:
+        """Return in how many seconds something may be available; None: after a change only."""
+        again = None
+        if partition is None and group.topic.partition_key is not None:
+            again = PARTITIONS_SECONDS
+        for state in self._partitions.states(group.topic, partition):
+            if state.next_offset == 0:
+                continue  # Its first commit wakes those who wait.
+            bounds = Bounds(state.log_start_offset, state.next_offset)
+            again = _shorter(again, self._core.table.look(group, state.partition, bounds))
+        return again
 
     def _check(self, group: ShareGroup) -> ShareGroup:
         """Refuse what cannot be served any more; return and remember the group as it is now."""
@@ -335,6 +367,13 @@ def _describe(log: PartitionState, known: Known) -> SharePartitionState:
     )
     lag = max(0, log.next_offset - start - above)
     return SharePartitionState(log.partition, start, known.in_flight, lag)
+
+
+def _shorter(one: float | None, other: float | None) -> float | None:
+    """Return the shorter of two times, of which None is the longest."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
 
 
 def _in_registry(registry: OffsetRegistry) -> FindOffset:

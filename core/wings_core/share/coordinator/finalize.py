@@ -5,6 +5,7 @@ so after each step only what still is as it was left is changed, and the replica
 word.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -14,7 +15,7 @@ from wings_core.share.clock import Clock
 from wings_core.share.coordinator.entries import Entry, not_held, unknown
 from wings_core.share.coordinator.partition_table import PartitionTable, TrackedPartition
 from wings_core.share.interfaces import DeadLetters, PendingDeadLetters
-from wings_core.share.model import DeadLetter, ShareGroup
+from wings_core.share.model import Acknowledgement, DeadLetter, Lease, ShareGroup
 from wings_core.share.quorum.effects import FinishDeadLetters, Procedure
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.votes import Verdict
@@ -25,6 +26,11 @@ DEAD_LETTERS_MAX = 500
 
 DEAD_LETTER_WRITE_MS = 10
 """What the writing of a letter is taken to last, lest a piece of them outlasts a short lock."""
+
+ARCHIVE_RETRY_SECONDS = 1.0
+"""The pause before messages that could not be archived are tried again."""
+
+_logger = logging.getLogger(__name__)
 
 Ranged = TypeVar("Ranged", CountedRange, DeadLetter)
 
@@ -81,7 +87,7 @@ class Finalizer:
                 tracked.state.renew(entry.first, entry.last, entry.lease, until)
         return None
 
-    def bury(
+    def write_dead_letters(
         self,
         group: ShareGroup,
         tracked: TrackedPartition,
@@ -154,6 +160,56 @@ class Finalizer:
                     archived = entry.asked.type != "accept"
                     tracked.state.finish(part.first, part.last, archived=archived)
         return None
+
+    def archive(
+        self,
+        group: ShareGroup,
+        tracked: TrackedPartition,
+        exhausted: Sequence[CountedRange],
+        lease: Lease,
+        until: float,
+    ) -> Procedure[None]:
+        """Write the dead letters and tombstones of ranges at the delivery limit, piece by piece.
+
+        All of them stay held meanwhile. What cannot be archived now is released, and tried again
+        after a pause.
+
+        Args:
+            group: With its configuration as it is now.
+            tracked: The partition.
+            exhausted: With the deliveries made of each.
+            lease: Holds all of them.
+            until: When it is over, by the coordinator's clock.
+        """
+        partition = tracked.key.partition
+        lists = [
+            [
+                # In place of the acknowledgement that never came.
+                Entry(
+                    Acknowledgement(partition, part.first, part.last, "", "release"),
+                    part.first,
+                    part.last,
+                    lease,
+                    until,
+                    [part],
+                )
+                for part in piece
+            ]
+            for piece in pieces(group, exhausted)
+        ]
+        for number, entries in enumerate(lists):
+            left = [entry for each in lists[number:] for entry in each]
+            failed = yield from self.write_dead_letters(group, tracked, entries, left, "")
+            if failed is None:
+                failed = yield from self.finish(tracked, (), entries, 0, "")
+            if failed is not None:
+                _logger.warning("messages at the delivery limit stay: %s", failed.message)
+                delay_ms = int(ARCHIVE_RETRY_SECONDS * 1_000)
+                yield from self.release(
+                    tracked,
+                    [ReleaseEntry(each.first, each.last, lease, 0, delay_ms) for each in left],
+                )
+                return
 
     def release(
         self, tracked: TrackedPartition, releases: Sequence[ReleaseEntry]

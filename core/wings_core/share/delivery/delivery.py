@@ -1,18 +1,20 @@
 """Delivery: the rows of leased ranges, shaped as members get them."""
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pyarrow as pa
 
 from wings_core.errors import WingsError
+from wings_core.fetch.fetcher import Cancel
 from wings_core.fetch.selection import OFFSET_FIELD, TIMESTAMP_FIELD
 from wings_core.limits import Limits
 from wings_core.model import Topic
 from wings_core.share.delivery.record_fetcher import RecordFetcher
-from wings_core.share.model import LeasedRange
+from wings_core.share.interfaces import ShareCoordinator
+from wings_core.share.model import Acknowledgement, LeasedRange, ShareGroup
 
 PARTITION_FIELD = pa.field("__partition", pa.string(), nullable=False)
 DELIVERY_COUNT_FIELD = pa.field("__delivery_count", pa.int32(), nullable=False)
@@ -48,6 +50,51 @@ class Undelivered:
 
     range: LeasedRange
     error: WingsError
+
+
+def deliver(
+    coordinator: ShareCoordinator,
+    records: RecordFetcher,
+    limits: Limits,
+    group: ShareGroup,
+    member: str,
+    leased: Sequence[LeasedRange],
+    cancel: Cancel,
+) -> Generator[Delivery]:
+    """Yield the rows of leased ranges, in their order; blocks for the reads.
+
+    What cannot be read is released, which counts as a delivery, so that a damaged message ends as
+    a dead letter. What was not yielded when the iterator is closed, or `cancel` is set, is released
+    without counting one.
+
+    Raises:
+        WingsError: None of it could be read, or what `cancel` was set with.
+    """
+    delivered = False
+    failure: WingsError | None = None
+    left = list(leased)
+    try:
+        while left:
+            for part in deliveries(records, group.topic, left[0], limits):
+                cancel.check()
+                left[0] = replace(left[0], start_offset=part.range.end_offset + 1)
+                if isinstance(part, Undelivered):
+                    failure, gone = part.error, part.range
+                    released = Acknowledgement(
+                        gone.partition, gone.start_offset, gone.end_offset, gone.lease, "release"
+                    )
+                    coordinator.acknowledge(group, member, [released])
+                else:
+                    # A delivery is counted even where the rows are lost on their way.
+                    delivered = True
+                    yield part
+            del left[0]
+    finally:
+        unsent = [each for each in left if each.messages > 0]
+        if unsent:
+            coordinator.release_undelivered(group, unsent)
+    if failure is not None and not delivered:
+        raise failure
 
 
 def deliveries(

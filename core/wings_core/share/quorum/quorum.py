@@ -39,7 +39,6 @@ from wings_core.share.replica.interfaces import (
     ReplicaState,
 )
 from wings_core.share.replica.requests import (
-    Answer,
     Answers,
     ForgetRequest,
     HoldRequest,
@@ -183,16 +182,14 @@ class HoldQuorum:
         request = TombstoneRequest(
             key, tuple(entries), tuple(repair) if len(self._replicas) > 1 else ()
         )
-        answers: dict[int, Answer] = {}
+        done = {Outcome.OK, Outcome.TOMB}
+        heard: dict[int, Sequence[Part]] = {}
         for number in range(TRIES_MAX):
-            missing = [replica for replica in self._replicas if replica not in parts_of(answers)]
             if number:
                 yield Pause(self._rng.uniform(*RETRY_SECONDS))
-            done = {Outcome.OK, Outcome.TOMB}
-            answers |= yield from self._ask(
-                dict.fromkeys(missing, request), done, parts_of(answers)
-            )
-            heard = parts_of(answers)
+            missing = [replica for replica in self._replicas if replica not in heard]
+            answers = yield from self._ask(dict.fromkeys(missing, request), done, heard)
+            heard |= parts_of(answers)
             silent = len(self._replicas) - len(heard)
             verdict = self._final_verdict(count_votes(heard), until, silent)
             if verdict is not Verdict.UNKNOWN or not silent or self._clock.now() >= until:

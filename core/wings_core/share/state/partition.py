@@ -2,7 +2,7 @@
 
     available ──select──▶ pending ──grant──▶ held ──finish──▶ acknowledged | archived
         ▲                    │                 │
-        └────── give_back ───┴─── release, expiry
+        └─────── unpick ────┴─── release, expiry
 
 It is plain state without a clock, a lock or a replica: every method is told the time, and whoever
 calls sees to it that one thread does at a time. The replicas have the last word on who holds what;
@@ -104,7 +104,7 @@ class SharePartition(RecordStates):
                 self._touch(self.frontier + skip - 1)
             first = self.frontier
             last = min(log_end, first + room) - 1
-            self._touch(last)
+            self.frontier = last + 1
             picks.append(self._pick(first, last, 0))
         return picks
 
@@ -174,7 +174,7 @@ class SharePartition(RecordStates):
                 granted.append((begin, end))
         return granted
 
-    def give_back(self, first: int, last: int, count: int, until: float = 0.0) -> None:
+    def unpick(self, first: int, last: int, count: int, until: float = 0.0) -> None:
         """Make pending messages available again, from a time on, with so many deliveries."""
         for begin, end, record in self._ranges.parts(first, last):
             if record.state is State.PENDING:
@@ -202,7 +202,7 @@ class SharePartition(RecordStates):
             if record.state is State.HELD and record.lease == lease:
                 self._free(begin, end, record.deliveries, until)
 
-    def hand_back(self, first: int, last: int, lease: Lease) -> None:
+    def release_undelivered(self, first: int, last: int, lease: Lease) -> None:
         """Make what a lease holds available again; it never reached its member: no delivery."""
         for begin, end, record in self._ranges.parts(first, last):
             if record.state is State.HELD and record.lease == lease:

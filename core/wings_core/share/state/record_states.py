@@ -180,7 +180,7 @@ class RecordStates:
         self, heap: list[tuple[float, int, int]], until: float, first: int, last: int
     ) -> None:
         heapq.heappush(heap, (until, first, last))
-        if len(heap) > 2 * len(self._ranges) + STALE_MAX:
+        if len(heap) > STALE_MAX and len(heap) > 2 * len(self._ranges) + STALE_MAX:
             state = State.HELD if heap is self._expiries else State.AVAILABLE
             heap[:] = [
                 (record.until, begin, end)
