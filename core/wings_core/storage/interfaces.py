@@ -32,7 +32,7 @@ class FolioStore(Protocol):
 
         Raises:
             ResourceExhausted: The disk is full; room may come back.
-            Unavailable: Storage cannot be reached.
+            Unavailable: Storage cannot be reached, or this store is closed.
             Internal: The disk failed.
         """
         ...
@@ -84,5 +84,5 @@ class FolioStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Finish the file being written to. Rows handed out stay readable."""
+        """Finish the file being written to; later writes fail. Rows returned stay readable."""
         ...

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from wings_core.errors import Internal, ResourceExhausted, StorageCorrupt, WingsError
+from wings_core.errors import Internal, ResourceExhausted, StorageCorrupt, Unavailable, WingsError
 from wings_core.model import PageAddress
 from wings_core.storage.files import BUFFERS_MAX, Files, SystemFiles
 from wings_core.storage.interfaces import EncodedPage
@@ -108,6 +108,7 @@ class SegmentStore:
         """Of maps that are kept, and of no others: rows hold their map, and its descriptor."""
         self._write_lock = threading.Lock()
         """Held while the active segment is written to, finished or closed."""
+        self._closed = False
         self._active: _Segment | None = None
         self._writing: str | None = None
 
@@ -117,6 +118,8 @@ class SegmentStore:
         if length == 0:
             return []
         with self._write_lock:
+            if self._closed:
+                raise Unavailable(f"the segments of {self._directory} are closed")
             return self._append(pages, length)
 
     def _append(self, pages: Sequence[EncodedPage], length: int) -> list[PageAddress]:
@@ -253,6 +256,7 @@ class SegmentStore:
     def close(self) -> None:
         """See `FolioStore.close`."""
         with self._write_lock:  # A number in use is not closed: another file would get it.
+            self._closed = True
             self._finish()
         self._decoded.clear()
         self._maps.clear()

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
+import pyarrow as pa
+
 from wings_core.errors import Unavailable
 from wings_core.metadata.sqlite.store import SqliteMetadata
 from wings_core.metadata.sqlite.writer import Writer
@@ -25,6 +27,8 @@ from wings_core.share.model import Lease, OffsetRange, ShareKey
 from wings_core.share.replica.postgres_store import PostgresHoldStore
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.store import HoldStore, PartitionWrite, SqliteHoldStore
+from wings_core.storage.page import encode_page
+from wings_core.storage.segments import SegmentStore
 
 ROUNDS = 60
 THREADS = 4
@@ -123,6 +127,17 @@ def queue(directory: Path) -> Opened:
     return Opened(opened.close, (send, receive))
 
 
+def segments(directory: Path) -> Opened:
+    opened = SegmentStore(directory / "segments", segment_bytes_max=100_000)
+    topic, rows = uuid4().hex, pa.record_batch({"n": pa.array(range(50), pa.int64())})
+
+    def write(_: int) -> None:
+        (address,) = opened.write([encode_page(rows, topic)])
+        assert opened.read(address, topic, rows.schema).equals(rows)
+
+    return Opened(opened.close, (write,))
+
+
 def run(opened: Opened, close_after: int) -> None:
     """Call from threads, close after so many calls, and require `Unavailable` of each thread."""
     begun = threading.Semaphore(0)
@@ -135,6 +150,7 @@ def run(opened: Opened, close_after: int) -> None:
                 call(number)
         except Exception as error:  # noqa: BLE001 - it is told by the main thread.
             ended.append(error)
+            begun.release(THREADS + CALLS_MAX)  # Where it ended too early, nothing waits for it.
 
     threads = [
         threading.Thread(target=work, args=(opened.calls[number % len(opened.calls)], number))
@@ -160,6 +176,7 @@ def main() -> None:
         "store": lambda: store(Path(directory)),
         "replica": lambda: replica(Path(directory)),
         "metadata": lambda: metadata(Path(directory)),
+        "segments": lambda: segments(Path(directory)),
         "queue": lambda: queue(Path(directory)),
         "postgres": lambda: postgres(url[0]),
     }

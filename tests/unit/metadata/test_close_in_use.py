@@ -21,7 +21,7 @@ def close_in_use(what: str, directory: Path, *url: str) -> None:
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.parametrize("what", ["writer", "store", "replica", "metadata", "queue"])
+@pytest.mark.parametrize("what", ["writer", "store", "replica", "metadata", "queue", "segments"])
 def test_calls_that_are_overtaken_by_a_close_are_unavailable(what: str, tmp_path: Path) -> None:
     close_in_use(what, tmp_path)
 
