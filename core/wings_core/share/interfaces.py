@@ -1,9 +1,9 @@
 """What the parts of share groups offer each other, and the server.
 
     server ─▶ ShareCoordinator ─▶ HoldQuorum ─▶ HoldReplica (one in process, or several over gRPC)
-                     └──────────▶ DeadLetters (before the tombstone of what a group gives up)
+                     └──────────▶ DeadLetters (before the tombstone of an archived message)
 
-There is no leader: any coordinator hands out any partition, and they agree through the replicas.
+There is no leader: any coordinator leases any partition, and they agree through the replicas.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,10 +56,10 @@ class DeadLetters(Protocol):
 
 
 class ShareCoordinator(Protocol):
-    """Hands out the messages of groups and takes their acknowledgements; all from any thread.
+    """Leases the messages of groups and takes their acknowledgements; all from any thread.
 
     Each call takes the group with its configuration as it is now, so a change holds from the next
-    call on. Whoever waits hears of a change too: at once of one that is told here (`altered`,
+    call on. Waiting calls are told of a change too: at once of one that is told here (`altered`,
     `delete`), and of another node's within about two seconds.
 
     "Blocks for the replicas" means: for RPCs and durable writes of a bounded number, not for
@@ -85,13 +85,13 @@ class ShareCoordinator(Protocol):
         ...
 
     def altered(self, group: ShareGroup) -> None:
-        """Hear of a group's new configuration at once, for whoever waits on this node."""
+        """Use a group's new configuration at once, also for calls waiting on this node."""
         ...
 
     def acquire(
         self, request: AcquireRequest, deadline: Deadline, cancel: Cancel
     ) -> list[LeasedRange]:
-        """Wait until there is something to hand out, and hand it out.
+        """Wait until messages are available, and lease them.
 
         Blocks until the deadline at most, plus the replicas; a deadline in the past looks once.
 
@@ -113,7 +113,7 @@ class ShareCoordinator(Protocol):
         ...
 
     def acquire_now(self, request: AcquireRequest) -> Acquired:
-        """Hand out what there is now; blocks for the replicas, never for messages.
+        """Lease what is available now; blocks for the replicas, never for messages.
 
         Raises:
             Unavailable: Nothing could be held because no majority of the replicas answered.
@@ -139,7 +139,7 @@ class ShareCoordinator(Protocol):
     def acknowledge(
         self, group: ShareGroup, member: str, entries: Sequence[Acknowledgement]
     ) -> list[AcknowledgementResult]:
-        """Settle messages; durable on return; blocks for the replicas, and for dead letters.
+        """Acknowledge messages; durable on return; blocks for the replicas, and for dead letters.
 
         The entries of one partition succeed or fail together. What lies below the log's start
         succeeds. Entries of a partition that overlap each other fail.
@@ -173,5 +173,5 @@ class ShareCoordinator(Protocol):
         ...
 
     def close(self) -> None:
-        """Wake whoever waits with `Unavailable`, and end the threads."""
+        """End waiting calls with `Unavailable`, and end the threads."""
         ...

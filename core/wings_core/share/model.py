@@ -162,7 +162,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to settle what was handed out with it, until it expires or is taken over.
+    """The right to acknowledge what was leased with it, until it expires or is taken over.
 
     Attributes:
         coordinator: Of whom handed it out; unique for each start of a coordinator.
@@ -256,14 +256,14 @@ class Acknowledgement:
     lease: str
     type: AcknowledgeType
     delay_ms: int = 0
-    """Of a release: how long they are kept from being handed out again."""
+    """Of a release: how long they are not leased again."""
     reason: str | None = None
     """Of a reject: the text of the error, for the dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgementResult:
-    """What became of one acknowledgement; `error` is None where it succeeded."""
+    """The outcome of one acknowledgement; `error` is None where it succeeded."""
 
     acknowledgement: Acknowledgement
     error: WingsError | None
@@ -284,7 +284,7 @@ class SharePartitionState:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Messages `[first, last]` of one partition that the group gives up, for one reason."""
+    """Messages `[first, last]` of one partition that the group archives, for one reason."""
 
     topic: TopicName
     partition: Partition
@@ -298,6 +298,6 @@ class DeadLetter:
 
 
 def dead_letter_id(group_uuid: str, partition: Partition, offset: int) -> str:
-    """Return the id of a message's dead letter: the same whoever writes it, however often."""
+    """Return the id of a message's dead letter: the same on every node and each time."""
     text = f"{group_uuid}\0{partition}\0{offset}"
     return hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from wings_core.share.replica.postgres_store import PostgresHoldStore
 
 OpenCoordinator = Callable[[OffsetRegistry, DeadLetters, FindOffset, FindGroup], ShareCoordinator]
-"""Opens what hands out the messages of groups; closing that closes all that was opened."""
+"""Opens what leases the messages of groups; closing that closes all that was opened."""
 
 
 class EmbeddedCoordinator(Coordinator):
@@ -52,9 +52,9 @@ class EmbeddedCoordinator(Coordinator):
         Args:
             path: The replica's file, created where it is not there.
             registry: The log's index.
-            dead_letters: Where what groups give up goes.
+            dead_letters: Writes the dead letters of groups.
             find_offset: Where groups begin that begin at a time.
-            find_group: What became of a group that somebody waits for.
+            find_group: Looks up a group that has watchers.
 
         Raises:
             Internal: The file cannot be opened.
@@ -84,9 +84,9 @@ def open_remote(
     Args:
         targets: `HOST:PORT` of each; the same for all nodes.
         registry: The log's index.
-        dead_letters: Where what groups give up goes.
+        dead_letters: Writes the dead letters of groups.
         find_offset: Where groups begin that begin at a time.
-        find_group: What became of a group that somebody waits for.
+        find_group: Looks up a group that has watchers.
     """
     from wings_core.share.remote.link import RemoteLink
 
@@ -128,7 +128,7 @@ def _postgres_store() -> "type[PostgresHoldStore]":
 
 
 class NoCoordinator(ShareCoordinator):
-    """Of a node that knows no replicas: two such nodes would hand out the same messages."""
+    """Of a node that knows no replicas: two such nodes would lease the same messages."""
 
     def create(self, group: ShareGroup) -> None:
         """Refuse."""
@@ -138,7 +138,7 @@ class NoCoordinator(ShareCoordinator):
         """Do nothing: there is nothing of the group here."""
 
     def altered(self, group: ShareGroup) -> None:
-        """Do nothing: nobody waits here."""
+        """Do nothing: no call waits here."""
 
     def acquire(
         self, request: AcquireRequest, deadline: Deadline, cancel: Cancel
@@ -163,7 +163,7 @@ class NoCoordinator(ShareCoordinator):
         self._refuse()
 
     def release_undelivered(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
-        """Do nothing: nothing was handed out."""
+        """Do nothing: nothing was leased."""
 
     def describe(self, group: ShareGroup) -> list[SharePartitionState]:
         """Refuse."""

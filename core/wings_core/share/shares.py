@@ -40,8 +40,8 @@ class Shares:
     Args:
         admin: Where topics are.
         groups: Where groups are kept.
-        coordinator: Hands out messages and takes acknowledgements; closed with this.
-        records: Reads what is handed out; closed with this.
+        coordinator: Leases messages and takes acknowledgements; closed with this.
+        records: Reads the rows of leased ranges; closed with this.
         redriver: Sends dead letters back.
         limits: The bounds in force.
     """
@@ -197,13 +197,13 @@ class Shares:
         )
 
     def release_undelivered(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
-        """Release what reached nobody; see `ShareCoordinator.release_undelivered`."""
+        """Release what no member received; see `ShareCoordinator.release_undelivered`."""
         self._coordinator.release_undelivered(group, leased)
 
     def acknowledge(
         self, group: ShareGroup, member: str, entries: Sequence[Acknowledgement]
     ) -> list[AcknowledgementResult]:
-        """Settle messages; see `ShareCoordinator.acknowledge`."""
+        """Acknowledge messages; see `ShareCoordinator.acknowledge`."""
         return self._coordinator.acknowledge(group, member, entries)
 
     def redrive(
@@ -213,7 +213,7 @@ class Shares:
         return self._redriver.redrive(dlq_topic, expression, offset, messages_max)
 
     def close(self) -> None:
-        """Wake whoever waits with `Unavailable`, and end the threads."""
+        """End waiting calls with `Unavailable`, and end the threads."""
         self._coordinator.close()
         self._records.close()
 

@@ -1,4 +1,4 @@
-"""Acknowledge: settle what a member says of the messages of one partition, all of it or nothing.
+"""Acknowledge: a member's acknowledgements of one partition, all of them or none.
 
     check ─▶ prove the leases, dead letters ─▶ tombstones ─▶ releases
 
@@ -60,7 +60,7 @@ class Acknowledge:
         member: str,
         asked: Sequence[Acknowledgement],
     ) -> Procedure[list[WingsError | None]]:
-        """Settle messages of a loaded partition; returns an error or None for each entry."""
+        """Acknowledge messages of a loaded partition; returns an error or None for each entry."""
         checked = entries_of(asked, member, bounds.start)
         if isinstance(checked, WingsError):
             return [checked] * len(asked)
@@ -105,7 +105,7 @@ class Acknowledge:
         proved: Sequence[Entry],
         member: str,
     ) -> Procedure[WingsError | None]:
-        """Settle entries, some of which were proved; returns an error of all of them."""
+        """Finalize entries, some of which were proved; returns an error of all of them."""
         limit = group.config.delivery_limit
         accepted, given_up, others = _by_end(entries, limit)
         # Tombstones are written together or not at all. With anything else among them, or several
@@ -137,7 +137,7 @@ class Acknowledge:
     def _release(
         self, tracked: TrackedPartition, entries: Sequence[Entry], limit: int, member: str
     ) -> Procedure[None]:
-        """Give back what was released and is not given up; notes an error where it failed."""
+        """Release parts below the delivery limit; notes an error where it failed."""
         parts = [
             (entry, part)
             for entry in entries
@@ -163,7 +163,7 @@ class Acknowledge:
 
 
 def _by_end(entries: Sequence[Entry], limit: int) -> tuple[list[Entry], list[Entry], list[Entry]]:
-    """Divide entries into what is accepted, what is given up, and the others."""
+    """Divide entries into those accepted, those to archive, and the others."""
     accepted: list[Entry] = []
     given_up: list[Entry] = []
     others: list[Entry] = []

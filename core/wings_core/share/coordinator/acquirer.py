@@ -51,7 +51,7 @@ class Acquirer:
     Args:
         table: The partitions.
         quorum: Of the replicas.
-        finalizer: Gives up what is at the limit.
+        finalizer: Archives what is at the delivery limit.
         clock: What leases are counted by.
         rng: For back-off.
         changed: Called with a group's UUID, outside the lock, when something may have become
@@ -166,7 +166,7 @@ class Acquirer:
             fresh = [pick for pick in picks if not pick.exhausted]
             if fresh or not alone:
                 # Neither they nor what the member got before wait for dead letters: those that are
-                # at the limit are given up by themselves.
+                # at the limit are archived by themselves.
                 for pick in picks:
                     if pick.exhausted:
                         tracked.state.unpick(pick.first, pick.last, pick.count)
@@ -325,7 +325,7 @@ class Acquirer:
     def archive_exhausted(
         self, group: ShareGroup, partition: Partition, bounds: Bounds
     ) -> Procedure[None]:
-        """Give up what is at the limit in a loaded partition, and hand out nothing.
+        """Archive what is at the delivery limit in a loaded partition, and lease nothing.
 
         Raises:
             Unavailable: No majority answered.
@@ -350,7 +350,7 @@ def _first(entry: Pick) -> int:
 def _portion(
     granted: Sequence[CountedRange], picks: Sequence[Pick], limit: int
 ) -> tuple[list[CountedRange], list[CountedRange]]:
-    """Divide what was held into what is handed out and what is too much.
+    """Divide the ranges held into those to deliver and those to release.
 
     The replicas may know of more deliveries than were known here when it was selected.
     """

@@ -56,7 +56,7 @@ MAINTENANCE_SECONDS = 1.0
 """How often what expired at the delivery limit is looked for."""
 
 SWEEP_SECONDS = 60.0
-"""How often groups that nobody waits for are looked at, to forget those that are deleted."""
+"""How often groups without waiting members are looked up, to forget deleted ones."""
 
 SWEEP_MAX = 1_000
 """Groups looked at then: the first that are known, which make way for others when they are gone."""
@@ -75,7 +75,7 @@ class Coordinator:
     Args:
         links: To the replicas; closed with the coordinator.
         registry: The log's index.
-        dead_letters: None: groups with a DLQ topic drop what they give up.
+        dead_letters: None: no dead letters are written, also where a group has a DLQ topic.
         local: Whether the only replica is in this process.
         clock: What leases are counted by.
         find_offset: None: the registry's, which finds the page, and not the row of a merged one.
@@ -332,7 +332,7 @@ class Coordinator:
             return [error] * len(asked)
 
     def _maintain(self) -> None:
-        """Give up what expired at the delivery limit, also where nobody asks for messages."""
+        """Archive what expired at the delivery limit, also where no member acquires."""
         sweep = Deadline.after(SWEEP_SECONDS)
         while not self._stopped.wait(MAINTENANCE_SECONDS):
             with self._lock:
@@ -342,7 +342,7 @@ class Coordinator:
                 sweep = Deadline.after(SWEEP_SECONDS)
             for known in groups:
                 partitions = self._core.table.exhausted(known)
-                if partitions:  # What is given up by an old configuration is gone.
+                if partitions:  # Archiving by an old configuration cannot be undone.
                     self._watchers.look([known])
                 group = self._groups.get(known.uuid)
                 if group is None:
@@ -355,9 +355,9 @@ class Coordinator:
                             self._core.acquirer.archive_exhausted(group, partition, bounds)
                         )
                     except WingsError as error:
-                        _logger.info("nothing was given up of %s: %s", group.name, error.message)
+                        _logger.info("nothing was archived of %s: %s", group.name, error.message)
                     except Exception:
-                        _logger.exception("giving up messages of %s failed", group.name)
+                        _logger.exception("archiving messages of %s failed", group.name)
 
 
 def _describe(log: PartitionState, known: Known) -> SharePartitionState:

@@ -27,7 +27,7 @@ class Entry:
     error: WingsError | None = None
 
     def exhausted(self, limit: int) -> bool:
-        """Tell whether a release gives up at least a part of it."""
+        """Tell whether a release archives at least a part of it."""
         return self.asked.type == "release" and any(part.count >= limit for part in self.counts)
 
 
@@ -73,12 +73,12 @@ def not_held(asked: Acknowledgement, member: str) -> InvalidRecordState:
 def not_released(
     asked: Acknowledgement, member: str, verdict: Verdict, *, alone: bool
 ) -> WingsError:
-    """Return the error for what was not given back.
+    """Return the error for what was not released.
 
     Args:
         asked: What was to be.
         member: Who asked.
-        verdict: What became of it.
+        verdict: The outcome of the release.
         alone: Whether nothing else of the request was done.
     """
     if verdict is Verdict.UNKNOWN:

@@ -1,4 +1,4 @@
-"""Settlement: proves leases, buries messages, and finishes or releases them, at a majority.
+"""Finalizer: renews leases, writes dead letters, finishes and releases, at a majority.
 
 What is decided before a step may have been overtaken after it, by an expiry or by another thread;
 so after each step only what still is as it was left is changed, and the replicas have the last
@@ -36,7 +36,7 @@ Ranged = TypeVar("Ranged", CountedRange, DeadLetter)
 
 
 class Finalizer:
-    """What acknowledging and giving up have in common.
+    """What acknowledging and archiving have in common.
 
     Args:
         table: The partitions.
@@ -100,7 +100,7 @@ class Finalizer:
         Args:
             group: With its configuration as it is now.
             tracked: The partition.
-            entries: What is given up.
+            entries: What is rejected or at the delivery limit.
             proved: Whose leases are proved; these among them.
             member: Who holds them.
 
@@ -130,7 +130,7 @@ class Finalizer:
         limit: int,
         member: str,
     ) -> Procedure[WingsError | None]:
-        """Write the tombstones of what was accepted, and of what was given up: of all, or none.
+        """Write the tombstones of accepted and of archived entries: of all, or none.
 
         Returns:
             Why they are not written; `Unavailable` where it is unknown whether they are.
@@ -214,7 +214,7 @@ class Finalizer:
     def release(
         self, tracked: TrackedPartition, releases: Sequence[ReleaseEntry]
     ) -> Procedure[list[Verdict]]:
-        """Give ranges back, which do not overlap; returns what became of each, in their order."""
+        """Release ranges that do not overlap; returns the outcome of each, in their order."""
         verdicts = yield from self._quorum.release(tracked.key, releases)
         now = self._clock.now()
         with self._table.lock:

@@ -1,6 +1,6 @@
-"""Places: the partitions of groups as one coordinator sees them, learned from the replicas.
+"""Partition table: the partitions of groups as one coordinator knows them from the replicas.
 
-One lock guards the state of all of them, and is never held while a step is under way.
+One lock guards the state of all of them, and is never held while an effect is under way.
 """
 
 import threading
@@ -59,7 +59,7 @@ class PartitionTable:
         coordinator: In the leases.
 
     Attributes:
-        lock: Held by whoever looks at a place's state or changes it.
+        lock: To be held while a partition's state is read or changed.
     """
 
     def __init__(self, quorum: HoldQuorum, clock: Clock, coordinator: str) -> None:
@@ -125,7 +125,7 @@ class PartitionTable:
                 self._deleted.popitem(last=False)
 
     def look(self, group: ShareGroup, partition: Partition, bounds: Bounds) -> float | None:
-        """Return in how many seconds a loaded partition may have something to hand out.
+        """Return in how many seconds a loaded partition may have available messages.
 
         0: now; None: only after a change that is heard of.
         """
@@ -162,7 +162,7 @@ class PartitionTable:
             return True
 
     def exhausted(self, group: ShareGroup) -> list[Partition]:
-        """Return the loaded partitions that may have something at the limit to give up."""
+        """Return the loaded partitions that may have messages at the delivery limit."""
         with self.lock:
             limit = group.config.delivery_limit
             return [

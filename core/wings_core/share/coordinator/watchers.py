@@ -1,7 +1,7 @@
 """Watchers: who waits for messages of which group, on this node.
 
 They hear of what happens here at once: releases, rejections, a group that is altered or deleted.
-What other nodes do to a group is found by looking at the groups that somebody waits for, from time
+What other nodes do to a group is found by looking up the groups that have watchers, from time
 to time, one look for all who wait for the same group.
 """
 
@@ -24,7 +24,7 @@ WATCHES_MAX = 16_384
 """How many may wait at once; further ones are refused."""
 
 LOOK_SECONDS = 1.0
-"""How often the groups that somebody waits for are looked at."""
+"""How often the groups that have watchers are looked up."""
 
 LOOKS_MAX = 100
 """Groups looked at each time; of more, each has its turn."""
@@ -43,7 +43,7 @@ FindGroup = Callable[[ShareGroup], ShareGroup]
 
 @dataclass(slots=True)
 class _Watched:
-    """A group that somebody waits for."""
+    """A group that has watchers."""
 
     group: ShareGroup
     """As last heard of."""
@@ -56,9 +56,9 @@ class Watchers:
     """Those who wait; all methods from any thread.
 
     Args:
-        find: Looks at a group; None: nobody else changes groups.
-        ended: Called with a group that was deleted by somebody else.
-        changed: Called with a group that was altered by somebody else.
+        find: Looks at a group; None: no other node changes groups.
+        ended: Called with a group that another node deleted.
+        changed: Called with a group that another node altered.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Watchers:
                     del self._watched[group.uuid]
 
     def current(self, group: ShareGroup) -> ShareGroup:
-        """Return a group as last heard of, where somebody waits for it; else as it is given."""
+        """Return a group as last looked up, where it has watchers; else as it is given."""
         watched = self._watched.get(group.uuid)
         return group if watched is None else watched.group
 
@@ -114,7 +114,7 @@ class Watchers:
         self.wake(group.uuid)
 
     def wake(self, group_uuid: str) -> None:
-        """Call back whoever waits for a group."""
+        """Call the callbacks of a group."""
         with self._lock:
             watched = self._watched.get(group_uuid)
             callbacks = [] if watched is None else list(watched.callbacks.values())
@@ -122,7 +122,7 @@ class Watchers:
             callback()
 
     def look(self, groups: Sequence[ShareGroup]) -> None:
-        """Look at groups, whether or not somebody waits for them; blocks for metadata."""
+        """Look up groups, with or without watchers; blocks for metadata."""
         for group in groups:
             if self._find is None or self._stopped.is_set():
                 return
@@ -161,7 +161,7 @@ class Watchers:
         except NotFound:
             self._ended(group)
         except WingsError as error:
-            _logger.info("what became of the group %s is not known: %s", group.name, error.message)
+            _logger.info("the group %s could not be looked up: %s", group.name, error.message)
         except Exception:
             _logger.exception("looking at the group %s failed", group.name)
         else:

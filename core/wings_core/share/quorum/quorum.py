@@ -1,7 +1,7 @@
 """HoldQuorum: holds, renewals, releases and tombstones on a majority of the replicas.
 
 What was held on a minority is released at once. A tombstone that was seen on a minority is brought
-to a majority before anything else is done with what it stands on: whoever wrote it may have been
+to a majority before anything else is done with what it stands on: its writer may have been
 told that it is done. A procedure makes a bounded number of requests and then says what it knows.
 
 All methods but the constructor are procedures; see `effects`.
@@ -101,7 +101,7 @@ class HoldQuorum:
         """Hold what a majority grants.
 
         Raises:
-            Unavailable: No majority answered; what some have granted is given back.
+            Unavailable: No majority answered; what some have granted is released.
         """
         request = HoldRequest(key, tuple(ranges), lease, ttl_ms, in_flight_max)
         answers = yield from self._ask_all(request, {Outcome.OK})
@@ -141,7 +141,7 @@ class HoldQuorum:
         return Renewed(verdict, counts)
 
     def release(self, key: ShareKey, entries: Sequence[ReleaseEntry]) -> Procedure[list[Verdict]]:
-        """Give back what leases hold; returns what became of each entry, in their order.
+        """Release what leases hold; returns the outcome of each entry, in their order.
 
         Args:
             key: Of the partition.
@@ -197,7 +197,7 @@ class HoldQuorum:
         return Verdict.UNKNOWN
 
     def repair(self, key: ShareKey, ranges: Sequence[OffsetRange]) -> Procedure[None]:
-        """Finish ranges on a majority, whoever holds them.
+        """Finish ranges on a majority, held or not.
 
         Raises:
             Unavailable: No majority answered.
@@ -297,7 +297,7 @@ class HoldQuorum:
         """Judge a tombstone, which some replicas may have while it is refused by others."""
         done = (Outcome.OK, Outcome.TOMB)
         if votes and all(len(vote.replicas(*done)) >= self.majority for vote in votes):
-            # Once the lease is over, somebody else may have held it, and finished it.
+            # Once the lease is over, another lease may have held it, and finished it.
             own = all(len(vote.replicas(Outcome.OK)) >= self.majority for vote in votes)
             if own or self._clock.now() < until:
                 return Verdict.DONE
@@ -314,7 +314,7 @@ class HoldQuorum:
         ]
 
     def _repair_in_passing(self, key: ShareKey, votes: Sequence[Vote]) -> Procedure[None]:
-        """Bring tombstones that were seen to a majority; whoever sees them next tries again."""
+        """Bring tombstones that were seen to a majority; a failure is left to the next request."""
         short = self._short(votes)
         if short:
             with suppress(Unavailable):

@@ -14,7 +14,7 @@ from wings_core.share.state.ranges import RangeMap
 
 
 class Verdict(Enum):
-    """What became of something that leases were to do."""
+    """The outcome of a request in the name of leases."""
 
     DONE = 0
     REFUSED = 1
@@ -34,7 +34,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What became of the ranges that were to be held."""
+    """The outcome of a request to hold ranges."""
 
     granted: list[CountedRange]
     """Held at a majority, with the deliveries made before; the majority counts one more."""
@@ -45,7 +45,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """What became of a renewal."""
+    """The outcome of a renewal."""
 
     verdict: Verdict
     counts: list[CountedRange]

@@ -19,7 +19,7 @@ class Outcome(Enum):
     OK = 0
     """Done as asked."""
     NOK = 1
-    """Not done: somebody else holds it, or the lease that was named does not."""
+    """Not done: another lease holds it, or the lease that was named does not."""
     TOMB = 2
     """Finished, for good."""
 
@@ -50,15 +50,15 @@ class LeaseEntry:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseEntry:
-    """A range to give back."""
+    """A range to release."""
 
     first: int
     last: int
     lease: Lease
     count: int
-    """Deliveries made of it; made durable. 0 for a hold that was never handed out: none more."""
+    """Deliveries made of it; made durable. 0 for a hold that was not delivered: none more."""
     delay_ms: int = 0
-    """How long nobody may hold it."""
+    """How long it is not held again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class HoldReplica(Protocol):
     """One of the replicas that holds are acquired on.
 
     Ranges of one call do not overlap and are in order; the parts of an answer cover them, in order.
-    No call waits for a hold of somebody else. Over a network each may raise `Unavailable`, and it
+    No call waits for another lease's hold. Over a network each may raise `Unavailable`, and it
     is unknown then whether it was done.
     """
 
@@ -123,7 +123,7 @@ class HoldReplica(Protocol):
         ...
 
     def release(self, key: ShareKey, entries: Sequence[ReleaseEntry]) -> list[Part]:
-        """Give back what the leases hold; parts they do not hold are NOK, and stay as they are.
+        """Release what the leases hold; parts they do not hold are NOK, and stay as they are.
 
         A count that it did not know is durable when this returns.
         """
@@ -136,8 +136,8 @@ class HoldReplica(Protocol):
 
         Args:
             key: The partition of a group.
-            entries: What is finished by whoever holds it. TOMB where it was already.
-            repair: Finished whoever holds them: another replica has their tombstone, or they lie
+            entries: What is finished in the name of its lease. TOMB where it was already.
+            repair: Finished, held or not: another replica has their tombstone, or they lie
                 below the start of the log or of the group. The answer does not list them.
         """
         ...

@@ -3,7 +3,7 @@
 finished   durable: a start offset, and ranges above it; they never go back
 counts     durable: deliveries made of what is not finished
 holds      in memory: who holds what, until when
-delays     in memory: what nobody may hold, until when
+delays     in memory: what is not held again, until when
 """
 
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ class ReplicaPartition:
             self._delays_changes.append(self.delays.put(first, last, delayed_until))
 
     def finish(self, first: int, last: int) -> None:
-        """Finish a range, whoever holds it."""
+        """Finish a range, held or not."""
         first = max(first, self.start_offset)
         if first > last:
             return

@@ -2,7 +2,7 @@
 
 **A restart forgets the holds.** Before a hold is granted that would expire after the group's mark,
 the mark is moved past it, durably and in coarse steps. After a restart nothing of the group is held
-until the mark has passed: whoever was granted something still has it alone. A replica that is
+until the mark has passed: a lease granted before still holds alone. A replica that is
 closed moves the marks back to what is really held.
 
 Memory is changed first, then the store is written, then the answer is given; where the write fails,
@@ -427,7 +427,7 @@ class Replica:
                 self._touched[key] = partition
                 group_uuid = key.group_uuid
                 latest[group_uuid] = max(latest.get(group_uuid, 0.0), hold.expires_at)
-                # What it would count as when it expires, which nobody will see.
+                # What it would count as when it expires, which no call will see.
                 partition.free(first, last, hold.deliveries)
         for group_uuid in self._marks:
             left = latest.get(group_uuid, 0.0) - now

@@ -27,7 +27,7 @@ from wings_core.share.state.record_states import (
 __all__ = ["Pick", "RecordState", "SharePartition", "State"]
 
 EXHAUSTED_MAX = 10_000
-"""Messages that one selection gives up at most."""
+"""Messages at the delivery limit that one selection takes at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Pick:
     count: int
     """Deliveries made, as far as is known here."""
     exhausted: bool = False
-    """To be given up rather than handed out."""
+    """To be archived rather than leased."""
 
 
 class SharePartition(RecordStates):
@@ -153,7 +153,7 @@ class SharePartition(RecordStates):
         self._pick(end + 1, last, pick.count)
         return Pick(pick.first, last, pick.count)
 
-    # What became of what was selected.
+    # After a selection.
 
     def grant(
         self, first: int, last: int, lease: Lease, until: float, count: int
@@ -180,7 +180,7 @@ class SharePartition(RecordStates):
             if record.state is State.PENDING:
                 self._free(begin, end, max(count, record.deliveries), until)
 
-    # What became of what was held.
+    # Of what is held.
 
     def is_held(self, first: int, last: int, lease: Lease, now: float) -> bool:
         """Tell whether a lease holds all of `[first, last]` and has not expired."""

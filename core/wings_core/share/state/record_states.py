@@ -13,7 +13,7 @@ from wings_core.share.model import Lease
 from wings_core.share.state.ranges import Change, RangeMap
 
 RANGES_MAX = 500_000
-"""Ranges of one partition; at so many, nothing is handed out that was not before."""
+"""Ranges of one partition; at so many, nothing is leased that was not before."""
 
 STALE_MAX = 1_024
 """Times that were overtaken are forgotten when they are more than so many, and than the ranges."""
@@ -37,7 +37,7 @@ class RecordState(NamedTuple):
     deliveries: int = 0
     """Made so far; of a held range, the present one included."""
     until: float = 0.0
-    """Held: when it expires. Available: not handed out before."""
+    """Held: when it expires. Available: not leased before."""
     lease: Lease | None = None
 
 
@@ -63,11 +63,11 @@ class RecordStates:
         self._log_start = 0
         self._ranges: RangeMap[RecordState] = RangeMap()
         self._ready: list[int] = []
-        """Where available ranges begin that may be handed out now, in order."""
+        """Where available ranges begin that may be leased now, in order."""
         self._delayed: list[tuple[float, int, int]] = []
-        """When ranges may be handed out: `(until, first, last)`, a heap."""
+        """When ranges may be leased: `(until, first, last)`, a heap."""
         self._expiries: list[tuple[float, int, int]] = []
-        """When ranges may expire, a heap; those that were settled or renewed are still there."""
+        """When ranges may expire, a heap; those finished or renewed are still there."""
         self._retired: list[tuple[int, int]] = []
         self._messages = dict.fromkeys(State, 0)
         self._before_start = dict.fromkeys(FINISHED, 0)
