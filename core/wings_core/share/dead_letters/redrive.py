@@ -175,7 +175,7 @@ class _Sender:
             else:
                 pending.append((letter.dead_letter_id, submitted))
         for dead_letter_id, submitted in pending:
-            self._settle(dead_letter_id, submitted)
+            self._count_outcome(dead_letter_id, submitted)
 
     def _submit(self, letter: _Letter, payload: pa.Buffer) -> Pending:
         topic, preparer = self._target(letter.topic)
@@ -198,7 +198,7 @@ class _Sender:
             raise found
         return found
 
-    def _settle(self, dead_letter_id: str, submitted: Pending) -> None:
+    def _count_outcome(self, dead_letter_id: str, submitted: Pending) -> None:
         result = submitted.outcome()
         if isinstance(result, Rejected):
             if isinstance(result.error, OutOfOrderSequence):

@@ -1,10 +1,9 @@
-"""Dead letters: what a group gives up, as messages of an ordinary topic, each written once.
+"""Dead letters: archived messages of groups, as messages of an ordinary topic, each written once.
 
     begin ─▶ the rows' fetch, ahead ─▶ finish ─▶ one batch a letter ─▶ group commit ─▶ durable
 
-Each letter is a batch of its own whose producer is the letter's id, at sequence 0. So whoever
-writes it again, after a crash or on another node, in whatever ranges, is answered with the first
-result.
+Each letter is a batch of its own whose producer is the letter's id, at sequence 0. So
+writing it again, after a crash or on another node, in whatever ranges, returns the first result.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,7 @@
 """A lease on a schema of PostgreSQL: one process at a time keeps its holds there.
 
-It is a row with a token and a time by the server's clock, which its owner renews, and which nobody
-else may take before it is over. Here it counts as over a while earlier, so that whatever an owner
+It is a row with a token and a time by the server's clock, which its owner renews, and which no
+other process takes before it is over. Here it counts as over a while earlier, so that all an owner
 answered has arrived before another one begins.
 """
 

@@ -1,18 +1,18 @@
 """The durable ranges of a replica of holds in PostgreSQL.
 
 **One process at a time.** Two that served the same ranges would grant the same message twice. So a
-process owns them by a lease: a row that it renews, and that nobody else may take before it is over
+process owns them by a lease: a row that it renews, and that no other takes before it is over
 by the server's clock. Every write makes sure, in its transaction, that the row is still its own.
-Whoever cannot renew the lease in time answers nothing, holds that are in its memory neither.
+A process that cannot renew its lease in time answers nothing, not even from memory.
 
 **A write whose answer was lost.** It may have been committed or not. Nothing is written after it
-until all is loaded again, after a transaction that waits for the row of the lease, which whoever
-writes has locked: so what was on its way is over by then, whatever became of it.
+until all is loaded again, after a transaction that waits for the row of the lease, which each
+write locks: so the lost write is over by then, whatever its outcome.
 
 **A load of any size.** It reads in chunks, each a call with its own bound, and leaves the row of
-the lease alone, so that the lease is renewed meanwhile. All chunks see the same, for nobody writes
+the lease alone, so that the lease is renewed meanwhile. All chunks see the same, as none writes
 between them: this process does not, as the calls of a store do not overlap and its lost writes are
-over; another one does not without a token of its own in the row, which is looked at once more at
+over; another one does not without a token of its own in the row, which is looked at again at
 the end.
 """
 
@@ -187,7 +187,7 @@ class PostgresHoldStore:
                         key, start_offset, finished.get(number, []), counts.get(number, [])
                     )
                 )
-            self._make_sure()  # Nobody else wrote meanwhile.
+            self._make_sure()  # No other process wrote meanwhile.
         self._ids = ids
         self._stale = False
         return loaded
@@ -224,7 +224,7 @@ class PostgresHoldStore:
     def forget(self, group_uuid: str) -> None:
         """Delete all of a group durably, in calls that are bounded each.
 
-        Where one fails, a part of it may be gone: nobody asks for a group that was deleted.
+        Where one fails, a part of it may be gone: no request names a deleted group.
         """
         more = True
         while more:

@@ -272,7 +272,7 @@ class Replica:
 
     @contextmanager
     def _occupying(self) -> Generator[None]:
-        """Let nobody wait for long until the block has ended, which may take minutes."""
+        """Refuse waiting calls soon until the block has ended, which may take minutes."""
         self._occupied = True
         try:
             yield

@@ -4,8 +4,8 @@
         ▲                    │                 │
         └─────── unpick ────┴─── release, expiry
 
-It is plain state without a clock, a lock or a replica: every method is told the time, and whoever
-calls sees to it that one thread does at a time. The replicas have the last word on who holds what;
+It is plain state without a clock, a lock or a replica: every method is told the time, and
+is called by one thread at a time. The replicas have the last word on who holds what;
 this is where a coordinator looks for what to ask them for.
 
 All offsets from `start_offset` to `frontier` are in one of the states. What lies at the frontier or
