@@ -19,6 +19,7 @@ from benchmarks import (
     put,
     scan,
     share,
+    small,
     spark,
     tiers,
 )
@@ -31,6 +32,7 @@ SUITES: dict[str, Callable[[], Iterator[Row]]] = {
     "scan": scan.run,
     "share": share.run,
     "put": put.run,
+    "small": small.run,
     "poll": poll.run,
     "http": http.run,
     "locate": locate.run,

@@ -1,6 +1,7 @@
 """The baseline: a bare pyarrow Flight server that streams from memory and discards what it gets."""
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,12 @@ class BareServer(flight.FlightServerBase):
         if name not in self._tables:
             return _files_stream(sorted(Path(name).iterdir()))
         return flight.RecordBatchStream(self._tables[name])
+
+    def do_action(
+        self, context: flight.ServerCallContext, action: flight.Action
+    ) -> Iterator[bytes]:
+        """Tell the process's id."""
+        yield str(os.getpid()).encode()
 
     def do_put(
         self,

@@ -9,7 +9,8 @@ import base64
 import binascii
 import json
 import re
-from typing import Any, NewType
+from json.encoder import encode_basestring
+from typing import Any, NewType, cast
 
 import pyarrow as pa
 
@@ -99,16 +100,22 @@ def partition_value(partition: Partition) -> JsonScalar:
     return json.loads(partition)
 
 
-def partition_of_scalar(scalar: "pa.Scalar[Any]") -> Partition:
-    """Return the partition of a key column's non-null value.
+def partitions_of_keys(keys: "pa.Array[Any]") -> list[Partition]:
+    """Return the partition of each value of a key column, which has no nulls.
+
+    In bulk, as `partition_of` would one by one.
 
     Raises:
-        PartitionTypeMismatch: The value is too long to name a partition.
+        PartitionTypeMismatch: A value is too long to name a partition.
     """
-    value = scalar.as_py()
-    if isinstance(value, bytes):
-        value = base64.b64encode(value).decode("ascii")
-    return _bounded(_canonical(value))
+    values = cast("list[Any]", keys.to_pylist())
+    if pa.types.is_integer(keys.type):
+        return [Partition(str(value)) for value in values]
+    if pa.types.is_boolean(keys.type):
+        return [Partition("true" if value else "false") for value in values]
+    if _is_binary(keys.type):
+        values = [base64.b64encode(value).decode("ascii") for value in values]
+    return [_bounded(Partition(encode_basestring(value))) for value in values]
 
 
 def partition_sort_key(partition: Partition) -> tuple[bool, int | str | bytes]:

@@ -9,6 +9,7 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Self
 
 from wings_core.errors import InvalidArgument
@@ -62,6 +63,7 @@ def parse_timestamp(text: str, *, up: bool = False) -> int:
     )
 
 
+@lru_cache(256)  # All that a flush commits bears one timestamp.
 def format_timestamp(timestamp: int) -> str:
     """Format microseconds since the epoch as RFC 3339: `2026-11-20T12:00:00.000000Z`."""
     moment = _EPOCH + timedelta(microseconds=timestamp)

@@ -1,5 +1,6 @@
 """The server as a whole: its parts started in order and stopped in order, and its process."""
 
+import gc
 import logging
 import os
 import signal
@@ -206,6 +207,10 @@ def run_until_signalled(
     """
     signals = _Signals()
     start()
+    # What stands now stays for as long as the process: collections need not look at it again and
+    # again, which takes as long as many small pushes each time.
+    gc.collect()
+    gc.freeze()
     line = ready_line()
     with suppress(OSError):  # A closed standard output is no reason to stop.
         sys.stdout.write(f"{line}\n")

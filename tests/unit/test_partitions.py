@@ -24,10 +24,10 @@ from wings_core.partitions import (
     canonical_partition,
     is_partition_key_type,
     partition_of,
-    partition_of_scalar,
     partition_of_value,
     partition_sort_key,
     partition_value,
+    partitions_of_keys,
 )
 
 SIGNED = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
@@ -42,9 +42,10 @@ NO_SCALARS: list[object] = [1.0, 1.5, 1e300, -0.0, float("nan"), [], [1], {}, {"
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 
 
-def scalar(value: object, data_type: pa.DataType) -> Any:
-    make: Any = pa.scalar
-    return make(value, data_type)
+def of_key(value: object, data_type: pa.DataType) -> str:
+    make: Any = pa.array
+    (partition,) = partitions_of_keys(make([value], data_type))
+    return partition
 
 
 @each("data_type", KEY_TYPES)
@@ -141,7 +142,7 @@ def test_a_string_has_one_canonical_text(value: str) -> None:
     partition = partition_of(value, pa.string())
     assert partition_value(partition) == value
     assert partition_of(json.loads(json.dumps(value)), pa.large_string()) == partition
-    assert partition_of_scalar(scalar(value, pa.string())) == partition
+    assert of_key(value, pa.string()) == partition
     assert partition_of_value(value) == partition
 
 
@@ -150,7 +151,7 @@ def test_an_integer_has_one_canonical_text(value: int) -> None:
     partition = partition_of(value, pa.int64())
     assert partition == str(value)
     assert partition_value(partition) == value
-    assert partition_of_scalar(scalar(value, pa.int64())) == partition
+    assert of_key(value, pa.int64()) == partition
 
 
 @given(st.binary())
@@ -158,14 +159,14 @@ def test_binary_is_base64_in_its_canonical_form(value: bytes) -> None:
     text = base64.b64encode(value).decode()
     partition = partition_of(text, pa.binary())
     assert partition == f'"{text}"'
-    assert partition_of_scalar(scalar(value, pa.binary())) == partition
-    assert partition_of_scalar(scalar(value, pa.large_binary())) == partition
+    assert of_key(value, pa.binary()) == partition
+    assert of_key(value, pa.large_binary()) == partition
 
 
 def test_a_bool_is_true_or_false() -> None:
     for value, text in ((True, "true"), (False, "false")):
         assert partition_of(value, pa.bool_()) == text
-        assert partition_of_scalar(scalar(value, pa.bool_())) == text
+        assert of_key(value, pa.bool_()) == text
 
 
 def test_texts_are_as_short_as_json_allows() -> None:
@@ -181,7 +182,7 @@ def test_a_value_is_bounded_in_bytes_of_its_json_text(letter: str) -> None:
         with pytest.raises(PartitionTypeMismatch, match="longer than"):
             partition_of(longest + letter, data_type)
         with pytest.raises(PartitionTypeMismatch, match="longer than"):
-            partition_of_scalar(scalar(longest + letter, data_type))
+            of_key(longest + letter, data_type)
 
 
 @pytest.mark.parametrize("value", ["x" * 100_000, 1 << 1000, ["x"] * 100_000, {"x" * 1000: 1}])

@@ -1,7 +1,7 @@
 """Check a log at rest: every page against metadata, and metadata against itself."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -13,7 +13,7 @@ from wings_core.errors import StorageCorrupt, TopicNotFound, WingsError
 from wings_core.metadata.interfaces import Metadata
 from wings_core.model import Location, PartitionState, Stage, TierState, Topic
 from wings_core.names import NamespaceName
-from wings_core.partitions import Partition, partition_of_scalar
+from wings_core.partitions import Partition, partitions_of_keys
 from wings_core.schemas import check_topic_schema
 from wings_core.storage.codecs import CODECS
 from wings_core.storage.interfaces import FolioStore
@@ -267,9 +267,8 @@ def _problem_of(batch: pa.RecordBatch, page: Page) -> str | None:
         return f"it has {batch.num_rows} rows, and {counted} {page.rows}"
     check_batch(page.topic.schema, batch)
     if page.topic.partition_key is not None:
-        keys = cast("pa.Array[pa.Scalar[pa.DataType]]", batch.column(page.topic.partition_key))
-        for value in keys.unique():
-            partition = partition_of_scalar(value)
+        keys = cast("pa.Array[Any]", batch.column(page.topic.partition_key))
+        for partition in partitions_of_keys(keys.unique()):
             if partition != page.partition:
                 return f"it has rows of partition {partition:.80}"
     return None

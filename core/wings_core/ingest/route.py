@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 from wings_core.errors import BatchTooLarge, InvalidArgument, PartitionRequired
 from wings_core.model import Topic
-from wings_core.partitions import UNPARTITIONED, Partition, partition_of_scalar, partition_value
+from wings_core.partitions import UNPARTITIONED, Partition, partition_value, partitions_of_keys
 
 Run = tuple[Partition, int]
 """Neighbouring rows of one partition, and how many there are, one at least."""
@@ -46,7 +46,7 @@ def route(
             partitions=partitions,
             partitions_max=partitions_max,
         )
-    keys = [partition_of_scalar(value) for value in encoded.dictionary]
+    keys = partitions_of_keys(encoded.dictionary)
     if len(keys) == 1:
         return batch, ((keys[0], batch.num_rows),)
     # The sort is stable, so rows of one partition keep their order, and dictionary codes count up
@@ -66,8 +66,7 @@ def check_single_partition(topic: Topic, batch: pa.RecordBatch, partition: Parti
     """
     if topic.partition_key is None or batch.num_rows == 0:
         return
-    for value in _encode_key(topic, batch).dictionary:
-        found = partition_of_scalar(value)
+    for found in partitions_of_keys(_encode_key(topic, batch).dictionary):
         if found != partition:
             raise InvalidArgument(
                 f"the push is for partition {partition:.80}, but a row's key in column "

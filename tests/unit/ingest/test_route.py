@@ -12,7 +12,7 @@ from wings_core.ingest import route as routing
 from wings_core.ingest.route import check_single_partition, route
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import TopicName
-from wings_core.partitions import Partition, partition_of_scalar
+from wings_core.partitions import Partition, partitions_of_keys
 
 
 def topic(key: pa.DataType | None) -> Topic:
@@ -103,11 +103,11 @@ def test_too_many_partitions_are_refused_before_their_keys_are_looked_at(
 ) -> None:
     looked_at: list[object] = []
 
-    def look_at(key: "pa.Scalar[Any]") -> Partition:
-        looked_at.append(key)
-        return partition_of_scalar(key)
+    def look_at(keys: "pa.Array[Any]") -> list[Partition]:
+        looked_at.append(keys)
+        return partitions_of_keys(keys)
 
-    monkeypatch.setattr(routing, "partition_of_scalar", look_at)
+    monkeypatch.setattr(routing, "partitions_of_keys", look_at)
     with pytest.raises(BatchTooLarge) as caught:
         route(topic(pa.int32()), batch(list(range(1_000)), pa.int32()), 999)
     assert (caught.value.partitions, caught.value.partitions_max) == (1_000, 999)

@@ -1,5 +1,6 @@
 """The commit of a flush to SQLite: judge all batches, then write what the accepted ones changed."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -14,6 +15,9 @@ from wings_core.metadata.store.database import Committed
 from wings_core.model import CommitBatch, CommittedRange
 from wings_core.partitions import Partition
 
+ASKED_AHEAD_MIN = 16
+"""Partitions of a batch that are asked for in one statement, not one by one."""
+
 _RANGES = TypeAdapter(tuple[CommittedRange, ...])
 """The form in which a producer's results are stored."""
 
@@ -21,6 +25,7 @@ _RANGES = TypeAdapter(tuple[CommittedRange, ...])
 def commit_batches(connection: Connection, batches: Sequence[CommitBatch], now: int) -> Committed:
     """Judge the batches and write the accepted ones, within the transaction of `connection`."""
     stored = _SqliteState(connection)
+    stored.find_ahead(batches)
     judge = Judge(stored, now)
     results = [judge.judge(batch) for batch in batches]
     changed = [draft for draft in judge.partitions.values() if draft.changed]
@@ -44,6 +49,23 @@ class _SqliteState:
         self._cache = connection.cache
         self.topic_ids: dict[str, int] = {}
         """Those asked for that are there."""
+        self._found: dict[tuple[int, Partition], PartitionDraft] = {}
+        """Partitions that were asked for ahead."""
+
+    def find_ahead(self, batches: Sequence[CommitBatch]) -> None:
+        """Ask for the partitions of batches that touch many, all at once."""
+        for batch in batches:
+            if len(batch.pages) < ASKED_AHEAD_MIN or batch.stage is not None:
+                continue
+            topic_id = self.topic_id(batch.topic_uuid)
+            if topic_id is None:
+                continue
+            values = [
+                page.partition
+                for page in batch.pages
+                if self._cache.partition(topic_id, page.partition) is None
+            ]
+            self._found.update(_find_partitions(self._connection, topic_id, values))
 
     def topic_id(self, topic_uuid: str) -> int | None:
         topic_id = self._cache.topic_ids.get(topic_uuid)
@@ -55,9 +77,9 @@ class _SqliteState:
 
     def partition(self, topic_id: int, partition: Partition) -> PartitionDraft:
         known = self._cache.partition(topic_id, partition)
-        if known is not None:
-            return known
-        return find_partition(self._connection, topic_id, partition)
+        if known is None:
+            known = self._found.get((topic_id, partition))
+        return known or find_partition(self._connection, topic_id, partition)
 
     def stage(self, stage: str) -> StageDraft | None:
         return find_stage(self._connection, stage)
@@ -83,14 +105,35 @@ class _SqliteState:
 
 def find_partition(connection: Connection, topic_id: int, partition: Partition) -> PartitionDraft:
     """Return a partition as it is stored, also one never written to."""
-    row: tuple[int, int, int, int, int] | None = connection.execute(
-        "SELECT id, next_offset, bytes, last_timestamp, pages FROM partitions "
+    row: _PartitionRow | None = connection.execute(
+        "SELECT value, id, next_offset, bytes, last_timestamp, pages FROM partitions "
         "WHERE topic_id = ? AND value = ?",
         (topic_id, partition),
     ).fetchone()
-    if row is None:
-        return PartitionDraft(topic_id, partition)
-    partition_id, next_offset, size, last_timestamp, pages = row
+    return PartitionDraft(topic_id, partition) if row is None else _draft_of(topic_id, row)
+
+
+def _find_partitions(
+    connection: Connection, topic_id: int, partitions: Sequence[Partition]
+) -> dict[tuple[int, Partition], PartitionDraft]:
+    """Return partitions as they are stored, also those never written to."""
+    found = {(topic_id, value): PartitionDraft(topic_id, value) for value in partitions}
+    rows: list[_PartitionRow] = connection.raw.execute(
+        "SELECT value, id, next_offset, bytes, last_timestamp, pages FROM partitions "
+        "WHERE topic_id = ? AND value IN (SELECT value FROM json_each(?))",
+        (topic_id, json.dumps(partitions)),
+    ).fetchall()
+    for row in rows:
+        found[topic_id, row[0]] = _draft_of(topic_id, row)
+    return found
+
+
+_PartitionRow = tuple[Partition, int, int, int, int, int]
+"""Value, id, next offset, bytes, last timestamp, pages."""
+
+
+def _draft_of(topic_id: int, row: _PartitionRow) -> PartitionDraft:
+    partition, partition_id, next_offset, size, last_timestamp, pages = row
     return PartitionDraft(
         topic_id=topic_id,
         partition=partition,
