@@ -110,6 +110,18 @@ class PageFormat(IntEnum):
         raise Internal(f"a page has format {value}, which only a later version of Wings reads")
 
 
+_FORMATS = {int(each): each for each in PageFormat}
+
+
+def page_format(number: int) -> PageFormat:
+    """Return the format of a number out of metadata; quicker than the enumeration's own look-up.
+
+    Raises:
+        Internal: Only a later version knows it.
+    """
+    return _FORMATS.get(number) or PageFormat(number)
+
+
 @dataclass(frozen=True, slots=True)
 class StoredPage:
     """Rows of one partition that are durable and wait for their offsets."""

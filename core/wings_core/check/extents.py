@@ -85,7 +85,8 @@ class Extents:
                         stage,
                     )
                 if is_slice:
-                    page, rows_reach = (position, end), first_row + rows
+                    rows_reach = max(rows_reach if page == (position, end) else 0, first_row + rows)
+                    page = (position, end)
                 if end > reach or follows:
                     reach = end
                     place = (

@@ -168,12 +168,12 @@ class GroupCommit:
         """
         pending = Pending(self, stream, batch)
         with self._lock:
-            if not self._has_room(batch.bytes):
-                self._wait_for_room(batch.bytes)
+            if not self._has_room(batch.pending_bytes):
+                self._wait_for_room(batch.pending_bytes)
             if self._closing:
                 raise Unavailable("the server is stopping")
             self._pending.append(pending)
-            self._pending_bytes += batch.bytes
+            self._pending_bytes += batch.pending_bytes
             if not awaited or self._linger_seconds:
                 self._leave()
         return pending
@@ -254,7 +254,7 @@ class GroupCommit:
             _reject_unresolved(flush)
             with self._lock:
                 self._flushing = False
-                self._pending_bytes -= sum(pending.batch.bytes for pending in flush)
+                self._pending_bytes -= sum(pending.batch.pending_bytes for pending in flush)
                 self._room.notify_all()
                 self._left = bool(self._pending)
                 if self._left or self._closing:
@@ -263,9 +263,9 @@ class GroupCommit:
     def _take(self) -> list[Pending]:
         """Take the oldest pending batches, as many as one flush may hold, at least one."""
         flush = [self._pending.popleft()]
-        size = flush[0].batch.bytes
+        size = flush[0].batch.pending_bytes
         while self._pending:
-            size += self._pending[0].batch.bytes
+            size += self._pending[0].batch.pending_bytes
             if size > self._limits.flush_bytes_max:
                 break
             flush.append(self._pending.popleft())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from wings_core.ingest.prepare import PreparedBatch
+from wings_core.ingest.prepare import SHARED_PAGE_BYTES, PreparedBatch
 from wings_core.model import PageAddress, StoredPage, Topic
 from wings_core.partitions import Partition
 from wings_core.storage.codecs import PUSHES, PushEncoder
@@ -24,10 +24,13 @@ ENCODERS_KEPT_MAX = 1_024
 
 @dataclass(slots=True)  # Not frozen, which would take three times as long to make.
 class _Place:
-    """Where a run of rows is: in page number `page` of the flush, from `first_row` (0-based) on."""
+    """Where a run is: in page number `page` of the flush, from `first_row` (0-based) on."""
 
     page: int
     first_row: int
+    start: int
+    """So many bytes of the page's runs come before it."""
+    end: int
 
 
 class PackedFlush:
@@ -41,23 +44,31 @@ class PackedFlush:
         self.pages: list[EncodedPage] = []
         self._batches = batches
         self._places: list[list[_Place]] = [[] for _ in batches]
+        self._sizes: list[int] = []
+        """About how many bytes the runs of each page have together."""
 
     def add_encoded(self, index: int) -> None:
         """Add the pages of batch `index`, which was encoded before."""
         batch = self._batches[index]
-        first_page = len(self.pages)
-        self.pages += batch.pages
-        if len(batch.pages) > 1:
-            self._places[index] = [_Place(first_page + run, 0) for run in range(len(batch.runs))]
-        else:
-            self._place_runs(index, first_page, 0)
+        pages = iter(batch.pages)
+        first_row = page_rows = 0
+        for (_, rows), size in zip(batch.runs, batch.run_bytes, strict=True):
+            if first_row == page_rows:
+                page = next(pages)
+                first_row, page_rows = 0, page.rows
+                self._begin(page)
+            self._place(index, first_row, size)
+            first_row += rows
 
     def add_packed(self, page: EncodedPage, indices: Iterable[int]) -> None:
         """Add a page that holds the rows of these batches, one after another."""
+        self._begin(page)
         first_row = 0
         for index in indices:
-            first_row = self._place_runs(index, len(self.pages), first_row)
-        self.pages.append(page)
+            batch = self._batches[index]
+            for (_, rows), size in zip(batch.runs, batch.run_bytes, strict=True):
+                self._place(index, first_row, size)
+                first_row += rows
 
     def stored(self, addresses: Sequence[PageAddress]) -> Iterator[tuple[StoredPage, ...]]:
         """Yield what is stored of each batch, in order, now that its pages have addresses."""
@@ -67,26 +78,27 @@ class PackedFlush:
                 for (partition, rows), place in zip(batch.runs, places, strict=True)
             )
 
-    def _place_runs(self, index: int, page: int, first_row: int) -> int:
-        """Place the runs of a batch one after another; return the row after them."""
-        places = self._places[index]
-        for _, rows in self._batches[index].runs:
-            places.append(_Place(page, first_row))
-            first_row += rows
-        return first_row
+    def _begin(self, page: EncodedPage) -> None:
+        self.pages.append(page)
+        self._sizes.append(0)
+
+    def _place(self, index: int, first_row: int, size: int) -> None:
+        """Place the next run of batch `index` in the last page."""
+        page = len(self.pages) - 1
+        start = self._sizes[page]
+        end = start + max(1, size)  # Rows of nulls alone may have no bytes.
+        self._sizes[page] = end
+        self._places[index].append(_Place(page, first_row, start, end))
 
     def _stored_page(
         self, partition: Partition, rows: int, place: _Place, address: PageAddress
     ) -> StoredPage:
-        page_rows = self.pages[place.page].rows
-        if rows == page_rows:
+        if rows == self.pages[place.page].rows:
             return StoredPage(partition, rows, address)
-        first_row = place.first_row
         # By where it begins and ends, so that the slices of a page add up to it.
-        end = address.length * (first_row + rows) // page_rows
-        return StoredPage(
-            partition, rows, address, first_row, end - address.length * first_row // page_rows
-        )
+        size = self._sizes[place.page]
+        start, end = (address.length * at // size for at in (place.start, place.end))
+        return StoredPage(partition, rows, address, place.first_row, end - start)
 
 
 class Packer:
@@ -101,10 +113,12 @@ class Packer:
         for index, batch in enumerate(batches):
             if batch.pages:
                 packed.add_encoded(index)
-        for topic, indices in _packed_together(batches):
-            rows = [batches[index].rows for index in indices]
-            merged = rows[0] if len(rows) == 1 else pa.concat_batches(rows)  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
-            packed.add_packed(self._encoder(topic).encode(merged), indices)
+        for topic, group in _packed_together(batches):
+            encoder = self._encoder(topic)
+            for indices in _page_by_page(batches, group):
+                rows = [batches[index].rows for index in indices]
+                merged = rows[0] if len(rows) == 1 else pa.concat_batches(rows)  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
+                packed.add_packed(encoder.encode(merged), indices)
         return packed
 
     def _encoder(self, topic: Topic) -> PushEncoder:
@@ -133,6 +147,20 @@ def _packed_together(batches: Sequence[PreparedBatch]) -> Iterator[tuple[Topic, 
     for same_topic in groups.values():
         for group in same_topic:
             yield batches[group[0]].topic, _by_partition(batches, group)
+
+
+def _page_by_page(batches: Sequence[PreparedBatch], indices: list[int]) -> Iterator[list[int]]:
+    """Yield the batches that share a page of about `SHARED_PAGE_BYTES`."""
+    page: list[int] = []
+    size = 0
+    for index in indices:
+        if page and size + batches[index].bytes > SHARED_PAGE_BYTES:
+            yield page
+            page, size = [], 0
+        page.append(index)
+        size += batches[index].bytes
+    if page:
+        yield page
 
 
 def _by_partition(batches: Sequence[PreparedBatch], indices: list[int]) -> list[int]:

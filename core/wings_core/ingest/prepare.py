@@ -7,6 +7,7 @@ import pyarrow as pa
 from wings_core.batches import BatchCheck
 from wings_core.errors import BatchTooLarge, InvalidArgument
 from wings_core.ingest.route import Run, check_single_partition, route
+from wings_core.ingest.sizes import bytes_of_runs
 from wings_core.limits import Limits
 from wings_core.model import ExpectedOffset, Sequence, StageEntry, Topic
 from wings_core.partitions import UNPARTITIONED, Partition
@@ -34,7 +35,14 @@ rows costs less than a page of their own does."""
 
 RUN_BYTES_MIN = 64 * 1024
 """Runs of a large batch that are larger on average get a page each, which needs no copy; smaller
-ones share one."""
+ones share pages."""
+
+SHARED_PAGE_BYTES = 256 * 1024
+"""About so many bytes are in a page that partitions share. A reader of one of them verifies all of
+its page, and out of an object store fetches all of it."""
+
+PENDING_BYTES = 1_536
+"""What a batch takes in memory beside its rows, until its flush has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +54,22 @@ class PreparedBatch:
     """In the order of `runs`."""
     runs: tuple[Run, ...]
     """By first row of each partition; none for an empty batch."""
+    run_bytes: tuple[int, ...]
+    """About how many bytes each run has."""
     pages: tuple[EncodedPage, ...]
-    """None: the batch is small, and the flush packs it with others. One: it holds all runs. Else
-    one for each run."""
+    """Of the runs, one after another, each run in one of them; none where the batch is small, and
+    the flush packs it with others."""
     bytes: int
+    """Of its rows."""
     sequence: Sequence | None
     expected: ExpectedOffset | None
     timestamp: int | None
     stage: StageEntry | None
+
+    @property
+    def pending_bytes(self) -> int:
+        """What it takes in memory until its flush has ended."""
+        return self.bytes + PENDING_BYTES
 
 
 class Preparer:
@@ -93,7 +109,9 @@ class Preparer:
         self._check.check(batch)
         # Whole buffers are counted faster than the part of them that a slice refers to.
         size = batch.get_total_buffer_size()
-        if size > SMALL_BYTES_MAX:
+        # A small part of large buffers is copied into a page at once: it would keep all of them.
+        small = size <= SMALL_BYTES_MAX
+        if size > min(SMALL_BYTES_MAX, self._bytes_max):
             size = batch.nbytes
         if size > self._bytes_max:
             raise BatchTooLarge(
@@ -106,12 +124,13 @@ class Preparer:
         else:
             check_single_partition(self._topic, batch, options.partition)
             rows, runs = batch, ((options.partition, batch.num_rows),) if batch.num_rows else ()
-        pages = () if size <= SMALL_BYTES_MAX else self._encode(rows, runs, size)
+        run_bytes = (size,) if len(runs) == 1 else bytes_of_runs(rows, runs)
         return PreparedBatch(
             topic=self._topic,
             rows=rows,
             runs=runs,
-            pages=pages,
+            run_bytes=run_bytes,
+            pages=() if small else self._encode(rows, runs, run_bytes),
             bytes=size,
             sequence=options.sequence,
             expected=_expected(self._topic, options, runs),
@@ -120,16 +139,21 @@ class Preparer:
         )
 
     def _encode(
-        self, rows: pa.RecordBatch, runs: tuple[Run, ...], size: int
+        self, rows: pa.RecordBatch, runs: tuple[Run, ...], run_bytes: tuple[int, ...]
     ) -> tuple[EncodedPage, ...]:
-        """Encode a large batch: a page for each run where these are large, else one for all."""
-        if len(runs) <= 1 or size < RUN_BYTES_MIN * len(runs):
-            return (self._encoder.encode(rows),) if runs else ()
+        """Encode a large batch: a page for each run where these are large, else shared ones."""
+        shared = sum(run_bytes) < RUN_BYTES_MIN * len(runs)
+        page_bytes = SHARED_PAGE_BYTES if shared else 0
         pages: list[EncodedPage] = []
-        first = 0
-        for _, count in runs:
+        first = count = size = 0
+        for (_, run_rows), run_size in zip(runs, run_bytes, strict=True):
+            if count and size + run_size > page_bytes:
+                pages.append(self._encoder.encode(rows.slice(first, count)))
+                first, count, size = first + count, 0, 0
+            count += run_rows
+            size += run_size
+        if count:
             pages.append(self._encoder.encode(rows.slice(first, count)))
-            first += count
         return tuple(pages)
 
 

@@ -192,6 +192,20 @@ EXPIRED = Codec(Expired, maintenance.ExpirePagesResponse)
 TIER_STATE = Codec(TierState, maintenance.TierState)
 
 
+def _check_slice(first_row: int | None, slice_bytes: int | None, page_bytes: int) -> None:
+    """Refuse what is neither all of a page nor a part of it.
+
+    Raises:
+        InvalidArgument: It is neither.
+    """
+    if first_row is None and slice_bytes is None:
+        return
+    if first_row is None or slice_bytes is None:
+        raise InvalidArgument("a slice of a page has both a first row and bytes")
+    if first_row < 0 or not 0 <= slice_bytes <= page_bytes:
+        raise InvalidArgument("a slice lies within its page")
+
+
 def batch_of(message: registry.CommitBatch) -> CommitBatch:
     """Return the batch that a message asks to commit.
 
@@ -206,6 +220,8 @@ def batch_of(message: registry.CommitBatch) -> CommitBatch:
         canonical_partition(batch.expected.partition)
     if any(page.rows < 1 or page.address.length < 1 for page in batch.pages):
         raise InvalidArgument("a page has at least one row and one byte")
+    for page in batch.pages:
+        _check_slice(page.first_row, page.slice_bytes, page.address.length)
     if batch.stage and (batch.sequence or batch.expected):
         raise InvalidArgument("a staged batch has neither a sequence nor an expected offset")
     return batch

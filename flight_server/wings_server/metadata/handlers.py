@@ -59,7 +59,7 @@ class _Admin:
         self._store_id = store_id
 
     def get_store(self, _: admin_pb.GetStoreRequest) -> admin_pb.Store:
-        return admin_pb.Store(id=self._store_id)
+        return admin_pb.Store(id=self._store_id, keeps_slices=True)
 
     def get_tenant(self, request: admin_pb.GetTenantRequest) -> admin_pb.Tenant:
         tenants = {f"tenants/{found.name.tenant}" for found in self._admin.list_namespaces()}

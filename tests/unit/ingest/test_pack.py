@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from wings_core.check import check_log
+from wings_core.errors import BatchTooLarge
 from wings_core.ingest.group_commit import GroupCommit, Pending, PushStream
 from wings_core.ingest.pack import Packer
-from wings_core.ingest.prepare import SMALL_BYTES_MAX, PreparedBatch, Preparer, PushOptions
+from wings_core.ingest.prepare import (
+    SHARED_PAGE_BYTES,
+    SMALL_BYTES_MAX,
+    PreparedBatch,
+    Preparer,
+    PushOptions,
+)
+from wings_core.ingest.sizes import bytes_of_runs
 from wings_core.limits import Limits
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import Accepted, PageAddress, Rejected, Topic
@@ -125,11 +133,14 @@ def test_batches_of_a_partition_are_neighbours_and_keep_their_order(rig: Rig) ->
     assert [number for _, number, _ in rig.rows(topic, Partition("9"))] == [3]
 
 
-def test_a_large_batch_of_many_small_partitions_is_one_page(rig: Rig) -> None:
+def test_a_large_batch_of_many_small_partitions_shares_pages_of_bounded_size(rig: Rig) -> None:
     topic = rig.topics["key"]
     keys = [number % 1_000 for number in range(LARGE)]
-    rig.flush([rig.prepare(topic, keys, 0)])
-    assert len(rig.pages(topic)) == 1
+    batch = rig.prepare(topic, keys, 0)
+    rig.flush([batch])
+    pages = rig.pages(topic)
+    assert len(pages) == -(-batch.bytes // SHARED_PAGE_BYTES)
+    assert all(page.length < 2 * SHARED_PAGE_BYTES for page in pages)
     for key in (0, 1, 999):
         expected = list(range(key, LARGE, 1_000))
         assert [number for _, number, _ in rig.rows(topic, Partition(str(key)))] == expected
@@ -146,9 +157,70 @@ def test_a_partitions_bytes_are_those_of_its_slices(rig: Rig) -> None:
     topic = rig.topics["key"]
     keys = [number % 7 for number in range(LARGE)]
     rig.flush([rig.prepare(topic, keys, 0)])
-    (page,) = rig.pages(topic)
     states = rig.metadata.registry.partition_states(topic.uuid)
-    assert sum(state.bytes for state in states) == page.length
+    assert sum(state.bytes for state in states) == sum(page.length for page in rig.pages(topic))
+
+
+def test_bytes_are_those_of_a_partitions_own_rows(rig: Rig) -> None:
+    """Else retention by bytes would drop small rows for the size of their neighbours."""
+    topic = rig.topics["key"]
+    text = "x" * 10_000
+    wide = pa.record_batch(
+        [pa.array([1, 2, 2, 2], pa.int32()), pa.nulls(4, pa.int64()), pa.array([text, *"abc"])],
+        schema=SCHEMA,
+    )
+    preparer = Preparer(topic, Limits())
+    rig.flush([preparer.prepare(wide, PushOptions()), rig.prepare(topic, [2], 0)])
+    one, two = (state.bytes for state in rig.metadata.registry.partition_states(topic.uuid))
+    assert one > 10_000
+    assert two < 1_000
+
+
+def test_a_small_part_of_large_buffers_is_not_kept_with_them(rig: Rig) -> None:
+    topic = rig.topics[None]
+    large = rig.prepare(topic, [0] * 4 * LARGE, 0).rows
+    part = Preparer(topic, Limits()).prepare(large.slice(5, 1), PushOptions())
+    assert [page.rows for page in part.pages] == [1]
+    assert part.bytes < 1_000
+
+
+def test_a_limit_counts_a_slices_own_rows(rig: Rig) -> None:
+    topic = rig.topics[None]
+    large = rig.prepare(topic, [0] * 100, 0).rows
+    preparer = Preparer(topic, Limits(batch_bytes_max=100))
+    assert preparer.prepare(large.slice(5, 1), PushOptions()).rows.num_rows == 1
+    with pytest.raises(BatchTooLarge):
+        preparer.prepare(large.slice(0, 50), PushOptions())
+
+
+NESTED: list[tuple[pa.DataType, list[object]]] = [
+    (pa.int8(), [1, 2, None, 4]),
+    (pa.bool_(), [True, None, False, True]),
+    (pa.large_string(), ["a" * 100, None, "", "b"]),
+    (pa.binary(3), [b"abc", None, b"def", b"ghi"]),
+    (pa.list_(pa.string()), [["a" * 50, "b"], [], None, ["c"]]),
+    (pa.large_list(pa.int64()), [[1, 2, 3], None, [], [4]]),
+    (pa.struct([("s", pa.string()), ("n", pa.int32())]), [{"s": "x" * 70, "n": 1}, None, {}, {}]),
+    (pa.map_(pa.string(), pa.int64()), [[("a", 1)], [], None, [("b", 2)]]),
+    (pa.decimal128(10, 2), [None, None, None, None]),
+    (pa.null(), [None, None, None, None]),
+]
+
+
+@pytest.mark.parametrize(("data_type", "values"), NESTED, ids=str)
+@pytest.mark.parametrize("skip", [0, 1])
+def test_runs_have_about_the_bytes_of_their_rows(
+    data_type: pa.DataType, values: list[object], skip: int
+) -> None:
+    make: Any = pa.array
+    array = make([values[-1]] * skip + values, type=data_type)
+    rows = pa.RecordBatch.from_arrays([array], names=["c"]).slice(skip)
+    counted = bytes_of_runs(rows, [(Partition("1"), 1), (Partition("2"), 3)])
+    own = [rows.slice(0, 1).nbytes, rows.slice(1, 3).nbytes]
+    if pa.types.is_map(data_type):  # By the average.
+        assert sum(counted) <= sum(own) + 32
+    else:
+        assert all(abs(ours - theirs) <= 32 for ours, theirs in zip(counted, own, strict=True))
 
 
 def test_a_refused_batch_leaves_a_gap_in_its_page_alone(rig: Rig) -> None:

@@ -13,6 +13,7 @@ from fix_metadata import SCHEMA, A, B, Clock, MetadataUnderTest, batch_of, offse
 
 from wings_core.errors import Internal, ResourceExhausted, TopicNotFound, Unavailable
 from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.metadata.sqlite.commit_cache import CommitCache
 from wings_core.model import Position, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
@@ -147,6 +148,28 @@ def test_the_statements_of_a_commit_are_all_tried(
     assert seen[-1] == "COMMIT"
     # And up to five that write many rows, which `after` is not told of.
     assert len(seen) + 5 <= COMMIT_STATEMENTS
+
+
+def test_an_interrupt_after_the_commit_gives_no_offset_out_twice(
+    metadata: MetadataUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = prepared_topic(metadata)
+    before = offsets_of(metadata.registry, topic, A)
+    with monkeypatch.context() as patched:
+
+        def interrupt(_: object) -> None:
+            raise KeyboardInterrupt
+
+        patched.setattr(CommitCache, "confirm", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            commit(metadata, topic)
+    committed = offsets_of(metadata.registry, topic, A)
+    assert len(committed) > len(before)
+    commit(metadata, topic, 2)
+    after = offsets_of(metadata.registry, topic, A)
+    assert after[: len(committed)] == committed
+    starts = [start for start, _ in after]
+    assert starts == [0, *(end + 1 for _, end in after[:-1])]
 
 
 def test_a_commit_that_failed_is_fenced_off(metadata: MetadataUnderTest, faults: Faults) -> None:

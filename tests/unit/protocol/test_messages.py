@@ -207,3 +207,23 @@ def test_the_outcomes_of_a_flush_arrive_with_the_sequence_as_it_was_given() -> N
     assert isinstance(first, Rejected)
     assert first.error.to_json() == {**refused.to_json(), "sequence": 1 << 70}
     assert others == results[1:]
+
+
+def test_slices_that_are_none_are_refused(subtests: pytest.Subtests) -> None:
+    for name, first_row, slice_bytes in (
+        ("before its page", -5, 10),
+        ("fewer than no bytes", 0, -1),
+        ("more bytes than its page", 0, 65),
+        ("no first row", None, 10),
+        ("no bytes", 3, None),
+    ):
+        page = pb.StoredPage(
+            partition="null",
+            rows=1,
+            address=pb.PageAddress(folio="f", position=0, length=64),
+            first_row=first_row,
+            slice_bytes=slice_bytes,
+        )
+        message = pb.CommitBatch(stream=1, topic_uuid="u", pages=[page])
+        with subtests.test(name), pytest.raises(InvalidArgument, match="slice"):
+            batch_of(message)

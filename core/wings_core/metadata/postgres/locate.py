@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.metadata.interfaces import LOCATIONS_MAX, OFFSET_MAX
 from wings_core.metadata.postgres.connections import Connection
-from wings_core.model import Located, Location, PageAddress, PageFormat, Position
+from wings_core.model import Located, Location, PageAddress, Position, page_format
 from wings_core.partitions import Partition
 
 LOCATE = """
@@ -115,7 +115,7 @@ def locate(
             timestamp,
             PageAddress(folio, position, length),
             first,
-            PageFormat(format_),
+            page_format(format_),
             *part,
         )
         for _, _, start, end, timestamp, folio, position, length, first, format_, *part in rows

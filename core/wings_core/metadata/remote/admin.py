@@ -130,14 +130,20 @@ class RemoteAdmin(Admin):
     def get_store(self, seconds_max: float) -> str:
         """Return the store's id; see `RemoteMetadata.store_id`."""
         try:
-            return self._channel.call(
+            store = self._channel.call(
                 self._stub.GetStore, pb.GetStoreRequest(), seconds_max, wait_for_ready=True
-            ).id
+            )
         except (Unavailable, Internal) as error:
             raise type(error)(
                 f"no metadata service answers at {self._channel.target} within {seconds_max:g} s; "
                 f"is the address right? ({error.message})"
             ) from error
+        if not store.keeps_slices:
+            raise Internal(
+                f"the metadata service at {self._channel.target} is of an earlier version of "
+                "Wings: bring it up to date before its nodes"
+            )
+        return store.id
 
     def get_tenant(self, tenant: str) -> str:
         """Return the full name of a tenant, which is there while one of its namespaces is.

@@ -46,7 +46,7 @@ class RemoteMetadata(Metadata):
 
         Raises:
             Unavailable: It did not come.
-            Internal: Something else is served there.
+            Internal: Something else is served there, or a service of an earlier version.
         """
         return self._admin.get_store(seconds_max)
 

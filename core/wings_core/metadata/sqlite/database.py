@@ -115,10 +115,10 @@ class SqliteDatabase:
             try:
                 with writer.transaction() as raw:
                     result = work(Connection(raw, cache))
-            except BaseException:
+                cache.confirm()
+            except BaseException:  # Ctrl-C too, which may come between the commit and this.
                 cache.forget()
                 raise
-            cache.confirm()
             if committed is not None:
                 committed(result)
         finally:

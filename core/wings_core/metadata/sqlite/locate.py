@@ -7,7 +7,7 @@ from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.metadata.interfaces import LOCATIONS_MAX, OFFSET_MAX
 from wings_core.metadata.sqlite.database import Connection
 from wings_core.metadata.store.topics import require_topic_id
-from wings_core.model import Located, Location, PageAddress, PageFormat, Position
+from wings_core.model import Located, Location, PageAddress, Position, page_format
 from wings_core.partitions import Partition
 
 _LOCATE = """
@@ -62,7 +62,7 @@ def locate(
             _, _, start, end, timestamp, folio, position, length, first, format_, *part = row
             address = PageAddress(folio, position, length)
             locations.append(
-                Location(start, end, timestamp, address, first, PageFormat(format_), *part)
+                Location(start, end, timestamp, address, first, page_format(format_), *part)
             )
             if end + 1 >= stop_offset:
                 break

@@ -6,7 +6,7 @@ from wings_core.metadata.expiry import expired_pages
 from wings_core.metadata.store.database import C, Dialect
 from wings_core.metadata.store.partitions import lock_partition
 from wings_core.metadata.tiers import PageCounts
-from wings_core.model import Expired, PageFormat
+from wings_core.model import Expired, page_format
 from wings_core.partitions import Partition
 
 
@@ -36,7 +36,7 @@ def expire(
         return Expired(log_start_offset, 0, 0, 0)
     last_offset = int(gone[-1][0])
     dropped = PageCounts.of(
-        (rows, length, PageFormat(format_)) for _, _, length, _, rows, format_ in gone
+        (rows, length, page_format(format_)) for _, _, length, _, rows, format_ in gone
     )
     connection.execute(
         "UPDATE partitions SET log_start_offset = %s, bytes = bytes - %s, pages = pages - %s, "

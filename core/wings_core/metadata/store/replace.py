@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from wings_core.metadata.store.database import C, Dialect
 from wings_core.metadata.store.partitions import lock_partition
 from wings_core.metadata.tiers import PageCounts
-from wings_core.model import Location, PageAddress, PageFormat
+from wings_core.model import Location, PageAddress, page_format
 from wings_core.partitions import Partition
 
 
@@ -38,7 +38,7 @@ def replace(
             timestamp,
             PageAddress(folio, position, length),
             first,
-            PageFormat(format_),
+            page_format(format_),
             *part,
         )
         for start, end, timestamp, folio, position, length, first, format_, *part, _ in rows

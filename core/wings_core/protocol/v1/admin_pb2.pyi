@@ -183,15 +183,21 @@ class Store(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
+    KEEPS_SLICES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
+    keeps_slices: _builtins.bool
+    """Whether the service keeps slices of pages: one of an earlier version would take them for whole
+    pages, which no reader could read.
+    """
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
+        keeps_slices: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "keeps_slices", b"keeps_slices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

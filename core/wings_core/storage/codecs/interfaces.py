@@ -146,7 +146,7 @@ def rows_of(topic: Topic, location: Location, page: pa.RecordBatch) -> pa.Record
     first = location.first_row
     if first is None and page.num_rows == location.rows:
         return page
-    if first is not None and first + location.rows <= page.num_rows:
+    if first is not None and 0 <= first <= page.num_rows - location.rows:
         return page.slice(first, location.rows)
     address = location.address
     said = location.rows if first is None else f"at least {first + location.rows}"

@@ -1,0 +1,78 @@
+"""How many bytes the rows of a batch have, run by run, without looking at each row."""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from wings_core.ingest.route import Run
+
+if TYPE_CHECKING:
+    from wings_core.arrow_types import ArrowArray
+
+
+def bytes_of_runs(rows: pa.RecordBatch, runs: Sequence[Run]) -> tuple[int, ...]:
+    """Return about how many bytes each run has in Arrow buffers; each at least 1.
+
+    Exact for columns of fixed width, of text and of binary, and for lists and structs of these;
+    of others, such as maps, each row counts for the average.
+
+    Args:
+        rows: In the order of `runs`, and sound.
+        runs: Of all rows.
+    """
+    borders = [0, *accumulate(count for _, count in runs)]
+    columns = [_bytes_before(column, borders) for column in rows.columns]
+    before = [sum(values) for values in zip(*columns, strict=True)]
+    return tuple(max(1, int(end - start)) for start, end in pairwise(before))
+
+
+def _bytes_before(array: "ArrowArray", borders: Sequence[int]) -> Sequence[float]:
+    """Return how many bytes of an array lie before each of its rows in `borders`, ascending."""
+    data_type = array.type
+    nested = cast("Any", array)
+    if _has_offsets(data_type):
+        offsets = _offsets(nested)
+        starts = [offsets[border] for border in borders]
+        if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
+            inside = _bytes_before(nested.values, starts)
+        else:
+            inside = starts
+        width = offsets.itemsize
+        return [each + width * border for each, border in zip(inside, borders, strict=True)]
+    if pa.types.is_struct(data_type):
+        fields = [
+            _bytes_before(nested.field(index), borders) for index in range(data_type.num_fields)
+        ]
+        return [sum(values) for values in zip(*fields, strict=True)] or [0.0 for _ in borders]
+    try:
+        width = data_type.bit_width / 8
+    except ValueError:
+        width = array.nbytes / max(1, len(array))
+    return [width * border for border in borders]
+
+
+def _has_offsets(data_type: pa.DataType) -> bool:
+    kinds = (
+        *(pa.types.is_string, pa.types.is_binary, pa.types.is_large_string),
+        *(pa.types.is_large_binary, pa.types.is_list, pa.types.is_large_list),
+    )
+    return any(is_kind(data_type) for is_kind in kinds)
+
+
+def _offsets(array: Any) -> "memoryview[int]":
+    """Return where each row's values begin, and where the last one's end."""
+    data_type = array.type
+    large = (
+        pa.types.is_large_string(data_type)
+        or pa.types.is_large_binary(data_type)
+        or pa.types.is_large_list(data_type)
+    )
+    width = 8 if large else 4
+    buffer = array.buffers()[1]
+    if buffer is None or buffer.size == 0:  # An array of no rows may have none.
+        return memoryview(bytes(width)).cast("q" if large else "i")
+    start = array.offset * width
+    data = memoryview(buffer)[start : start + (len(array) + 1) * width]
+    return data.cast("B").cast("q" if large else "i")
