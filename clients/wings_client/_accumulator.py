@@ -10,8 +10,7 @@ is never held across a blocking call; adding a row takes no lock.
 """
 
 import threading
-from base64 import b64encode
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -21,16 +20,20 @@ from typing import NoReturn
 
 from wings_client._cancellation import woken_by_cancellation
 from wings_client._errors import client_closed, copy_of
-from wings_client._model import Appended, Committed, CommittedRange
+from wings_client._interrupt import LOOK_SECONDS
+from wings_client._model import Appended
 from wings_client._window import full
-from wings_core.errors import InvalidArgument, WingsError
+from wings_core.errors import Internal, InvalidArgument, WingsError
 from wings_core.times import Deadline
 
-ROW_BYTES_ASSUMED = 128
-"""Bytes assumed of a row until a batch was measured."""
+ROW_BYTES_ASSUMED = 16 * 1024
+"""Bytes assumed of a row until a batch was measured: the first batches are small ones."""
 
 BATCHES_WAITING = 2
 """Batches that may wait in the accumulator; beyond it `append` blocks."""
+
+BAD_ROWS_NAMED_MAX = 100
+"""Rows that did not fit which one error names."""
 
 Ack = Future[Appended]
 
@@ -66,7 +69,9 @@ class Accumulator:
     """See the module.
 
     Args:
-        drain: Called by the accumulator's thread when rows are due; calls `take` and sends.
+        send: Called by the accumulator's thread with the rows that are due; puts them into the
+            window, blocking while that is full. What it raises fails the producer.
+        fail: Called once with the error that `send` raised.
         linger_seconds: How long the first row of a batch waits for others.
         batch_bytes: A batch of about this many bytes is full.
         batch_rows: A batch of this many rows is full, whatever its bytes.
@@ -75,14 +80,16 @@ class Accumulator:
 
     def __init__(
         self,
-        drain: Callable[[], None],
+        send: Callable[[Taken], None],
+        fail: Callable[[WingsError], None],
         *,
         linger_seconds: float,
         batch_bytes: int,
         batch_rows: int,
         endpoint: str,
     ) -> None:
-        self._drain = drain
+        self._send = send
+        self._fail = fail
         self._linger_seconds = linger_seconds
         self._batch_bytes = batch_bytes
         self._batch_rows = batch_rows
@@ -93,8 +100,13 @@ class Accumulator:
         self.learn_row_bytes(ROW_BYTES_ASSUMED)
         self._rows: deque[object] = deque()
         self._waits = _Waits.A_ROW
-        self._first_row = 0
-        self._bad_row: WingsError | None = None
+        self._taken = 0
+        """Rows that the thread took so far."""
+        self._sent = 0
+        """Rows of these that are in the window, or were left out."""
+        self._wanted = 0
+        """Rows before this number do not linger."""
+        self._bad_rows: list[tuple[int, WingsError]] = []
         self._failure: WingsError | None = None
         self._closed = False
         self._refusing = False
@@ -102,7 +114,8 @@ class Accumulator:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._due = threading.Condition(self._lock)
-        self._room = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
+        """Notified when there may be room, and when rows were sent."""
 
     def append(self, row: object, timeout: float | None) -> None:
         """Add a row; blocks while `BATCHES_WAITING` batches wait.
@@ -126,30 +139,29 @@ class Accumulator:
         waits = self._waits
         if waits and (waits is _Waits.A_ROW or len(rows) >= self._full_rows):
             self._wake_thread()
-        if self._closed:
+        if self._closed or self._failure is not None:
             self._take_back(row)
 
-    @property
-    def has_rows(self) -> bool:
-        """Whether rows wait."""
-        return bool(self._rows)
+    def drain(self, deadline: Deadline) -> None:
+        """Wait until all rows added before this call are in the window, or the producer failed.
 
-    def take(self) -> Taken | None:
-        """Return the waiting rows, None if there are none; called by one thread at a time."""
-        with self._lock:
-            items = [self._rows.popleft() for _ in range(len(self._rows))]
-            if not items:
-                return None
-            first_row = self._first_row
-            self._first_row += len(items)
-            self._room.notify_all()
-        acks: list[tuple[int, Ack]] = []
-        if Acked in set(map(type, items)):
-            for index, item in enumerate(items):
-                if isinstance(item, Acked):
-                    acks.append((index, item.ack))
-                    items[index] = item.row
-        return Taken(items, first_row, acks)
+        The thread sends them at once; an error or Ctrl-C that ends this wait changes nothing.
+
+        Raises:
+            ResourceExhausted: Not before the deadline.
+            Unavailable: The call was cancelled.
+        """
+        with woken_by_cancellation(self._wake) as cancelled, self._lock:
+            wanted = self._taken + len(self._rows)
+            if self._sent < wanted > self._wanted:
+                self._wanted = wanted
+                self._due.notify()
+            while self._sent < wanted and self._failure is None:
+                if cancelled():
+                    raise client_closed(self._endpoint)
+                if deadline.passed:
+                    raise full(0)
+                self._changed.wait(min(LOOK_SECONDS, deadline.remaining() or LOOK_SECONDS))
 
     def learn_row_bytes(self, row_bytes: float) -> None:
         """Set the bytes assumed of a row."""
@@ -157,64 +169,77 @@ class Accumulator:
         self._full_rows = max(1, min(rows, self._batch_rows))
         self._rows_max = BATCHES_WAITING * self._full_rows
 
-    def report(self, error: WingsError) -> None:
-        """Record the error of a row without an ack; the next call raises it."""
+    def report(self, row: int, error: WingsError) -> None:
+        """Record the error of a row without an ack, by its number; the next call raises it."""
         with self._lock:
-            self._bad_row = self._bad_row or error
+            self._bad_rows.append((row, error))
             self._refusing = True
-            self._room.notify_all()
+            self._changed.notify_all()
 
     def fail(self, error: WingsError) -> None:
-        """Make all later calls raise `error`."""
+        """Make all later calls raise `error`, and fail the rows that wait."""
         with self._lock:
             self._failure = self._failure or error
             self._refusing = True
-            self._room.notify_all()
+            rows = self._take()
+            self._due.notify_all()
+            self._changed.notify_all()
+        fail_acks(rows.acks, error)
 
     def raise_reported(self) -> None:
-        """Raise the recorded error of a row, once."""
+        """Raise the errors that were recorded, as one; once."""
         with self._lock:
-            if self._bad_row is not None:
-                self._raise_bad_row()
+            if self._bad_rows:
+                self._raise_bad_rows()
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more rows are taken."""
+        return self._closed
 
     def close(self) -> bool:
-        """Refuse further rows; returns False if it was closed already."""
+        """Refuse further rows; returns False if it was closed already. The others are sent."""
         with self._lock:
             was_open = not self._closed
             self._closed = self._refusing = True
             self._due.notify_all()
-            self._room.notify_all()
+            self._changed.notify_all()
             return was_open
 
     def _raise(self) -> NoReturn:
         """Raise the reason why no row is accepted; called with the lock held."""
         if self._failure is not None:
             raise copy_of(self._failure)
-        if self._bad_row is not None:
-            self._raise_bad_row()
+        if self._bad_rows:
+            self._raise_bad_rows()
         raise InvalidArgument("the producer is closed")
 
-    def _raise_bad_row(self) -> NoReturn:
-        error, self._bad_row = self._bad_row, None
+    def _raise_bad_rows(self) -> NoReturn:
+        bad, self._bad_rows = self._bad_rows, []
         self._refusing = self._closed or self._failure is not None
-        assert error is not None
+        _, error = bad[0]
+        message = error.message
+        if len(bad) > 1:
+            message = f"{message}; and {len(bad) - 1} more rows do not fit"
+        error = type(error)(message, **error.facts)
+        error.facts["rows"] = [row for row, _ in bad[:BAD_ROWS_NAMED_MAX]]
         raise error
 
     def _wait_for_room(self, deadline: Deadline) -> None:
         with woken_by_cancellation(self._wake) as cancelled, self._lock:
             while True:
+                if cancelled():
+                    raise client_closed(self._endpoint)
                 if self._refusing:
                     self._raise()
                 if len(self._rows) < self._rows_max:
                     return
-                if cancelled():
-                    raise client_closed(self._endpoint)
                 if deadline.passed:
                     raise full(0)
-                self._room.wait(deadline.remaining())
+                self._changed.wait(min(LOOK_SECONDS, deadline.remaining() or LOOK_SECONDS))
 
     def _take_back(self, row: object) -> None:
-        """Remove a row that was added after the last `take`; others are being sent."""
+        """Remove a row that was added after the last ones were taken; others are being sent."""
         with self._lock:
             # Other threads only append, so the indices stay.
             for index in range(len(self._rows)):
@@ -224,34 +249,64 @@ class Accumulator:
 
     def _wake(self) -> None:
         with self._lock:
-            self._room.notify_all()
+            self._changed.notify_all()
 
     def _wake_thread(self) -> None:
         """Notify the thread of a first row or a full batch; the first row of all starts it."""
         with self._lock:
             self._due.notify()
-            if self._thread is None and not self._closed:
+            if self._thread is None and self._failure is None:
                 self._thread = threading.Thread(
                     target=self._run, name="wings-accumulator", daemon=True
                 )
                 self._thread.start()
 
     def _run(self) -> None:
-        while self._wait_until_due():
-            self._drain()
+        """Send what is due, until it is closed and empty, or a send failed."""
+        while (rows := self._wait_until_due()) is not None:
+            try:
+                self._send(rows)
+            except BaseException as error:  # noqa: BLE001 - rows that are nowhere fail the producer.
+                told = (
+                    error
+                    if isinstance(error, WingsError)
+                    else Internal(f"appended rows could not be sent: {error!r:.200}")
+                )
+                fail_acks(rows.acks, told)
+                self._fail(told)
+            with self._lock:
+                self._sent += len(rows.rows)
+                self._changed.notify_all()
 
-    def _wait_until_due(self) -> bool:
-        """Wait until rows are due; returns False once closed: `close` sends the remaining rows."""
+    def _wait_until_due(self) -> Taken | None:
+        """Wait for rows, then until they are due; None where none will come."""
         with self._lock:
             self._waits = _Waits.A_ROW
-            self._due.wait_for(lambda: self._rows or self._closed)
+            self._due.wait_for(lambda: self._rows or self._closed or self._failure is not None)
             self._waits = _Waits.MORE_ROWS
-            self._due.wait_for(
-                lambda: self._closed or not 0 < len(self._rows) < self._full_rows,
-                self._linger_seconds,
-            )
+            self._due.wait_for(self._is_due, self._linger_seconds)
             self._waits = _Waits.NOTHING
-            return not self._closed
+            rows = self._take()
+            if not rows.rows:  # `fail` takes them too.
+                return None
+            self._changed.notify_all()
+            return rows
+
+    def _is_due(self) -> bool:
+        full_or_none = not 0 < len(self._rows) < self._full_rows
+        return full_or_none or self._closed or self._taken < self._wanted
+
+    def _take(self) -> Taken:
+        """Take all rows; called with the lock held."""
+        items = [self._rows.popleft() for _ in range(len(self._rows))]
+        taken = Taken(items, self._taken, [])
+        self._taken += len(items)
+        if Acked in set(map(type, items)):
+            for index, item in enumerate(items):
+                if isinstance(item, Acked):
+                    taken.acks.append((index, item.ack))
+                    items[index] = item.row
+        return taken
 
 
 def fail_acks(acks: Sequence[tuple[int, Ack]], error: WingsError) -> None:
@@ -259,43 +314,3 @@ def fail_acks(acks: Sequence[tuple[int, Ack]], error: WingsError) -> None:
     for _, ack in acks:
         with suppress(InvalidStateError):
             ack.set_exception(copy_of(error))
-
-
-def resolve_acks(
-    acks: Sequence[tuple[int, Ack]], keys: Sequence[object] | None, sent: Future[Committed]
-) -> None:
-    """Resolve the future of each row of a batch that is durable or refused.
-
-    Args:
-        acks: Index in the batch, ascending, and the future.
-        keys: The partition key of each row; None where all are of one partition.
-        sent: The batch's future, done.
-    """
-    error = sent.exception()
-    if error is not None:
-        assert isinstance(error, WingsError), "a send fails with nothing else"
-        fail_acks(acks, error)
-        return
-    ranges: dict[object, deque[CommittedRange]] = defaultdict(deque)
-    for found in sent.result().committed:
-        ranges[found.partition if keys is not None else None].append(found)
-    passed: dict[object, int] = defaultdict(int)  # Rows already counted of each key's first range.
-    row = 0
-    for index, ack in acks:
-        while True:
-            key = None if keys is None else _json_key(keys[row])
-            found = ranges[key][0]
-            offset = found.start_offset + passed[key]
-            passed[key] += 1
-            if offset == found.end_offset:
-                ranges[key].popleft()
-                passed[key] = 0
-            row += 1
-            if row > index:
-                break
-        ack.set_result(Appended(found.partition, offset, found.timestamp))
-
-
-def _json_key(value: object) -> object:
-    """Return a partition key as results have it: bytes as base64."""
-    return b64encode(value).decode("ascii") if isinstance(value, bytes) else value

@@ -15,36 +15,35 @@ a producer, so a window holds at most that many.
 
 import threading
 import time
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, cast, overload
+from typing import Literal, Self, overload
 from uuid import uuid4
 
 import pyarrow as pa
 
-from wings_client._accumulator import Accumulator, Acked, Taken, fail_acks, resolve_acks
+from wings_client._accumulator import Accumulator, Acked, Taken
+from wings_client._appended import RowConverter, resolve_acks
 from wings_client._batches import BATCH_ROWS, Cut, Data, to_batches
 from wings_client._errors import client_closed, is_passing, lost, timed_out
 from wings_client._messages import TimeValue, build, wire_partition, wire_time
 from wings_client._model import Appended, Committed, CommittedRange, PartitionValue, Topic
 from wings_client._put import PutStream
 from wings_client._retry import Backoff
-from wings_client._rows import batch_of_items, values_getter
+from wings_client._rows import snapshot, values_getter
 from wings_client._transport import Transport
 from wings_client._window import Window, full
 from wings_core.contracts.put import BatchMetadata, PutCommand
 from wings_core.errors import (
     InvalidArgument,
     ResourceExhausted,
-    SchemaMismatch,
     Unavailable,
     WingsError,
 )
 from wings_core.model import Accepted, Rejected
+from wings_core.partitions import Partition, partition_of
 from wings_core.times import Deadline
 
 WINDOW_BATCHES_MAX = 64
@@ -116,8 +115,11 @@ class Producer:
         self._sending = threading.Lock()
         self._width = len(topic.schema)
         self._values_of = values_getter(topic.schema.names)
+        named = _partition_of(topic, self._command.partition)
+        self._converter = RowConverter(topic, self._cut, named)
         self._accumulator = Accumulator(
-            self._send_due,
+            self._send_appended,
+            self._fail,
             linger_seconds=linger_ms / 1e3,
             batch_bytes=batch_bytes,
             batch_rows=batch_rows,
@@ -196,12 +198,10 @@ class Producer:
         if type(row) is dict and len(row) == self._width:
             try:
                 row = self._values_of(row)
-            except KeyError:  # A key that is no column took its place in the count.
+            except KeyError:  # Another key, which is no column.
                 row = row.copy()
-        elif isinstance(row, Mapping):
-            row = dict(cast("Mapping[str, object]", row))
-        elif isinstance(row, list):
-            row = tuple(cast("list[object]", row))
+        elif type(row) is not tuple:
+            row = snapshot(row)
         if not ack:
             self._accumulator.append(row, timeout)
             return None
@@ -254,10 +254,12 @@ class Producer:
         """
         deadline = Deadline.never() if timeout is None else Deadline.after(timeout)
         stamp = None if timestamp is None else wire_time(timestamp)
+        self._accumulator.drain(deadline)
         if not self._sending.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
             raise full(0)
         try:
-            self._send_appended(deadline)
+            if self._accumulator.closed:
+                raise InvalidArgument("the producer is closed")
             send = self._window.begin()
             for batch in to_batches(data, self.topic.schema, self._cut):
                 metadata = _metadata(stamp, expected_offset)
@@ -287,14 +289,10 @@ class Producer:
 
     def _flush(self, timeout: float | None) -> None:
         deadline = Deadline.never() if timeout is None else Deadline.after(timeout)
-        if not self._sending.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
-            raise timed_out(f"not flushed after {timeout} s", self._transport.endpoint)
         try:
-            self._send_appended(deadline)
+            self._accumulator.drain(deadline)
         except ResourceExhausted:
             raise timed_out(f"not flushed after {timeout} s", self._transport.endpoint) from None
-        finally:
-            self._sending.release()
         self._window.wait_empty(deadline.remaining())
 
     def close(self, timeout: float | None = None) -> None:
@@ -345,85 +343,32 @@ class Producer:
             if error is None:
                 raise
 
-    def _send_due(self) -> None:
-        """Send what was appended, on the accumulator's thread."""
-        with self._sending, suppress(WingsError):  # The accumulator raises it from later calls.
-            self._send_appended(Deadline.never())
-
-    def _send_appended(self, deadline: Deadline) -> None:
-        """Put the rows that were appended into the window; while `_sending` is held.
-
-        Raises:
-            ResourceExhausted: No room in time; the rows still wait.
-            WingsError: What an earlier batch was refused with; the rows are lost, their acks fail.
-        """
-        if not self._accumulator.has_rows:
-            return
-        self._window.wait_for_room(deadline)
-        taken = self._accumulator.take()
-        if taken is None:
-            return
-        acks = taken.acks
-        batch, places = self._batch_of(taken)
-        if batch is None:
-            return
-        try:
-            self._accumulator.learn_row_bytes(batch.nbytes / batch.num_rows)
-            send = self._window.begin()
-            if acks:
-                kept = [(places[index], ack) for index, ack in acks if not ack.done()]
-                keys = batch.column(self._cut.key).to_pylist() if self._cut.key else None
-                send.future.add_done_callback(partial(resolve_acks, kept, keys))
-            for piece in to_batches(batch, self.topic.schema, self._cut):
-                self._window.put(send, piece, None, Deadline.never())
+    def _send_appended(self, taken: Taken) -> None:
+        """Put rows that were appended into the window, on the accumulator's thread."""
+        batches, bad = self._converter.convert(taken)
+        acks = dict(taken.acks)
+        for row, error in bad.items():
+            ack = acks.get(row - taken.first_row)
+            if ack is None:
+                self._accumulator.report(row, error)
+            else:
+                ack.set_exception(error)
+        with self._sending:
+            for batch in batches:
+                rows = batch.rows
+                self._accumulator.learn_row_bytes(rows.nbytes / rows.num_rows)
+                send = self._window.begin()
+                if batch.acks:
+                    keys = rows.column(self._cut.key).to_pylist() if self._cut.key else None
+                    send.future.add_done_callback(partial(resolve_acks, batch.acks, keys))
+                self._window.put(send, rows, None, Deadline.never())
                 self._start()
-        except WingsError as error:
-            self._fail(error)
-            fail_acks(acks, error)
-            raise
-        self._window.complete(send)
-
-    def _batch_of(self, taken: Taken) -> tuple[pa.RecordBatch | None, Sequence[int]]:
-        """Return the rows that fit as one batch, and by row of `taken` its index there."""
-        places: Sequence[int] = range(len(taken.rows))
-        bad: dict[int, WingsError] = {}
-        parts = list(self._fitting(taken.rows, taken.first_row, bad))
-        if bad:
-            acks = dict(taken.acks)
-            for row, error in bad.items():
-                ack = acks.get(row - taken.first_row)
-                if ack is None:
-                    self._accumulator.report(error)
-                else:
-                    ack.set_exception(error)
-            left_out = sorted(row - taken.first_row for row in bad)
-            places = [index - bisect_left(left_out, index) for index in places]
-        if not parts:
-            return None, places
-        return parts[0] if len(parts) == 1 else cast("Any", pa).concat_batches(parts), places
-
-    def _fitting(
-        self, rows: Sequence[object], first_row: int, bad: dict[int, WingsError]
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield rows as batches; those that do not fit are found by halving and put into `bad`."""
-        schema = self.topic.schema
-        try:
-            yield batch_of_items(rows, schema, first_row)
-        except SchemaMismatch as error:
-            if len(rows) == 1:
-                bad[first_row] = error
-                return
-            half = len(rows) // 2
-            yield from self._fitting(rows[:half], first_row, bad)
-            yield from self._fitting(rows[half:], first_row + half, bad)
+                self._window.complete(send)
 
     def _fail(self, error: WingsError) -> None:
-        """Fail all unanswered batches and later calls."""
-        self._accumulator.fail(error)
+        """Fail what is in the window and what would come."""
         self._window.fail(error)
-        taken = self._accumulator.take()
-        if taken is not None:
-            fail_acks(taken.acks, error)
+        self._accumulator.fail(error)
 
     def _start(self) -> None:
         """Start the writer's thread with the first batch."""
@@ -503,6 +448,18 @@ class Producer:
                 self._window.answered([CommittedRange.of(found) for found in committed])
         finally:
             self._window.end_stream()
+
+
+def _partition_of(topic: Topic, partition: object) -> Partition | None:
+    """Return the partition that all rows must be of; None where the server has to tell."""
+    try:
+        return None if partition is None else partition_of(partition, _key_type(topic))
+    except WingsError:
+        return None
+
+
+def _key_type(topic: Topic) -> pa.DataType | None:
+    return None if topic.partition_key is None else topic.schema.field(topic.partition_key).type
 
 
 def _metadata(timestamp: str | None, expected_offset: int | None) -> bytes | None:

@@ -7,14 +7,14 @@ key to nothing. So its result is compared with the input.
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from numbers import Real
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from wings_core.arrow_types import fields_of
+from wings_core.arrow_types import children, fields_of
 from wings_core.contracts.messages import shortened
 from wings_core.errors import SchemaMismatch
 from wings_core.type_names import type_name
@@ -86,6 +86,26 @@ def values_getter(names: Sequence[str]) -> Callable[[Row], tuple[Any, ...]]:
     return itemgetter(*names)
 
 
+def snapshot(row: object) -> object:
+    """Return a row as it is now, whatever its caller does with it next: a dict or a tuple.
+
+    Lists and dicts inside of it are not copied. Something that is no row is returned as it is.
+    """
+    if isinstance(row, Mapping):
+        return dict(cast("Mapping[str, object]", row))
+    if isinstance(row, list):
+        return tuple(cast("list[object]", row))
+    names = getattr(row, "_fields", None)
+    if isinstance(row, tuple) and names is not None:  # A named tuple.
+        return dict(zip(names, cast("tuple[object, ...]", row), strict=True))
+    if dataclasses.is_dataclass(row) or hasattr(row, "model_dump"):
+        try:
+            return dict(_mapping_of(row, (), 0))
+        except Exception:  # noqa: BLE001 - told when it is converted, as of that row.
+            return row
+    return row
+
+
 def _mapping_of(item: Any, names: Sequence[str], row: int) -> Row:
     if isinstance(item, Mapping):
         return cast("Row", item)
@@ -140,6 +160,11 @@ def batch_of_columns(columns: Mapping[str, Sequence[Any]], schema: pa.Schema) ->
 
 
 def _column(values: list[Any], field: "ArrowField", first_row: int) -> "ArrowArray":
+    if _has_map(field.type):
+        # pyarrow ends the process where an entry of a map is None (an assertion of its own).
+        row = _first(_has_null_entry(value, field.type) for value in values)
+        if row < len(values):
+            raise _unfit(field, values[row], "an entry of a map is null", first_row + row)
     try:
         array: ArrowArray = cast("Any", pa).array(values, type=field.type)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as problem:
@@ -147,7 +172,11 @@ def _column(values: list[Any], field: "ArrowField", first_row: int) -> "ArrowArr
         raise _unfit(field, values[row], str(problem), first_row + row) from None
     if _is_exact(values, field.type):
         return array
-    back = array.to_pylist()
+    try:
+        back = array.to_pylist()
+    except (ValueError, OverflowError) as problem:  # Of times that Python has not.
+        row = _first(not _reads(array, index) for index in range(len(array)))
+        raise _unfit(field, values[row], str(problem), first_row + row) from None
     if not _equal(back, values):
         row = _first(not _same(*pair) for pair in zip(values, back, strict=True))
         if row < len(values):
@@ -193,11 +222,41 @@ def _is_exact(values: list[Any], data_type: pa.DataType) -> bool:
         return python_type is int
     if pa.types.is_timestamp(data_type) and python_type is datetime:
         # Of microseconds, as datetime has them: a coarser unit drops some, a finer one ends sooner.
-        has_zone = cast("Any", data_type).tz is not None
+        # Of UTC alone: other zones have gaps and folds, and reach beyond the years of datetime.
+        zone = None if cast("Any", data_type).tz is None else UTC
         return cast("Any", data_type).unit == "us" and all(
-            (value.tzinfo is not None) is has_zone for value in values if value is not None
+            value.tzinfo is zone for value in values if value is not None
         )
     return _EXACT.get(data_type.id) is python_type
+
+
+def _has_map(data_type: pa.DataType) -> bool:
+    return pa.types.is_map(data_type) or any(_has_map(each.type) for each in children(data_type))
+
+
+def _has_null_entry(value: Any, data_type: pa.DataType) -> bool:
+    """Return whether a map somewhere in a value has None in the place of an entry."""
+    if value is None or not _has_map(data_type):
+        return False
+    inner = children(data_type)
+    if pa.types.is_struct(data_type):
+        return isinstance(value, Mapping) and any(
+            _has_null_entry(cast("Row", value).get(each.name), each.type) for each in inner
+        )
+    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+        return False
+    items = list(cast("Iterable[Any]", value))
+    if pa.types.is_map(data_type):
+        return any(item is None for item in items)
+    return any(_has_null_entry(item, inner[0].type) for item in items)
+
+
+def _reads(array: "ArrowArray", index: int) -> bool:
+    try:
+        array[index].as_py()
+    except (ValueError, OverflowError):
+        return False
+    return True
 
 
 def _converts(value: Any, data_type: pa.DataType) -> bool:

@@ -32,6 +32,7 @@ class AsyncProducer:
         self._producer = producer
         # One send at a time, so that no more than one thread waits for room.
         self._sending = asyncio.Lock()
+        self._appending = asyncio.Lock()  # For the same reason.
 
     @property
     def next_sequence(self) -> int:
@@ -63,7 +64,7 @@ class AsyncProducer:
     ) -> "asyncio.Future[Appended] | None":
         """Add one row to the next batch; see `Producer.append`.
 
-        Waits only while there is no room for it. A task that is cancelled then adds nothing.
+        Waits only while there is no room for it. A task that is cancelled then may have added it.
 
         Args:
             row: As for `Producer.append`.
@@ -82,7 +83,8 @@ class AsyncProducer:
             appended = self._producer.append(row, ack=ack, timeout=0.0)
         except ResourceExhausted:
             append = partial(self._producer.append, row, ack=ack, timeout=timeout)
-            appended = await self._pool.run(append)
+            async with self._appending:
+                appended = await self._pool.run(append)
         if appended is None:
             return None
         future = asyncio.wrap_future(appended)
