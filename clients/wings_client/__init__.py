@@ -85,6 +85,9 @@ from wings_core.errors import (
 )
 
 if TYPE_CHECKING:
+    from wings_client import cast as cast
+    from wings_client import files as files
+    from wings_client import gather as gather
     from wings_client._async import (
         AsyncChunks,
         AsyncClient,
@@ -123,10 +126,12 @@ if TYPE_CHECKING:
     from wings_client._share_model import Delivery, Redriven, ShareGroup, SharePartition
     from wings_client._stage import Stage
     from wings_core.contracts.chunks import EndReason
+    from wings_core.contracts.share import AcknowledgementEntry
     from wings_core.model import Shard, ShardCounts, ShardProgress, ShardsPruned, ShardState
 
 __all__ = [
     "Aborted",
+    "AcknowledgementEntry",
     "AlreadyExists",
     "Appended",
     "AsyncChunks",
@@ -249,6 +254,7 @@ _MODULES = {
     ),
     "wings_client._stage": ("Stage",),
     "wings_core.contracts.chunks": ("EndReason",),
+    "wings_core.contracts.share": ("AcknowledgementEntry",),
     "wings_core.model": (
         "Shard",
         "ShardCounts",

@@ -6,6 +6,7 @@ from types import ModuleType
 from tables import each
 
 import wings_client
+import wings_core.contracts.share
 import wings_core.errors
 
 LAYERS = ("wings_core", "wings_server", "wings_client", "wings_spark")
@@ -56,3 +57,9 @@ def test_the_client_exports_the_whole_error_tree() -> None:
     for name in defined:
         assert getattr(wings_client, name) is getattr(wings_core.errors, name)
         assert f" {name}\n" in str(wings_client.__doc__), "the docstring draws the tree"
+
+
+def test_the_client_exports_the_entries_that_it_takes() -> None:
+    entry = wings_client.AcknowledgementEntry(first=0, last=1, lease="l", type="accept")
+    assert "AcknowledgementEntry" in wings_client.__all__
+    assert type(entry) is wings_core.contracts.share.AcknowledgementEntry

@@ -13,7 +13,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from wings_client.cli.extras import install_hint
+from wings_client.cli.extras import install_hint, missing_module
 
 GROUP = "wings.commands"
 
@@ -54,13 +54,10 @@ class PluginGroup(TyperGroup):
         entry_point = _found().get(cmd_name)
         if entry_point is None:
             return None
+        # Looked for before: most modules are imported when the command runs, not when it loads.
+        missing = missing_module(entry_point.value.partition(".")[0])
         try:
-            command = _load(entry_point)
-        except ModuleNotFoundError as error:
-            if not _lacks_extra(entry_point, error):
-                sys.stderr.write(f"wings: {_explain(entry_point, error)}\n")
-                return None
-            command = _not_installed(entry_point.name, str(error.name))
+            command = _not_installed(cmd_name, missing) if missing else _load(entry_point)
         except Exception as error:  # noqa: BLE001 - a plugin may fail in any way.
             sys.stderr.write(f"wings: {_explain(entry_point, error)}\n")
             return None
@@ -94,12 +91,6 @@ def _load(entry_point: EntryPoint) -> Any:
     command = typer.main.get_command(target)
     command.name = entry_point.name
     return command
-
-
-def _lacks_extra(entry_point: EntryPoint, error: ModuleNotFoundError) -> bool:
-    """Return whether a command of Wings lacks a module that one of its extras provides."""
-    of_wings = entry_point.value.startswith(("wings_client.", "wings_server.", "wings_spark."))
-    return of_wings and not (error.name or "wings_").startswith("wings_")
 
 
 def _not_installed(name: str, module: str) -> Any:

@@ -87,7 +87,7 @@ def add_api(app: FastAPI, service: HttpService) -> None:
         about = described(route.answer, body=route.body, errors=route.errors)
         description = ACTIONS[route.action].description + route.note
         about |= {"tags": [route.tag], "description": description}
-        name = route.action.replace("-", "_")
+        name = route.name or route.action.replace("-", "_")
         add(route.method, route.path, _handler(service, route), name=name, **about)
 
 
@@ -221,6 +221,8 @@ class _Route:
     errors: tuple[HTTPStatus, ...] = (_BAD, _NOT_FOUND)
     note: str = ""
     """What its description adds to that of the action."""
+    name: str = ""
+    """What the document names it by; empty: by its action."""
 
 
 def _topic_body(name: str, raw: bytes) -> TopicBody:
@@ -254,7 +256,7 @@ _ROUTES = (
     _Route("GET", TOPIC, "describe-topic", TopicDescription, _topic_body),
     _Route("DELETE", TOPIC, "delete-topic", TopicDescription, _topic_body),
     _Route("GET", TOPIC + "/partitions", "partition-states", list[PartitionDescription],
-           _topic_body),
+           _topic_body, name="partitions"),
 )  # fmt: skip
 
 

@@ -3,15 +3,18 @@ import socket
 from collections.abc import Iterator
 from http.client import HTTPResponse
 from threading import Event
+from typing import cast
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
 from wings_core import errors
+from wings_server.http.api import add_api
 from wings_server.http.app import create_app
 from wings_server.http.errors import status_of
 from wings_server.http.listener import HttpListener
+from wings_server.http.service import HttpService
 from wings_server.settings import Address
 
 ANY_PORT = Address("127.0.0.1", 0)
@@ -30,6 +33,26 @@ DOCUMENTED = {
     503: "UNAVAILABLE",
     500: "STORAGE_CORRUPT INTERNAL",
 }
+
+_NAMESPACE = "v1_tenants__tenant__namespaces__namespace_"
+OPERATIONS = {
+    "healthz_healthz_get",
+    "readyz_readyz_get",
+    "metrics_metrics_get",
+    "fetch_v1_fetch_post",
+    "push_v1_push_post",
+    "share_acquire_v1_share_acquire_post",
+    "share_acknowledge_v1_share_acknowledge_post",
+    "list_namespaces_v1_namespaces_get",
+    "create_namespace_v1_namespaces_post",
+    f"delete_namespace_{_NAMESPACE}_delete",
+    f"list_topics_{_NAMESPACE}_topics_get",
+    f"create_topic_{_NAMESPACE}_topics_post",
+    f"describe_topic_{_NAMESPACE}_topics__topic__get",
+    f"delete_topic_{_NAMESPACE}_topics__topic__delete",
+    f"partitions_{_NAMESPACE}_topics__topic__partitions_get",
+}
+"""The operationId of each endpoint: generators of clients name their calls by it."""
 
 
 def app_with_faults() -> FastAPI:
@@ -85,6 +108,13 @@ def test_the_document_is_served(http: httpx.Client) -> None:
     document = http.get("/openapi.json").json()
     assert {"/healthz", "/readyz"} <= document["paths"].keys()
     assert "503" in document["paths"]["/readyz"]["get"]["responses"]
+
+
+def test_operations_keep_the_ids_that_generated_clients_know() -> None:
+    app = create_app(lambda: True)
+    add_api(app, cast("HttpService", None))
+    operations = [each for path in app.openapi()["paths"].values() for each in path.values()]
+    assert {each["operationId"] for each in operations} == OPERATIONS
 
 
 @pytest.mark.parametrize(
