@@ -107,6 +107,7 @@ class Log:
     def check(self) -> CheckReport:
         """Check as another process would, which only reads."""
         self.store.close()
+        self.store = SegmentStore(self.directory / "segments", segment_bytes_max=1 << 20)
         store = SegmentStore(self.directory / "segments", segment_bytes_max=1)
         return check_log(self.metadata, store)
 
