@@ -106,10 +106,14 @@ class Log:
 
     def check(self) -> CheckReport:
         """Check as another process would, which only reads."""
-        self.store.close()
-        self.store = SegmentStore(self.directory / "segments", segment_bytes_max=1 << 20)
+        self.finish_segment()
         store = SegmentStore(self.directory / "segments", segment_bytes_max=1)
         return check_log(self.metadata, store)
+
+    def finish_segment(self) -> None:
+        """Have the next page go to another segment."""
+        self.store.close()
+        self.store = SegmentStore(self.directory / "segments", segment_bytes_max=1 << 20)
 
     def damage(self, address: PageAddress, at: int) -> None:
         """Change a byte of a page, counted from its end if negative."""
@@ -490,7 +494,7 @@ def test_a_log_whose_namespaces_or_topics_cannot_be_listed_is_a_problem(
 
 
 def test_files_that_nothing_refers_to_are_named_and_no_problem(log: Log, topic: Topic) -> None:
-    log.store.close()
+    log.finish_segment()
     (address,) = log.store.write([encode_page(_batch("x", 0), topic.uuid)])
     report = log.check()
     assert report.ok

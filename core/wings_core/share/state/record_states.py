@@ -1,4 +1,4 @@
-"""Record states: the states of the messages of one partition, as ranges, and what time does to them.
+"""The states of the messages of one partition, as ranges, and what time does to them.
 
 All offsets from `start_offset` to `frontier` are in one of the states. What lies at the frontier or
 after it was never looked at, and costs nothing, however much it is.
