@@ -7,10 +7,11 @@ key to nothing. So its result is compared with the input.
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import date, datetime, timedelta, timezone, tzinfo
 from numbers import Real
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
@@ -223,11 +224,17 @@ def _is_exact(values: list[Any], data_type: pa.DataType) -> bool:
     if pa.types.is_timestamp(data_type) and python_type is datetime:
         # Of microseconds, as datetime has them: a coarser unit drops some, a finer one ends sooner.
         # Of UTC alone: other zones have gaps and folds, and reach beyond the years of datetime.
-        zone = None if cast("Any", data_type).tz is None else UTC
-        return cast("Any", data_type).unit == "us" and all(
-            value.tzinfo is zone for value in values if value is not None
+        zones = {value.tzinfo for value in values if value is not None}
+        return cast("Any", data_type).unit == "us" and (
+            zones == {None} if cast("Any", data_type).tz is None else all(map(_is_utc, zones))
         )
     return _EXACT.get(data_type.id) is python_type
+
+
+def _is_utc(zone: tzinfo | None) -> bool:
+    """Return whether a zone is UTC at all times, as Python, zoneinfo and pytz name it."""
+    known = isinstance(zone, (timezone, ZoneInfo)) or type(zone).__module__ == "pytz"
+    return known and zone is not None and zone.utcoffset(None) == timedelta(0)
 
 
 def _has_map(data_type: pa.DataType) -> bool:
