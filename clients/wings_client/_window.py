@@ -11,7 +11,7 @@ it.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import islice
@@ -163,11 +163,6 @@ class Window:
         send.future.set_running_or_notify_cancel()
         return send
 
-    def wait_for_room(self, deadline: Deadline) -> None:
-        """Wait until there is room for a small batch; raises as `put`."""
-        with woken_by_cancellation(self._wake) as cancelled, self._lock:
-            self._wait_for_room(0, deadline, cancelled, 0)
-
     def put(
         self, send: Send, batch: pa.RecordBatch, metadata: bytes | None, deadline: Deadline
     ) -> None:
@@ -181,7 +176,14 @@ class Window:
         """
         size = batch.nbytes
         with woken_by_cancellation(self._wake) as cancelled, self._lock:
-            self._wait_for_room(size, deadline, cancelled, send.batches + send.unanswered)
+            while True:
+                self._check_open()
+                if cancelled():
+                    raise client_closed(self._endpoint)
+                if self._has_room(size):
+                    break
+                if not self._room.wait(deadline.remaining()) and not self._has_room(size):
+                    raise full(send.batches + send.unanswered)
             self._entries.append(Entry(self._next_sequence, batch, metadata, size, send))
             self._bytes += size
             self._next_sequence += 1
@@ -330,19 +332,6 @@ class Window:
         with self._lock:
             self._stream_ended = True
             self._work.notify()
-
-    def _wait_for_room(
-        self, size: int, deadline: Deadline, cancelled: Callable[[], bool], batches_sent: int
-    ) -> None:
-        """Wait for room; called with the lock held, which is released meanwhile."""
-        while True:
-            self._check_open()
-            if cancelled():
-                raise client_closed(self._endpoint)
-            if self._has_room(size):
-                return
-            if not self._room.wait(deadline.remaining()) and not self._has_room(size):
-                raise full(batches_sent)
 
     def _has_room(self, size: int) -> bool:
         if not self._entries:
