@@ -15,8 +15,14 @@ unexport PYTHONDONTWRITEBYTECODE
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --no-annotate
 
+# Of PySpark, besides the newest in .venv: each in an environment of its own, for the basics alone.
+SPARKS := 4.1 4.2
+SPARK_BASICS := tests/spark/test_read.py tests/spark/test_write.py tests/spark/test_stream_reader.py tests/spark/test_stream.py
+# Spark 4.1 leaves sockets open.
+SPARK_WARNINGS := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
+
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster test fast soak check bench protocol lock clean
+.PHONY: help demo cluster test fast soak $(SPARKS:%=spark-%) check bench protocol lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -34,8 +40,12 @@ test: $(VENV)/.dev ## all tests but the soak tests
 fast: $(VENV)/.dev ## the unit tests but those of PostgreSQL: at each change, in under 90 seconds
 	$(BIN)/python -m pytest tests/unit -m "not soak and not spark and not postgres" --numprocesses $(PROCESSES) --no-loadscope-reorder
 
-soak: $(VENV)/.dev ## the tests that run for minutes, and those of properties over many examples
+soak: $(VENV)/.dev $(SPARKS:%=spark-%) ## the tests that run for minutes, properties over many examples, every Spark
+	$(BIN)/python -m pytest $(SPARK_BASICS) -m "not soak"
 	$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile thorough
+
+$(SPARKS:%=spark-%): spark-%: $(VENV)/spark-%/.installed
+	$(VENV)/$@/bin/python -m pytest $(SPARK_BASICS) -m "not soak" $(SPARK_WARNINGS)
 
 check: $(VENV)/.dev ## lint, formatting and types
 	$(BIN)/ruff check
@@ -55,6 +65,13 @@ lock: $(VENV)/.dev ## pin the newest versions of everything in requirements/
 	$(LOCK) pyproject.toml --extra server --group build --constraints requirements/dev.txt \
 		--output-file requirements/server.txt
 
+	@for version in $(SPARKS); do \
+		{ grep -E "^[a-z]" requirements/dev.txt | grep -v "^pyspark=" | sed 's/ *\\$$//'; \
+			echo "pyspark==$$version.*"; } > $(VENV)/constraints.txt && \
+		$(LOCK) pyproject.toml --extra server --extra objects --extra postgres --extra spark --extra sqs \
+			--group build --group test --constraints $(VENV)/constraints.txt \
+			--output-file requirements/spark-$$version.txt || exit 1; done
+
 clean: ## remove the environment and everything that was generated
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .pytest_cache .ruff_cache
 	find core flight_server clients spark_connector tests benchmarks examples \
@@ -73,4 +90,10 @@ $(BIN)/python:
 $(VENV)/.%: requirements/%.txt pyproject.toml | $(BIN)/python
 	$(PIP) install --quiet --require-hashes --requirement $<
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/spark-%/.installed: requirements/spark-%.txt pyproject.toml | $(BIN)/python
+	$(BIN)/python -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --requirement $<
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@

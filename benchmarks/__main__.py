@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks import (
     cli,
     client,
+    filters,
     gather,
     http,
     ingest,
@@ -28,6 +29,7 @@ from benchmarks.harness import Row, report
 SUITES: dict[str, Callable[[], Iterator[Row]]] = {
     "client": client.run,
     "cli": cli.run,
+    "filters": filters.run,
     "gather": gather.run,
     "scan": scan.run,
     "share": share.run,

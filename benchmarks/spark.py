@@ -59,6 +59,10 @@ WRITTEN_BATCHES = 154
 WRITTEN_ROWS = BATCH_ROWS * WRITTEN_BATCHES
 """Of each run of a write; its topic is deleted again."""
 
+KEYS = 10_000
+KEYED_ROWS_EACH = 400
+KEYED_PUSHES = 4
+
 STREAM_ROWS = 5_000_000
 """Of one batch of the stream."""
 
@@ -78,6 +82,7 @@ def run() -> Iterator[Row]:
         _have_java_compile(spark, client, server.flight)
         yield from _reads(spark, client, server.flight)
         yield _against_parquet(spark, server.flight, Path(directory), batch)
+        yield _over_keys(spark, client, server.flight)
         yield _write(spark, client, server.flight, batch)
         yield _topic_to_topic(spark, client, server.flight, Path(directory))
         yield _empty_trigger(server.flight)
@@ -129,6 +134,31 @@ def _against_parquet(
         _rate(lambda: _aggregate(wings_spark.read(spark, endpoint, TOPIC), *COLUMNS)),
         _rate(lambda: _aggregate(spark.read.parquet(str(directory)), *COLUMNS)),
         runs=3,
+    )
+
+
+def _over_keys(spark: "SparkSession", client: flight.FlightClient, endpoint: str) -> Row:
+    """Measure a read of many keys against one of the same rows in one partition."""
+    each = KEYED_ROWS_EACH // KEYED_PUSHES
+    batch = narrow(KEYS * each)
+    keys = pa.array([key for key in range(KEYS) for _ in range(each)], pa.int64())
+    batch = pa.record_batch([keys, *batch.columns[1:]], schema=batch.schema)
+    fields = [{"name": name, "type": "int64"} for name in COLUMNS]
+    act(client, "create-topic", topic="keyed", schema={"fields": fields}, partition_key="a")
+    act(client, "create-topic", topic="unkeyed", schema={"fields": fields})
+    for topic in ("keyed", "unkeyed"):
+        push(client, topic, batch, KEYED_PUSHES)
+    rows = KEYS * KEYED_ROWS_EACH
+
+    def measure(topic: str) -> Callable[[], float]:
+        return _rate(lambda: _aggregate(_load(spark, endpoint, topic), "a", rows=rows))
+
+    return compare(
+        f"Spark, {KEYS:,} keys with {KEYED_ROWS_EACH} rows each, against the same rows unkeyed",
+        "M rows/s",
+        0.5,
+        measure("keyed"),
+        measure("unkeyed"),
     )
 
 
@@ -223,8 +253,8 @@ def _empty_trigger(endpoint: str) -> Row:
         reader.stop()
 
 
-def _load(spark: "SparkSession", endpoint: str) -> "DataFrame":
-    reader = spark.read.format("wings").option("endpoint", endpoint).option("topic", TOPIC)
+def _load(spark: "SparkSession", endpoint: str, topic: str = TOPIC) -> "DataFrame":
+    reader = spark.read.format("wings").option("endpoint", endpoint).option("topic", topic)
     return reader.option("minPartitions", str(CORES)).load()
 
 

@@ -9,6 +9,10 @@ import pytest
 from hypothesis import settings
 from property_examples import QUICK, THOROUGH
 
+from wings_core.storage import disk
+
+disk.RESERVE_BYTES = 0  # pyright: ignore[reportConstantRedefinition] - of thousands of servers.
+
 settings.register_profile("quick", QUICK)
 settings.register_profile("thorough", THOROUGH)  # By --hypothesis-profile.
 settings.load_profile("quick")

@@ -23,7 +23,8 @@ Errors are one tree under `WingsError`, whose classes are here too: `wings_clien
     │   ├── NamespaceNotFound
     │   ├── TopicNotFound
     │   ├── GroupNotFound
-    │   └── StageNotFound
+    │   ├── StageNotFound
+    │   └── TokenNotFound
     ├── Conflict
     │   ├── AlreadyExists
     │   ├── NamespaceNotEmpty
@@ -77,6 +78,7 @@ from wings_core.errors import (
     SchemaMismatch,
     StageNotFound,
     StorageCorrupt,
+    TokenNotFound,
     TopicNotFound,
     Unauthenticated,
     Unavailable,
@@ -197,6 +199,7 @@ __all__ = [
     "StageNotFound",
     "Staged",
     "StorageCorrupt",
+    "TokenNotFound",
     "Topic",
     "TopicNotFound",
     "Unauthenticated",

@@ -24,6 +24,7 @@ from wings_core.contracts.share import (
     AcquireEnd,
     parse_acquired_metadata,
 )
+from wings_core.contracts.share_stream import CREDIT_MAX, ShareCommand
 from wings_core.contracts.tickets import AcquireTicket
 from wings_core.errors import InvalidArgument, InvalidTicket, WingsError, error_from_json
 
@@ -76,17 +77,7 @@ def _read(
             described = parse_acquired_metadata(metadata)
             if isinstance(described, AcquireEnd):
                 return
-            found.append(
-                Delivery(
-                    batch,
-                    described.partition,
-                    described.start_offset,
-                    described.end_offset,
-                    described.lease,
-                    described.delivery_count,
-                    described.lock_duration_ms / 1000,
-                )
-            )
+            found.append(Delivery.of(batch, described))
 
 
 def acknowledge(
@@ -129,4 +120,19 @@ def ticket_of(
         member=member,
         partition=wire_partition(partition),
         max_messages=max_messages,
+    )
+
+
+def command_of(ticket: AcquireTicket) -> ShareCommand:
+    """Return the descriptor of a share stream for what a ticket asks for."""
+    messages = min(CREDIT_MAX, ticket.max_messages)
+    named = {} if ticket.any_partition else {"partition": ticket.partition}
+    return ShareCommand(
+        kind="share",
+        group=ticket.group,
+        topic=ticket.topic,
+        member=ticket.member,
+        credit=messages,
+        max_messages=messages,
+        **named,
     )

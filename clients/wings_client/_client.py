@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 import pyarrow as pa
 
+from wings_client._access import Access, Pem
 from wings_client._acquire import ticket_of
 from wings_client._admin import TopicRef, name_of
 from wings_client._batches import BATCH_ROWS, Data
@@ -39,28 +40,43 @@ from wings_client.gather._request import Request
 from wings_client.gather._rules import Rules, Sentinel, Strategy, wait
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import WingsError
+from wings_core.partitions import any_partition_value
 
 TIMEOUT_SECONDS = 30.0
 
 
 def connect(
-    endpoint: str | Sequence[str], *, timeout: float = TIMEOUT_SECONDS, retry: Retry | None = None
+    endpoint: str | Sequence[str],
+    *,
+    timeout: float = TIMEOUT_SECONDS,
+    retry: Retry | None = None,
+    token: str | None = None,
+    tls_ca: Pem | None = None,
+    tls_cert: Pem | None = None,
+    tls_key: Pem | None = None,
 ) -> "Client":
     """Return a client of a Wings server; the connection is made by the first call.
 
     Args:
-        endpoint: Like `grpc://host:7777`. Of the nodes of a cluster, some or all:
-            `grpc://a:7777,b:7777,c:7777`, or a list of addresses. A random one is used until it
-            is unreachable; then repeatable calls go to the next. Scans read from all live nodes,
-            whichever were named.
+        endpoint: Like `grpc://host:7777`, with TLS `grpc+tls://host:7777`. Of the nodes of a
+            cluster, some or all: `grpc://a:7777,b:7777,c:7777`, or a list of addresses. A random
+            one is used until it is unreachable; then repeatable calls go to the next. Scans read
+            from all live nodes, whichever were named.
         timeout: Seconds that a call may take, its retries included (a long poll may wait beside
             it), and that a stream may stand still.
         retry: What is tried again, and how long.
+        token: Presented with each call; None: that of the environment variable `WINGS_TOKEN`.
+        tls_ca: A file in PEM, or as bytes what one holds: the authorities that servers are checked
+            against; None: those that gRPC comes with.
+        tls_cert: Likewise, this client's certificate, for mutual TLS.
+        tls_key: Likewise, its private key.
 
     Raises:
-        InvalidArgument: The timeout is not positive, or there is no address, or an empty one.
+        InvalidArgument: The timeout is not positive, or there is no address, or an empty one; a
+            file cannot be read, or a certificate is without its key.
     """
-    return Client(Transport(endpoint, timeout, retry or Retry()))
+    access = Access.of(token, tls_ca, tls_cert, tls_key)
+    return Client(Transport(endpoint, timeout, retry or Retry(), access))
 
 
 class Client(StageCalls, ShardCalls, ShareCalls):
@@ -342,13 +358,16 @@ class Client(StageCalls, ShardCalls, ShareCalls):
     def locations(self, topic: TopicRef) -> tuple[str, ...]:
         """Return the addresses of all live nodes that serve a topic, as `connect` takes them.
 
-        Empty for a single server, and where the topic has no partition yet.
+        Empty for a single server.
 
         Raises:
             TopicNotFound: There is no such topic.
         """
-        _, parts = plan(self._transport, name_of(topic), None, "latest")
-        return parts[0].locations if parts else ()
+        found = self.topic(topic) if isinstance(topic, str) else topic
+        key = found.partition_key
+        value = any_partition_value(None if key is None else found.schema.field(key).type)
+        _, parts = plan(self._transport, found.name, value, "latest")
+        return parts[0].locations
 
     def read_ticket(self, ticket: ScanTicket) -> Iterator[Chunk]:
         """Yield the chunks of one range, in order of offset; a lost connection is resumed.
@@ -480,8 +499,8 @@ class Client(StageCalls, ShardCalls, ShareCalls):
             max_messages: Acquire at most this many at once.
             timeout: Seconds without a delivery after which iteration ends; None: never. 0
                 acquires only what is available.
-            auto_renew: True renews what is held until it is settled; a number does so for as many
-                seconds of each delivery; False leaves it to `ShareConsumer.renew`.
+            auto_renew: True renews what is held until it is acknowledged; a number does so for as
+                many seconds of each delivery; False leaves it to `ShareConsumer.renew`.
 
         Raises:
             InvalidTicket: A name or number is out of range.

@@ -89,7 +89,7 @@ def typed_error(error: Exception, endpoint: str) -> WingsError:
             )
         if any(sign in lowered for sign in _UNREACHABLE_TEXTS):
             return Unavailable(
-                f"nobody answers at {endpoint}: {text}",
+                f"no server answers at {endpoint}: {text}",
                 endpoint=endpoint,
                 connection=Connection.UNREACHABLE.value,
             )

@@ -54,6 +54,11 @@ class Topic:
         """The last part of the name."""
         return TopicName.parse(self.name).topic
 
+    @property
+    def key_type(self) -> pa.DataType | None:
+        """The type of the partition key's column; None for a topic without a key."""
+        return None if self.partition_key is None else self.schema.field(self.partition_key).type
+
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
         """Read a server's description."""

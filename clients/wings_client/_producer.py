@@ -22,8 +22,6 @@ from types import TracebackType
 from typing import Literal, Self, overload
 from uuid import uuid4
 
-import pyarrow as pa
-
 from wings_client._accumulator import Accumulator, Acked, Taken
 from wings_client._appended import RowConverter, resolve_acks
 from wings_client._batches import BATCH_ROWS, Cut, Data, to_batches
@@ -367,8 +365,9 @@ class Producer:
 
     def _fail(self, error: WingsError) -> None:
         """Fail what is in the window and what would come."""
-        self._window.fail(error)
+        # In this order: a caller to whom `flush` raised must find that `append` raises too.
         self._accumulator.fail(error)
+        self._window.fail(error)
 
     def _start(self) -> None:
         """Start the writer's thread with the first batch."""
@@ -453,13 +452,9 @@ class Producer:
 def _partition_of(topic: Topic, partition: object) -> Partition | None:
     """Return the partition that all rows must be of; None where the server has to tell."""
     try:
-        return None if partition is None else partition_of(partition, _key_type(topic))
+        return None if partition is None else partition_of(partition, topic.key_type)
     except WingsError:
         return None
-
-
-def _key_type(topic: Topic) -> pa.DataType | None:
-    return None if topic.partition_key is None else topic.schema.field(topic.partition_key).type
 
 
 def _metadata(timestamp: str | None, expected_offset: int | None) -> bytes | None:

@@ -1,5 +1,11 @@
-"""The share consumer: a member of a share group, which renews the locks of what it processes."""
+"""The share consumer: a member of a share group, which renews the locks of what it processes.
 
+Deliveries and acknowledgements go over one share stream. Long polls and calls stand in for it where
+the consumer only looks what is there (a timeout of 0, and before a time-out), where it holds as
+much as a stream may, and with servers that have no such streams.
+"""
+
+import logging
 import threading
 import weakref
 from collections import deque
@@ -8,15 +14,18 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
-from wings_client._acquire import AckType, acknowledge, acquire
-from wings_client._errors import is_passing
+from wings_client._acquire import AckType, acknowledge, acquire, command_of
+from wings_client._cancellation import woken_by_cancellation
+from wings_client._errors import copy_of, is_passing
 from wings_client._retry import Backoff
 from wings_client._share_held import RENEWALS_PER_LOCK, Held
 from wings_client._share_model import Delivery, OffsetRange, Rows
+from wings_client._share_stream import ShareStream
 from wings_client._stream import Reading, StreamCancelled
 from wings_client._threads import start_thread
 from wings_client._transport import Transport
 from wings_core.contracts.share import ACKNOWLEDGEMENTS_MAX, AcknowledgementEntry
+from wings_core.contracts.share_stream import CREDIT_MAX
 from wings_core.contracts.tickets import AcquireTicket
 from wings_core.errors import InvalidRecordState, WingsError
 from wings_core.times import Deadline
@@ -27,8 +36,11 @@ POLL_SECONDS = 20.0
 PAUSE_SECONDS_MIN = 0.05
 """The least seconds between two rounds of renewals."""
 
-SETTLE_WAIT_SECONDS = 1.0
+ACKNOWLEDGE_WAIT_SECONDS = 1.0
 """How long an acknowledgement waits for a renewal of its delivery; at most a third of its lock."""
+
+
+_logger = logging.getLogger("wings_client")
 
 
 class ShareEngine:
@@ -57,6 +69,9 @@ class ShareEngine:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._renewal_ended = threading.Condition(self._lock)
+        self._command = command_of(ticket)
+        self._stream: ShareStream | None = None
+        self._polls = timeout == 0
         self._ready: deque[Delivery] = deque()
         self._held: dict[int, Held] = {}
         self._reading: Reading | None = None
@@ -73,9 +88,8 @@ class ShareEngine:
         backoff = Backoff(self._transport.retry)
         failing = Deadline.never()
         while not self._ready and not self._closed:
-            remaining = deadline.remaining()
             try:
-                self._poll(POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining))
+                self._wait(deadline)
                 backoff.reset()
             except StreamCancelled:
                 break
@@ -91,12 +105,17 @@ class ShareEngine:
                 break
         return bool(self._ready)
 
+    @property
+    def uses_stream(self) -> bool:
+        """Whether deliveries come over a share stream; else they are polled for."""
+        return not self._polls
+
     def take(self) -> Delivery | None:
         """Return the next delivery received; None if there is none."""
         with self._lock:
             return self._ready.popleft() if self._ready else None
 
-    def settle(
+    def acknowledge(
         self,
         delivery: Delivery,
         kind: AckType,
@@ -129,10 +148,17 @@ class ShareEngine:
             _raise_first(self._acknowledge(entries, repeatable=True))
             self._renewed(delivery)
             return
-        with self._settling(delivery, ranges):
+        with self._acknowledging(delivery, ranges):
             _raise_first(self._acknowledge(entries))
 
-    def abandon(self) -> list[list[AcknowledgementEntry]]:
+    def abandon(self) -> None:
+        """End the wait, the renewals and the stream, whose server releases what it held."""
+        self._end()
+        stream = self._stream
+        if stream is not None:
+            stream.cancel()
+
+    def _end(self) -> list[list[AcknowledgementEntry]]:
         """End the wait and the renewals; returns the entries that release what is still held.
 
         Each list succeeds or fails by itself.
@@ -154,13 +180,87 @@ class ShareEngine:
 
     def close(self) -> None:
         """End the wait and release what is still held; if that fails, the locks expire."""
-        lists = self.abandon()
+        lists = self._end()
         with suppress(WingsError):  # The locks expire.
             errors = iter(self._acknowledge([entry for entries in lists for entry in entries]))
             for entries in lists:
                 refused = [isinstance(next(errors), InvalidRecordState) for _ in entries]
                 if any(refused) and len(lists) > 1:
                     self._acknowledge(entries)  # Each alone: the refusal may be due to another.
+        stream = self._stream
+        if stream is not None:
+            stream.close()
+
+    def _wait(self, deadline: Deadline) -> None:
+        """Wait for a delivery until the deadline, or for a while."""
+        remaining = deadline.remaining()
+        wait = POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining)
+        with self._lock:
+            held = sum(each.messages for each in self._held.values() if not each.has_expired)
+        if self._polls or held >= CREDIT_MAX:
+            self._poll(wait)
+            return
+        stream = self._open_stream()
+        credit = min(CREDIT_MAX, held + self._command.max_messages)
+        if credit != stream.credit:
+            stream.set_credit(credit)
+        with woken_by_cancellation(self._notify) as is_cancelled, self._lock:
+            self._changed.wait_for(
+                lambda: self._ready or self._closed or stream.error is not None or is_cancelled(),
+                wait,
+            )
+            if is_cancelled():
+                raise StreamCancelled
+            if self._ready or self._closed:
+                return
+        if not stream.is_served:
+            _logger.warning("%s serves no share streams: it is polled", stream.endpoint)
+            self._polls = True
+            return
+        if stream.error is not None:
+            raise copy_of(stream.error)
+        try:
+            if deadline.passed:
+                stream.set_credit(0)
+            # What is on its way comes before the answer; one that never comes ends the stream.
+            stream.acknowledge(())
+        except WingsError:
+            stream.cancel()
+            raise
+        if deadline.passed and not self._ready:
+            self._poll(0)  # What is there now comes, however short the time was.
+
+    def _notify(self) -> None:
+        with self._lock:
+            self._changed.notify_all()
+
+    def _open_stream(self) -> ShareStream:
+        """Return the open stream; opens one where there is none, for one thread at a time."""
+        stream = self._stream
+        if stream is not None and stream.error is None:
+            return stream
+        source = object()
+
+        def ended() -> None:
+            """Drop what the caller has not taken: the server has released it."""
+            with self._lock:
+                for each in list(self._ready):
+                    held = self._held.get(id(each))
+                    if held is not None and held.source is source:
+                        self._ready.remove(each)
+                        del self._held[id(each)]
+                self._changed.notify_all()
+
+        def delivered(delivery: Delivery) -> None:
+            self._receive([delivery], source)
+
+        stream = ShareStream(self._transport, self._command, delivered, ended)
+        with self._lock:
+            self._stream = stream
+            is_closed = self._closed
+        if is_closed:
+            stream.cancel()
+        return stream
 
     def _poll(self, wait: float) -> None:
         reading = Reading(self._transport)
@@ -169,18 +269,27 @@ class ShareEngine:
                 return
             self._reading = reading
         found = acquire(self._transport, self.ticket, wait, reading)
-        held = {id(each): Held(each) for each in found}
+        self._reading = None
+        if not self._receive(found):
+            # Closed meanwhile: release what was received.
+            self._acknowledge(
+                [_entry(each, "release", each.start_offset, each.end_offset) for each in found]
+            )
+
+    def _receive(self, found: Sequence[Delivery], source: object = None) -> bool:
+        """Take deliveries in, and see to their renewal; returns False after `close`."""
+        held = {id(each): Held(each, source) for each in found}
         renews = False
         with self._lock:
-            self._reading = None
-            if not self._closed:
-                self._held.update(held)
-                self._ready.extend(found)
-                self._changed.notify_all()
-            is_open = not self._closed
-            if not is_open:
-                self._ready.clear()  # A signal handler may have closed it since.
-            elif found and self._auto_renew is not False and not self._renewing:
+            if self._closed:
+                return False
+            self._held.update(held)
+            self._ready.extend(found)
+            self._changed.notify_all()
+            if self._closed:
+                self._ready.clear()  # A signal handler closed it just now.
+                return False
+            if found and self._auto_renew is not False and not self._renewing:
                 renews = self._renewing = True
         if renews:
             try:
@@ -189,12 +298,7 @@ class ShareEngine:
                 with self._lock:
                     self._renewing = False
                 raise
-        if is_open:
-            return
-        # Closed meanwhile: release what was received.
-        self._acknowledge(
-            [_entry(each, "release", each.start_offset, each.end_offset) for each in found]
-        )
+        return True
 
     def _acknowledge(
         self, entries: Sequence[AcknowledgementEntry], *, repeatable: bool = False
@@ -202,35 +306,40 @@ class ShareEngine:
         ticket = self.ticket
         errors: list[WingsError | None] = []
         for start in range(0, len(entries), ACKNOWLEDGEMENTS_MAX):
-            errors += acknowledge(
-                self._transport,
-                ticket.group,
-                ticket.topic,
-                ticket.member,
-                entries[start : start + ACKNOWLEDGEMENTS_MAX],
-                repeatable=repeatable,
-            )
+            some = entries[start : start + ACKNOWLEDGEMENTS_MAX]
+            stream = self._stream
+            found = None if stream is None else stream.acknowledge(some)
+            if found is None:
+                found = acknowledge(
+                    self._transport,
+                    ticket.group,
+                    ticket.topic,
+                    ticket.member,
+                    some,
+                    repeatable=repeatable,
+                )
+            errors += found
         return errors
 
     @contextmanager
-    def _settling(self, delivery: Delivery, ranges: Sequence[OffsetRange]) -> Generator[None]:
+    def _acknowledging(self, delivery: Delivery, ranges: Sequence[OffsetRange]) -> Generator[None]:
         """Exclude renewals of a delivery while the block acknowledges ranges of it."""
-        wait = min(SETTLE_WAIT_SECONDS, delivery.lock_seconds / RENEWALS_PER_LOCK)
+        wait = min(ACKNOWLEDGE_WAIT_SECONDS, delivery.lock_seconds / RENEWALS_PER_LOCK)
         with self._lock:
             held = self._held.get(id(delivery))
             if held is not None:
                 self._renewal_ended.wait_for(lambda: not held.renewing, wait)
-                held.begin_settling(ranges)
-        settled = False
+                held.begin_acknowledging(ranges)
+        acknowledged = False
         try:
             yield
-            settled = True
+            acknowledged = True
         finally:
             if held is not None:
                 with self._lock:
-                    held.end_settling(ranges, settled=settled)
+                    held.end_acknowledging(ranges, acknowledged=acknowledged)
                     # Some of a refused range may still be held; the next renewal finds out.
-                    if held.is_settled or (held.has_expired and not settled):
+                    if held.is_finished or (held.has_expired and not acknowledged):
                         self._held.pop(id(delivery), None)
 
     def _renewed(self, delivery: Delivery) -> None:
@@ -258,7 +367,7 @@ class ShareEngine:
     def _renew_one(self, held: Held) -> None:
         delivery = held.delivery
         with self._lock:
-            left, settles = held.begin_renewing()
+            left, acknowledgements = held.begin_renewing()
         # One delivery a call: with several, a lost one would fail the others.
         entries = [_entry(delivery, "renew", first, last) for first, last in left]
         errors: list[WingsError | None] = []
@@ -267,12 +376,12 @@ class ShareEngine:
         renewed = bool(errors) and not any(errors)
         refused = any(isinstance(error, InvalidRecordState) for error in errors)
         with self._lock:
-            lost = held.end_renewing(settles, renewed=renewed, refused=refused)
+            lost = held.end_renewing(acknowledgements, renewed=renewed, refused=refused)
             self._renewal_ended.notify_all()
-            given_up = (
+            expires = (
                 not isinstance(self._auto_renew, bool) and held.age_seconds >= self._auto_renew
             )
-            if given_up or lost:
+            if expires or lost:
                 self._held.pop(id(delivery), None)
 
 
@@ -337,7 +446,7 @@ class ShareConsumer(Iterator[Delivery]):
                 was changed.
             Unavailable: The outcome is unknown; they may be redelivered.
         """
-        self.engine.settle(delivery, "accept", rows)
+        self.engine.acknowledge(delivery, "accept", rows)
 
     def release(self, delivery: Delivery, rows: Rows = None, *, delay: float | None = None) -> None:
         """Release messages for redelivery to any member; this delivery counts.
@@ -351,7 +460,7 @@ class ShareConsumer(Iterator[Delivery]):
             InvalidRecordState: The lock on some has expired or ended; nothing was changed.
             Unavailable: The outcome is unknown.
         """
-        self.engine.settle(delivery, "release", rows, delay=delay)
+        self.engine.acknowledge(delivery, "release", rows, delay=delay)
 
     def reject(self, delivery: Delivery, rows: Rows = None, *, reason: str | None = None) -> None:
         """Reject messages: they become dead letters, if the group has a topic of them.
@@ -365,7 +474,7 @@ class ShareConsumer(Iterator[Delivery]):
             InvalidRecordState: The lock on some has expired or ended; nothing was changed.
             Unavailable: The outcome is unknown; they may be redelivered.
         """
-        self.engine.settle(delivery, "reject", rows, reason=reason)
+        self.engine.acknowledge(delivery, "reject", rows, reason=reason)
 
     def renew(self, delivery: Delivery, rows: Rows = None) -> None:
         """Renew the lock on messages: it lasts a lock duration from now.
@@ -378,7 +487,16 @@ class ShareConsumer(Iterator[Delivery]):
             InvalidRecordState: The lock on some has expired or ended; nothing was changed.
             Unavailable: The outcome is unknown.
         """
-        self.engine.settle(delivery, "renew", rows)
+        self.engine.acknowledge(delivery, "renew", rows)
+
+    @property
+    def uses_stream(self) -> bool:
+        """Whether deliveries come over a share stream, as they do unless the timeout is 0.
+
+        A server of a version without them is polled, as a warning of the logger `wings_client`
+        says.
+        """
+        return self.engine.uses_stream
 
     def close(self) -> None:
         """End iteration, and release what is still held; if that fails, the locks expire."""

@@ -21,17 +21,19 @@ class Held:
         left: The offsets not known to be acknowledged.
         due: When to renew next.
         renewing: Whether a renewal is under way.
+        source: Of which stream it came; None: of none.
     """
 
-    def __init__(self, delivery: Delivery) -> None:
+    def __init__(self, delivery: Delivery, source: object = None) -> None:
         self.delivery = delivery
+        self.source = source
         self.left: list[OffsetRange] = [(delivery.start_offset, delivery.end_offset)]
         self.renewing = False
         self.due = _due(delivery)
         self._came_at = time.monotonic()
         self._ends = Deadline.after(delivery.lock_seconds)
-        self._settling: list[Sequence[OffsetRange]] = []
-        self._settles = 0  # Acknowledgements begun so far.
+        self._acknowledging: list[Sequence[OffsetRange]] = []
+        self._acknowledgements = 0  # Acknowledgements begun so far.
         self._in_doubt: list[OffsetRange] = []
         self._rows: list[OffsetRange] | None = None
 
@@ -41,7 +43,12 @@ class Held:
         return time.monotonic() - self._came_at
 
     @property
-    def is_settled(self) -> bool:
+    def messages(self) -> int:
+        """How many messages are left."""
+        return sum(last - first + 1 for first, last in self.left)
+
+    @property
+    def is_finished(self) -> bool:
         """Whether no message is left."""
         if self._rows is None:
             self._rows = merged(self.delivery.offsets)
@@ -52,15 +59,15 @@ class Held:
         """Whether the lock has certainly expired, unless another process renewed it."""
         return self._ends.passed
 
-    def begin_settling(self, ranges: Sequence[OffsetRange]) -> None:
-        """Record that an acknowledgement of ranges begins; `end_settling` follows."""
-        self._settling.append(ranges)
-        self._settles += 1
+    def begin_acknowledging(self, ranges: Sequence[OffsetRange]) -> None:
+        """Record that an acknowledgement of ranges begins; `end_acknowledging` follows."""
+        self._acknowledging.append(ranges)
+        self._acknowledgements += 1
 
-    def end_settling(self, ranges: Sequence[OffsetRange], *, settled: bool) -> None:
-        """Record its outcome; if not `settled`, the ranges stay held, in doubt."""
-        self._settling.remove(ranges)
-        if settled:
+    def end_acknowledging(self, ranges: Sequence[OffsetRange], *, acknowledged: bool) -> None:
+        """Record its outcome; if not `acknowledged`, the ranges stay held, in doubt."""
+        self._acknowledging.remove(ranges)
+        if acknowledged:
             self.left = without(self.left, ranges)
         else:
             self._in_doubt = [*without(self._in_doubt, ranges), *ranges]
@@ -68,10 +75,10 @@ class Held:
     def begin_renewing(self) -> tuple[list[OffsetRange], int]:
         """Return the ranges to renew, and the count to pass to `end_renewing`."""
         self.renewing = True
-        settling = [each for ranges in self._settling for each in ranges]
-        return without(self.left, settling), self._settles
+        acknowledging = [each for ranges in self._acknowledging for each in ranges]
+        return without(self.left, acknowledging), self._acknowledgements
 
-    def end_renewing(self, settles: int, *, renewed: bool, refused: bool) -> bool:
+    def end_renewing(self, acknowledgements: int, *, renewed: bool, refused: bool) -> bool:
         """Record the end of a renewal.
 
         Returns:
@@ -85,12 +92,12 @@ class Held:
         if not refused:
             self.due = _due(self.delivery)  # Unknown outcome: retried then.
             return False
-        if self._settles != settles:
+        if self._acknowledgements != acknowledgements:
             return False
         if self._in_doubt:
             self.left = without(self.left, self._in_doubt)
             self._in_doubt = []
-            return self.is_settled
+            return self.is_finished
         return True
 
     def renewed(self) -> None:

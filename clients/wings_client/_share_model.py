@@ -7,6 +7,7 @@ from typing import Any, Self, Union, cast
 import pyarrow as pa
 from pydantic import JsonValue
 
+from wings_core.contracts.share import AcquiredChunk
 from wings_core.errors import InvalidArgument
 from wings_core.partitions import JsonScalar
 
@@ -96,6 +97,19 @@ class Delivery:
     """Of deliveries, this one included: 1 at the first."""
     lock_seconds: float
     """How long the lock lasts without a renewal."""
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, chunk: AcquiredChunk) -> Self:
+        """Return the delivery of a chunk, as a server sent it."""
+        return cls(
+            batch,
+            chunk.partition,
+            chunk.start_offset,
+            chunk.end_offset,
+            chunk.lease,
+            chunk.delivery_count,
+            chunk.lock_duration_ms / 1000,
+        )
 
     @property
     def rows(self) -> pa.RecordBatch:

@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar, cast
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from wings_client._access import Access
 from wings_client._addresses import Addresses, addresses_of
 from wings_client._cancellation import current_cancellation
 from wings_client._errors import (
@@ -34,7 +35,9 @@ from wings_client._errors import (
 from wings_client._retry import Retry, repeat_call
 from wings_core.contracts.actions import ActionBody
 from wings_core.contracts.info import InfoCommand
+from wings_core.contracts.messages import dump
 from wings_core.contracts.put import PutCommand
+from wings_core.contracts.share_stream import ShareCommand
 from wings_core.errors import InvalidArgument, WingsError
 
 T = TypeVar("T")
@@ -50,6 +53,8 @@ RECONNECT_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
+
+_TLS = "grpc+tls://"
 
 CONNECTIONS_MAX = 64
 """Connections kept, of a cluster whose nodes come and go; the one unused for longest goes first."""
@@ -79,12 +84,27 @@ class Transport:
         timeout: Seconds that a call may take, its retries included, and that a stream may stand
             still.
         retry: The retry policy.
+        access: What is presented to the servers, and how they are known; None: the token of the
+            environment, if there is one.
     """
 
-    def __init__(self, endpoint: str | Sequence[str], timeout: float, retry: Retry) -> None:
+    def __init__(
+        self,
+        endpoint: str | Sequence[str],
+        timeout: float,
+        retry: Retry,
+        access: Access | None = None,
+    ) -> None:
+        self.access = access or Access.of()
+        self._headers = self.access.headers
         if not timeout > 0:
             raise InvalidArgument(f"the timeout must be positive; got {timeout}")
         self.addresses = Addresses(addresses_of(endpoint))
+        if self.access.connection and all(_TLS not in each for each in self.addresses.all):
+            raise InvalidArgument(
+                f"{self.addresses.all[0]:.200} is without TLS, and certificates are given: "
+                "name the server by grpc+tls://"
+            )
         self.timeout = timeout
         # Each address is tried once at least, unless retries are off.
         attempts = len(self.addresses.all) if retry.attempts > 1 else 1
@@ -166,7 +186,7 @@ class Transport:
         def call(seconds: float) -> Any:
             request = flight.Action(action, body.to_bytes())
             with self._calling() as (client, endpoint):
-                results = list(client.do_action(request, options_of(seconds)))
+                results = list(client.do_action(request, self.options(seconds)))
             if len(results) != 1:
                 raise lost(f"{action}: {len(results)} results instead of one", endpoint)
             return json.loads(results[0].body.to_pybytes())
@@ -179,7 +199,7 @@ class Transport:
 
         def call(seconds: float) -> flight.FlightInfo:
             with self._calling() as (client, _):
-                return client.get_flight_info(descriptor, options_of(seconds))
+                return client.get_flight_info(descriptor, self.options(seconds))
 
         return self.repeat(call, repeatable=True)
 
@@ -206,7 +226,7 @@ class Transport:
         called = endpoint or self.endpoint
         try:
             client = self._connected(called)
-            return client.do_get(flight.Ticket(ticket), options_of(seconds)), called
+            return client.do_get(flight.Ticket(ticket), self.options(seconds)), called
         except CALL_ERRORS as error:
             failure = typed_error(error, called)
             if not (is_short and is_timeout(failure)):
@@ -228,9 +248,25 @@ class Transport:
         """
         descriptor = flight.FlightDescriptor.for_command(command.to_bytes())
         with self._calling() as (client, endpoint):
-            writer, reader = client.do_put(descriptor, schema, options_of(seconds))
+            writer, reader = client.do_put(descriptor, schema, self.options(seconds))
         # pyarrow's stubs type the metadata reader as one of batches.
         return writer, cast("flight.FlightMetadataReader", reader), endpoint
+
+    def exchange(
+        self, command: ShareCommand
+    ) -> tuple[flight.FlightStreamWriter, flight.FlightStreamReader, str]:
+        """Open a DoExchange stream without a deadline; the first message sends the descriptor.
+
+        Returns:
+            The writer, the reader, and the address of their node.
+        """
+        # With its kind, which is what tells it from other exchanges.
+        descriptor = flight.FlightDescriptor.for_command(
+            dump({**command.model_dump(mode="json", exclude_unset=True), "kind": "share"})
+        )
+        with self._calling() as (client, endpoint):
+            writer, reader = client.do_exchange(descriptor, self.options(None))
+        return writer, reader, endpoint
 
     def repeat(
         self, call: Callable[[float], T], *, repeatable: bool, timeout: float | None = None
@@ -251,6 +287,13 @@ class Transport:
             repeatable=repeatable,
         )
 
+    def options(self, seconds: float | None) -> flight.FlightCallOptions:
+        """Return call options with the token, and with a gRPC deadline if one is given."""
+        timeout = None if seconds is None else max(TIMEOUT_SECONDS_MIN, seconds)
+        if not self._headers:
+            return flight.FlightCallOptions(timeout=timeout)
+        return flight.FlightCallOptions(timeout=timeout, headers=self._headers)
+
     @contextmanager
     def _calling(self) -> Generator[tuple[flight.FlightClient, str]]:
         """Yield the connection for one call, and record its failure."""
@@ -262,6 +305,18 @@ class Transport:
             self.addresses.note(error, called)
             raise
 
+    def _check_secrecy(self, endpoint: str) -> None:
+        """Refuse to send the token in the clear, at the word of a server that was given by TLS."""
+        if (
+            self._headers
+            and _TLS in self.addresses.all[0]
+            and _TLS not in endpoint
+            and endpoint not in self.addresses.all
+        ):
+            raise InvalidArgument(
+                f"{endpoint:.200} is without TLS, and the token is for servers with TLS"
+            )
+
     def _connected(self, endpoint: str) -> flight.FlightClient:
         with self._lock:
             if self.closed.is_set():
@@ -269,7 +324,10 @@ class Transport:
             client = self._clients.get(endpoint)
             if client is None:
                 try:
-                    client = flight.FlightClient(endpoint, generic_options=RECONNECT_OPTIONS)
+                    self._check_secrecy(endpoint)
+                    client = flight.FlightClient(
+                        endpoint, generic_options=RECONNECT_OPTIONS, **self.access.connection
+                    )
                 except (pa.ArrowException, ValueError) as error:
                     raise InvalidArgument(
                         f"{endpoint!r:.200} is not an endpoint like grpc://host:7777: {error}"
@@ -280,8 +338,3 @@ class Transport:
                     self._clients.popitem(last=False)
             self._clients.move_to_end(endpoint)
             return client
-
-
-def options_of(seconds: float) -> flight.FlightCallOptions:
-    """Return call options with a gRPC deadline."""
-    return flight.FlightCallOptions(timeout=max(TIMEOUT_SECONDS_MIN, seconds))

@@ -179,7 +179,15 @@ def _check_unchanged(array: "ArrowArray", casted: "ArrowArray") -> None:
         differs = pc.and_not(differs, both_nan)
     index = differs.index(True).as_py()
     if index >= 0:
-        raise ValueError(f"{cast('Any', array)[index]} would be {cast('Any', casted)[index]}")
+        raise ValueError(f"{_text(array, index)} would be {_text(casted, index)}")
+
+
+def _text(array: "ArrowArray", index: int) -> str:
+    """Return a value as text, also of a time that Python has none for."""
+    try:
+        return str(array[index])
+    except (ValueError, OverflowError):
+        return str(array.slice(index, 1))
 
 
 def _meant(data_type: pa.DataType) -> pa.DataType:
@@ -193,15 +201,29 @@ def _meant(data_type: pa.DataType) -> pa.DataType:
 
 
 def _number_conversion(source: pa.DataType, target: pa.DataType) -> Conversion:
-    if _types.is_decimal(source) or _types.is_decimal(target):
-        inexact = _types.is_floating(source) or _types.is_floating(target)
-        return Conversion.NONE if inexact else Conversion.SAFE
+    if _types.is_decimal(target):
+        return _decimal_conversion(source, cast("Any", target))
+    if _types.is_decimal(source):
+        return Conversion.NONE if _types.is_floating(target) else Conversion.SAFE
     if _types.is_float16(target):
         return Conversion.CHECKED
     if _types.is_floating(source) and _types.is_floating(target):
         widens = target.bit_width >= source.bit_width
         return Conversion.SAFE if widens else Conversion.CHECKED
     return Conversion.SAFE
+
+
+def _decimal_conversion(source: pa.DataType, target: Any) -> Conversion:
+    if _types.is_floating(source):
+        return Conversion.NONE
+    known = cast("Any", source)
+    decimal = _types.is_decimal(source)
+    digits = known.precision - known.scale if decimal else len(str(1 << source.bit_width))
+    widens = target.precision - target.scale >= digits
+    if widens and target.scale >= (known.scale if decimal else 0):
+        return Conversion.SAFE
+    # Where the digits are not all there, Arrow's cast may overflow without an error.
+    return Conversion.CHECKED
 
 
 def _temporal_conversion(source: pa.DataType, target: pa.DataType) -> Conversion:

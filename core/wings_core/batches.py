@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from wings_core.arrow_types import children, fields_of, map_entries, shape
 from wings_core.errors import SchemaMismatch
+from wings_core.map_keys import has_key_twice, has_map
 from wings_core.type_names import type_name
 
 if TYPE_CHECKING:
@@ -59,10 +60,17 @@ class BatchCheck:
 
     Args:
         topic_schema: The topic's.
+        stored: Whether they are in the log already, where earlier versions put maps with a key
+            twice: then those are let pass.
     """
 
-    def __init__(self, topic_schema: pa.Schema) -> None:
+    def __init__(self, topic_schema: pa.Schema, *, stored: bool = False) -> None:
         self._schema = topic_schema
+        self._mapped = [
+            (index, field)
+            for index, field in enumerate(fields_of(topic_schema))
+            if not stored and has_map(field.type)
+        ]
         self._required = [
             (index, field)
             for index, field in enumerate(fields_of(topic_schema))
@@ -70,7 +78,7 @@ class BatchCheck:
         ]
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """Check a batch's data in full, and that it has no nulls where the topic allows none.
+        """Check a batch's data in full: nulls only where they may be, and no key twice in a map.
 
         A null in a struct's field counts only where the struct itself is not null, one in a list or
         map only where a row's list or map holds it. Reads every buffer once.
@@ -88,11 +96,13 @@ class BatchCheck:
         for index, field in self._required:
             column = cast("ArrowArray", batch.column(index))
             _check_nulls(field, column, field.name, 0)
+        for index, field in self._mapped:
+            _check_keys(field.type, cast("ArrowArray", batch.column(index)), field.name)
 
 
-def check_batch(topic_schema: pa.Schema, batch: pa.RecordBatch) -> None:
-    """Check one batch; see `BatchCheck.check`."""
-    BatchCheck(topic_schema).check(batch)
+def check_batch(topic_schema: pa.Schema, batch: pa.RecordBatch, *, stored: bool = False) -> None:
+    """Check one batch; see `BatchCheck`."""
+    BatchCheck(topic_schema, stored=stored).check(batch)
 
 
 def _different_names(
@@ -181,6 +191,15 @@ def _check_nulls(field: "ArrowField", array: "ArrowArray", path: str, allowed: i
     if _has_required(field.type):
         for child, values, child_allowed in _inside(field.type, array):
             _check_nulls(child, values, f"{path}.{child.name}", child_allowed)
+
+
+def _check_keys(data_type: pa.DataType, array: "ArrowArray", path: str) -> None:
+    """Refuse maps with a key twice in an array, or nested in it."""
+    if pa.types.is_map(data_type) and has_key_twice(array):
+        raise SchemaMismatch(f"column {path!r:.80}: a map has a key twice", column=path)
+    for child, values, _ in _inside(data_type, array):
+        if has_map(child.type):
+            _check_keys(child.type, values, f"{path}.{child.name}")
 
 
 def _inside(

@@ -7,6 +7,7 @@
       STORE             the id of the metadata that the pages belong to
       HOT               where new pages go, if not into segments/: the URL of an object store
       metadata.sqlite   names and the index of offsets
+      RESERVE           room that is released when the disk is full
       segments/         the pages
 
 An embedded server holds both locks. A metadata service holds that of the metadata, and nodes on one
@@ -22,9 +23,9 @@ import os
 import re
 import secrets
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, TextIO
 
 from wings_core.errors import InvalidArgument, Unavailable
 
@@ -63,6 +64,7 @@ class DataDirectory:
         metadata: The file of the metadata store.
         segments: The directory of the segment files.
         holds: The file of a replica of share groups' holds.
+        reserve: Room for deletes on a full disk; see `storage.disk`.
     """
 
     def __init__(self, path: Path, locks: Sequence[int] = ()) -> None:
@@ -70,6 +72,7 @@ class DataDirectory:
         self.metadata = path / "metadata.sqlite"
         self.segments = path / "segments"
         self.holds = path / "holds.sqlite"
+        self.reserve = path / "RESERVE"
         self._locks = tuple(locks)
 
     @classmethod
@@ -243,7 +246,7 @@ def _make_directory(path: Path) -> None:
         return
     _make_directory(path.parent)
     path.mkdir(mode=0o700, exist_ok=True)
-    _sync(path.parent)
+    sync_directory(path.parent)
 
 
 def _read_format(path: Path) -> int | None:
@@ -309,13 +312,22 @@ def _read_line(file: Path) -> str | None:
         return None
 
 
+def open_private(path: Path) -> TextIO:
+    """Open a file to write it anew, readable by its owner alone."""
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags, 0o600)
+
+    return open(path, "w", encoding="utf-8", opener=opener)
+
+
 def _create_durably(path: Path, name: str, text: str) -> None:
     """Write a file whole, unless it is there: of several who do at once, one has its way."""
     if (path / name).exists():
         return
     new = path / f"{name}.{secrets.token_hex(8)}.new"
     try:
-        with new.open("x", encoding="utf-8") as file:
+        with open_private(new) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -329,7 +341,7 @@ def _create_durably(path: Path, name: str, text: str) -> None:
             new.replace(path / name)  # Of several at once, the last has its way there.
     finally:
         new.unlink(missing_ok=True)
-    _sync(path)
+    sync_directory(path)
 
 
 def _take_locks(path: Path, use: Use) -> list[int]:
@@ -352,8 +364,9 @@ def _take_lock(path: Path, name: str, kind: int) -> int:
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         if kind == fcntl.LOCK_EX:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            with suppress(OSError):  # A full disk is no reason not to start.
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     except OSError as error:
         holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
         os.close(descriptor)
@@ -369,7 +382,12 @@ def _held(path: Path, holder: str) -> Unavailable:
     return Unavailable(f"{path} is in use by another server")
 
 
-def _sync(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Make durable which files a directory has.
+
+    Raises:
+        OSError: It cannot be synced.
+    """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

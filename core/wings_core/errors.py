@@ -14,7 +14,8 @@
     │   ├── NamespaceNotFound       NAMESPACE_NOT_FOUND
     │   ├── TopicNotFound           TOPIC_NOT_FOUND
     │   ├── GroupNotFound           GROUP_NOT_FOUND
-    │   └── StageNotFound           STAGE_NOT_FOUND
+    │   ├── StageNotFound           STAGE_NOT_FOUND
+    │   └── TokenNotFound           TOKEN_NOT_FOUND
     ├── Conflict
     │   ├── AlreadyExists           ALREADY_EXISTS
     │   ├── NamespaceNotEmpty       NAMESPACE_NOT_EMPTY
@@ -157,6 +158,12 @@ class StageNotFound(NotFound):
     """No such stage: never written, aborted, published, or swept."""
 
     code = "STAGE_NOT_FOUND"
+
+
+class TokenNotFound(NotFound):
+    """No such token: never created, or revoked."""
+
+    code = "TOKEN_NOT_FOUND"
 
 
 class Conflict(WingsError):

@@ -48,6 +48,12 @@ class Limits(BaseModel):
         ge=1,
         description="Most bytes of one group commit (one batch may exceed it).",
     )
+    inline_bytes_max: int = Field(
+        default=64 * MIB,
+        ge=0,
+        description="Bytes of small pushes that metadata keeps until they are moved to storage; "
+        "beyond it they go to storage at once, and are refused while that takes nothing. 0: none.",
+    )
     object_flush_seconds: float = Field(
         default=0.25,
         ge=0,
@@ -82,6 +88,12 @@ class Limits(BaseModel):
         default=256 * MIB,
         ge=1,
         description="Size at which a segment file is closed and the next begun.",
+    )
+    disk_free_bytes_min: int = Field(
+        default=128 * MIB,
+        ge=0,
+        description="Free bytes of the data directory's disk below which pushes are refused, and "
+        "nothing is merged there. 0: never.",
     )
     calls_running_max: int = Field(
         default=16_384,

@@ -1,14 +1,17 @@
 """The log: metadata, storage, ingest and fetch put together over one data directory."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from wings_core.data_directory import DataDirectory
 from wings_core.fetch.fetcher import Fetcher
+from wings_core.fetch.many import ManyReader
 from wings_core.ingest.group_commit import FlushReport, GroupCommit
 from wings_core.limits import Limits
 from wings_core.maintain import Maintainer, Tiering
+from wings_core.maintain.drain import FLUSH_BYTES_MAX, LINGERING_FLUSH_BYTES_MAX, Drain
 from wings_core.metadata.grouping import current_group
 from wings_core.metadata.interfaces import (
     Admin,
@@ -18,6 +21,7 @@ from wings_core.metadata.interfaces import (
     OffsetRegistry,
     Shards,
     Stages,
+    Tokens,
 )
 from wings_core.metadata.maintenance import Maintenance
 from wings_core.metadata.open import open_metadata
@@ -27,13 +31,22 @@ from wings_core.reclaim import Reclaimer
 from wings_core.share.dead_letters.redrive import Redriver
 from wings_core.share.dead_letters.writer import DeadLetterWriter
 from wings_core.share.delivery.record_fetcher import LogSource, RecordFetcher
-from wings_core.share.open import EmbeddedCoordinator, NoCoordinator, OpenCoordinator, open_remote
+from wings_core.share.open import (
+    EmbeddedCoordinator,
+    NoCoordinator,
+    OpenCoordinator,
+    all_groups,
+    open_remote,
+)
 from wings_core.share.shares import Shares
+from wings_core.storage.disk import DiskGuard
+from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.open import Storage, open_storage
 
 if TYPE_CHECKING:
     from wings_core.metadata.remote import RemoteMetadata
+    from wings_core.security.peers import PeerAccess
 
 JOIN_SECONDS_MAX = 30.0
 """How long a node waits at its start for the metadata service."""
@@ -56,11 +69,15 @@ class Log:
         stages: What is durable and not visible yet.
         shards: What is read into the log once, such as files.
         nodes: The Flight nodes that are there, where several share the metadata.
+        tokens: What principals present.
         maintenance: Moves and drops old pages, when the maintainer says so.
         store: The pages.
         storage: Where they are, for metrics.
+        disk: Watches the data directory's disk; None: nothing does.
+        drain: Moves what small flushes left in metadata to the store; None: nothing is left there.
         group_commit: The way in.
         fetcher: The way out.
+        many: The way out of many partitions as one stream.
         shares: Share groups.
         limits: The bounds in force.
         maintainer: Moves what is old, and drops what is kept no longer.
@@ -74,21 +91,42 @@ class Log:
         limits: Limits,
         on_flush: Callable[[FlushReport], None] | None = None,
         open_coordinator: OpenCoordinator | None = None,
+        drain_holder: str | None = None,
+        disk: DiskGuard | None = None,
     ) -> None:
         store = storage.store
+        self.disk = disk
         self.admin: Admin = metadata.admin
         self.registry: OffsetRegistry = metadata.registry
         self.stages: Stages = metadata.stages
         self.shards: Shards = metadata.shards
         self.nodes: Nodes = metadata.nodes
+        self.tokens: Tokens = metadata.tokens
         self.maintenance: Maintenance = metadata.maintenance
         self.storage = storage
         self.store: FolioStore = store
         self.limits = limits
+        self.drain: Drain | None = None
+        if storage.inline is not None:
+            self.drain = Drain(
+                metadata,
+                storage.inline,
+                store,
+                limits.inline_bytes_max,
+                LINGERING_FLUSH_BYTES_MAX if storage.lingers else FLUSH_BYTES_MAX,
+                drain_holder,
+            )
         self.group_commit = GroupCommit(
-            store, self.registry, limits, on_flush, lingers=storage.lingers
+            store,
+            self.registry,
+            limits,
+            on_flush,
+            lingers=storage.lingers,
+            inline=self.drain,
+            check_room=_unbounded if disk is None else disk.check,
         )
         self.fetcher = Fetcher(store, self.registry, limits)
+        self.many = ManyReader(store, self.registry, limits, self.fetcher.waits)
         self._metadata = metadata
         self.reclaimer = Reclaimer(
             self.registry, self.stages, storage.stores, limits.stage_seconds_max
@@ -99,9 +137,14 @@ class Log:
             store,
             storage.remote,
             TIER_AFTER_MS if "remote" in storage.objects else None,
+            has_room=lambda: bool(storage.objects) or disk is None or disk.refusal is None,
         )
         self.maintainer = Maintainer(
-            metadata, limits.maintenance_seconds, self.reclaimer.wake, tiering
+            metadata,
+            limits.maintenance_seconds,
+            self.reclaimer.wake,
+            tiering,
+            drain=None if self.drain is None else self.drain.run,
         )
         try:
             self.shares = _open_shares(metadata.groups, self, open_coordinator)
@@ -119,6 +162,7 @@ class Log:
         hot_url: str | None = None,
         hold_replicas: Sequence[str] = (),
         remote_url: str | None = None,
+        access: "PeerAccess | None" = None,
     ) -> Self:
         """Open the log of a data directory that the caller has locked.
 
@@ -131,6 +175,7 @@ class Log:
             hold_replicas: `HOST:PORT` of the replicas of share groups' holds; none: the only one is
                 in the data directory.
             remote_url: The one that old pages go to.
+            access: What is presented to replicas of holds.
 
         Raises:
             Internal: Its metadata cannot be opened.
@@ -140,6 +185,37 @@ class Log:
                 pages are; see `open_storage`.
         """
         limits = limits or Limits()
+        # First: on a full disk its reserve is what the others open with.
+        disk = DiskGuard(directory.path, limits.disk_free_bytes_min, directory.reserve)
+        with ExitStack() as opened:
+            opened.callback(disk.close)
+            log = cls._open(
+                directory,
+                limits,
+                on_flush,
+                metadata_url,
+                hot_url,
+                hold_replicas,
+                remote_url,
+                access,
+                disk,
+            )
+            opened.pop_all()
+        return log
+
+    @classmethod
+    def _open(
+        cls,
+        directory: DataDirectory,
+        limits: Limits,
+        on_flush: Callable[[FlushReport], None] | None,
+        metadata_url: str | None,
+        hot_url: str | None,
+        hold_replicas: Sequence[str],
+        remote_url: str | None,
+        access: "PeerAccess | None",
+        disk: DiskGuard,
+    ) -> Self:
         metadata = open_metadata(directory, metadata_url)
         try:
             # It is this directory's: in it, or bound to it; so are its pages.
@@ -149,15 +225,18 @@ class Log:
                 limits,
                 hot_url=hot_url,
                 remote_url=remote_url,
+                inline=InlineFolios(metadata.registry.read_inline),
                 store_id=lambda: metadata.store_id,
             )
         except BaseException:
             metadata.close()
             raise
-        open_coordinator = partial(EmbeddedCoordinator.open, directory.holds)
+        groups = partial(all_groups, metadata.admin, metadata.groups)
+        open_coordinator = partial(EmbeddedCoordinator.open, directory.holds, groups)
         if hold_replicas:
-            open_coordinator = partial(open_remote, hold_replicas)
-        return cls(metadata, storage, limits, on_flush, open_coordinator)
+            open_coordinator = partial(open_remote, hold_replicas, access)
+        # The only process of this metadata: after a crash it drains at once.
+        return cls(metadata, storage, limits, on_flush, open_coordinator, "embedded", disk)
 
     @classmethod
     def join(
@@ -169,6 +248,7 @@ class Log:
         hot_url: str | None = None,
         hold_replicas: Sequence[str] = (),
         remote_url: str | None = None,
+        access: "PeerAccess | None" = None,
     ) -> Self:
         """Open the log of a node: metadata at a service, pages in a directory shared with others.
 
@@ -184,6 +264,7 @@ class Log:
             hold_replicas: `HOST:PORT` of the replicas of share groups' holds; the same for all
                 nodes. None: share groups are refused.
             remote_url: The one that old pages go to; the same for all nodes.
+            access: What is presented to replicas of holds.
 
         Raises:
             Unavailable: The service or the object store cannot be reached.
@@ -199,11 +280,18 @@ class Log:
             limits,
             hot_url=hot_url,
             remote_url=remote_url,
+            inline=InlineFolios(metadata.registry.read_inline),
             store_id=lambda: store_id,
             grace_seconds=SHARED_GRACE_SECONDS,
         )
-        open_coordinator = partial(open_remote, hold_replicas) if hold_replicas else None
-        return cls(metadata, storage, limits, on_flush, open_coordinator)
+        open_coordinator = partial(open_remote, hold_replicas, access) if hold_replicas else None
+        # The reserve is not for several nodes to share: deletes are the metadata service's.
+        disk = DiskGuard(directory.path, limits.disk_free_bytes_min, None)
+        try:
+            return cls(metadata, storage, limits, on_flush, open_coordinator, disk=disk)
+        except BaseException:
+            disk.close()
+            raise
 
     def delete_topic(self, name: TopicName) -> Topic:
         """Delete a topic; its disk space is freed in the background.
@@ -243,10 +331,18 @@ class Log:
 
     def _close_parts(self) -> None:
         self.group_commit.close()
+        if self.drain is not None:
+            self.drain.close()
         self.maintainer.close()
         self.reclaimer.close()
         self.store.close()
         self._metadata.close()
+        if self.disk is not None:
+            self.disk.close()
+
+
+def _unbounded() -> None:
+    """Take every push."""
 
 
 def _open_shares(groups: Groups, log: Log, open_coordinator: OpenCoordinator | None) -> Shares:

@@ -82,6 +82,10 @@ class Namespace:
     created_at: int
 
 
+INLINE_SUFFIX = ".inline"
+"""Of the names of folios that metadata keeps itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class PageAddress:
     """Where a page lies: bytes `[position, position + length)` of a folio or segment file."""
@@ -89,6 +93,21 @@ class PageAddress:
     folio: str
     position: int
     length: int
+
+    @property
+    def pushed_format(self) -> "PageFormat":
+        """The format of a page that was pushed to this place."""
+        return PageFormat.INLINE if self.folio.endswith(INLINE_SUFFIX) else PageFormat.PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class InlineFolio:
+    """The pages of a small flush, kept by metadata in the transaction that assigns offsets."""
+
+    name: str
+    """Ends in `INLINE_SUFFIX`."""
+    data: bytes
+    """All of its pages, one after another."""
 
 
 class PageFormat(IntEnum):
@@ -99,11 +118,16 @@ class PageFormat(IntEnum):
     SEGMENT = 2
     """Merged from other pages: one compressed Arrow IPC message in a segment file, with a timestamp
     for each row in a last column of its own."""
+    INLINE = 3
+    """As PLAIN, in a folio that metadata keeps until it is drained."""
+    DRAINED = 4
+    """Gathered from pages that were inline: as PLAIN, with a timestamp for each row in a last
+    column of its own."""
 
     @property
     def is_merged(self) -> bool:
         """Whether maintenance wrote such pages, into the remote store, out of others."""
-        return self is not PageFormat.PLAIN
+        return self is PageFormat.SEGMENT
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
@@ -122,7 +146,7 @@ def page_format(number: int) -> PageFormat:
     return _FORMATS.get(number) or PageFormat(number)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
 class StoredPage:
     """Rows of one partition that are durable and wait for their offsets."""
 
@@ -183,6 +207,36 @@ class Location:
 
 
 @dataclass(frozen=True, slots=True)
+class InlinePage:
+    """A page that is to be drained, and whose it is."""
+
+    topic: TopicName
+    topic_uuid: str
+    partition: Partition
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
+class InlineBacklog:
+    """What metadata keeps inline."""
+
+    pages: tuple[InlinePage, ...]
+    """The first of those that are visible, by partition and offset."""
+    bytes: int
+    """Of all inline folios, in stages too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Pages of a partition, and those of the same offsets that take their place."""
+
+    topic_uuid: str
+    partition: Partition
+    old: tuple[Location, ...]
+    new: tuple[Location, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Located:
     """What `OffsetRegistry.locate` found at one moment."""
 
@@ -219,6 +273,15 @@ class PartitionState:
 
 
 @dataclass(frozen=True, slots=True)
+class LocatedPartition:
+    """What `OffsetRegistry.locate_many` found of one partition."""
+
+    state: PartitionState
+    locations: tuple[Location, ...]
+    """As of `Located`: of an offset below the log's start, from the first message that is kept."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sequence:
     """A producer's number for a batch, which makes it idempotent within a topic."""
 
@@ -246,7 +309,7 @@ class StageEntry:
     """Whether it is the stream's first batch, which begins the stage."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
 class CommitBatch:
     """One pushed batch, its pages durable, as the registry is asked to commit it.
 
@@ -276,7 +339,7 @@ class FlushId:
     """Counts up; the writer's next flush begins only when it will not ask for this one again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
 class CommittedRange:
     """Offsets `[start_offset, end_offset]` that a batch got in one partition."""
 
@@ -287,7 +350,7 @@ class CommittedRange:
     """The timestamp that its rows bear, in microseconds since the epoch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
 class Accepted:
     """The batch is committed; of a repeat, the ranges of its first commit."""
 

@@ -19,15 +19,6 @@ class Action(Generic[Body]):
     run: Callable[[Log, Body], Json]
     description: str
 
-    def run_json(self, log: Log, raw: bytes) -> Json:
-        """Parse a body and run the action.
-
-        Raises:
-            InvalidArgument: The body is not one of this action.
-            WingsError: An error of the action.
-        """
-        return self.run(log, self.body.parse_body(raw))
-
 
 class Actions(dict[str, Action[Any]]):
     """Actions by name, in the order in which they were added."""

@@ -40,6 +40,7 @@ from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.partitions import partition_of
 from wings_server.action import Actions, Json
 from wings_server.share_actions import SHARE_ACTIONS
+from wings_server.token_actions import TOKEN_ACTIONS
 
 ACTIONS = Actions()
 
@@ -215,3 +216,4 @@ def _topic(log: Log, name: str) -> Topic:
 
 
 ACTIONS.update(SHARE_ACTIONS)
+ACTIONS.update(TOKEN_ACTIONS)

@@ -6,7 +6,7 @@ The parts that a command runs are imported when it runs: `wings --help` imports 
 import os
 import sys
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,9 +18,13 @@ from wings_core.errors import WingsError
 from wings_server.options import (
     ConfigOption,
     DrainSecondsOption,
+    InsecureOption,
     LogFormatOption,
     LogLevelOption,
     MetadataUrlOption,
+    TlsCertOption,
+    TlsClientCaOption,
+    TlsKeyOption,
 )
 
 if TYPE_CHECKING:
@@ -96,6 +100,26 @@ def serve(
         ),
     ] = None,
     config: ConfigOption = None,
+    cluster_ca: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Authorities, in PEM, that the metadata service and replicas of holds are checked "
+            "against: they are then called by TLS, with this server's certificate.",
+        ),
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A name by which HTTP may be asked, besides those of loopback and the advertised "
+            "one; may be given many times.",
+        ),
+    ] = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_client_ca: TlsClientCaOption = None,
+    insecure: InsecureOption = None,
     drain_seconds: DrainSecondsOption = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
@@ -122,6 +146,12 @@ def serve(
         "flight": flight,
         "advertise": advertise,
         "http": http,
+        "cluster_ca": cluster_ca,
+        "allowed_host": tuple(allowed_host or ()) or None,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+        "tls_client_ca": tls_client_ca,
+        "insecure": insecure,
         "drain_seconds": drain_seconds,
         "log_level": log_level,
         "log_format": log_format,
@@ -137,7 +167,8 @@ def check(
 ) -> None:
     """Read every message of a data directory and report what is damaged or missing.
 
-    Writes nothing. Run it on a server's directory while that is stopped; beside a running one it
+    Its databases are checked too: metadata, and what members of share groups have finished. Writes
+    nothing. Run it on a server's directory while that is stopped; beside a running one it
     may take a topic that is deleted meanwhile for damaged.
 
     Exit status: 0 all is right, 1 problems were found, 2 it could not be checked.
@@ -152,22 +183,10 @@ def check(
 
 
 def _check(data_dir: Path, metadata_url: str | None) -> "CheckReport":
-    from wings_core.check import check_log
-    from wings_core.data_directory import DataDirectory
-    from wings_core.limits import Limits
-    from wings_core.metadata.open import open_metadata
-    from wings_core.storage.open import open_storage
+    from wings_core.check import check_directory
 
-    with (
-        DataDirectory.open_read_only(data_dir) as directory,
-        closing(open_metadata(directory, metadata_url, read_only=True)) as metadata,
-        _progress() as progress,
-    ):
-        store = open_storage(directory, Limits()).store
-        try:
-            return check_log(metadata, store, progress)
-        finally:
-            store.close()
+    with _progress() as progress:
+        return check_directory(data_dir, metadata_url, progress)
 
 
 @contextmanager

@@ -145,9 +145,9 @@ class Metrics:
         self._registry.register(self._counts)
         self._registry.register(self._flushes)
 
-    def pushed(self, transport: Transport, rows: int, size: int) -> None:
-        """Count a committed batch of `rows` rows and pages of `size` bytes."""
-        self._counts.add(transport, pushes=1, push_rows=rows, push_bytes=size)
+    def pushed(self, transport: Transport, rows: int, size: int, batches: int = 1) -> None:
+        """Count committed batches, which have `rows` rows and pages of `size` bytes together."""
+        self._counts.add(transport, pushes=batches, push_rows=rows, push_bytes=size)
 
     def fetch_begun(self, transport: Transport) -> None:
         """Count a read."""
@@ -237,6 +237,17 @@ class _LogCollector:
             "Bytes received and not yet committed.",
             self._log.group_commit.pending_bytes,
         )
+        if self._log.drain is not None:
+            yield GaugeMetricFamily(
+                "wings_inline_bytes",
+                "Bytes of small pushes in metadata, to be moved to storage.",
+                self._log.drain.backlog_bytes,
+            )
+            yield CounterMetricFamily(
+                "wings_inline_pages_drained",
+                "Pages of small pushes moved to storage.",
+                self._log.drain.pages_drained,
+            )
         yield from _storage_metrics(self._log.storage)
         maintained = self._log.maintainer.total
         for name, about in _MAINTENANCE.items():

@@ -12,6 +12,29 @@ ConfigOption = Annotated[
     ),
 ]
 
+TlsCertOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The listeners' certificate chain, in PEM; with --tls-key."),
+]
+
+TlsKeyOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key.")]
+
+TlsClientCaOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Authorities, in PEM, that clients' certificates are checked against: mutual TLS.",
+    ),
+]
+
+InsecureOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--insecure",
+        help="Listen beyond loopback though tokens or TLS are missing; the log says what is open.",
+    ),
+]
+
 DrainSecondsOption = Annotated[
     float | None,
     typer.Option(help="Longest wait for calls under way when stopping. Default: 10."),

@@ -17,19 +17,27 @@ import structlog
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.log import Log
+from wings_core.security.authenticator import Authenticator
 from wings_core.share.remote.link import parse_targets
 from wings_server import logs
 from wings_server.allocator import keep_freed_memory
+from wings_server.exposure import TLS_MISSING, TOKENS_MISSING, check_exposure
 from wings_server.flight.service import FlightService
+from wings_server.gate import Gate
 from wings_server.http.app import create_app
 from wings_server.http.listener import HttpListener, bind
 from wings_server.http.service import HttpService
 from wings_server.membership import Membership
 from wings_server.metrics import Metrics
 from wings_server.settings import Address, Settings
+from wings_server.tls import Tls, peer_access
 
 STOP_SECONDS_MAX = 10.0
 """How long a stop may take beyond the drain, disk included, before the process is ended."""
+
+COLLECTED_OBJECTS = 10_000
+"""Objects that are made before cycles among the young are looked for. Python's own 700 are those of
+a few pushes: a push to 10,000 partitions takes a tenth longer with it."""
 
 _logger = structlog.get_logger("wings.server")
 
@@ -44,6 +52,7 @@ class Server:
         http: Where HTTP is served, with the real port, from `start` on.
         service: The Flight service, from `start` on.
         http_service: The HTTP service, from `start` on.
+        tls: The certificate of both listeners, from `start` on; None: they have none.
     """
 
     log: Log
@@ -51,11 +60,22 @@ class Server:
     http_service: HttpService
     flight: Address
     http: Address
+    tls: Tls | None = None
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._ready = False
         self._stop = ExitStack()
+
+    @property
+    def flight_url(self) -> str:
+        """The endpoint of Flight for clients."""
+        return f"{'grpc' if self.tls is None else 'grpc+tls'}://{self.flight}"
+
+    @property
+    def http_url(self) -> str:
+        """The address of HTTP for clients."""
+        return f"{'http' if self.tls is None else 'https'}://{self.http}"
 
     @property
     def ready(self) -> bool:
@@ -74,6 +94,7 @@ class Server:
             InvalidArgument: The directory is something else, or of other metadata.
         """
         settings = self.settings
+        self.tls = Tls.of(settings)
         if settings.metadata is not None:
             _advertised(settings, settings.flight)  # Raises before anything is opened.
         elif settings.advertise is not None:
@@ -84,14 +105,25 @@ class Server:
             log = _open_log(settings, started, metrics)
             self.log = started.enter_context(closing(log))
             metrics.observe(log)
-            self.http_service = started.enter_context(closing(HttpService(log, metrics)))
+            root = settings.root_token
+            secret = None if root is None else root.get_secret_value()
+            authenticator = started.enter_context(closing(Authenticator(log.tokens, secret)))
+            gate = Gate(log, authenticator)
+            missing = [TOKENS_MISSING] if authenticator.is_open else []
+            if self.tls is None:
+                missing.append(TLS_MISSING)
+            listeners = [("Flight", settings.flight), ("HTTP", settings.http)]
+            check_exposure(settings, listeners, missing)
+            self.http_service = started.enter_context(closing(HttpService(log, metrics, gate)))
             # Started before Flight so that it is stopped after it, and `/readyz` reports the drain.
-            app = create_app(lambda: self._ready, self.http_service)
-            listener = HttpListener(app, settings.http)
+            hosts = set(settings.allowed_host)
+            hosts |= {found.host.lower() for found in (settings.advertise, settings.http) if found}
+            app = create_app(lambda: self._ready, self.http_service, hosts)
+            listener = HttpListener(app, settings.http, self.tls)
             started.callback(listener.stop)
             started.callback(self.http_service.drain, settings.drain_seconds)
             membership = Membership(log.nodes, settings.node_lease_seconds)
-            self.service = _serve_flight(log, settings.flight, metrics, membership)
+            self.service = _serve_flight(log, gate, settings.flight, metrics, membership, self.tls)
             started.callback(self.service.stop, settings.drain_seconds)
             started.callback(self.http_service.refuse)
             self.http = listener.address
@@ -115,6 +147,7 @@ class Server:
 
 def _open_log(settings: Settings, started: ExitStack, metrics: Metrics) -> Log:
     """Open the log of an embedded server, or of a node of a metadata service."""
+    access = peer_access(settings)
     replicas = [] if settings.hold_replicas is None else parse_targets(settings.hold_replicas)
     if settings.metadata is None:
         directory = started.enter_context(DataDirectory.open(settings.data_dir))
@@ -128,13 +161,15 @@ def _open_log(settings: Settings, started: ExitStack, metrics: Metrics) -> Log:
             settings.hot,
             replicas,
             settings.remote,
+            access,
         )
     if settings.metadata_url is not None:
         raise InvalidArgument("metadata is at a service or in PostgreSQL: give one of the two")
     from wings_core.metadata.remote import RemoteMetadata
 
     directory = started.enter_context(DataDirectory.open(settings.data_dir, "pages"))
-    metadata = started.enter_context(closing(RemoteMetadata(str(settings.metadata))))
+    metadata = RemoteMetadata(str(settings.metadata), access=access)
+    started.enter_context(closing(metadata))
     replicas = replicas or [str(settings.metadata)]  # The service has one beside the metadata.
     return Log.join(
         directory,
@@ -144,6 +179,7 @@ def _open_log(settings: Settings, started: ExitStack, metrics: Metrics) -> Log:
         settings.hot,
         replicas,
         settings.remote,
+        access,
     )
 
 
@@ -163,12 +199,19 @@ def _advertised(settings: Settings, flight: Address) -> Address:
 
 
 def _serve_flight(
-    log: Log, address: Address, metrics: Metrics, membership: Membership
+    log: Log,
+    gate: Gate,
+    address: Address,
+    metrics: Metrics,
+    membership: Membership,
+    tls: Tls | None,
 ) -> FlightService:
     # gRPC hides why a start fails, so the address is bound once beforehand.
     bind(address).close()
     try:
-        return FlightService(log, address.host, address.port, metrics, membership.addresses)
+        return FlightService(
+            log, gate, address.host, address.port, metrics, membership.addresses, tls
+        )
     except Exception as error:
         raise Unavailable(f"cannot serve Flight on {address}: {error}") from error
 
@@ -189,8 +232,9 @@ def run(settings: Settings) -> NoReturn:
     run_until_signalled(
         server.start,
         server.stop,
-        lambda: f"wings ready flight=grpc://{server.flight} http=http://{server.http}",
+        lambda: f"wings ready flight={server.flight_url} http={server.http_url}",
         settings,
+        lambda: server.tls,
     )
 
 
@@ -199,6 +243,7 @@ def run_until_signalled(
     stop: Callable[[], None],
     ready_line: Callable[[], str],
     settings: Settings,
+    tls: Callable[[], Tls | None],
 ) -> NoReturn:
     """Start, print the ready line, wait for a signal, stop, and end the process; see `run`.
 
@@ -207,10 +252,12 @@ def run_until_signalled(
     """
     signals = _Signals()
     start()
+    signals.hung_up = lambda: _reload(tls())
     # What stands now stays for as long as the process: collections need not look at it again and
     # again, which takes as long as many small pushes each time.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(COLLECTED_OBJECTS)
     line = ready_line()
     with suppress(OSError):  # A closed standard output is no reason to stop.
         sys.stdout.write(f"{line}\n")
@@ -222,6 +269,11 @@ def run_until_signalled(
     stop()
     _logger.info("stopped")
     _exit(0)
+
+
+def _reload(tls: Tls | None) -> None:
+    if tls is not None:
+        tls.reload()
 
 
 def _addresses(line: str) -> dict[str, str]:
@@ -241,13 +293,17 @@ class _Signals:
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         self._seen = 0
+        self.hung_up: Callable[[], None] = lambda: None
+        """Called on SIGHUP, which ends nothing."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._handle)
+        signal.signal(signal.SIGHUP, lambda _, __: None)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
 
     def wait(self) -> signal.Signals:
         """Return the first; blocks until it comes."""
-        first = signal.Signals(self._reader.recv(1)[0])
+        while (first := signal.Signals(self._reader.recv(1)[0])) is signal.SIGHUP:
+            self.hung_up()
         threading.Thread(target=self._end_at_next, name="wings-signals", daemon=True).start()
         return first
 
@@ -257,7 +313,9 @@ class _Signals:
             os._exit(128 + number)
 
     def _end_at_next(self) -> None:
-        os._exit(128 + self._reader.recv(1)[0])
+        while (number := self._reader.recv(1)[0]) == signal.SIGHUP:
+            pass
+        os._exit(128 + number)
 
 
 def _end_in(seconds: float) -> None:

@@ -4,6 +4,7 @@ By priority: flags of the command line, environment variables (`WINGS_FLIGHT`, n
 `WINGS_LIMITS__BATCH_BYTES_MAX`), a TOML file, defaults.
 """
 
+import ipaddress
 import os
 import re
 import tomllib
@@ -32,6 +33,7 @@ from pydantic_settings import (
 from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import NODE_LEASE_SECONDS_MAX
+from wings_core.security.tokens import check_root
 from wings_core.storage.objects import check_url
 
 ENVIRONMENT_PREFIX = "WINGS_"
@@ -93,6 +95,27 @@ def _check_store_url(url: str) -> str:
         return check_url(url)
     except InvalidArgument as error:
         raise ValueError(error.message) from None
+
+
+def _check_secret(secret: SecretStr) -> SecretStr:
+    try:
+        check_root(secret.get_secret_value())
+    except InvalidArgument as error:
+        raise ValueError(error.message) from None
+    return secret
+
+
+Secret = Annotated[SecretStr, AfterValidator(_check_secret)]
+"""A token that was chosen; shown as stars wherever it is printed."""
+
+
+def _check_host(name: str) -> str:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        if re.fullmatch(r"[\w.-]+", name, re.ASCII) is None:
+            raise ValueError(f"{name!r:.80} is not a name or address, without a port") from None
+    return name.lower()
 
 
 ObjectStoreUrl = Annotated[str, AfterValidator(_check_store_url)]
@@ -158,6 +181,37 @@ class Settings(BaseSettings):
     )
     http: AddressSetting = Field(
         default=Address("127.0.0.1", 7780), description="Where HTTP is served."
+    )
+    root_token: Secret | None = Field(
+        default=None,
+        description="An operator's token while it is set, of 32 characters or more; only in the "
+        "environment or the file.",
+    )
+    tls_cert: Path | None = Field(
+        default=None, description="File of the listeners' certificate chain, in PEM."
+    )
+    tls_key: Path | None = Field(default=None, description="File of its private key.")
+    tls_client_ca: Path | None = Field(
+        default=None,
+        description="File of the authorities, in PEM, that clients' certificates are checked "
+        "against; none: clients need no certificate.",
+    )
+    cluster_ca: Path | None = Field(
+        default=None,
+        description="File of the authorities, in PEM, that the metadata service and the replicas "
+        "of holds are checked against; none: they are called without TLS.",
+    )
+    cluster_token: Secret | None = Field(
+        default=None,
+        description="What nodes present to the metadata service and to replicas of holds, of 32 "
+        "characters or more; only in the environment or the file.",
+    )
+    allowed_host: tuple[Annotated[str, AfterValidator(_check_host)], ...] = Field(
+        default=(),
+        description="Names by which HTTP may be asked, without ports, besides those of loopback.",
+    )
+    insecure: bool = Field(
+        default=False, description="Listen beyond loopback also without tokens or TLS."
     )
     drain_seconds: float = Field(
         default=10.0, ge=0, le=3600, description="Longest wait for calls under way when stopping."

@@ -1,5 +1,6 @@
 """The actions on share groups."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from wings_core.contracts.share import (
@@ -17,7 +18,10 @@ from wings_core.errors import WingsError
 from wings_core.log import Log
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.partitions import partition_of
+from wings_core.security.principal import CALLER, authorize
+from wings_core.security.rights import Right
 from wings_core.share.model import Acknowledgement, ShareGroup
+from wings_core.share.shares import Shares
 from wings_server.action import Actions, Json
 
 SHARE_ACTIONS = Actions()
@@ -71,27 +75,48 @@ def list_groups(log: Log, body: ListGroups) -> Json:
 def acknowledge(log: Log, body: Acknowledge) -> Json:
     """Accept, release, reject or renew messages of a member, all or none of each partition."""
     group = log.shares.find(TopicName.parse(body.topic), body.group)
-    # An entry with an impossible partition value is answered with its error, the others are done.
-    results: list[WingsError | None] = []
-    entries: list[Acknowledgement] = []
-    for entry in body.acks:
-        try:
-            entries.append(_acknowledgement(group, entry))
-            results.append(None)
-        except WingsError as error:
-            results.append(error)
-    outcomes = iter(log.shares.acknowledge(group, body.member, entries) if entries else ())
-    return describe_results(
-        body.acks,
-        [error if error is not None else next(outcomes).error for error in results],
-    )
+    (errors,) = acknowledge_entries(log.shares, group, body.member, [body.acks])
+    return describe_results(body.acks, errors)
+
+
+def acknowledge_entries(
+    shares: Shares,
+    group: ShareGroup,
+    member: str,
+    requests: Sequence[Sequence[AcknowledgementEntry]],
+) -> list[list[WingsError | None]]:
+    """Acknowledge messages; returns the error of each entry of each request, or None, in order.
+
+    An entry with an impossible partition value is answered with its error, the others are done.
+    """
+    errors: list[list[WingsError | None]] = []
+    possible: list[list[Acknowledgement]] = []
+    for entries in requests:
+        errors.append([])
+        possible.append([])
+        for entry in entries:
+            try:
+                possible[-1].append(acknowledgement_of(group, entry))
+                errors[-1].append(None)
+            except WingsError as error:
+                errors[-1].append(error)
+    for found, results in zip(errors, shares.acknowledge_all(group, member, possible), strict=True):
+        outcomes = iter(results)
+        found[:] = [error if error is not None else next(outcomes).error for error in found]
+    return errors
 
 
 @SHARE_ACTIONS.add("share-redrive", Redrive)
 def redrive(log: Log, body: Redrive) -> Json:
     """Send dead letters back to the topics they came from, each once."""
+    caller = CALLER.get()
     done = log.shares.redrive(
-        TopicName.parse(body.dlq_topic), body.filter, body.offset, body.max_messages
+        TopicName.parse(body.dlq_topic),
+        body.filter,
+        body.offset,
+        body.max_messages,
+        # Anyone who may write to the topic of dead letters chooses what topics they name.
+        lambda topic: authorize(caller, Right.WRITE, str(topic)),
     )
     return {
         "redriven": done.redriven,
@@ -108,7 +133,12 @@ def _described(log: Log, group: ShareGroup) -> dict[str, Any]:
     return describe_group(group, log.shares.describe(group))
 
 
-def _acknowledgement(group: ShareGroup, entry: AcknowledgementEntry) -> Acknowledgement:
+def acknowledgement_of(group: ShareGroup, entry: AcknowledgementEntry) -> Acknowledgement:
+    """Return the acknowledgement that an entry stands for.
+
+    Raises:
+        PartitionTypeMismatch: And the other errors of a partition value.
+    """
     return Acknowledgement(
         partition=partition_of(entry.partition, group.topic.key_type),
         first=entry.first,

@@ -20,11 +20,12 @@ from typing import IO
 
 import pyarrow.flight as flight
 import structlog
+from pydantic import SecretStr
 
 from wings_core.limits import Limits
 from wings_server import logs
 from wings_server.process import Server
-from wings_server.settings import Address, Settings
+from wings_server.settings import Address, Settings, load
 
 READY_SECONDS = 30.0
 """How long a child may take to say that it serves."""
@@ -74,7 +75,7 @@ class RunningServer(_Addresses):
         self.data_dir = server.settings.data_dir
 
     def wait_for_calls(self, calls: int) -> None:
-        """Wait until exactly `count` Flight calls are under way.
+        """Wait until exactly `calls` Flight calls are under way.
 
         Raises:
             TimeoutError: There is another number after `CALLS_SECONDS`.
@@ -85,6 +86,18 @@ class RunningServer(_Addresses):
                 raise TimeoutError(
                     f"{self.server.service.calls_running} calls are under way, not {calls}"
                 )
+            time.sleep(0.002)
+
+    def wait_for_waiting(self, polls: int) -> None:
+        """Wait until exactly so many polls wait for messages: a call that runs may not wait yet.
+
+        Raises:
+            TimeoutError: Another number waits after `CALLS_SECONDS`.
+        """
+        end = time.monotonic() + CALLS_SECONDS
+        while (waiting := self.server.log.fetcher.waits.waiting) != polls:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{waiting} polls wait, not {polls}")
             time.sleep(0.002)
 
     def stop(self) -> None:
@@ -100,16 +113,18 @@ def running_server(
     drain_seconds: float = 10.0,
     hot: str | None = None,
     remote: str | None = None,
+    root_token: str | None = None,
 ) -> Generator[RunningServer]:
     """Run a server in this process, on free ports, for as long as the `with` lasts.
 
     Args:
         data_dir: Kept afterwards, so that another server can take it up. None: a temporary
             directory that is removed at the end.
-        limits: The bounds in force.
+        limits: The bounds in force; None: those of the environment, else the usual ones.
         drain_seconds: Longest wait for calls under way at the stop.
         hot: URL of the object store that new pages go to.
         remote: URL of the object store that old pages go to.
+        root_token: An operator's token.
     """
     if not structlog.is_configured():
         logs.route_to_logging()  # Unconfigured, structlog prints on standard output.
@@ -119,9 +134,10 @@ def running_server(
             flight=_ANY_PORT,
             http=_ANY_PORT,
             drain_seconds=drain_seconds,
-            limits=limits or Limits(),
             hot=hot,
             remote=remote,
+            root_token=None if root_token is None else SecretStr(root_token),
+            limits=limits or load(flags={"data_dir": path}).limits,
         )
         server = Server(settings)
         server.start()
@@ -278,6 +294,7 @@ def hold_process(
     *,
     listen: str = str(_ANY_PORT),
     flags: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
     ready_seconds: float = READY_SECONDS,
 ) -> Generator[MetadataProcess]:
     """Run `wings holds serve` as a child process for as long as the `with` lasts.
@@ -286,6 +303,7 @@ def hold_process(
         data_dir: Kept afterwards.
         listen: Where; a free port of 127.0.0.1.
         flags: Further flags of the command.
+        environment: Variables added to those of this process.
         ready_seconds: How long the child may take to say that it serves.
 
     Raises:
@@ -293,7 +311,7 @@ def hold_process(
     """
     command = [sys.executable, "-m", "wings_client.cli", "holds", "serve"]
     command += ["--data-dir", str(data_dir), "--listen", listen, *flags]
-    child = _Child(command, dict(os.environ), ready_seconds)
+    child = _Child(command, {**os.environ, **(environment or {})}, ready_seconds)
     try:
         yield MetadataProcess(child, "wings holds ready")
     finally:

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import count
@@ -74,6 +75,14 @@ def _verifier(password: str) -> str:
     server = hmac.digest(salted, b"Server Key", "sha256")
     written = [base64.b64encode(each).decode() for each in (salt, stored, server)]
     return "SCRAM-SHA-256$1:{}${}:{}".format(*written)
+
+
+def _is_running(process: int) -> bool:
+    """Tell whether a process, of another parent by now, has not ended yet."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 class PostgresServer:
@@ -174,11 +183,17 @@ class PostgresServer:
         """Kill it with all its processes, as a power cut does; what the disk has stays."""
         if self._process is None:
             return
-        for process in (self._process.pid, *self._children()):
+        children = self._children()
+        for process in (self._process.pid, *children):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         self._process.wait(timeout=START_SECONDS_MAX)
         self._process = None
+        # While one of them has its shared memory still, the next server refuses to start.
+        until = time.monotonic() + START_SECONDS_MAX
+        pause = threading.Event()
+        while any(_is_running(child) for child in children) and time.monotonic() < until:
+            pause.wait(0.01)
 
     @contextmanager
     def paused(self) -> Generator[None]:

@@ -13,9 +13,9 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import wings_client
 from wings_client import Client
 from wings_core.errors import WingsError
+from wings_spark.connection import Server
 from wings_spark.worker import prepare_worker
 
 
@@ -35,7 +35,7 @@ class BatchCommitter:
         """
         return client.abort(self.writer, (), self.batch).published is True
 
-    def publish(self, endpoint: str, stages: Sequence[str]) -> None:
+    def publish(self, server: Server, stages: Sequence[str]) -> None:
         """Make the stages visible in one transaction, unless this batch was published before.
 
         Raises:
@@ -45,23 +45,23 @@ class BatchCommitter:
             WingsError: The server refused or could not be reached; a retry is safe.
         """
         prepare_worker()
-        with wings_client.connect(endpoint) as client:
+        with server.connect() as client:
             client.publish(self.writer, self.batch, stages)
             # Published stages are unaffected; this deletes those of other attempts and of runs that
             # ended midway. Where it fails, the server sweeps them.
             with contextlib.suppress(WingsError):
                 client.abort(self.writer, (), prefix=self.prefix)
 
-    def abort(self, endpoint: str) -> None:
+    def abort(self, server: Server) -> None:
         """Delete the unpublished stages of this batch: Spark may abort what it has committed.
 
         A concurrent publish, its response lost, either finds its stages or fails: the server
         serializes the two.
         """
-        with wings_client.connect(endpoint) as client:
+        with server.connect() as client:
             client.abort(self.writer, (), prefix=self.prefix)
 
-    def close(self, endpoint: str) -> None:
+    def close(self, server: Server) -> None:
         """Publish an empty batch if none was published, so that later tasks find it closed."""
-        with wings_client.connect(endpoint) as client:
+        with server.connect() as client:
             client.publish(self.writer, self.batch, ())

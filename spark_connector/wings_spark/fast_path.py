@@ -30,8 +30,8 @@ def read(
         topic: Its full name, or an id in the default namespace.
         columns: The columns wanted, in order; None: all.
         filter: A SQL predicate over the topic's columns, evaluated on the server.
-        options: Further options of the format `wings` for batch reads, such as `minPartitions`
-            or `startingOffsets`.
+        options: Further options of the format `wings` for batch reads, such as `minPartitions`,
+            `startingOffsets` or `token`.
 
     Raises:
         TopicNotFound: There is no such topic.
@@ -39,10 +39,9 @@ def read(
     """
     import json
 
-    import wings_client
     from wings_spark.options import ReadOptions
-    from wings_spark.read_range import RangeReader
-    from wings_spark.reader import task_ranges
+    from wings_spark.read_task import TaskReader
+    from wings_spark.reader import plan
     from wings_spark.subscription import Subscription
     from wings_spark.types import spark_schema
 
@@ -53,18 +52,18 @@ def read(
     if filter is not None:
         given["filter"] = filter
     wanted = ReadOptions.parse(given).for_batch()
-    with wings_client.connect(wanted.endpoint) as client:
+    with wanted.server.connect() as client:
         subscription = Subscription.checked(client, wanted)
         schema = spark_schema(subscription.schema(wanted))
         nodes = client.locations(subscription.topics[0])
-        parts = task_ranges(client, subscription, wanted)
-    ranges = RangeReader.of(wanted, schema, subscription, nodes=nodes)
+        tasks = plan(client, subscription, wanted)
+    reader = TaskReader.of(wanted, schema, subscription, nodes)
 
-    def read_parts(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    def read_tasks(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         for batch in batches:
             for index in cast("list[int]", batch.column(0).to_pylist()):
-                yield from ranges.read(parts[index])
+                yield from reader.read(tasks[index])
 
-    # One number for each part, each in a partition of its own.
-    numbers = spark.range(0, len(parts), 1, max(1, len(parts)))
-    return numbers.mapInArrow(read_parts, schema)
+    # One number for each task, each in a partition of its own.
+    numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
+    return numbers.mapInArrow(read_tasks, schema)

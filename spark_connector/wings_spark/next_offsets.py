@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 from wings_client import Client
 from wings_core.contracts.messages import shortened
@@ -58,10 +58,6 @@ class Heads:
                 for name, head in self.topics.items()
             }
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return `offset` as JSON."""
-        return self.offset.to_json()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    SecretStr,
     ValidationError,
     model_validator,
 )
@@ -28,6 +29,8 @@ from wings_core.errors import InvalidArgument, WingsError
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.times import parse_timestamp
 from wings_spark.bounds import Bound, parse_bound
+from wings_spark.connection import RETRY_SECONDS, Server
+from wings_spark.ranges import TASKS_MAX
 
 MAX_TRIGGER_DELAY_SECONDS = 15 * 60.0
 """How long a trigger waits for `minOffsetsPerTrigger`, as Kafka's source does."""
@@ -36,9 +39,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?", re.ASCII)
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
-
-PARTITIONS_MAX = 10_000
-"""Most tasks of a query: Spark's driver tracks each."""
 
 _BATCH_ONLY = ("ending_offsets", "ending_timestamp")
 _STREAM_ONLY = ("max_offsets_per_trigger", "min_offsets_per_trigger", "max_trigger_delay")
@@ -96,6 +96,7 @@ Duration = Annotated[float, BeforeValidator(_duration)]
 Names = Annotated[Columns, BeforeValidator(_names)]
 Bounds = Annotated[Bound, BeforeValidator(_bound)]
 Time = Annotated[int, BeforeValidator(_timestamp)]
+FileName = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1, le=INT64_MAX)]
 
 
@@ -114,6 +115,24 @@ class Options(BaseModel):
 
     endpoint: Annotated[str, Field(min_length=1)]
     """Like `grpc://host:7777`."""
+    token: SecretStr | None = None
+    token_file: FileName | None = None
+    """On the driver, as those of TLS: tasks get what they hold."""
+    tls_ca: FileName | None = None
+    tls_cert: FileName | None = None
+    tls_key: FileName | None = None
+
+    @property
+    def server(self) -> Server:
+        """The server, with the token and certificates; reads their files.
+
+        Raises:
+            InvalidArgument: One cannot be read.
+        """
+        token = None if self.token is None else self.token.get_secret_value()
+        return Server.of(
+            self.endpoint, token, self.token_file, self.tls_ca, self.tls_cert, self.tls_key
+        )
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:
@@ -158,7 +177,8 @@ class ReadOptions(Options):
     columns: Names | None = None
     filter: Annotated[str, Field(min_length=1)] | None = None
     include_system_columns: bool = False
-    min_partitions: Annotated[int, Field(ge=1, le=PARTITIONS_MAX)] | None = None
+    min_partitions: Annotated[int, Field(ge=1, le=TASKS_MAX)] | None = None
+    max_records_per_partition: Count | None = None
     fail_on_data_loss: bool = True
     starting_offsets: Bounds | None = None
     starting_timestamp: Time | None = None
@@ -167,6 +187,7 @@ class ReadOptions(Options):
     max_offsets_per_trigger: Count | None = None
     min_offsets_per_trigger: Count | None = None
     max_trigger_delay: Duration | None = None
+    retry_timeout: Duration | None = None
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -199,7 +220,10 @@ class ReadOptions(Options):
         Raises:
             InvalidArgument: One is for batch reads alone.
         """
-        return self.refuse(_BATCH_ONLY, "batch reads")
+        checked = self.refuse(_BATCH_ONLY, "batch reads")
+        if checked.retry_timeout is not None:
+            return checked
+        return checked.model_copy(update={"retry_timeout": RETRY_SECONDS})
 
     def start(self, default: Bound) -> Bound:
         """Return where the read begins: the option's bound, else `default`."""

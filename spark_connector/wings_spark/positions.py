@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from wings_client import Client, PartitionState, Topic
 from wings_core.contracts.messages import shortened
@@ -14,9 +14,6 @@ from wings_spark.bounds import AtTime, Bound, Position, partition_shown
 from wings_spark.options import ReadOptions
 from wings_spark.ranges import Range
 from wings_spark.subscription import Subscription
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -79,6 +76,8 @@ def what_is_kept(wanted: Range, log_start_offset: int, options: ReadOptions) -> 
         OffsetOutOfRange: A part was deleted, and `failOnDataLoss` holds.
     """
     start_offset = wanted.start_offset
+    if log_start_offset <= start_offset <= wanted.end_offset:
+        return wanted
     if start_offset < min(log_start_offset, wanted.end_offset):
         if options.fail_on_data_loss:
             raise data_loss(wanted.topic, wanted.partition, start_offset, log_start_offset)
@@ -130,7 +129,7 @@ def resolve(
         InvalidArgument: An offset is past the log's end, or of a partition that does not exist.
     """
     option = "startingOffsets" if default == "earliest" else "endingOffsets"
-    named = bound.of_topic(TopicName.parse(topic.name), topic_key_type(topic))
+    named = bound.of_topic(TopicName.parse(topic.name), topic.key_type)
     for partition, position in named.items():
         _check_there(option, topic, partition, position, states)
     times = _Times(client, topic)
@@ -146,11 +145,6 @@ def resolve(
             earliest = position == "earliest"
             found[partition] = state.log_start_offset if earliest else state.next_offset
     return found
-
-
-def topic_key_type(topic: Topic) -> "pa.DataType | None":
-    """Return the type of a topic's key column."""
-    return None if topic.partition_key is None else topic.schema.field(topic.partition_key).type
 
 
 def _check_there(
@@ -187,4 +181,4 @@ class _Times:
         _, tickets = self._client.scan_tickets(self._topic, offset=moment)
         for ticket in tickets:
             assert isinstance(ticket.offset, int)
-            yield partition_of(ticket.partition, topic_key_type(self._topic)), ticket.offset
+            yield partition_of(ticket.partition, self._topic.key_type), ticket.offset

@@ -2,14 +2,21 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
+from wings_core.contracts.parts import divide
 from wings_core.partitions import Partition
 
-RANGE_ROWS_MIN = 65_536
+TASK_ROWS_MIN = 65_536
 """Least rows of a task, a full batch, unless the user asks for more partitions."""
+
+TASK_ROWS = 10_000_000
+"""Most rows of a task, about, unless the user says otherwise."""
+
+TASKS_MAX = 10_000
+"""Most tasks of a query, unless it reads more topics: Spark's driver tracks each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,31 +37,69 @@ class Range:
         return self.end_offset - self.start_offset
 
 
-class RangePartition(InputPartition):
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one task reads, in one stream: ranges of one topic."""
+
+    topic: str
+    """Full."""
+    uuid: str
+    """Of the topic."""
+    spans: tuple[tuple[Partition, int, int], ...]
+    """Partition, first offset and end offset of each range, of which none is empty. Tuples, as a
+    query may have a hundred thousand, which Spark pickles."""
+
+    @property
+    def rows(self) -> int:
+        """How many offsets it has."""
+        return sum(end_offset - start_offset for _, start_offset, end_offset in self.spans)
+
+
+class TaskPartition(InputPartition):
     """The input of one task of a data source."""
 
-    value: Range
+    value: Task
 
 
-def split(ranges: Iterable[Range], partitions_min: int | None) -> list[Range]:
-    """Split ranges into tasks; empty ranges are left out.
+def pack(
+    ranges: Iterable[Range], tasks_min: int | None = None, task_rows: int | None = None
+) -> list[Task]:
+    """Pack ranges into tasks that are near-equal in rows, however many partitions they are of.
 
     Args:
-        ranges: Of a query.
-        partitions_min: Least number of parts, as far as there are rows; None: one for each core of
-            this machine, but none of fewer than `RANGE_ROWS_MIN` rows.
+        ranges: Of a query, topic by topic; empty ones are left out.
+        tasks_min: Least number of tasks, as far as there are rows; None: one for each core of this
+            machine, but none of fewer than `TASK_ROWS_MIN` rows.
+        task_rows: Most rows of a task, about; None: `TASK_ROWS`.
 
     Returns:
-        The parts, in the order of the ranges and by offset.
+        The tasks, in the order of the topics: one at least for each, and for each 10,000 of its
+        partitions.
     """
-    filled = [each for each in ranges if each.rows]
-    rows = sum(each.rows for each in filled)
-    wanted = partitions_min or os.cpu_count() or 1
-    if wanted <= len(filled):
-        return filled
-    rows_min = 1 if partitions_min else RANGE_ROWS_MIN
-    parts = [max(1, min(-(-each.rows * wanted // rows), each.rows // rows_min)) for each in filled]
-    return [part for each, count in zip(filled, parts, strict=True) for part in _cut(each, count)]
+    topics: dict[str, list[Range]] = {}
+    for each in ranges:
+        if each.rows:
+            topics.setdefault(each.uuid, []).append(each)
+    rows = sum(each.rows for found in topics.values() for each in found)
+    least = tasks_min or min(os.cpu_count() or 1, rows // TASK_ROWS_MIN)
+    wanted = min(TASKS_MAX, max(1, least, -(-rows // (task_rows or TASK_ROWS))))
+    return [task for found in topics.values() for task in _tasks(found, wanted, rows)]
+
+
+def _tasks(ranges: Sequence[Range], wanted: int, rows: int) -> Iterator[Task]:
+    """Yield the tasks of one topic, whose share it is of `wanted` tasks of `rows` rows."""
+    sizes = [each.rows for each in ranges]
+    parts = divide([each.partition for each in ranges], sizes, -(-sum(sizes) * wanted // rows))
+    for part in parts:
+        spans = [
+            (
+                ranges[index].partition,
+                ranges[index].start_offset + first,
+                ranges[index].start_offset + end,
+            )
+            for index, first, end in part
+        ]
+        yield Task(ranges[0].topic, ranges[0].uuid, tuple(spans))
 
 
 def share(budget: int, sizes: Sequence[int]) -> list[int]:
@@ -79,12 +124,3 @@ def share(budget: int, sizes: Sequence[int]) -> list[int]:
     for index in by_loss[: budget + sum(first) - sum(shares)]:
         shares[index] += 1
     return shares
-
-
-def _cut(whole: Range, parts: int) -> Iterator[Range]:
-    for part in range(parts):
-        yield replace(
-            whole,
-            start_offset=whole.start_offset + whole.rows * part // parts,
-            end_offset=whole.start_offset + whole.rows * (part + 1) // parts,
-        )

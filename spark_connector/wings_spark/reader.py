@@ -1,29 +1,29 @@
 """Batch reads as Spark's data source API has them.
 
-Spark pickles a reader after `pushFilters` and before `partitions`, so what `partitions` determines
-reaches the tasks in the partitions alone.
+Spark pickles a reader before `partitions`, so what `partitions` determines reaches the tasks in the
+partitions alone.
+
+There is no `pushFilters`: Spark 4.1 to 4.3 keep what the first query of a DataFrame planned, its
+filters too, and give later queries of the same DataFrame the rows that passed those.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-import wings_client
 from wings_client import Client
-from wings_core.errors import InvalidFilter
-from wings_spark.filters import pushable
 from wings_spark.options import ReadOptions
 from wings_spark.positions import batch_ranges, states_of_all
-from wings_spark.ranges import Range, RangePartition, split
-from wings_spark.read_range import RangeReader, both
+from wings_spark.ranges import Task, TaskPartition, pack
+from wings_spark.read_task import TaskReader
 from wings_spark.subscription import Subscription
 from wings_spark.worker import prepare_worker
 
 
-def task_ranges(client: Client, subscription: Subscription, options: ReadOptions) -> list[Range]:
-    """Return the ranges of a batch read, as of this call, one for each task.
+def plan(client: Client, subscription: Subscription, options: ReadOptions) -> list[Task]:
+    """Return the tasks of a batch read, whose ranges are fixed by this call.
 
     Raises:
         InvalidArgument: A position is past a log's end, or of a topic or partition that the query
@@ -36,7 +36,7 @@ def task_ranges(client: Client, subscription: Subscription, options: ReadOptions
         for topic, states in states_of_all(client, subscription, options)
         for each in batch_ranges(client, topic, states, options)
     ]
-    return split(ranges, options.min_partitions)
+    return pack(ranges, options.min_partitions, options.max_records_per_partition)
 
 
 class WingsReader(DataSourceReader):
@@ -52,51 +52,20 @@ class WingsReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         prepare_worker()
-        self.options = options
-        self.schema = schema
-        with wings_client.connect(options.endpoint) as client:
+        self._options = options
+        with options.server.connect(options.retry_timeout) as client:
             self._subscription = Subscription.checked(client, options)
-            self._nodes = client.locations(self._subscription.topics[0])
-        self.range_reader = RangeReader.of(options, schema, self._subscription, nodes=self._nodes)
+            nodes = client.locations(self._subscription.topics[0])
+        self._task_reader = TaskReader.of(options, schema, self._subscription, nodes)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the ranges of the query's tasks, whose ends are fixed by this call."""
-        with wings_client.connect(self.options.endpoint) as client:
-            ranges = task_ranges(client, self._subscription, self.options)
+        """Return the query's tasks, whose ends are fixed by this call."""
+        with self._options.server.connect(self._options.retry_timeout) as client:
+            tasks = plan(client, self._subscription, self._options)
         # Spark accepts a list only.
-        return [RangePartition(each) for each in ranges]
+        return [TaskPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one range; nothing if the query has no ranges."""
-        part = getattr(partition, "value", None)  # Spark 4.1 passes None for an empty query.
-        return self.range_reader.read(part) if isinstance(part, Range) else iter(())
-
-
-class PushingReader(WingsReader):
-    """A reader that pushes filters to the server.
-
-    A class of its own, since Spark rejects a reader with `pushFilters` while the setting
-    `spark.sql.python.filterPushdown.enabled` is off, its default.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name.
-        """Push the filters that mean the same on the server, and return the others.
-
-        Raises:
-            WingsError: The server could not be reached.
-        """
-        topic = self._subscription.topics[0]
-        pushed, rest = pushable(filters, self.schema, topic.schema)
-        if pushed is None:
-            return rest
-        try:
-            with wings_client.connect(self.options.endpoint) as client:
-                client.scan_tickets(
-                    topic, offset="latest", filter=both(self.options.filter, pushed)
-                )
-        except InvalidFilter:
-            return filters  # Together with the user's own, longer than the server's limit.
-        self.range_reader = RangeReader.of(
-            self.options, self.schema, self._subscription, pushed, self._nodes
-        )
-        return rest
+        """Yield the rows of one task; nothing if the query has none."""
+        task = getattr(partition, "value", None)  # Spark 4.1 passes None for an empty query.
+        return self._task_reader.read(task) if isinstance(task, Task) else iter(())

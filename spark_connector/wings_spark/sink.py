@@ -10,9 +10,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-import wings_client
 from wings_client import Client, Topic
 from wings_spark.committer import BatchCommitter
+from wings_spark.connection import Server
 from wings_spark.to_spark_schema import arrow_schema
 from wings_spark.worker import prepare_worker
 from wings_spark.write_options import WriteOptions
@@ -36,7 +36,7 @@ class Part(WriterCommitMessage):
 class Sink:
     """The topic that rows are appended to; goes to the tasks pickled."""
 
-    endpoint: str
+    server: Server
     topic: Topic
 
     @classmethod
@@ -49,10 +49,11 @@ class Sink:
                 the topic's.
         """
         prepare_worker()
-        with wings_client.connect(options.endpoint) as client:
+        server = options.server
+        with server.connect() as client:
             topic = client.topic(options.topic)
         check_write_schema(arrow_schema(schema), topic)
-        return cls(options.endpoint, topic)
+        return cls(server, topic)
 
     def stage(
         self,
@@ -78,7 +79,7 @@ class Sink:
             WingsError: The server refused the rows or could not be reached.
         """
         prepare_worker()
-        with wings_client.connect(self.endpoint) as client:
+        with self.server.connect() as client:
             if repeated and committer.is_published(client):
                 # All rows are published, but Spark's stateful operators must see the end.
                 for _ in batches:

@@ -4,7 +4,6 @@ Spark imports this module in every application that uses any Python data source,
 class itself is imported on use.
 """
 
-import sys
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 
 NAME = "wings"
 
-_PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The module that Spark runs to plan a read with filters pushed down, and for nothing else."""
-
 
 class WingsDataSource(DataSource):
     """Topics of Wings as DataFrames.
@@ -37,31 +33,32 @@ class WingsDataSource(DataSource):
 
     def schema(self) -> "StructType":
         """Return the columns of the topic, or those that the option `columns` names."""
-        import wings_client
         from wings_spark.options import ReadOptions
         from wings_spark.subscription import Subscription
+        from wings_spark.table_options import is_of_table, plain_options, with_options
         from wings_spark.types import spark_schema
         from wings_spark.worker import prepare_worker
 
         prepare_worker()
-        options = ReadOptions.parse(self.options)
-        with wings_client.connect(options.endpoint) as client:
-            return spark_schema(Subscription.checked(client, options).schema(options))
+        given = plain_options(self.options)
+        options = ReadOptions.parse(given)
+        with options.server.connect() as client:
+            schema = spark_schema(Subscription.checked(client, options).schema(options))
+        return with_options(schema, given) if is_of_table(self.options) else schema
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
         """Return the reader of a batch read."""
         from wings_spark.options import ReadOptions
-        from wings_spark.reader import PushingReader, WingsReader
+        from wings_spark.reader import WingsReader
 
-        options = ReadOptions.parse(self.options).for_batch()
-        return (PushingReader if _takes_filters() else WingsReader)(options, schema)
+        return WingsReader(ReadOptions.parse(self._options_of(schema)).for_batch(), schema)
 
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":  # noqa: N802
         """Return the reader of a stream."""
         from wings_spark.options import ReadOptions
         from wings_spark.stream import WingsStreamReader
 
-        return WingsStreamReader(ReadOptions.parse(self.options).for_stream(), schema)
+        return WingsStreamReader(ReadOptions.parse(self._options_of(schema)).for_stream(), schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
         """Return the writer of a batch write."""
@@ -71,7 +68,7 @@ class WingsDataSource(DataSource):
 
         if overwrite:
             raise InvalidArgument("a topic can only be appended to: write with mode('append')")
-        return WingsWriter(WriteOptions.for_batch(self.options), schema)
+        return WingsWriter(WriteOptions.for_batch(self._options_of(schema)), schema)
 
     def streamWriter(  # noqa: N802 - Spark's name.
         self, schema: "StructType", overwrite: bool
@@ -85,13 +82,9 @@ class WingsDataSource(DataSource):
             raise InvalidArgument(
                 "a topic can only be appended to: use outputMode('append'), not 'complete'"
             )
-        return WingsStreamWriter(WriteOptions.for_stream(self.options), schema)
+        return WingsStreamWriter(WriteOptions.for_stream(self._options_of(schema)), schema)
 
+    def _options_of(self, schema: "StructType") -> dict[str, str]:
+        from wings_spark.table_options import options_of
 
-def _takes_filters() -> bool:
-    """Tell whether Spark plans this read with filters pushed down.
-
-    The setting itself does not reach the process that plans.
-    """
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return _PUSHING_WORKER in sys.modules or (main is not None and main.name == _PUSHING_WORKER)
+        return options_of(self.options, schema)

@@ -15,7 +15,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-import wings_client
 from wings_client import Client
 from wings_core.errors import InvalidArgument
 from wings_core.partitions import Partition
@@ -23,8 +22,8 @@ from wings_spark.bounds import Bound
 from wings_spark.next_offsets import Heads, between, check_nothing_lost, next_offsets, still_kept
 from wings_spark.options import MAX_TRIGGER_DELAY_SECONDS, ReadOptions
 from wings_spark.positions import resolve, states_of_all, what_is_kept
-from wings_spark.ranges import Range, RangePartition, split
-from wings_spark.read_range import RangeReader
+from wings_spark.ranges import Range, Task, TaskPartition, pack
+from wings_spark.read_task import TaskReader
 from wings_spark.spark_versions import (
     HAS_READ_LIMITS,
     ReadAllAvailable,
@@ -60,10 +59,10 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._heads: Heads | None = None
         self._target: StreamOffset | None = None
         self._triggered_at: float | None = None
-        with wings_client.connect(options.endpoint) as client:
+        with options.server.connect(options.retry_timeout) as client:
             subscription = Subscription.checked(client, options)
             nodes = client.locations(subscription.topics[0])
-        self._range_reader = RangeReader.of(options, schema, subscription, nodes=nodes)
+        self._task_reader = TaskReader.of(options, schema, subscription, nodes)
 
     # Offsets.
 
@@ -104,12 +103,14 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._heads = Heads.ask(self._connected(), self._options)
         if start is None:
-            return self._heads.to_json()
+            return self._heads.offset.to_json()
         begin = StreamOffset.from_json(start)
         rows_min, rows_max = self._limits(limit)
         batch = next_offsets(begin, self._heads, self._target, rows_max, self._options)
         if batch.rows < rows_min and not self._waited_enough():
             return start
+        if batch.end == begin:
+            return start  # As it is: one of an earlier version may have another form.
         if batch.rows:
             self._triggered_at = monotonic()
         return batch.end.to_json()
@@ -128,12 +129,12 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name.
         """Return the log's end as of the last trigger, for the query's progress."""
-        return None if self._heads is None else self._heads.to_json()
+        return None if self._heads is None else self._heads.offset.shown()
 
     # Reading.
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the ranges between two offsets; none if they are equal.
+        """Return the tasks that read what lies between two offsets; none if they are equal.
 
         Raises:
             OffsetOutOfRange: Messages were deleted or a topic was replaced since, and
@@ -144,12 +145,14 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fail_on_data_loss:
             check_nothing_lost(begun, ended, heads)
         kept = still_kept(between(begun, ended), heads, self._options)
-        return [RangePartition(each) for each in split(kept, self._options.min_partitions)]
+        options = self._options
+        tasks = pack(kept, options.min_partitions, options.max_records_per_partition)
+        return [TaskPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one range."""
-        part = getattr(partition, "value", None)  # Spark 4.1 passes None for an empty batch.
-        return self._range_reader.read(part) if isinstance(part, Range) else iter(())
+        """Yield the rows of one task."""
+        task = getattr(partition, "value", None)  # Spark 4.1 passes None for an empty batch.
+        return self._task_reader.read(task) if isinstance(task, Task) else iter(())
 
     def stop(self) -> None:
         """Close the connection."""
@@ -159,7 +162,7 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _connected(self) -> Client:
         if self._client is None:
-            self._client = wings_client.connect(self._options.endpoint)
+            self._client = self._options.server.connect(self._options.retry_timeout)
         return self._client
 
     def _limits(self, limit: ReadLimit | None) -> tuple[int, int | None]:

@@ -44,7 +44,7 @@ class WingsStreamWriter(DataSourceStreamArrowWriter):
         """Publish the stages of a batch's tasks."""
         committer = _committer_of(messages, batchId)
         if committer is not None:
-            committer.publish(self._sink.endpoint, stages_of(messages))
+            committer.publish(self._sink.server, stages_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
         """Delete the stages that a batch's tasks have written so far, unless it was published.
@@ -54,7 +54,7 @@ class WingsStreamWriter(DataSourceStreamArrowWriter):
         """
         committer = _committer_of(messages, batchId)
         if committer is not None:
-            committer.abort(self._sink.endpoint)
+            committer.abort(self._sink.server)
 
 
 def _committer_of_task() -> BatchCommitter:

@@ -10,6 +10,7 @@ from wings_core.arrow_types import fields_of
 from wings_core.contracts.messages import shortened
 from wings_core.errors import InvalidArgument, SchemaMismatch, TopicNotFound
 from wings_core.names import TopicName
+from wings_core.partitions import any_partition_value
 from wings_spark.options import ReadOptions, split_pattern
 
 SYSTEM_COLUMNS = ("__offset", "__timestamp")
@@ -63,8 +64,11 @@ class Subscription:
         """
         found = cls.find(client, options)
         if options.filter is not None:
-            # Now, not in the tasks, where the error would come late and many times over.
-            client.scan_tickets(found.topics[0], offset="latest", filter=options.filter)
+            # Now, not in the tasks, where the error would come late and many times over. Any
+            # partition will do.
+            topic = found.topics[0]
+            value = any_partition_value(topic.key_type)
+            client.scan_tickets(topic, value, offset="latest", filter=options.filter)
         return found
 
     def check_bounds(self, options: ReadOptions) -> None:

@@ -47,10 +47,10 @@ class WingsWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the tasks' stages in one transaction."""
-        self._committer.publish(self._sink.endpoint, stages_of(messages))
+        self._committer.publish(self._sink.server, stages_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete the tasks' stages; tasks that still run find the job closed and delete theirs."""
         # In this order: the task of a stage that this abort misses sees the job closed.
-        self._job.close(self._sink.endpoint)
-        self._committer.abort(self._sink.endpoint)
+        self._job.close(self._sink.server)
+        self._committer.abort(self._sink.server)

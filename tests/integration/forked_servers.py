@@ -13,7 +13,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 SECONDS_MAX = 60.0
 """How long the forking process may take for anything."""
@@ -45,8 +45,12 @@ class ForkedServer:
         """End it by SIGKILL, as a crash would, and wait until it is gone; once is enough."""
         if self._ended:
             return
-        self._ended = True
         os.kill(self._pid, signal.SIGKILL)
+        self.wait_until_ended()
+
+    def wait_until_ended(self) -> None:
+        """Wait until it was killed, by itself where it was started with a trap."""
+        self._ended = True
         while (line := self._servers.read_line()).startswith("wings ready"):
             pass  # It was killed before anybody waited for this.
         assert line == f"ended {-signal.SIGKILL}", f"the server ended by itself: {line}"
@@ -74,10 +78,15 @@ class ForkedServers:
         self._reader.join()
 
     @contextmanager
-    def start(self, data_dir: Path) -> Generator[ForkedServer]:
-        """Fork a server, which goes on starting; it is killed at the end."""
+    def start(self, data_dir: Path, trap: str = "") -> Generator[ForkedServer]:
+        """Fork a server, which goes on starting; it is killed at the end.
+
+        Args:
+            data_dir: Its directory.
+            trap: Where it kills itself; see `set_trap`.
+        """
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{data_dir}\n")
+        self._process.stdin.write(f"{data_dir}\t{trap}\n")
         self._process.stdin.flush()
         server = ForkedServer(self, int(self.read_line().removeprefix("forked ")))
         try:
@@ -105,8 +114,9 @@ def main() -> None:
 
     any_port = Address("127.0.0.1", 0)
     for line in sys.stdin:
+        data_dir, trap = line.rstrip("\n").split("\t")
         settings = Settings(
-            data_dir=Path(line.rstrip()),
+            data_dir=Path(data_dir),
             flight=any_port,
             http=any_port,
             log_level="warning",
@@ -115,9 +125,61 @@ def main() -> None:
         pid = os.fork()
         if pid == 0:
             say(f"forked {os.getpid()}")
+            if trap:
+                set_trap(trap)
             run(settings)
         _, status = os.waitpid(pid, 0)
         say(f"ended {os.waitstatus_to_exitcode(status)}")
+
+
+def set_trap(trap: str) -> None:
+    """Let this process kill itself, and drain all the time until then.
+
+    Nothing of what is inline stays in its memory, so that whoever reads it asks metadata.
+
+    Args:
+        trap: A step of the way of small pushes and how often it is done before, such as "write 3":
+            "commit" (the pages are in metadata, and nobody was told), "write" (drained pages are in
+            a segment), or "swap" (they took the place of the others). The last two are counted
+            from the first push on.
+    """
+    from wings_core.maintain import drain
+    from wings_core.metadata.store.maintenance import DatabaseMaintenance
+    from wings_core.metadata.store.registry import DatabaseRegistry
+    from wings_core.storage.inline_folios import InlineFolios
+    from wings_core.storage.segments import SegmentStore
+
+    drain.DRAIN_SECONDS = 0.02
+    drain.SWAPPED_PAGES = 4
+
+    def keep_nothing(*_: object) -> None:
+        pass
+
+    patched: Any = InlineFolios
+    patched._keep = keep_nothing
+    at, number = trap.split()
+    left = int(number)
+    pushed = threading.Event()
+
+    def watch(owner: Any, method: str, step: str) -> None:
+        real = getattr(owner, method)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal left
+            result = real(*arguments, **named)
+            if step == "commit":
+                pushed.set()
+            if step == at and pushed.is_set():
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        setattr(owner, method, call)
+
+    watch(DatabaseRegistry, "commit", "commit")
+    watch(SegmentStore, "write", "write")
+    watch(DatabaseMaintenance, "replace_all", "swap")
 
 
 def say(line: str) -> None:

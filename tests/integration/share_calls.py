@@ -126,3 +126,105 @@ def create_group(
 def offsets_of(leased: list[Leased]) -> list[int]:
     """Return the offsets of all rows, in the order that they came."""
     return [offset for each in leased for offset in each.offsets]
+
+
+class ShareStreamCall:
+    """A share stream by plain `pyarrow.flight`; one thread uses it."""
+
+    def __init__(
+        self,
+        client: flight.FlightClient,
+        topic: str,
+        *,
+        group: str = "billing",
+        member: str = "one",
+        credit: int = 100,
+        begin: bool = True,
+        **keys: Any,
+    ) -> None:
+        command = {"kind": "share", "group": group, "topic": topic, "member": member}
+        command |= {"credit": credit, **keys}
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
+        options = flight.FlightCallOptions(timeout=60)
+        self._writer, self._reader = client.do_exchange(descriptor, options)
+        self._requests = 0
+        self.answers: list[Json] = []
+        self.end: Json | None = None
+        if begin:
+            self.send({"credit": credit})
+
+    def send(self, message: Json) -> None:
+        """Send a message."""
+        self.send_raw(json.dumps(message).encode())
+
+    def send_raw(self, message: bytes) -> None:
+        """Send anything as app_metadata."""
+        self._writer.write_metadata(pa.py_buffer(message))
+
+    def acknowledge(self, *acks: Json) -> int:
+        """Send acknowledgements; return the request's number."""
+        self._requests += 1
+        self.send({"request": self._requests, "acks": list(acks)})
+        return self._requests
+
+    def delivery(self) -> Leased:
+        """Return the next delivery; answers that come before it are kept."""
+        while True:
+            found = self.read()
+            assert found is not None, f"the stream ended: {self.end}"
+            if isinstance(found, Leased):
+                return found
+
+    def answer(self, request: int) -> list[str | None]:
+        """Return the codes of an answer, which must be the next that comes."""
+        while not self.answers:
+            found = self.read()
+            assert not isinstance(found, Leased), f"a delivery came first: {found.about}"
+            assert found is not None, f"the stream ended: {self.end}"
+        answer = self.answers.pop(0)
+        assert answer["request"] == request
+        return [result["code"] for result in answer["results"]]
+
+    def read(self) -> Leased | Json | None:
+        """Return the next message; None at the stream's end."""
+        try:
+            chunk = self._reader.read_chunk()
+        except StopIteration:
+            return None
+        assert chunk.data is not None
+        assert chunk.app_metadata is not None
+        about = json.loads(chunk.app_metadata.to_pybytes())
+        assert self.end is None, "nothing may follow the end"
+        if "end" in about:
+            assert set(about) == {"end", "message"}
+            assert chunk.data.num_rows == 0
+            self.end = about
+            return about
+        if "request" in about:
+            assert set(about) == {"request", "results"}
+            assert chunk.data.num_rows == 0
+            self.answers.append(about)
+            return about
+        return Leased(chunk.data, about)
+
+    def ended(self) -> Json:
+        """Read up to the end that the server sends, and end this side."""
+        while self.end is None:
+            assert self.read() is not None, "the stream ended without a word"
+        end = self.end
+        self.close()
+        return end
+
+    def close(self) -> list[Leased]:
+        """End this side; return the deliveries that come yet."""
+        self._writer.done_writing()
+        found: list[Leased] = []
+        while (message := self.read()) is not None:
+            if isinstance(message, Leased):
+                found.append(message)
+        self._writer.close()
+        return found
+
+    def cancel(self) -> None:
+        """Break the stream, as a process that dies does."""
+        self._reader.cancel()

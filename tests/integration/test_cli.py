@@ -224,7 +224,7 @@ def test_a_server_that_is_not_there_is_one_line(wings: Wings) -> None:
     assert result == Result(
         1,
         "",
-        "wings: nobody answers at grpc://127.0.0.1:1: start a server with `wings serve`, or say "
+        "wings: no server answers at grpc://127.0.0.1:1: start one with `wings serve`, or say "
         "where one is with --endpoint\n",
     )
     assert wings("topic", "list", endpoint="127.0.0.1:1").status == 2
@@ -336,7 +336,7 @@ def test_fetch_over_http_prints_the_same(wings: Wings, server: RunningServer, to
     assert wings("topic", "list", endpoint=server.http).status == 2
     nobody = wings(*arguments, endpoint="http://127.0.0.1:1")
     assert nobody.status == 1
-    assert "Error: nobody answers at http://127.0.0.1:1" in nobody.out
+    assert "Error: no server answers at http://127.0.0.1:1" in nobody.out
 
 
 # Push.
@@ -558,7 +558,7 @@ def test_a_push_that_loses_its_server_says_what_may_be_committed(
         result = wings("push", new_topic_id, path, endpoint=proxy.endpoint)
         breaking.result()
     assert (result.status, result.out) == (1, "")
-    assert result.err.startswith(f"wings: nobody answers at {proxy.endpoint}: start a server")
+    assert result.err.startswith(f"wings: no server answers at {proxy.endpoint}: start one")
     told = re.search(
         r"; (?:the first 20 rows are committed, and )?"
         r"up to (\d+) (?:further )?rows may be committed$",
@@ -743,7 +743,7 @@ def test_gather_tells_what_failed(wings: Wings, server: RunningServer, topic: st
     assert (gone_on.status, gone_on.out.count("\n")) == (1, 10)
     *failures, last = gone_on.err.splitlines()
     assert sorted(failures) == [
-        f"{topic}/{origin} at grpc://127.0.0.1:1 failed: nobody answers at grpc://127.0.0.1:1"
+        f"{topic}/{origin} at grpc://127.0.0.1:1 failed: no server answers at grpc://127.0.0.1:1"
         for origin in ("JFK", "LAX")
     ]
     assert last.startswith("complete: 2 replies, 10 messages of 4 sources")

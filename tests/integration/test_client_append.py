@@ -1,6 +1,7 @@
 """Rows appended one by one: gathered into batches, in order, durable before their ack."""
 
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
@@ -12,12 +13,14 @@ from fix_client import NewTopic
 from pydantic import BaseModel
 
 from wings_client import Appended, Client, Producer
+from wings_client._accumulator import Accumulator
 from wings_core.errors import (
     BatchTooLarge,
     InvalidArgument,
     PartitionRequired,
     SchemaMismatch,
     TopicNotFound,
+    WingsError,
 )
 
 SLOW = 60_000.0
@@ -205,6 +208,28 @@ def test_a_refused_batch_fails_the_rows_after_it(wings: Client, new_topic: NewTo
         ack.result(20)
     with pytest.raises(TopicNotFound):
         producer.append({"n": 3})
+    with pytest.raises(TopicNotFound):
+        producer.close()
+
+
+def test_once_a_flush_has_failed_no_row_is_taken(
+    wings: Client, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail = Accumulator.fail
+
+    def late(accumulator: Accumulator, error: WingsError) -> None:
+        time.sleep(0.3)
+        fail(accumulator, error)
+
+    monkeypatch.setattr(Accumulator, "fail", late)
+    topic = new_topic()
+    producer = wings.producer(topic, linger_ms=SLOW)
+    wings.delete_topic(topic)
+    producer.append({"n": 1})
+    with pytest.raises(TopicNotFound):
+        producer.flush()
+    with pytest.raises(TopicNotFound):
+        producer.append({"n": 2})
     with pytest.raises(TopicNotFound):
         producer.close()
 

@@ -82,26 +82,17 @@ def test_a_scan_that_is_abandoned_frees_its_call(
     assert get(client, topic=topic, offset=0, max_messages=1).column("n") == [0]
 
 
-def wait_for_refusal(client: flight.FlightClient) -> flight.FlightUnavailableError:
-    """Poll until a poll is refused."""
-    for _ in range(400):
-        try:
-            get(client, topic="t", offset=0, timeout_ms=50)
-        except flight.FlightUnavailableError as error:
-            return error
-    raise TimeoutError("no poll was refused")
-
-
 def test_more_waiting_polls_than_allowed_are_refused_until_places_come_free() -> None:
     with running_server(limits=Limits(calls_waiting_max=2)) as server:
         client = server.client()
         create_topic(client, "t", ["n: int64"])
         first, second = (client.do_get(ticket_of(**WAIT)) for _ in range(2))
-        server.wait_for_calls(2)
-        # A call that runs may not wait yet: asked until both do.
-        assert code_of(wait_for_refusal(client)) == "RESOURCE_EXHAUSTED"
+        server.wait_for_waiting(2)
+        with pytest.raises(flight.FlightUnavailableError) as caught:
+            get(client, topic="t", offset=0, timeout_ms=50)
+        assert code_of(caught.value) == "RESOURCE_EXHAUSTED"
         first.cancel()
-        server.wait_for_calls(1)
+        server.wait_for_waiting(1)
         assert get(client, topic="t", offset=0, timeout_ms=50).end == "deadline"
         second.cancel()
 

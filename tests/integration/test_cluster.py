@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow.flight as flight
 import pytest
@@ -197,9 +198,9 @@ def test_a_node_that_was_paused_goes_on(cluster: Cluster, new_topic_id: str) -> 
     assert sorted(answers[0].column("n")) == [7] * 20 + [8]
 
 
-def locations(client: flight.FlightClient, topic: str, splits: int = 1) -> list[list[str]]:
+def locations(client: flight.FlightClient, topic: str, **keys: Any) -> list[list[str]]:
     """Return the locations of each endpoint that reads a topic."""
-    command = json.dumps({"topic": topic, "splits": splits})
+    command = json.dumps({"topic": topic, **keys})
     info = client.get_flight_info(flight.FlightDescriptor.for_command(command))
     return [[location.uri.decode() for location in found.locations] for found in info.endpoints]
 
@@ -224,7 +225,9 @@ def test_endpoints_list_all_live_nodes_and_begin_with_another_each_time(
     push(cluster.clients[0], new_topic_id, numbers(*range(4)))
     for client, own, other in ((cluster.clients[0], *nodes), (cluster.clients[1], *nodes[::-1])):
         lists(client, new_topic_id, set(nodes))
-        assert locations(client, new_topic_id, splits=4) == [[own, other], [other, own]] * 2
+        expected = [[own, other], [other, own]] * 2
+        assert locations(client, new_topic_id, splits=4) == expected
+        assert locations(client, new_topic_id, splits=4, partitions="all") == expected
     listed = next(iter(cluster.clients[0].list_flights())).endpoints[0]
     assert len(listed.locations) == 2
 
@@ -255,7 +258,9 @@ def test_a_node_says_which_address_clients_reach_it_by(cluster: Cluster, new_top
     first = cluster.clients[0]
     create_topic(first, new_topic_id, ["n: int64"])
     with ExitStack() as stack:
-        node = cluster.start_node(stack, "--flight", "0.0.0.0:0", "--advertise", "localhost:0")
+        node = cluster.start_node(
+            stack, "--flight", "0.0.0.0:0", "--advertise", "localhost:0", "--insecure"
+        )
         port = node.flight.rpartition(":")[2]
         lists(first, new_topic_id, {f"grpc://localhost:{port}", *(n.flight for n in cluster.nodes)})
 

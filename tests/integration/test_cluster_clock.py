@@ -45,7 +45,10 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("cluster")
-    lease = {"WINGS_NODE_LEASE_SECONDS": str(LEASE_SECONDS)}
+    lease = {
+        "WINGS_NODE_LEASE_SECONDS": str(LEASE_SECONDS),
+        "WINGS_LIMITS__INLINE_BYTES_MAX": "0",  # Each node begins a segment of its own.
+    }
     with ExitStack() as stack:
         metadata = stack.enter_context(metadata_process(directory / "metadata"))
         nodes = {

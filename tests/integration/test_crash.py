@@ -1,11 +1,13 @@
 """kill -9 in a loop under load: what was acknowledged is there, and nothing else is visible."""
 
+import json
 import random
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -13,7 +15,17 @@ from typing import NamedTuple, cast
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from flight_calls import Json, Stream, act, create_topic, get, numbers, push
+from flight_calls import (
+    Json,
+    Stream,
+    act,
+    chunks,
+    create_topic,
+    get,
+    numbers,
+    push,
+    ticket_of,
+)
 from forked_servers import ForkedServers
 
 SCHEMA = pa.schema(
@@ -102,6 +114,31 @@ class Producer:
 
 
 @dataclass
+class Follower:
+    """Follows a partition from an offset on, until the server is gone."""
+
+    key: str
+    start: int
+    rows: list[Row] = field(default_factory=list[Row])
+
+    def run(self, server: str) -> None:
+        """Read until the server is gone."""
+        ticket = ticket_of(kind="follow", topic="crash", partition=self.key, offset=self.start)
+        with flight.FlightClient(server) as client:
+            try:
+                for chunk in chunks(client.do_get(ticket)):
+                    assert chunk.data is not None
+                    assert chunk.app_metadata is not None
+                    said = json.loads(chunk.app_metadata.to_pybytes())
+                    assert said["start_offset"] == self.start + len(self.rows), "a gap"
+                    columns = (chunk.data[name].to_pylist() for name in Row._fields)
+                    self.rows += [Row(*values) for values in zip(*columns, strict=True)]
+            except flight.FlightError as error:
+                if error.extra_info:
+                    raise
+
+
+@dataclass
 class Found:
     """One partition as it was found after the last crash; it may only grow."""
 
@@ -127,6 +164,8 @@ class Crashes:
         self._producers = [Producer(number) for number in (*IDEMPOTENT, FORGETFUL)]
         self._found = {key: Found() for key in KEYS}
         self._topics = 0
+        self._followed: list[Follower] = []
+        """Whose rows are not compared with the log so far."""
 
     def create(self) -> None:
         with self._servers.start(self._directory) as server:
@@ -140,24 +179,49 @@ class Crashes:
         with self._servers.start(self._directory) as server:
             server.wait_until_ready()
             self.check(server.flight)
-            stop = threading.Event()
-            producers = [
-                threading.Thread(target=producer.run, args=(server.flight, stop))
-                for producer in self._producers
+            with self._load(server.flight) as producers:
+                wanted = self._acknowledged() + self._random.randrange(100)
+                pause = threading.Event()
+                while self._acknowledged() < wanted:
+                    assert any(each.is_alive() for each in producers), "all stopped by themselves"
+                    pause.wait(0.0005)
+                server.kill()
+
+    def crash_at(self, trap: str) -> None:
+        """Start a server that kills itself at a step, push and read until then."""
+        with self._servers.start(self._directory, trap) as server:
+            server.wait_until_ready()
+            self.check(server.flight)
+            followers = [Follower(key, len(found.rows)) for key, found in self._found.items()]
+            reading = [
+                threading.Thread(target=follower.run, args=(server.flight,))
+                for follower in followers
             ]
-            others = threading.Thread(target=self._churn, args=(server.flight, stop))
-            for thread in (*producers, others):
+            for thread in reading:
                 thread.start()
-            wanted = self._acknowledged() + self._random.randrange(100)
-            pause = threading.Event()
-            while self._acknowledged() < wanted:
-                assert any(thread.is_alive() for thread in producers), "all stopped by themselves"
-                pause.wait(0.0005)
-            server.kill()
-            stop.set()
-            for thread in (*producers, others):
+            with self._load(server.flight):
+                server.wait_until_ended()
+            for thread in reading:
                 thread.join(timeout=30)
                 assert not thread.is_alive()
+        self._followed += followers
+
+    @contextmanager
+    def _load(self, server: str) -> Generator[list[threading.Thread]]:
+        """Push during the block, which ends with the server; yields the producers' threads."""
+        stop = threading.Event()
+        producers = [
+            threading.Thread(target=producer.run, args=(server, stop))
+            for producer in self._producers
+        ]
+        threads = [*producers, threading.Thread(target=self._churn, args=(server, stop))]
+        for thread in threads:
+            thread.start()
+        yield producers
+        stop.set()
+        for thread in threads:
+            thread.join(timeout=30)
+            assert not thread.is_alive()
 
     def crash_while_starting(self) -> None:
         """Kill a server at some moment of its recovery."""
@@ -198,6 +262,10 @@ class Crashes:
             for number in producer.unchecked:
                 self._check_acknowledged(producer, number)
             producer.unchecked.clear()
+        for follower in self._followed:
+            at = slice(follower.start, follower.start + len(follower.rows))
+            assert self._found[follower.key].rows[at] == follower.rows
+        self._followed.clear()
 
     def _grow(self, key: str, table: pa.Table) -> list[Row]:
         """Take a partition as it is now; return its new rows."""
@@ -259,9 +327,32 @@ def crash_rounds(directory: Path, rounds: int) -> None:
             if number % 3 == 0:
                 crashes.crash_while_starting()
         crashes.finish()
+    check(directory)
+
+
+def check(directory: Path) -> None:
+    """Make sure that `wings check` finds nothing."""
     command = [sys.executable, "-m", "wings_client.cli", "check", str(directory)]
     checked = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+STEPS = ("commit 9", "write 1", "write 4", "swap 1", "swap 2", "swap 9")
+"""Of the way of small pushes: in metadata, in a segment too, and there alone."""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("times", [1, pytest.param(50, marks=pytest.mark.soak)])
+def test_a_crash_at_any_step_of_a_drain_loses_and_doubles_nothing(
+    tmp_path: Path, times: int
+) -> None:
+    with ForkedServers() as servers:
+        crashes = Crashes(servers, tmp_path / "data", seed=times)
+        crashes.create()
+        for step in STEPS * times:
+            crashes.crash_at(step)
+        crashes.finish()
+    check(tmp_path / "data")
 
 
 @pytest.mark.timeout(240)

@@ -29,10 +29,13 @@ from flight_calls import (
     ticket_of,
 )
 
+from wings_core.limits import Limits
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.storage.folio_stores import FolioStores
 from wings_core.storage.segments import SegmentStore
 from wings_server.testing import RunningServer, running_server
+
+pytestmark = pytest.mark.usefixtures("pushes_to_storage")
 
 
 @contextlib.contextmanager
@@ -308,7 +311,7 @@ def test_a_disk_that_is_really_full_refuses_pushes_until_there_is_room(small_dis
         assert rows == [value for value in rows[::8_192] for _ in range(8_192)]
         return rows[::8_192]
 
-    with running_server(small_disk / "data") as server:
+    with running_server(small_disk / "data", limits=Limits(disk_free_bytes_min=0)) as server:
         client = server.client()
         create_topic(client, "t", ["n: int64"])
         value = 0
@@ -322,7 +325,7 @@ def test_a_disk_that_is_really_full_refuses_pushes_until_there_is_room(small_dis
         ballast.unlink()
         assert [push_number(client, value + number) for number in range(5)] == [None] * 5
         assert everything(client) == acknowledged
-    with running_server(small_disk / "data") as server:
+    with running_server(small_disk / "data", limits=Limits(disk_free_bytes_min=0)) as server:
         assert everything(server.client()) == acknowledged
     assert check(small_disk / "data")[0] == 0
 

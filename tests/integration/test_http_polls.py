@@ -20,7 +20,7 @@ SECONDS_MAX = 30.0
 
 def request_of(topic: str, offset: int = 0, timeout_ms: int = 300_000) -> bytes:
     body = json.dumps(fetch_body(entry(topic, offset), timeout_ms=timeout_ms)).encode()
-    head = f"POST /v1/fetch HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/fetch HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
@@ -36,15 +36,8 @@ def polls(server: RunningServer, topic: str, count: int) -> Generator[list[socke
         for connection in connections:
             connection.settimeout(SECONDS_MAX)
             connection.sendall(request_of(topic))
-        wait_for_waiting(server, before + count)
+        server.wait_for_waiting(before + count)
         yield connections
-
-
-def wait_for_waiting(server: RunningServer, waiting: int) -> None:
-    end = time.monotonic() + SECONDS_MAX
-    while server.server.log.fetcher.waits.waiting != waiting:
-        assert time.monotonic() < end, server.server.log.fetcher.waits.waiting
-        time.sleep(0.005)
 
 
 def read_answer(connection: socket.socket) -> tuple[int, object]:
@@ -84,7 +77,7 @@ def test_a_thousand_polls_hold_no_thread_and_slow_no_call(
             assert status == 200
             assert isinstance(answer, dict)
             assert answer["topics"][0]["messages"] == [{"n": 7}]
-    wait_for_waiting(server, 0)
+    server.wait_for_waiting(0)
     assert threading.active_count() <= threads + 4
 
 
@@ -95,10 +88,10 @@ def test_a_client_that_leaves_frees_its_wait(
     with polls(server, new_topic_id, 20) as connections:
         for connection in connections[:15]:
             connection.close()
-        wait_for_waiting(server, 5)
+        server.wait_for_waiting(5)
         push(http, {"topic": new_topic_id, "data": [{"n": 1}]})
         assert [read_answer(connection)[0] for connection in connections[15:]] == [200] * 5
-    wait_for_waiting(server, 0)
+    server.wait_for_waiting(0)
 
 
 def test_more_polls_than_may_wait_are_refused_for_now() -> None:
@@ -110,7 +103,7 @@ def test_more_polls_than_may_wait_are_refused_for_now() -> None:
         with polls(server, "t", 2):
             body = fetch_body(entry("t"), timeout_ms=60_000)
             assert error(http.post("/v1/fetch", json=body)) == (429, "RESOURCE_EXHAUSTED")
-        wait_for_waiting(server, 0)
+        server.wait_for_waiting(0)
         fetch(http, entry("t"), timeout_ms=2)
 
 

@@ -3,7 +3,8 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,13 @@ from http_calls import (
     push_text,
 )
 
+from wings_core.ingest.prepare import PENDING_BYTES
 from wings_core.limits import Limits
+from wings_core.model import CommitBatch, CommitResult
+from wings_server.http.service import WRITERS
 from wings_server.testing import RunningServer, running_server
+
+PUSHES = 48
 
 
 def codes(results: list[dict[str, Any]]) -> list[str | None]:
@@ -381,3 +387,54 @@ def test_a_push_under_way_at_a_stop_is_committed_and_answered(tmp_path: Path) ->
     assert good(answers[0])["batches"][0]["_tag"] == "success"
     with running_server(tmp_path) as server, httpx.Client(base_url=server.http) as http:
         assert fetch(http, entry("t"))[0]["messages"] == [{"n": 1}]
+
+
+def test_values_that_no_type_holds_are_refused_over_http(
+    http: httpx.Client, new_topic_id: str
+) -> None:
+    columns = ["d: decimal128(38, 2)", "f: double", "m: map<string, int64>"]
+    create_topic(http, new_topic_id, columns)
+    twice = [{"key": "k", "value": 1}, {"key": "k", "value": 2}]
+    for row in ({"d": "1" * 38}, {"d": "1" * 1000}, {"f": 1e308}, {"m": twice}):
+        text = json.dumps(push_body({"topic": new_topic_id, "data": [{}, row]}))
+        answer = http.post("/v1/push", content=text.replace("1e+308", "1e400"))
+        (refused,) = answer.json()["batches"]
+        assert refused["code"] == "SCHEMA_MISMATCH"
+        assert refused["message"].startswith(f"row 1: column '{next(iter(row))}': ")
+    (read,) = fetch(http, entry(new_topic_id), timeout_ms=2)
+    assert read["messages"] == []
+
+
+def test_single_rows_pushed_at_once_share_flushes(
+    http: httpx.Client,
+    server: RunningServer,
+    new_topic_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create_topic(http, new_topic_id, ["n: int64"])
+    log = server.server.log
+    flushes: list[int] = []
+    gate = threading.Event()
+    commit = log.registry.commit
+
+    def gated(batches: Sequence[CommitBatch], *more: Any, **named: Any) -> list[CommitResult]:
+        flushes.append(len(batches))
+        assert gate.wait(20)
+        return commit(batches, *more, **named)
+
+    monkeypatch.setattr(log.registry, "commit", gated)
+    with ThreadPoolExecutor(PUSHES) as threads:
+        pushed = [
+            threads.submit(push, http, {"topic": new_topic_id, "data": [{"n": n}]})
+            for n in range(PUSHES)
+        ]
+        # All that the writers take at once are in the flush held up, or wait for the next.
+        end = time.monotonic() + 20
+        while log.group_commit.pending_bytes < WRITERS * PENDING_BYTES and time.monotonic() < end:
+            time.sleep(0.005)
+        gate.set()
+        offsets = sorted(future.result()[0]["start_offset"] for future in pushed)
+    assert offsets == list(range(PUSHES))
+    assert sum(flushes) == PUSHES
+    assert max(flushes) >= WRITERS // 2
+    assert len(flushes) <= PUSHES // 3

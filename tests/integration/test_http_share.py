@@ -138,7 +138,9 @@ def test_a_push_ends_the_wait_of_many_without_a_thread_each(
     acquire(http, topic)
     threads = threading.active_count()
     body = json.dumps({"group": "billing", "topic": topic, "member": "m", "timeout_ms": LONG})
-    head = f"POST /v1/share/acquire HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST /v1/share/acquire HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
     host, port = server.http.removeprefix("http://").split(":")
     waits = server.server.log.fetcher.waits
     before = waits.waiting

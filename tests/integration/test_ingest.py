@@ -679,6 +679,7 @@ def test_what_is_not_there_is_told_before_anything_is_received(
     url = aws.create_queue(new_topic_id)
     for url_there, problem in ((url, None), (f"{url}-not", "no queue")):
         found["queue"] = {"kind": "sqs", "url": url_there, "endpoint": aws.endpoint}
+        found["files"] = {"allowed_prefixes": []}
         settings = SourceSettings.parse(found, "test")
         if problem is None:
             check(settings)
@@ -758,7 +759,7 @@ def test_notifications_of_a_bucket_are_read_and_what_is_there_already_is_backfil
     url = aws.create_queue(topic)
     found = source().model_dump(mode="json", exclude_none=True)
     found["queue"] = {"kind": "sqs", "url": url, "endpoint": aws.endpoint, "wait_seconds": 0}
-    found["files"] = {"endpoint": aws.endpoint}
+    found["files"] = {"endpoint": aws.endpoint, "allowed_prefixes": [f"s3://{bucket}"]}
     settings = SourceSettings.parse(found, "test")
     records = [
         {"s3": {"bucket": {"name": bucket}, "object": {"key": key}}}
@@ -774,8 +775,12 @@ def test_notifications_of_a_bucket_are_read_and_what_is_there_already_is_backfil
     pipeline.drain()
     assert numbers(wings, topic) == [0, 1, 2, 3, 4, 5]
     assert pipeline.queue.pending() == 0
+    for place, problem in ((f"s3://{bucket}-not/", "may read"), (str(tmp_path), "may read")):
+        with pytest.raises(InvalidArgument, match=problem):
+            status.backfill(settings, place)
+    found["files"]["allowed_prefixes"] = [f"s3://{bucket}-not"]
     with pytest.raises(InvalidArgument, match=f"s3://{bucket}-not/"):
-        status.backfill(settings, f"s3://{bucket}-not/")
+        status.backfill(SourceSettings.parse(found, "test"), f"s3://{bucket}-not/")
 
 
 def in_bucket(
@@ -786,7 +791,11 @@ def in_bucket(
     url = aws.create_queue(name)
     found = source(**changes).model_dump(mode="json", exclude_none=True)
     found["queue"] = {"kind": "sqs", "url": url, "endpoint": aws.endpoint, "wait_seconds": 0}
-    found["files"] = {"endpoint": aws.endpoint, **changes.get("files", {})}
+    found["files"] = {
+        "endpoint": aws.endpoint,
+        "allowed_prefixes": [f"s3://{name}"],
+        **changes.get("files", {}),
+    }
 
     def send(body: str) -> None:
         aws.client("sqs").send_message(QueueUrl=url, MessageBody=body)
@@ -873,7 +882,10 @@ def test_keys_of_all_kinds_are_read_or_given_up_and_harm_no_other(
     assert numbers(wings, topic) == list(range(len(good)))
     dead = {shard.shard: shard.error for shard in wings.list_shards(settings.name, "dead")}
     assert dead.keys() == {f"s3://{topic}/{key}" for key in bad}
-    assert all(error is not None and "cannot be read" in error for error in dead.values())
+    assert all(
+        error is not None and ("cannot be read" in error or "'..'" in error)
+        for error in dead.values()
+    )
 
 
 @pytest.mark.usefixtures("aws")  # For its credentials.
@@ -886,7 +898,9 @@ def test_a_store_that_is_out_of_reach_is_no_fault_of_its_files(
 ) -> None:
     monkeypatch.setattr("wings_spark.ingest.fetch_object.RETRY", {"max_retries": 0})
     queue.send([f"s3://{topic}/a.jsonl"])
-    pipeline = start(source(files={"endpoint": "http://127.0.0.1:1"}))
+    pipeline = start(
+        source(files={"endpoint": "http://127.0.0.1:1", "allowed_prefixes": [f"s3://{topic}"]})
+    )
     claim = pipeline.claim()
     assert claim is not None
     with pytest.raises(Unavailable, match=r"a\.jsonl"):
@@ -903,6 +917,7 @@ def test_files_told_of_in_a_topic_are_read_by_a_share_group(
     wings.push(told, {"body": [str(path) for path in [*paths, paths[0]]]})
     found = source().model_dump(mode="json", exclude_none=True)
     found["queue"] = {"kind": "share", "topic": told, "group": "files", "wait_seconds": 0.5}
+    found["files"] = {"allowed_prefixes": [str(tmp_path)]}
     pipeline = start(SourceSettings.parse(found, "test"))
     pipeline.drain()
     assert numbers(wings, topic) == list(range(15))
@@ -921,6 +936,7 @@ def tell_in_topic(
     client.push(told, {"body": [str(path)]})
     found = source(**changes).model_dump(mode="json", exclude_none=True)
     found["queue"] = {"kind": "share", "topic": told, "group": "files", "wait_seconds": 0.25}
+    found["files"] = {"allowed_prefixes": [str(path.parent)]}
     return SourceSettings.parse(found, "test")
 
 
@@ -974,7 +990,10 @@ def test_an_object_that_is_not_there_any_more_fails(
 ) -> None:
     aws.client("s3").create_bucket(Bucket=topic)
     queue.send([f"s3://{topic}/nothing.jsonl"])
-    settings = source(files={"endpoint": aws.endpoint}, limits={"max_delivery_attempts": 1})
+    settings = source(
+        files={"endpoint": aws.endpoint, "allowed_prefixes": [f"s3://{topic}"]},
+        limits={"max_delivery_attempts": 1},
+    )
     outcome = start(settings).step()
     assert fates(outcome) == [Fate.DEAD]
     (dead,) = wings.list_shards(settings.name, "dead")

@@ -183,6 +183,10 @@ def test_a_size_that_is_not_true_does_no_harm(
     assert in_order(wings, new_topic_id) == list(range(10))
 
 
+def files_in(aws: "Aws", bucket: str) -> dict[str, Any]:
+    return {"endpoint": aws.endpoint, "allowed_prefixes": [f"s3://{bucket}"]}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_objects_are_fetched_by_the_bytes_that_a_section_needs(
     wings: Client,
@@ -202,7 +206,7 @@ def test_objects_are_fetched_by_the_bytes_that_a_section_needs(
     queue = SqliteQueue(tmp_path / "queue.sqlite")
     queue.send([json.dumps({"uri": f"s3://{new_topic_id}/large/{name}", "size": len(data)})])
     limits = {"split_bytes": len(data) // 4}
-    pipeline = start(source(files={"endpoint": aws.endpoint}, limits=limits))
+    pipeline = start(source(files=files_in(aws, new_topic_id), limits=limits))
     claim = pipeline.claim()
     assert claim is not None
     results = pipeline.read(claim)
@@ -240,7 +244,7 @@ def test_an_object_that_one_section_has_is_fetched_once(
 
     monkeypatch.setattr(fetch_object._Object, "fetch", counted)  # pyright: ignore[reportPrivateUsage]
     pipeline = start(
-        source(files={"endpoint": aws.endpoint}, limits={"split_bytes": len(data) // 8})
+        source(files=files_in(aws, new_topic_id), limits={"split_bytes": len(data) // 8})
     )
     pipeline.drain()
     assert in_order(wings, new_topic_id) == list(range(ROWS))

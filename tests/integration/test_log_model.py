@@ -348,6 +348,13 @@ class LogMachine(RuleBasedStateMachine):
         """Return the consumer's name: consumers are not of a namespace."""
         return f"{consumer} of {self.namespace}"
 
+    @rule()
+    def drain(self) -> None:
+        """Move small pushes from metadata to storage now, not only from time to time."""
+        drain = self.one.server.server.log.drain
+        assert drain is not None
+        assert drain.run()
+
     @precondition(lambda self: self.steps >= STEPS_TO_RESTART)
     @rule()
     def restart(self) -> None:
@@ -508,9 +515,15 @@ def check_refusal(error: Json, refused: Refused) -> None:
     assert refused.facts.items() <= error.items()
 
 
-def run(one_server: OneServer, *, examples: int, steps: int) -> None:
+def run(
+    one_server: OneServer,
+    *,
+    examples: int,
+    steps: int,
+    machine_type: type[LogMachine] = LogMachine,
+) -> None:
     def machine() -> LogMachine:
-        return LogMachine(one_server)
+        return machine_type(one_server)
 
     run_state_machine_as_test(
         machine,  # pyright: ignore[reportArgumentType] - a function does

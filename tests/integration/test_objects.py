@@ -20,11 +20,19 @@ from wings_core.storage.objects import RetryBounds, open_objects
 from wings_core.storage.open import Storage
 from wings_server.testing import RunningServer, running_server
 
+pytestmark = pytest.mark.usefixtures("pushes_to_storage")
+
 LIMITS = Limits(
-    object_flush_seconds=0.01, object_attempt_seconds_max=1.0, object_retry_seconds_max=20.0
+    inline_bytes_max=0,
+    object_flush_seconds=0.01,
+    object_attempt_seconds_max=1.0,
+    object_retry_seconds_max=20.0,
 )
 IMPATIENT = Limits(
-    object_flush_seconds=0.01, object_attempt_seconds_max=0.5, object_retry_seconds_max=0.3
+    inline_bytes_max=0,
+    object_flush_seconds=0.01,
+    object_attempt_seconds_max=0.5,
+    object_retry_seconds_max=0.3,
 )
 WIDE = pa.schema([(f"c{index}", pa.int64()) for index in range(30)])
 
@@ -71,7 +79,7 @@ def test_segments_of_before_stay_readable(s3_url: str, tmp_path: Path) -> None:
 
 
 def test_many_pushes_share_an_object(s3_url: str) -> None:
-    limits = Limits(object_flush_seconds=0.3)
+    limits = Limits(inline_bytes_max=0, object_flush_seconds=0.3)
     with running_server(limits=limits, hot=s3_url) as server:
         client = server.client()
         create_topic(client, "events", ["n: int64"])
@@ -105,7 +113,7 @@ def test_of_a_large_page_only_the_columns_asked_for_are_read(s3_url: str) -> Non
 
 
 def test_a_small_cache_bounds_what_a_scan_keeps(s3_url: str) -> None:
-    limits = Limits(object_flush_seconds=0.001, page_cache_bytes_max=1 << 20)
+    limits = Limits(inline_bytes_max=0, object_flush_seconds=0.001, page_cache_bytes_max=1 << 20)
     with running_server(limits=limits, hot=s3_url) as server:
         client = server.client()
         create_topic(client, "events", ["n: int64"])

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
+import pytest
 from flight_calls import act, create_topic, get, numbers, push
 
 from wings_core.storage.objects import open_objects
@@ -15,6 +16,7 @@ ROUNDS_MAX = 200
 """Of pushes, until both nodes have merged something."""
 
 
+@pytest.mark.usefixtures("pushes_to_storage")
 def test_nodes_with_directories_of_their_own_share_a_bucket(s3_url: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         metadata = stack.enter_context(metadata_process(tmp_path / "metadata"))

@@ -13,6 +13,8 @@ from flight_calls import act, create_topic, get, numbers, push
 
 from wings_server.testing import STDERR_CHARACTERS_MAX, ServerProcess, server_process
 
+pytestmark = pytest.mark.usefixtures("pushes_to_storage")
+
 SECRET = "a-secret-that-nobody-may-read"
 TOKEN = "a-token-that-nobody-may-read"
 WAYS = ("environment", "file", "role")

@@ -311,6 +311,7 @@ def test_check_reads_a_directory_and_tells_that_all_is_right(tmp_path: Path) -> 
         assert last == "all right"
 
 
+@pytest.mark.usefixtures("pushes_to_storage")
 def test_check_names_a_damaged_page_and_fails(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         create_topic(server.client(), "t", ["n: int64"])

@@ -129,6 +129,35 @@ def test_a_batch_refused_between_two_good_ones(client: flight.FlightClient, topi
     assert get(client, topic=topic, offset=0).column("n") == [1, 4]
 
 
+def test_a_bad_batch_among_small_ones_refuses_those_after_it_and_no_other_stream(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["s: string"])
+    good = pa.record_batch({"s": ["x"]})
+    bad = pa.record_batch({"s": pa.array([b"\xff"], pa.binary()).view(pa.string())})
+    stream = Stream(client, good.schema, new_topic_id)
+    neighbour = Stream(client, good.schema, new_topic_id)
+    for _ in range(100):
+        neighbour.send(good)
+        stream.send(good)
+    stream.send(bad)
+    for _ in range(101):
+        neighbour.send(good)
+    answers = [stream.answer() for _ in range(101)]
+    assert [answer["batch"] for answer in answers if answer] == list(range(101))
+    offsets = [committed(answer)[0][1] for answer in answers[:100] if answer]
+    assert offsets == sorted(set(offsets))
+    assert answers[100]
+    assert answers[100]["error"]["code"] == "SCHEMA_MISMATCH"
+    with pytest.raises(flight.FlightError):
+        stream.close()
+    others = [neighbour.answer() for _ in range(201)]
+    offsets += [committed(answer)[0][1] for answer in others if answer]
+    assert sorted(offsets) == list(range(301))
+    neighbour.close()
+    assert len(get(client, topic=new_topic_id, offset=0).column("s")) == 301
+
+
 @pytest.mark.parametrize(
     ("schema", "named"),
     [
@@ -166,6 +195,17 @@ def test_a_null_where_none_may_be_names_the_column(
     rows = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([None], pa.string())], schema=schema)
     answer = assert_refused(Stream(client, schema, new_topic_id), rows, "SCHEMA_MISMATCH")
     assert answer["error"]["column"] == "s"
+
+
+def test_a_map_with_a_key_twice_names_the_column(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["n: int64", "m: map<string, int64>"])
+    schema = pa.schema([("n", pa.int64()), ("m", pa.map_(pa.string(), pa.int64()))])
+    maps = pa.array([[("k", 1), ("k", 2)]], schema.field("m").type)
+    rows = pa.RecordBatch.from_arrays([pa.array([1]), maps], schema=schema)
+    answer = assert_refused(Stream(client, schema, new_topic_id), rows, "SCHEMA_MISMATCH")
+    assert answer["error"]["column"] == "m"
 
 
 def test_invalid_utf8_is_refused(client: flight.FlightClient, new_topic_id: str) -> None:
@@ -383,6 +423,23 @@ def test_timestamps_never_decrease_and_the_answer_says_which_was_used(
     assert used("2026-01-02T00:00:00+01:00") == "2026-01-01T23:00:00.000000Z"
     assert used("2026-01-01T00:00:00Z") == "2026-01-01T23:00:00.000000Z"
     assert used("2026-01-03T00:00:00.1234567Z") == "2026-01-03T00:00:00.123456Z"
+
+
+def test_a_time_of_its_own_is_that_batchs_alone_among_others_in_flight(
+    client: flight.FlightClient, topic: str
+) -> None:
+    own = "2020-01-01T00:00:00.000000Z"
+    count = 60
+    with put_stream(client, numbers(0).schema, topic, timestamp="2019-01-01T00:00:00Z") as stream:
+        for number in range(count):
+            stream.send(numbers(number), **({"timestamp": own} if number == count // 2 else {}))
+        answers = [stream.answer() for _ in range(count)]
+    committed = [answer["committed"][0] for answer in answers if answer is not None]
+    assert [part["start_offset"] for part in committed] == list(range(count))
+    # Those after it are raised to it: timestamps never decrease.
+    assert [part["timestamp"] == own for part in committed] == [
+        number >= count // 2 for number in range(count)
+    ]
 
 
 def test_a_timestamp_far_ahead_is_refused(client: flight.FlightClient, topic: str) -> None:

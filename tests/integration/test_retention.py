@@ -31,7 +31,8 @@ SEGMENT_BYTES = 32 * 1024
 @pytest.fixture
 def server() -> Iterator[RunningServer]:
     """A server whose segment files end soon, so that retention deletes some."""
-    with running_server(limits=Limits(segment_bytes_max=SEGMENT_BYTES)) as running:
+    limits = Limits(inline_bytes_max=0, segment_bytes_max=SEGMENT_BYTES)
+    with running_server(limits=limits) as running:
         yield running
 
 
@@ -173,6 +174,7 @@ def test_a_retention_that_is_none_is_refused(
         assert code_of(caught.value) == "INVALID_ARGUMENT"
 
 
+@pytest.mark.usefixtures("pushes_to_storage")
 def test_what_is_kept_stays_readable_after_a_restart(tmp_path: Any, new_topic_id: str) -> None:
     for _ in range(2):
         with running_server(tmp_path) as running, flight.FlightClient(running.flight) as client:

@@ -537,7 +537,7 @@ def test_dead_letters_are_sent_back_once(client: flight.FlightClient, new_topic_
 
 def test_dead_letters_hold_messages_of_the_hot_and_of_the_remote_tier(tmp_path: Path) -> None:
     dead = "orders-dead"
-    limits = Limits(maintenance_seconds=3_600)
+    limits = Limits(inline_bytes_max=0, maintenance_seconds=3_600)
     remote = str(tmp_path / "remote")
     with running_server(tmp_path / "data", limits=limits, remote=remote) as server:
         config: dict[str, Any] = {"delivery_limit": 1, "lock_duration_ms": SHORT}

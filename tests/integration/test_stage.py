@@ -394,7 +394,7 @@ def test_many_publishers_of_one_batch_publish_once(
 @pytest.fixture
 def sweeping(tmp_path: Path) -> Generator[tuple[RunningServer, flight.FlightClient]]:
     """A server that keeps a stage for a second, and begins a segment for each flush."""
-    limits = Limits(stage_seconds_max=1, segment_bytes_max=1)
+    limits = Limits(inline_bytes_max=0, stage_seconds_max=1, segment_bytes_max=1)
     with running_server(tmp_path / "data", limits=limits) as server:
         yield server, server.client()
 
@@ -430,7 +430,7 @@ def test_a_stage_that_is_never_published_is_swept_and_its_space_reclaimed(
 def test_aborted_stages_and_those_of_deleted_topics_give_their_space_back_at_once(
     tmp_path: Path,
 ) -> None:
-    limits = Limits(segment_bytes_max=1)
+    limits = Limits(inline_bytes_max=0, segment_bytes_max=1)
     with running_server(tmp_path / "data", limits=limits) as server:
         client = server.client()
         for topic in ("t", "gone"):

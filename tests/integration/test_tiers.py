@@ -55,11 +55,13 @@ from wings_server.testing import (
     server_process,
 )
 
+pytestmark = pytest.mark.usefixtures("pushes_to_storage")
+
 FIELDS = ["n: int64", "text: string"]
 SEGMENT_BYTES = 64 * 1024
 START = 1_600_000_000_000_000
 SCHEMA = pa.schema([("n", pa.int64())])
-SMALL = Limits(segment_bytes_max=SEGMENT_BYTES, maintenance_seconds=3_600)
+SMALL = Limits(inline_bytes_max=0, segment_bytes_max=SEGMENT_BYTES, maintenance_seconds=3_600)
 
 
 @pytest.fixture

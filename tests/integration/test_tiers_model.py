@@ -1,9 +1,9 @@
-"""A log whose pages are merged, moved, dropped and swept, against a plain model of it.
+"""A log whose pages are drained, merged, moved, dropped and swept, against a plain model of it.
 
 Real parts but for the clock: SQLite, in the process or behind the metadata service, or PostgreSQL;
-segment files or an object store for new pages; a directory as the remote store. Between any two
-steps of what maintenance does, something else may happen: a push, a read, retention, a sweep,
-another node's maintenance, or the end of the process.
+metadata, segment files or an object store for new pages; a directory as the remote store. Between
+any two steps of what maintenance or a drain does, something else may happen: a push, a read,
+retention, a sweep, another node's work, or the end of the process.
 """
 
 import itertools
@@ -41,13 +41,15 @@ from wings_core.ingest.group_commit import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log
-from wings_core.maintain import Maintainer, MaintenanceReport, Tiering, plan, tiering
+from wings_core.maintain import Maintainer, MaintenanceReport, Tiering, drain, plan, tiering
+from wings_core.maintain.drain import Drain
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.postgres import PostgresMetadata
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import Location, PartitionState, TierState, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
+from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.objects.ages import OFF_SECONDS_MAX
 from wings_core.storage.open import SEGMENT_GRACE_SECONDS, open_storage
 
@@ -64,6 +66,11 @@ LEVEL_ROWS = (2, 8, 32)
 """Of merged pages: as levels of few rows each."""
 REPLACED_PAGES = 6
 """In one transaction, so that a segment takes several."""
+DRAINED_PAGES = 8
+"""Inline pages that are looked for at a time, and as many as half of them are replaced at once."""
+INLINE_BYTES = 4 * 1024
+"""Of inline folios in memory: some are read again out of metadata."""
+NEVER_SECONDS = 1e6
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND
 LEASE_SECONDS = 60
@@ -231,6 +238,8 @@ class TiersMachine(RuleBasedStateMachine):
         self.scans: list[OpenScan] = []
         self.maintaining: set[int] = set()
         """Nodes that are in the midst of it."""
+        self.draining: set[int] = set()
+        """The same of a drain."""
         self.dropping = False
         """Whether retention may be moving the log's start right now."""
         self.stack = ExitStack()
@@ -253,10 +262,14 @@ class TiersMachine(RuleBasedStateMachine):
                 LIMITS,
                 hot_url=None if self.hot is None else str(self.hot),
                 remote_url=str(self.remote),
+                inline=InlineFolios(metadata.registry.read_inline, INLINE_BYTES),
                 store_id=lambda: self.store_id,
             )
             self.log = Log(metadata, storage, LIMITS)
             stack.callback(self.log.close)
+            self.drains = [self._drain_of(metadata) for _ in range(2)]
+            for each in self.drains:
+                stack.callback(self._close_drain, each)
             self.nodes = [self._maintainer(metadata) for _ in range(2)]
             for node in self.nodes:
                 stack.callback(node.close)
@@ -264,10 +277,20 @@ class TiersMachine(RuleBasedStateMachine):
         self.log.reclaimer.run()
         self.steps.watch(self.log.registry, "commit", "retire")
         self.steps.watch(
-            self.log.maintenance, "expire", "replace", "acquire_lease", "release_lease"
+            self.log.maintenance,
+            *("expire", "replace", "replace_all", "acquire_lease", "release_lease"),
         )
         self.steps.watch(self.log.store, "write", "delete")
         self.steps.watch(storage.remote.objects, "put")
+
+    def _drain_of(self, metadata: Metadata) -> Drain:
+        inline = self.log.storage.inline
+        assert inline is not None
+        return Drain(metadata, inline, self.log.store, 0, 0)
+
+    def _close_drain(self, each: Drain) -> None:
+        with suppress(CrashError):  # It keeps its lease between drains: a crash does not end it.
+            each.close()
 
     def _maintainer(self, metadata: Metadata) -> Maintainer:
         log = self.log
@@ -295,7 +318,8 @@ class TiersMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         for key in KEYS:
-            self._push(key, [3, 40, 70, 1, 170])
+            self._push(key, [3, 40], inline=True)
+            self._push(key, [70, 1, 170], inline=key == KEYS[0])
 
     @rule()
     def restart(self) -> None:
@@ -328,21 +352,25 @@ class TiersMachine(RuleBasedStateMachine):
         key=st.sampled_from(KEYS),
         sizes=st.lists(st.sampled_from([1, 2, 5, 17, 70, 300]), min_size=1, max_size=4),
         apart=st.integers(0, 3),
+        inline=st.booleans(),
     )
-    def push(self, key: str, sizes: list[int], apart: int) -> None:
+    def push(self, key: str, sizes: list[int], apart: int, inline: bool) -> None:
         self.now += apart * SECOND
-        self._push(key, sizes)
+        self._push(key, sizes, inline=inline)
 
     @rule(
-        key=st.sampled_from(KEYS), after=st.booleans(), method=st.sampled_from(["write", "commit"])
+        key=st.sampled_from(KEYS),
+        after=st.booleans(),
+        method=st.sampled_from(["write", "commit", "commit inline"]),
     )
     def push_and_crash(self, key: str, after: bool, method: str) -> None:
         """What was not acknowledged is there as a whole, or not at all."""
         model = self.models[key]
         before = len(model.numbers)
-        self.steps.plan((method, 1), **{"after" if after else "before": self.crash})
+        step = (method.split()[0], 1)
+        self.steps.plan(step, **{"after" if after else "before": self.crash})
         with pytest.raises(Internal, match="CrashError"):  # A flush outlives any fault.
-            self._push(key, [23])
+            self._push(key, [23], inline=method == "commit inline")
         self.recover()
         found = self._read(key, before, None)
         assert found.num_rows in (0, 23)
@@ -351,8 +379,10 @@ class TiersMachine(RuleBasedStateMachine):
         times = found["__timestamp"].cast(pa.int64())
         model.timestamps += cast("list[int]", times.to_pylist())
 
-    def _push(self, key: str, sizes: Sequence[int]) -> None:
+    def _push(self, key: str, sizes: Sequence[int], *, inline: bool = False) -> None:
         model = self.models[key]
+        assert self.log.drain is not None
+        self.log.drain.flush_bytes_max = drain.FLUSH_BYTES_MAX if inline else 0
         preparer, stream = Preparer(self._topic(key), LIMITS), PushStream()
         for size in sizes:
             numbers = list(itertools.islice(self.numbers, size))
@@ -476,6 +506,37 @@ class TiersMachine(RuleBasedStateMachine):
         times = pc.cast(found["__timestamp"], pa.int64()).to_pylist()
         assert times == model.timestamps[offset:end_offset]
 
+    # The drain.
+
+    @rule(
+        node=st.integers(0, 1),
+        key=st.sampled_from(KEYS),
+        step=steps_of("write", "replace_all", "acquire_lease", "release_lease"),
+        meanwhile=st.sampled_from(MEANWHILE),
+        scanned=st.booleans(),
+    )
+    def move_what_is_inline(
+        self, node: int, key: str, step: Step, meanwhile: Meanwhile, scanned: bool
+    ) -> None:
+        """Move what is inline; maybe under a scan, which goes on after it has moved."""
+        if scanned:
+            self._push(key, [2, 30], inline=True)
+            self.begin_a_long_scan(key, None)
+        moved: list[bool] = []
+        self._do(lambda: moved.append(self._move(node)), key, step, meanwhile)
+        # Another node keeps its lease for a while after it has moved all.
+        if meanwhile in {"nothing", "read", "sweep"} and all(moved):
+            assert self.log.maintenance.inline_backlog(1).bytes == 0
+
+    def _move(self, node: int) -> bool:
+        if node in self.draining:
+            return False
+        self.draining.add(node)
+        try:
+            return self.drains[node].run()
+        finally:
+            self.draining.remove(node)
+
     # Maintenance.
 
     @rule(
@@ -546,18 +607,28 @@ class TiersMachine(RuleBasedStateMachine):
     def _kept_from(self, key: str, age_ms: int | None, kept: int | None) -> int:
         """Return where the log starts after retention: whole pages go, the oldest first."""
         pages = self._locations(key)
-        size = sum(page.address.length for page in pages)
+        size = sum(page.bytes for page in pages)
         for page in pages:
             too_old = age_ms is not None and page.timestamp < self.now - 1_000 * age_ms
-            too_many = kept is not None and size - page.address.length >= kept
+            too_many = kept is not None and size - page.bytes >= kept
             if not too_old and not too_many:
                 return page.start_offset
-            size -= page.address.length
+            size -= page.bytes
         return len(self.models[key].numbers)
 
-    @rule(step=steps_of("retire", "delete"), meanwhile=st.sampled_from(MEANWHILE))
+    @rule(
+        step=steps_of("retire", "delete"),
+        meanwhile=st.sampled_from([each for each in MEANWHILE if each != "sweep"]),
+    )
     def sweep(self, step: Step, meanwhile: Meanwhile) -> None:
+        """None within another: a process does one at a time.
+
+        Meanwhile a node may drop what is too old by what was configured before.
+        """
+        self.dropping = True
         self._do(self.log.reclaimer.run, "a", step, meanwhile)
+        self.dropping = False
+        self._see_log_starts()
 
     @rule()
     def what_nothing_refers_to_goes_after_its_grace(self) -> None:
@@ -577,11 +648,11 @@ class TiersMachine(RuleBasedStateMachine):
     ) -> None:
         """Do something, and something else at one of its steps."""
         actions: dict[Meanwhile, Callable[[], None]] = {
-            "push": lambda: self._push(key, [2, 30]),
+            "push": lambda: self._push(key, [2, 30], inline=True),
             "read": self._look,
             "expire": self._expire,
             "sweep": lambda: self.log.reclaimer.run(),
-            "another node": lambda: self._maintain(1, key) and None,
+            "another node": lambda: self._another_node(key),
             "lease ends": lambda: self._end_lease(key),
             "crash": self.crash,
             "crash after": self.crash,
@@ -598,6 +669,10 @@ class TiersMachine(RuleBasedStateMachine):
     def _end_lease(self, key: str) -> None:
         """Let another node take over, as where a node hangs for a while."""
         self.now += (LEASE_SECONDS + 1) * SECOND
+        self._another_node(key)
+
+    def _another_node(self, key: str) -> None:
+        self._move(1)
         self._maintain(1, key)
 
     def _look(self) -> None:
@@ -667,7 +742,7 @@ class TiersMachine(RuleBasedStateMachine):
             found = self._read(key, model.log_start)
             assert found.num_rows == len(model.numbers) - model.log_start
             self._check(key, None, model.log_start, found)
-            assert state.bytes == sum(page.address.length for page in self._locations(key))
+            assert state.bytes == sum(page.bytes for page in self._locations(key))
 
     @invariant()
     def tiers_are_counted_right(self) -> None:
@@ -676,7 +751,7 @@ class TiersMachine(RuleBasedStateMachine):
             for remote in (False, True):
                 pages = [page for page in self._locations(key) if page.format.is_merged == remote]
                 rows = sum(page.rows for page in pages)
-                size = sum(page.address.length for page in pages)
+                size = sum(page.bytes for page in pages)
                 state = TierState(UNPARTITIONED, remote, len(pages), rows, size)
                 counted += [state] if pages else []
             assert self.log.maintenance.tier_states(self.uuids[key]) == counted
@@ -712,6 +787,10 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[re
     monkeypatch.setattr(plan, "LEVEL_ROWS", LEVEL_ROWS)
     monkeypatch.setattr(tiering, "REPLACED_PAGES", REPLACED_PAGES)
     monkeypatch.setattr(fetcher, "READ_AHEAD_SECONDS", 0.0)
+    monkeypatch.setattr(drain, "ROUND_PAGES", DRAINED_PAGES)
+    monkeypatch.setattr(drain, "SWAPPED_PAGES", DRAINED_PAGES // 2)
+    for wait in ("DRAIN_SECONDS", "IDLE_SECONDS"):  # It drains when a rule says so.
+        monkeypatch.setattr(drain, wait, NEVER_SECONDS)
 
 
 @pytest.mark.timeout(600)  # A failure takes minutes to be made small.

@@ -107,11 +107,11 @@ def trapped(server: RunningServer, trap: Trap) -> Generator[None]:
     log = server.server.log
     commit, publish = log.registry.commit, log.stages.publish
 
-    def trapped_commit(batches: Sequence[CommitBatch]) -> list[CommitResult]:
+    def trapped_commit(batches: Sequence[CommitBatch], **named: Any) -> list[CommitResult]:
         stages = any(batch.stage is not None for batch in batches)
         if stages and trap.spring("before stage"):
             raise Unavailable("the client is dead")
-        results = commit(batches)
+        results = commit(batches, **named)
         if stages:
             trap.spring("in a task")
         return results

@@ -80,16 +80,16 @@ def failing(server: RunningServer, faults: Faults) -> Generator[None]:
     log = server.server.log
     commit, publish = log.registry.commit, log.stages.publish
 
-    def failing_commit(batches: Sequence[CommitBatch]) -> list[CommitResult]:
+    def failing_commit(batches: Sequence[CommitBatch], **named: Any) -> list[CommitResult]:
         if any(batch.stage is not None for batch in batches):
             faults.check("before stage")
             if faults.reached:
                 raise Internal("failed on purpose")
-            results = commit(batches)
+            results = commit(batches, **named)
             # The first task has staged its rows, and gets no answer; no other gets so far.
             faults.check("in a task")
             return results
-        return commit(batches)
+        return commit(batches, **named)
 
     def failing_publish(
         writer: str, batch: int, stages: Sequence[str], shards: Sequence[ShardProgress] = ()

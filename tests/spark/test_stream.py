@@ -80,6 +80,27 @@ def test_a_stream_goes_on_from_its_checkpoint(
     assert stream.values == list(range(30))
 
 
+def test_a_checkpoint_of_many_partitions_is_small_and_one_of_an_earlier_version_goes_on(
+    wings: Client, new_topic: NewTopic, stream: Stream
+) -> None:
+    topic = new_topic("key: int64", "n: int64", partition_key="key")
+    keys = list(range(1_500))
+    wings.push(topic, {"key": keys, "n": keys})
+    stream.run(topic, startingOffsets="earliest")
+    (number,) = [batch for batch, _ in stream.batches]
+    kept = stream.checkpoint / "offsets" / str(number)
+    *lines, packed = kept.read_text(encoding="utf-8").splitlines()
+    assert len(packed) < 2_000
+    # As an earlier version wrote it: each partition by its value.
+    plain = {topic.name: {str(key): 1 for key in keys}, "uuids": {topic.name: topic.uuid}}
+    kept.write_text("\n".join([*lines, json.dumps(plain)]), encoding="utf-8")
+    (kept.parent / f".{number}.crc").unlink()
+    for first in (1_500, 1_502):
+        wings.push(topic, {"key": [7, first], "n": [first, first + 1]})
+        stream.run(topic, startingOffsets="earliest")
+    assert stream.values == list(range(1_504))
+
+
 @needs_limits
 def test_no_trigger_reads_more_than_its_limit(
     wings: Client, new_topic: NewTopic, stream: Stream

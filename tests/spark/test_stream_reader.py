@@ -3,20 +3,26 @@
 Spark asks from processes that share nothing, so here each is a reader of its own.
 """
 
+import json
 import pickle
-from typing import cast
+import threading
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
+from breakable_proxy import BreakableProxy
 from fix_client import NewTopic
 from fix_server import Trim
-from pyspark.sql.datasource import Filter, GreaterThan, In
 
 import wings_spark.stream
 from wings_client import Client, Topic
-from wings_core.errors import InvalidArgument, OffsetOutOfRange
+from wings_core.errors import InvalidArgument, OffsetOutOfRange, Unavailable
+from wings_core.partitions import Partition
 from wings_server.testing import RunningServer
 from wings_spark.options import ReadOptions
-from wings_spark.reader import PushingReader, WingsReader, task_ranges
+from wings_spark.reader import WingsReader, plan
 from wings_spark.source import WingsDataSource
 from wings_spark.spark_versions import HAS_READ_LIMITS
 from wings_spark.stream import WingsStreamReader
@@ -57,18 +63,18 @@ def stream_reader(server: RunningServer, topic: Topic, **options: object) -> Win
     return pickle.loads(pickle.dumps(made))
 
 
-def trigger(reader: WingsStreamReader, start: dict[str, object]) -> dict[str, object]:
+def trigger(reader: WingsStreamReader, start: dict[str, Any]) -> dict[str, Any]:
     """Return where the next batch ends, as Spark asks for it."""
     return reader.latestOffset(start, reader.getDefaultReadLimit())
 
 
-def rows(reader: WingsStreamReader, start: dict[str, object], end: dict[str, object]) -> list[int]:
-    return [
-        n
-        for part in reader.partitions(start, end)
-        for batch in reader.read(part)
-        for n in cast("list[int]", batch.column(0).to_pylist())
-    ]
+def rows(reader: WingsStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    return [n for part in reader.partitions(start, end) for n in all_rows(reader.read(part))]
+
+
+def all_rows(batches: Iterable[pa.RecordBatch]) -> list[int]:
+    """Return the first column's values."""
+    return [n for batch in batches for n in cast("list[int]", batch.column(0).to_pylist())]
 
 
 @needs_limits
@@ -193,7 +199,53 @@ def test_messages_that_go_between_planning_and_reading_are_told_or_skipped(
         assert batch.column(0).to_pylist() == [2, 3]
 
 
-def test_many_small_pushes_come_as_full_batches(
+@pytest.mark.parametrize("fail", [True, False])
+def test_messages_of_some_of_many_partitions_that_go_meanwhile_are_told_or_skipped(
+    server: RunningServer, wings: Client, new_topic: NewTopic, trim: Trim, fail: bool
+) -> None:
+    topic = new_topic("n: int64", "key: int64", partition_key="key")
+    for first in (0, 4):
+        wings.push(topic, {"n": list(range(first, first + 4)), "key": [0, 1, 2, 3]})
+    options = given(server, topic, failOnDataLoss=fail)
+    reader = WingsReader(ReadOptions.parse(options), WingsDataSource(options).schema())
+    (part,) = reader.partitions()
+    trim(topic, 1, Partition("1"))
+    trim(topic, 2, Partition("3"))
+    if fail:
+        with pytest.raises(OffsetOutOfRange, match=r"partition [13] of .* from 0 on are gone"):
+            list(reader.read(part))
+    else:
+        assert sorted(all_rows(reader.read(part))) == [0, 2, 4, 5, 6]
+
+
+def test_a_stream_over_many_partitions_reads_each_message_once_in_packed_tasks(
+    server: RunningServer, wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic("n: int64", "key: int64", partition_key="key")
+    wings.push(topic, {"n": list(range(4_000)), "key": [n % 2_000 for n in range(4_000)]})
+    reader = stream_reader(server, topic, minPartitions=3)
+    start = reader.initialOffset()
+    # As an earlier version wrote it, which wrote each partition's out.
+    plain = {
+        topic.name: {str(key): 1 for key in range(2_000)},
+        "uuids": {topic.name: topic.uuid},
+    }
+    for begin, expected in ((start, range(4_000)), (plain, range(2_000, 4_000))):
+        end = trigger(reader, begin) if HAS_READ_LIMITS else reader.latestOffset()
+        assert len(json.dumps(end)) < 5_000
+        tasks = reader.partitions(begin, end)
+        assert len(tasks) == 3
+        assert sorted(rows(reader, begin, end)) == list(expected)
+    complete = {topic.name: {str(key): 2 for key in range(2_000)}, "uuids": plain["uuids"]}
+    if HAS_READ_LIMITS:
+        assert trigger(reader, complete) is complete  # Nothing new is no batch.
+    wings.push(topic, {"n": [4_000, 4_001], "key": [7, 2_000]})
+    last = trigger(reader, end) if HAS_READ_LIMITS else reader.latestOffset()
+    assert sorted(rows(reader, end, last)) == [4_000, 4_001]
+    reader.stop()
+
+
+def test_many_small_pushes_come_as_few_batches(
     server: RunningServer, wings: Client, new_topic: NewTopic
 ) -> None:
     topic = new_topic()
@@ -204,41 +256,43 @@ def test_many_small_pushes_come_as_full_batches(
     (part,) = reader.partitions()
     sizes = [batch.num_rows for batch in reader.read(part)]
     assert sum(sizes) == 200_000
-    assert min(sizes[:-1]) >= 60_000
+    # Full ones, or where a drain came between the pushes, a page of it each.
+    assert len(sizes) <= 20
 
 
-@pytest.mark.parametrize(
-    "own",
-    [
-        "n IN (" + ", ".join(str(1_000_000_000_000 + n) for n in range(750)) + ", 5)",
-        " OR ".join(f"n = {n}" for n in range(5, 6 + 500)),
-        f"n = {'0' * (16_384 - 5)}5",
-    ],
-)
-def test_filters_that_are_too_much_beside_the_users_own_are_left_to_spark(
-    server: RunningServer, wings: Client, new_topic: NewTopic, own: str
+def test_a_stream_rides_out_a_server_that_is_away(
+    server: RunningServer, wings: Client, new_topic: NewTopic, proxy: BreakableProxy
 ) -> None:
-    topic = new_topic()
-    wings.push(topic, {"n": [4, 5]})
-    options = given(server, topic, filter=own)
-    reader = PushingReader(ReadOptions.parse(options), WingsDataSource(options).schema())
-    small: list[Filter] = [GreaterThan(("n",), number) for number in range(-60, 0)]
-    filters = [*small, In(("n",), tuple(range(400)))]
-    assert list(reader.pushFilters(filters)) == filters
-    (part,) = reader.partitions()
-    assert [batch.column(0).to_pylist() for batch in reader.read(part)] == [[5]]
+    topic = new_topic("n: int64", "key: int64", partition_key="key")
+    wings.push(topic, {"n": [0, 1, 2, 3], "key": [0, 0, 1, 1]})
+    options = given(server, topic) | {"endpoint": proxy.endpoint}
+    schema = WingsDataSource(options).schema()
 
+    def made(**more: str) -> WingsStreamReader:
+        return WingsStreamReader(ReadOptions.parse(options | more).for_stream(), schema)
 
-def test_filters_are_taken_beside_the_users_own(
-    server: RunningServer, wings: Client, new_topic: NewTopic
-) -> None:
-    topic = new_topic()
-    wings.push(topic, {"n": list(range(10))})
-    options = given(server, topic, filter="n = 1 OR n = 8")
-    reader = PushingReader(ReadOptions.parse(options), WingsDataSource(options).schema())
-    assert list(reader.pushFilters([GreaterThan(("n",), 5)])) == []
-    (part,) = reader.partitions()
-    assert [batch.column(0).to_pylist() for batch in reader.read(part)] == [[8]]
+    @contextmanager
+    def away() -> Generator[None]:
+        proxy.stop_listening()
+        back = threading.Timer(3.0, proxy.listen_again)  # Three times what other calls are tried.
+        back.start()
+        yield
+        back.join()
+
+    reader = made()
+    start = reader.initialOffset()
+    with away():
+        end = trigger(reader, start)
+    with away():
+        (part,) = made().partitions(start, end)  # Planned by a process of its own.
+    reader.stop()
+    task = pickle.loads(pickle.dumps(reader))
+    with away():
+        assert sorted(all_rows(task.read(part))) == [0, 1, 2, 3]
+    hasty = made(retryTimeout="0s")
+    with away(), pytest.raises(Unavailable):
+        trigger(hasty, start)
+    hasty.stop()
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -307,4 +361,4 @@ def test_a_topic_of_a_pattern_that_is_deleted_while_a_query_is_planned_is_left_o
     subscription = Subscription.find(wings, options)
     assert len(subscription.topics) == 2
     wings.delete_topic(gone)
-    assert [part.topic for part in task_ranges(wings, subscription, options)] == [kept.name]
+    assert [part.topic for part in plan(wings, subscription, options)] == [kept.name]

@@ -33,6 +33,7 @@ class Copy:
 
     def frame(self) -> "DataFrame":
         reader = self.spark.readStream.format("wings").option("endpoint", self.endpoint)
+        reader = reader.option("minPartitions", "3")  # Several tasks, of which one may fail.
         return reader.option("startingOffsets", "earliest").load(self.source.name)
 
     def run(self, frame: "DataFrame | None" = None, mode: str = "append") -> None:

@@ -1,6 +1,7 @@
 """Batches: schemas that fit, data that is sound, and nulls only where they may be."""
 
 import contextlib
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -275,6 +276,69 @@ def test_what_lies_under_a_null_does_not_count() -> None:
         batch = arrow.RecordBatch.from_arrays([array], names=["a"])
         for part in (batch, batch.slice(1), batch.slice(0, 2), batch.slice(2)):
             check_batch(schema, part)
+
+
+@pytest.mark.parametrize(
+    ("key", "good", "twice"),
+    [
+        (pa.int64(), [1, 2], [1, 2, 1]),
+        (pa.string(), ["", "a"], ["", ""]),
+        (pa.bool_(), [True, False], [True, True]),
+        (pa.float16(), [0.5, 1.0], [0.5, 0.5]),
+        (pa.float64(), [0.0, 1.0], [0.0, -0.0]),
+        (pa.float64(), [0.0, float("nan")], [float("nan"), -float("nan")]),
+        (pa.decimal32(3, 1), [Decimal(1), Decimal(2)], [Decimal(1), Decimal(1)]),
+        (arrow.timestamp("ns"), [1, 2], [1, 1]),
+        (pa.binary(2), [b"ab", b"ac"], [b"ab", b"ab"]),
+        (arrow.struct([("x", pa.int64()), ("y", pa.string())]),
+         [{"x": 1, "y": "a"}, {"x": 1, "y": "b"}, {"x": 2, "y": "a"}, {"x": None, "y": "a"}],
+         [{"x": 1, "y": None}, {"x": 1, "y": None}]),
+        (arrow.list_(pa.int64()), [[1, 2], [12], [], [1], [None]], [[1, 2], [3], [1, 2]]),
+        (arrow.list_(pa.int64(), 2), [[1, 2], [2, 1]], [[1, 2], [1, 2]]),
+        (arrow.map_(pa.int64(), pa.int64()), [[(1, 2)], [(2, 1)]], [[(1, 2)], [(1, 2)]]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_map_with_a_key_twice_is_refused_by_its_path(
+    key: Any, good: list[Any], twice: list[Any]
+) -> None:
+    map_type = arrow.map_(key, pa.int64())
+    single, double = [(each, 1) for each in good], [(each, 1) for each in twice]
+    nested = arrow.struct([("l", arrow.list_(map_type))])
+    for data_type, one, two, column in (
+        (map_type, single, double, "a"),
+        (nested, {"l": [single, None, single]}, {"l": [single, double]}, "a.l.item"),
+    ):
+        schema = arrow.schema([("a", data_type)])
+        batch = batch_of(data_type, [None, one, one, two, None, one])
+        check_batch(schema, batch.slice(0, 3))
+        check_batch(schema, batch.slice(4))
+        with pytest.raises(SchemaMismatch, match="a map has a key twice") as caught:
+            check_batch(schema, batch.slice(2))
+        assert caught.value.column == column
+        check_batch(schema, batch, stored=True)
+
+
+@given(
+    st.lists(
+        st.one_of(st.none(), st.lists(st.one_of(st.integers(0, 4), st.just(9)), max_size=4)),
+        max_size=6,
+    ),
+    st.integers(0, 6),
+    st.integers(0, 6),
+)
+def test_keys_are_found_twice_exactly_where_a_map_has_them(
+    found: list[Any], start: int, length: int
+) -> None:
+    map_type = arrow.map_(pa.int64(), pa.null())
+    maps = [None if each is None else [(key, None) for key in each] for each in found]
+    batch = batch_of(map_type, maps).slice(min(start, len(found)), length)
+    rows = [each for each in found[start : start + length] if each is not None]
+    if any(len(set(each)) < len(each) for each in rows):
+        with pytest.raises(SchemaMismatch):
+            check_batch(arrow.schema([("a", map_type)]), batch)
+    else:
+        check_batch(arrow.schema([("a", map_type)]), batch)
 
 
 values = st.one_of(st.none(), st.integers(0, 3))

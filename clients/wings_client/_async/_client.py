@@ -5,6 +5,7 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from wings_client._access import Access, Pem
 from wings_client._admin import TopicRef, name_of
 from wings_client._async._consumer import AsyncConsumer
 from wings_client._async._opening import opening
@@ -40,6 +41,10 @@ def connect_async(
     timeout: float = TIMEOUT_SECONDS,
     retry: Retry | None = None,
     reads_max: int = READS_MAX,
+    token: str | None = None,
+    tls_ca: Pem | None = None,
+    tls_cert: Pem | None = None,
+    tls_key: Pem | None = None,
 ) -> "AsyncClient":
     """Return an async client of a Wings server; the connection is made by the first call.
 
@@ -50,12 +55,17 @@ def connect_async(
         retry: What is tried again, and how long.
         reads_max: How many fetches, follows and scans run at once, each with a thread; further
             ones wait, and fail with `ResourceExhausted` where none ends in time.
+        token: As for `connect`, and so are the files of TLS.
+        tls_ca: The authorities that servers are checked against.
+        tls_cert: This client's certificate.
+        tls_key: Its private key.
 
     Raises:
-        InvalidArgument: The timeout is not positive, or `reads_max` less than 1; or there is no
-            address, or an empty one.
+        InvalidArgument: The timeout is not positive, or `reads_max` less than 1; there is no
+            address, or an empty one; a file cannot be read, or a certificate is without its key.
     """
-    return AsyncClient(Transport(endpoint, timeout, retry or Retry()), reads_max)
+    access = Access.of(token, tls_ca, tls_cert, tls_key)
+    return AsyncClient(Transport(endpoint, timeout, retry or Retry(), access), reads_max)
 
 
 def _awaited(

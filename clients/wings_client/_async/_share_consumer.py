@@ -32,6 +32,11 @@ class AsyncShareConsumer(AsyncIterator[Delivery]):
         self._consumer = consumer  # A reference: the client holds its consumers weakly.
         self._engine = consumer.engine
 
+    @property
+    def uses_stream(self) -> bool:
+        """Whether deliveries come over a share stream; see `ShareConsumer.uses_stream`."""
+        return self._engine.uses_stream
+
     async def __anext__(self) -> Delivery:
         """Return the next delivery; waits until there is one.
 
@@ -50,23 +55,23 @@ class AsyncShareConsumer(AsyncIterator[Delivery]):
 
     async def accept(self, delivery: Delivery, rows: Rows = None) -> None:
         """Acknowledge messages as processed; see `ShareConsumer.accept`."""
-        await self._settle(delivery, "accept", rows)
+        await self._acknowledge(delivery, "accept", rows)
 
     async def release(
         self, delivery: Delivery, rows: Rows = None, *, delay: float | None = None
     ) -> None:
         """Release messages for redelivery; see `ShareConsumer.release`."""
-        await self._settle(delivery, "release", rows, delay=delay)
+        await self._acknowledge(delivery, "release", rows, delay=delay)
 
     async def reject(
         self, delivery: Delivery, rows: Rows = None, *, reason: str | None = None
     ) -> None:
         """Reject messages, which become dead letters; see `ShareConsumer.reject`."""
-        await self._settle(delivery, "reject", rows, reason=reason)
+        await self._acknowledge(delivery, "reject", rows, reason=reason)
 
     async def renew(self, delivery: Delivery, rows: Rows = None) -> None:
         """Renew the lock on messages; see `ShareConsumer.renew`."""
-        await self._settle(delivery, "renew", rows)
+        await self._acknowledge(delivery, "renew", rows)
 
     async def close(self) -> None:
         """End iteration, and release what is still held; if that fails, the locks expire."""
@@ -85,7 +90,7 @@ class AsyncShareConsumer(AsyncIterator[Delivery]):
         """Close the consumer."""
         await self.close()
 
-    async def _settle(
+    async def _acknowledge(
         self,
         delivery: Delivery,
         kind: AckType,
@@ -93,5 +98,7 @@ class AsyncShareConsumer(AsyncIterator[Delivery]):
         delay: float | None = None,
         reason: str | None = None,
     ) -> None:
-        settle = partial(self._engine.settle, delivery, kind, rows, delay=delay, reason=reason)
-        await self._calls.run(settle)
+        acknowledge = partial(
+            self._engine.acknowledge, delivery, kind, rows, delay=delay, reason=reason
+        )
+        await self._calls.run(acknowledge)

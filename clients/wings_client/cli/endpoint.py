@@ -13,6 +13,7 @@ from wings_client import Client, Connection, Retry
 from wings_client._addresses import addresses_of
 from wings_client._client import TIMEOUT_SECONDS
 from wings_client._transport import Transport
+from wings_client.cli.access import current_access
 from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, WingsError
 from wings_core.names import DEFAULT_NAMESPACE, TopicName
 
@@ -111,7 +112,7 @@ def connected_transport(
             f"{endpoint} speaks HTTP, and this goes over Arrow Flight: give grpc://HOST:PORT",
             param_hint="--endpoint",
         )
-    transport = Transport(endpoint, TIMEOUT_SECONDS, retry or Retry())
+    transport = Transport(endpoint, TIMEOUT_SECONDS, retry or Retry(), current_access())
     with Client(transport) as client:
         try:
             yield client, transport
@@ -133,7 +134,7 @@ def explained(
     if isinstance(error, Unavailable) and error.facts.get("connection") == Connection.UNREACHABLE:
         kept = error.facts.get(KEPT)
         return Unavailable(
-            f"nobody answers at {endpoint}: start a server with `wings serve`, or say where one is "
+            f"no server answers at {endpoint}: start one with `wings serve`, or say where one is "
             "with --endpoint" + (f"; {kept}" if kept else ""),
             **error.facts,
         )

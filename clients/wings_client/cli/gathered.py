@@ -137,7 +137,7 @@ def report_end(end: GatherEnd, server: str, *, interrupted: bool) -> int:
 
 def _problem(error: WingsError) -> str:
     if isinstance(error, Unavailable) and error.facts.get("connection") == Connection.UNREACHABLE:
-        return f"nobody answers at {error.facts.get('endpoint')}"
+        return f"no server answers at {error.facts.get('endpoint')}"
     return " ".join(printable(error.message.replace("\n", " ")).split())
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from wings_client import Connection, Topic
+from wings_client.cli.access import current_access, tls_context
 from wings_client.cli.endpoint import Endpoint
 from wings_core.arrow_types import fields_of
 from wings_core.errors import Internal, InvalidArgument, Unavailable, error_from_json
@@ -82,8 +83,13 @@ class HttpServer:
         kind = http.client.HTTPSConnection
         if endpoint.scheme == "http":
             kind = http.client.HTTPConnection
-        connection = kind(endpoint.host, endpoint.port, timeout=wait + GRACE_SECONDS)
+        access = current_access()
+        options: dict[str, Any] = {"timeout": wait + GRACE_SECONDS}
+        if endpoint.scheme != "http":
+            options["context"] = tls_context()
+        connection = kind(endpoint.host, endpoint.port, **options)
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        headers |= {name.decode(): value.decode() for name, value in access.headers}
         try:
             connection.connect()
         except (OSError, http.client.HTTPException) as error:

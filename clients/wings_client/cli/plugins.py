@@ -13,6 +13,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
+from wings_client.cli.access import add_access_options
 from wings_client.cli.extras import install_hint, missing_module
 
 GROUP = "wings.commands"
@@ -28,6 +29,7 @@ OWN = {
         ("push", "push", "push"),
         ("share", "share", "app"),
         ("tail", "tail", "tail"),
+        ("token", "token", "app"),
         ("topic", "topic", "app"),
     )
 }
@@ -90,6 +92,7 @@ def _load(entry_point: EntryPoint) -> Any:
         target = app
     command = typer.main.get_command(target)
     command.name = entry_point.name
+    add_access_options(command)
     return command
 
 

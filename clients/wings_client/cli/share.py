@@ -238,7 +238,7 @@ def delete(
     """
     if not yes and not sys.stdin.isatty():
         raise typer.BadParameter(
-            "nobody to ask here: say --yes to delete the group, and how far it is",
+            "there is no terminal to ask at: say --yes to delete the group, and how far it is",
             param_hint="--yes",
         )
     with connected(endpoint, topic) as client:

@@ -174,7 +174,7 @@ def delete(
     """
     if not yes and not sys.stdin.isatty():
         raise typer.BadParameter(
-            "nobody to ask here: say --yes to delete the topic with all its messages",
+            "there is no terminal to ask at: say --yes to delete the topic with all its messages",
             param_hint="--yes",
         )
     with connected(endpoint, name) as client:

@@ -197,10 +197,10 @@ def cast_parts(
     Raises:
         SchemaMismatch: A column or a value does not fit.
     """
-    caster = Caster(source, schema)
+    cast = Caster(source, schema).cast
     rows = rows_before
     for batch in batches:
-        yield cast_part(caster, batch, lambda index, rows=rows: f"row {rows + index + 1}")
+        yield cast_part(cast, batch, lambda index, rows=rows: f"row {rows + index + 1}")
         rows += batch.num_rows
 
 

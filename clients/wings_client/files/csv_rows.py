@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv
 
-from wings_client.cast import Caster
 from wings_client.files.csv_lines import CONVERT, column_names, is_open, line_of
-from wings_client.files.parts import Part, bad_row, cast_part, settled_type
+from wings_client.files.csv_values import CsvCaster, is_text
+from wings_client.files.parts import Part, bad_row, cast_part, resolved_type
 from wings_client.files.sections import Blank
 from wings_client.files.source import BLOCK_BYTES, HEAD_BYTES, CsvFile, Head, Source
 from wings_core.arrow_types import fields_of
@@ -26,9 +26,6 @@ pc: Any = pyarrow.compute
 arrow_csv: Any = pyarrow.csv
 """Untyped: its stubs accept paths and Python's own files alone."""
 
-DECIMAL_DIGITS_MAX = 38
-"""Most digits of a decimal that Arrow parses from CSV."""
-
 _CONVERSION = re.compile(r"(?s)In CSV column #(\d+): Row #(\d+): (.*)")
 _INVALID_VALUE = re.compile(r"(?s)CSV conversion error to (.*?): invalid value '(.*)'")
 _STRUCTURE = re.compile(r"(?s)CSV parse error: Row #(\d+): (.*)")
@@ -36,8 +33,8 @@ _NO_LINE = "CSV parse error: Empty CSV file or block"
 _PROBLEM_SHOWN_MAX = 200
 """Characters of Arrow's message on a row that an error shows."""
 
-_INEXACT_INTEGER = r"^\s*[+-]?0[0-9]"
-"""An integer that would lose its zeros."""
+_INEXACT_INTEGER = r"^\s*[+-]?0[0-9xX]"
+"""An integer that would lose its zeros, or be written in other digits."""
 
 _INEXACT_FLOAT = r"^\s*[+-]?(0[0-9]|[0-9]{16,}\s*$)"
 """The same, and one of more digits than a double has."""
@@ -90,7 +87,7 @@ class CsvRows:
         fields: list[Any] = []
         for field in fields_of(inferred):
             is_inexact = field.name in inexact
-            data_type = pa.string() if is_inexact else settled_type(field.type, pa.string())
+            data_type = pa.string() if is_inexact else resolved_type(field.type, pa.string())
             fields.append(pa.field(field.name, data_type))
         return pa.schema(fields)
 
@@ -99,7 +96,7 @@ class CsvRows:
         file = CsvFile(self._source)
         types = {field.name: _read_type(field) for field in fields_of(schema)}
         reader = self._open(file, types, block_bytes=BLOCK_BYTES)
-        caster = Caster(reader.schema, schema)
+        cast = CsvCaster(reader.schema, schema).cast
         rows = 0
         batch = self._next(reader, file)
         while batch is not None:
@@ -110,12 +107,12 @@ class CsvRows:
             try:
                 following = self._next(reader, file)
             except SchemaMismatch:
-                yield cast_part(caster, batch, place)  # The good rows before it are pushed.
+                yield cast_part(cast, batch, place)  # The good rows before it are pushed.
                 raise
 
             if following is None and is_open(batch, file.tail):
                 raise bad_row(place(batch.num_rows - 1), "a quote is never closed")
-            yield cast_part(caster, batch, place)
+            yield cast_part(cast, batch, place)
             rows += batch.num_rows
             batch = following
 
@@ -235,7 +232,7 @@ def text_converter(
     """
     types = {field.name: _read_type(field) for field in fields_of(schema)}
     read = pa.schema([pa.field(name, types.get(name, pa.string())) for name in names])
-    caster = Caster(read, schema)
+    caster = CsvCaster(read, schema)
     typed = [name for name in names if not pa.types.is_string(read.field(name).type)]
 
     def convert(texts: pa.RecordBatch) -> pa.RecordBatch:
@@ -291,14 +288,11 @@ def _read_type(field: Any) -> pa.DataType:
         return data_type if data_type.unit == "ns" else pa.timestamp("us", data_type.tz)
     if pa.types.is_time(data_type):
         return pa.time64("ns" if str(data_type).endswith("[ns]") else "us")
-    if pa.types.is_float16(data_type):
-        return pa.float32()
-    if pa.types.is_decimal(data_type) and data_type.precision <= DECIMAL_DIGITS_MAX:
-        return pa.decimal128(data_type.precision, data_type.scale)
+    if is_text(data_type):
+        return pa.string()
     is_textual = (
         pa.types.is_boolean(data_type)
         or pa.types.is_integer(data_type)
-        or pa.types.is_floating(data_type)
         or pa.types.is_date(data_type)
         or pa.types.is_string(data_type)
         or pa.types.is_large_string(data_type)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from wings_client.files.json_integers import first_changed, has_large, with_uint64
-from wings_client.files.parts import Part, bad_row, settled_type
+from wings_client.files.parts import Part, bad_row, resolved_type
 from wings_client.files.source import HEAD_BYTES, Source
 from wings_core.arrow_types import children, fields_of, with_children
 from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
@@ -268,11 +268,11 @@ def infer(blocks: Sequence[AnyBlock]) -> pa.Schema:
         raise _explained(error, blocks) from None
     fields: list[Any] = []
     for field, values in zip(fields_of(table.schema), table.columns, strict=True):
-        data_type = settled_type(_timeless(field.type), pa.string())
+        data_type = resolved_type(_timeless(field.type), pa.string())
         if pa.types.is_timestamp(field.type) or pa.types.is_time(field.type):
             data_type = _time_type(rows, field.name)
         elif pa.types.is_list(data_type) and values.null_count == len(values):
-            data_type = settled_type(data_type, pa.string())
+            data_type = resolved_type(data_type, pa.string())
         fields.append(pa.field(field.name, data_type))
     return _exact(pa.schema(fields), table, rows, blocks)
 
@@ -338,17 +338,8 @@ def decode_block(block: AnyBlock, schema: pa.Schema) -> pa.RecordBatch:
     """Return rows as a batch of a schema.
 
     Raises:
-        SchemaMismatch: A row does not fit, or has an integer that a float would change; the message
-            names its place.
+        SchemaMismatch: A row does not fit; the message names its place.
     """
-    batch = _decoded(block, schema)
-    changed = first_changed(batch.columns, schema, lambda: block.rows)
-    if changed is not None:
-        raise bad_row(block.place(changed.row), str(changed), changed.column)
-    return batch
-
-
-def _decoded(block: AnyBlock, schema: pa.Schema) -> pa.RecordBatch:
     # All at once; if that fails, by bisection to the row that does.
     text, count = block.array()
     with suppress(WingsError):

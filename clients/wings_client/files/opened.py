@@ -14,7 +14,7 @@ from wings_client.files.formats import (
     format_by_content,
     format_by_name,
 )
-from wings_client.files.parts import HasRowsBefore, Rows, settled_type
+from wings_client.files.parts import HasRowsBefore, Rows, resolved_type
 from wings_client.files.sections import (
     Blank,
     Range,
@@ -99,7 +99,7 @@ class OpenFile:
             [
                 fields.get(field.name)
                 or pa.field(
-                    field.name, settled_type(field.type, pa.string()), nullable=field.nullable
+                    field.name, resolved_type(field.type, pa.string()), nullable=field.nullable
                 )
                 for field in fields_of(found)
             ]

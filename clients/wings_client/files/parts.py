@@ -6,7 +6,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from wings_client.cast import Caster
 from wings_core.arrow_types import children, fields_of, with_children
 from wings_core.batches import BatchCheck
 from wings_core.errors import SchemaMismatch
@@ -14,6 +13,9 @@ from wings_core.first_bad import first_bad
 
 Place = Callable[[int], str]
 """Returns the place of a batch's row by its index, like `line 17`."""
+
+Cast = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Returns a batch with the topic's types; it raises `SchemaMismatch` for a value that is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +97,16 @@ class PartCheck:
                 raise bad_row(part.place(index), error.message, error.facts.get("column"))
 
 
-def cast_part(caster: Caster, batch: pa.RecordBatch, place: Place) -> Part:
+def cast_part(cast: Cast, batch: pa.RecordBatch, place: Place) -> Part:
     """Return rows cast to a topic's types.
 
     Raises:
         SchemaMismatch: A value does not fit; names the first such row.
     """
     try:
-        return Part(caster.cast(batch), place)
+        return Part(cast(batch), place)
     except SchemaMismatch:
-        found = first_refused(batch, caster.cast)
+        found = first_refused(batch, cast)
         if found is None:
             raise
         index, error = found
@@ -135,7 +137,7 @@ def first_refused(
     return row, refusal(row, row + 1) or found
 
 
-def settled_type(data_type: pa.DataType, unknown: pa.DataType) -> pa.DataType:
+def resolved_type(data_type: pa.DataType, unknown: pa.DataType) -> pa.DataType:
     """Return an inferred type with `unknown` in place of the type of nulls, at every depth.
 
     Args:
@@ -145,7 +147,7 @@ def settled_type(data_type: pa.DataType, unknown: pa.DataType) -> pa.DataType:
     if pa.types.is_null(data_type):
         return unknown
     parts = [
-        pa.field(child.name, settled_type(child.type, unknown), nullable=child.nullable)
+        pa.field(child.name, resolved_type(child.type, unknown), nullable=child.nullable)
         for child in children(data_type)
     ]
     return with_children(data_type, parts)

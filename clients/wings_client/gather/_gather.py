@@ -170,7 +170,9 @@ def gather(transport: Transport, requests: Iterable[Request], rules: Rules) -> G
     endpoints = {request.endpoint for request in wanted if request.endpoint is not None}
     transports: dict[str | None, Transport] = {None: transport}
     for endpoint in endpoints:
-        transports[endpoint] = Transport(endpoint, transport.timeout, transport.retry)
+        transports[endpoint] = Transport(
+            endpoint, transport.timeout, transport.retry, transport.access
+        )
     engine = Engine(transports, wanted, tickets, rules)
     if endpoints:
         transport.add(engine)

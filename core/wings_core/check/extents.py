@@ -56,6 +56,12 @@ class Extents:
         """Return the files that pages lie in."""
         return set(self._by_folio)
 
+    def pages_of(self, folio: str) -> tuple[Topic, list[tuple[int, int]]]:
+        """Return the topic of a folio's first page, and each page's position and end, in order."""
+        extents = self._by_folio[folio]
+        pages = {(extents[at], extents[at + 3]) for at in range(0, len(extents), _NUMBERS)}
+        return self._owners[extents[4]][0], sorted(pages)
+
     def overlaps(self) -> Iterator[Problem]:
         """Yield each page that begins before one that lies before it ends.
 

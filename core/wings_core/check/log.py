@@ -1,5 +1,7 @@
 """Check a log at rest: every page against metadata, and metadata against itself."""
 
+import sqlite3
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
@@ -18,9 +20,9 @@ from wings_core.schemas import check_topic_schema
 from wings_core.storage.codecs import CODECS
 from wings_core.storage.interfaces import FolioStore
 
-_FAULTS = (
+FAULTS = (
     *(WingsError, pa.ArrowException, OSError),
-    *(ValueError, TypeError, LookupError, ArithmeticError),
+    *(ValueError, TypeError, LookupError, ArithmeticError, sqlite3.Error, struct.error),
 )
 """What damaged pages and damaged metadata may raise: in the latter, any value may be anything."""
 
@@ -79,6 +81,7 @@ class _Check:
                 self._check_topic(topic)
         for problem in self._extents.overlaps():
             self._report(problem)
+        self._check_rests()
         unreferenced = self._unreferenced()
         return CheckReport(
             topics=self._topics,
@@ -100,14 +103,14 @@ class _Check:
     def _namespaces(self) -> list[NamespaceName]:
         try:
             return [namespace.name for namespace in self._admin.list_namespaces()]
-        except _FAULTS as error:
+        except FAULTS as error:
             self._report(Problem(f"the namespaces cannot be listed: {_reason(error)}"))
             return []
 
     def _topics_of(self, namespace: NamespaceName) -> list[Topic]:
         try:
             return self._admin.list_topics(namespace)
-        except _FAULTS as error:
+        except FAULTS as error:
             message = f"the topics cannot be listed: {_reason(error)}"
             self._report(Problem(message, topic=str(namespace)))
             return []
@@ -115,14 +118,14 @@ class _Check:
     def _check_topic(self, topic: Topic) -> None:
         try:
             check_topic_schema(topic.schema, topic.partition_key)
-        except _FAULTS as error:
+        except FAULTS as error:
             self._report(Problem(_reason(error), topic=str(topic.name)))
         tiers = self._tiers(topic)
         try:
             states = self._registry.partition_states(topic.uuid)
         except TopicNotFound:
             return  # Deleted since it was listed.
-        except _FAULTS as error:
+        except FAULTS as error:
             message = f"the partitions cannot be listed: {_reason(error)}"
             self._report(Problem(message, topic=str(topic.name)))
             return
@@ -146,7 +149,7 @@ class _Check:
                 tiers.setdefault(tier.partition, []).append(tier)
         except TopicNotFound:
             return None  # Deleted since it was listed.
-        except _FAULTS as error:
+        except FAULTS as error:
             message = f"its tiers cannot be listed: {_reason(error)}"
             self._report(Problem(message, topic=str(topic.name)))
             return None
@@ -170,7 +173,7 @@ class _Check:
                 for problem in walk.step(location):
                     self._report(problem)
                 self._check_page(Page.committed(topic, state, location))
-        except _FAULTS as error:
+        except FAULTS as error:
             message = f"the pages from offset {walk.next_offset} on cannot be found: "
             self._report(walk.problem(message + _reason(error)))
             return
@@ -192,7 +195,7 @@ class _Check:
     def _check_stages(self, topic: Topic) -> None:
         try:
             stages = self._stages.of_topic(topic.uuid)
-        except _FAULTS as error:
+        except FAULTS as error:
             message = f"the stages cannot be listed: {_reason(error)}"
             self._report(Problem(message, topic=str(topic.name)))
             return
@@ -215,7 +218,7 @@ class _Check:
                 pages += len(found)
                 if len(found) < wanted:
                     break
-        except _FAULTS as error:
+        except FAULTS as error:
             message = f"its pages from number {pages} on cannot be found: {_reason(error)}"
         else:
             if (pages, rows, size) != (stage.pages, stage.rows, stage.bytes):
@@ -230,7 +233,7 @@ class _Check:
         """Tell whether a server has not published or deleted a stage meanwhile."""
         try:
             return any(each.stage == stage.stage for each in self._stages.of_topic(topic.uuid))
-        except _FAULTS:
+        except FAULTS:
             return True
 
     def _check_page(self, page: Page) -> None:
@@ -243,19 +246,32 @@ class _Check:
                 batch = batch.slice(page.first_row, page.rows)
             self._rows += batch.num_rows
             message = _problem_of(batch, page)
-        except _FAULTS as error:
+        except FAULTS as error:
             message = _reason(error)
         if message is not None:
             self._report(page.problem(message))
         if self._progress is not None:
             self._progress(self._pages)
 
+    def _check_rests(self) -> None:
+        """Look at what files have besides pages."""
+        for folio in sorted(self._extents.folios()):
+            topic, pages = self._extents.pages_of(folio)
+            try:
+                found = list(self._store.check_rest(folio, pages))
+            except FAULTS as error:
+                if isinstance(error, StorageCorrupt) and error.facts.get("missing"):
+                    continue  # Its pages said so.
+                found = [_reason(error)]
+            for message in found:
+                self._report(Problem(message, topic=str(topic.name), folio=folio))
+
     def _unreferenced(self) -> set[str]:
         try:
             # References are asked for last: a file listed here is not committed to later.
             folios = self._store.folios()
             return folios - self._registry.live_folios() - self._extents.folios()
-        except _FAULTS as error:
+        except FAULTS as error:
             self._report(Problem(f"the files cannot be compared: {_reason(error)}"))
             return set()
 
@@ -265,7 +281,7 @@ def _problem_of(batch: pa.RecordBatch, page: Page) -> str | None:
     if batch.num_rows != page.rows:
         counted = "offsets for" if page.stage is None else "counts"
         return f"it has {batch.num_rows} rows, and {counted} {page.rows}"
-    check_batch(page.topic.schema, batch)
+    check_batch(page.topic.schema, batch, stored=True)
     if page.topic.partition_key is not None:
         keys = cast("pa.Array[Any]", batch.column(page.topic.partition_key))
         for partition in partitions_of_keys(keys.unique()):

@@ -38,7 +38,8 @@ class Problem:
         if self.start_offset is not None:
             where.append(f"offsets {self.start_offset} to {self.end_offset}")
         if self.folio is not None:
-            where.append(f"file {self.folio} at byte {self.position}")
+            at = "" if self.position is None else f" at byte {self.position}"
+            where.append(f"file {self.folio}{at}")
         return f"{', '.join(where)}: {self.message}"
 
 

@@ -6,9 +6,11 @@ from typing import Annotated, Self
 import pyarrow as pa
 from pydantic import Field, JsonValue, model_validator
 
+from wings_core.contracts.many import Partitions, check_partitions
 from wings_core.contracts.messages import INT64_MAX, Message, OffsetNumber, to_bytes
+from wings_core.contracts.offsets import Offset
 from wings_core.contracts.put import topic_of_path
-from wings_core.contracts.tickets import Columns, Offset, check_range
+from wings_core.contracts.tickets import Columns
 from wings_core.errors import InvalidArgument
 
 
@@ -18,17 +20,20 @@ class InfoCommand(Message):
     topic: str
     partition: JsonValue = None
     """None: every partition."""
+    partitions: Partitions | None = None
+    """Endpoints that read many partitions each; None: an endpoint for each partition."""
     offset: Offset = "earliest"
     end_offset: OffsetNumber | None = None
     splits: Annotated[int, Field(ge=1, le=INT64_MAX)] = 1
-    """Cut each partition into min(splits, rows) near-equal ranges."""
+    """Cut each partition into min(splits, rows) near-equal ranges; with `partitions`, all of them
+    together into that many endpoints."""
     columns: Columns | None = None
     filter: str | None = None
     system_columns: bool = False
 
     @model_validator(mode="after")
     def _check_range(self) -> Self:
-        check_range(self.offset, self.end_offset)
+        check_partitions(self.model_fields_set, self.partitions, self.offset, self.end_offset)
         return self
 
 

@@ -210,7 +210,13 @@ StageId = Annotated[str, AfterValidator(accepted_by(check_stage_id))]
 """The id of a stage."""
 
 Identifier = Annotated[str, Field(min_length=1, max_length=255)]
-"""The name of a producer, consumer, member, group or owner, chosen by the client."""
+"""The name of a producer, consumer, group or owner, chosen by the client."""
+
+MEMBER_CHARACTERS_MAX = 256
+"""The longest name of a member of a share group."""
+
+MemberName = Annotated[str, Field(min_length=1, max_length=MEMBER_CHARACTERS_MAX)]
+"""The name of a member of a share group, chosen by the client."""
 
 
 def _names_field(model: type[BaseModel], key: str) -> bool:

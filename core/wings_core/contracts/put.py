@@ -1,7 +1,7 @@
 """DoPut: descriptors, the metadata of batches, and the results that answer them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -150,6 +150,31 @@ def result_to_json(batch: int, result: CommitResult | WingsError) -> bytes:
     error = result.error if isinstance(result, Rejected) else result
     answer = {"batch": batch, "error": error.to_json()}
     return json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def results_to_json(batch: int, result: CommitResult, rows: Sequence[int]) -> Iterator[bytes]:
+    """Yield the PutResults of neighbouring batches that were committed, or refused, as one.
+
+    Args:
+        batch: Number of the first of them.
+        result: Of all of them; where they are several and were accepted, it has one range.
+        rows: Of each.
+    """
+    if not isinstance(result, Accepted) or len(rows) == 1:
+        for number in range(batch, batch + len(rows)):
+            yield result_to_json(number, result)
+        return
+    (whole,) = result.committed
+    timestamp = format_timestamp(whole.timestamp)
+    start = whole.start_offset
+    for number, count in enumerate(rows, batch):
+        end = start + count - 1
+        yield (
+            f'{{"batch": {number}, "committed": [{{"partition": {whole.partition}, '
+            f'"start_offset": {start}, "end_offset": {end}, "timestamp": "{timestamp}"}}]}}'
+        ).encode()
+        start = end + 1
+    assert start == whole.end_offset + 1, "batches that were joined have all of its rows"
 
 
 def result_from_json(raw: "bytes | pa.Buffer") -> PutResult:

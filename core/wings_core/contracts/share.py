@@ -1,7 +1,7 @@
 """Share groups on the wire: the bodies of their actions, their answers, and acquired chunks."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -10,7 +10,14 @@ from pydantic import Field, JsonValue, model_validator
 
 from wings_core.contracts.actions import ActionBody
 from wings_core.contracts.chunks import EndReason
-from wings_core.contracts.messages import Identifier, Message, OffsetNumber, problem_of, to_bytes
+from wings_core.contracts.messages import (
+    Identifier,
+    MemberName,
+    Message,
+    OffsetNumber,
+    problem_of,
+    to_bytes,
+)
 from wings_core.errors import WingsError
 from wings_core.partitions import JsonScalar, partition_value
 from wings_core.share.model import LeasedRange, ShareConfig, ShareGroup, SharePartitionState
@@ -91,7 +98,7 @@ class AcknowledgementEntry(Message):
 class Acknowledge(GroupBody):
     """The body of `share-acknowledge`."""
 
-    member: Identifier
+    member: MemberName
     acks: Annotated[
         tuple[AcknowledgementEntry, ...], Field(strict=False, max_length=ACKNOWLEDGEMENTS_MAX)
     ]
@@ -209,6 +216,11 @@ def parse_acquired_metadata(raw: "bytes | pa.Buffer") -> AcquiredChunk | Acquire
     found = json.loads(to_bytes(raw))
     if "end" in found:
         return AcquireEnd(EndReason(found["end"]), found["next_offset"], found["log_end_offset"])
+    return parse_acquired(found)
+
+
+def parse_acquired(found: Mapping[str, Any]) -> AcquiredChunk:
+    """Read the words of a chunk of leased messages."""
     return AcquiredChunk(
         partition=found["partition"],
         start_offset=found["start_offset"],

@@ -13,15 +13,13 @@ from pydantic import (
     AfterValidator,
     Field,
     JsonValue,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     model_validator,
 )
 
+from wings_core.contracts.many import Partitions, check_partitions
 from wings_core.contracts.messages import (
-    INT64_MAX,
     Identifier,
+    MemberName,
     Message,
     OffsetNumber,
     Timestamp,
@@ -32,6 +30,7 @@ from wings_core.contracts.messages import (
     shortened,
     shown,
 )
+from wings_core.contracts.offsets import Offset
 from wings_core.errors import InvalidTicket
 from wings_core.schemas import FIELDS_MAX
 from wings_core.times import Deadline, parse_timestamp
@@ -45,35 +44,6 @@ TIMEOUT_MS_MAX = 300_000
 FETCH_TIMEOUT_SECONDS = 0.5
 """How long a fetch or acquire without `deadline` and `timeout_ms` waits."""
 
-
-class TimestampOffset(Message):
-    """The first message at or after a time, or the end of the log where there is none."""
-
-    timestamp: Timestamp
-
-    @property
-    def timestamp_us(self) -> int:
-        """In microseconds since the epoch; no message before the time is at or after it."""
-        return parse_timestamp(self.timestamp, up=True)
-
-
-def _one_sentence(value: object, handler: ValidatorFunctionWrapHandler) -> object:
-    """Raise one sentence where pydantic would report an error for each alternative."""
-    if isinstance(value, dict):
-        return TimestampOffset.model_validate(value)
-    try:
-        return handler(value)
-    except ValidationError:
-        expected = f"an integer from 0 to {INT64_MAX}"
-        if not isinstance(value, int) or isinstance(value, bool):
-            expected = 'an integer, "earliest", "latest" or {"timestamp": a time}'
-        raise problem_of(f"must be {expected}; got {shown(value)}") from None
-
-
-Offset = Annotated[
-    OffsetNumber | Literal["earliest", "latest"] | TimestampOffset, WrapValidator(_one_sentence)
-]
-"""Where to begin: a number, an end of the log, or a time."""
 
 Columns = Annotated[
     tuple[str, ...],
@@ -98,8 +68,10 @@ class _Ticket(Message):
 
 
 class _Read(_Ticket):
-    """The keys of tickets that read a partition."""
+    """The keys of tickets that read a partition, or many."""
 
+    partitions: Partitions | None = None
+    """Many partitions in one stream; None: `partition` alone."""
     columns: Columns | None = None
     """The columns wanted; None for all."""
     filter: str | None = None
@@ -137,12 +109,16 @@ class FetchTicket(_Read, _Waiting):
     """Read from an offset, and wait while there are fewer than `min_messages`."""
 
     kind: Literal["fetch"] = "fetch"
-    offset: Offset
+    offset: Offset | None = None
+    """None, which only many partitions may have: `"earliest"`."""
     min_messages: Annotated[int, Field(ge=1, le=MESSAGES_MAX)] = 1
     max_messages: Annotated[int, Field(ge=1, le=MESSAGES_MAX)] = 10_000
 
     @model_validator(mode="after")
     def _check_limits(self) -> Self:
+        if self.offset is None and self.partitions is None:
+            raise problem_of("key 'offset' is required")
+        check_partitions(self.model_fields_set, self.partitions, self.offset, bounded=False)
         if self.min_messages > self.max_messages:
             raise problem_of(
                 f"key 'min_messages': must be at most max_messages ({self.max_messages}); "
@@ -160,6 +136,11 @@ class FollowTicket(_Read, _Waiting):
     kind: Literal["follow"] = "follow"
     offset: Offset = "earliest"
 
+    @model_validator(mode="after")
+    def _check_partitions(self) -> Self:
+        check_partitions(self.model_fields_set, self.partitions, self.offset, bounded=False)
+        return self
+
     def _default_deadline(self) -> Deadline:
         return Deadline.never()
 
@@ -173,7 +154,7 @@ class ScanTicket(_Read):
 
     @model_validator(mode="after")
     def _check_range(self) -> Self:
-        check_range(self.offset, self.end_offset)
+        check_partitions(self.model_fields_set, self.partitions, self.offset, self.end_offset)
         return self
 
 
@@ -182,7 +163,7 @@ class AcquireTicket(_Waiting):
 
     kind: Literal["acquire"] = "acquire"
     group: Identifier
-    member: Identifier
+    member: MemberName
     """The member that holds them, by its own name."""
     max_messages: Annotated[int, Field(ge=1, le=MESSAGES_MAX)] = 10_000
 
@@ -241,12 +222,6 @@ def resolve_columns(schema: pa.Schema, columns: Sequence[str]) -> tuple[int, ...
                 shortened(f"key 'columns': the topic has no column {name!r:.80}"), column=name
             )
     return indices
-
-
-def check_range(offset: object, end_offset: int | None) -> None:
-    """Validate that a range of numbers does not end before it begins."""
-    if end_offset is not None and isinstance(offset, int) and end_offset < offset:
-        raise problem_of(f"key 'end_offset': must be at least offset ({offset}); got {end_offset}")
 
 
 def _check_keys(found: dict[str, Any], kind: str, model: type[Ticket]) -> None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wings_core.errors import StorageCorrupt
+from wings_core.fetch.engines import Allowance
 from wings_core.fetch.selection import Selection
 from wings_core.limits import Limits
 from wings_core.model import Location, Topic
@@ -97,6 +98,7 @@ class ChunkReader:
         stop_offset: int,
         rows_max: int,
         selection: Selection,
+        allowance: Allowance | None = None,
     ) -> Iterator[Chunk]:
         """Read the rows `[start_offset, stop_offset)` as chunks for the wire.
 
@@ -112,17 +114,18 @@ class ChunkReader:
             rows_max: The most rows delivered, over all chunks, at least 1; the last chunk ends
                 with the last row delivered.
             selection: Columns and filter.
+            allowance: How long the filter may take for a chunk.
 
         Raises:
             StorageCorrupt: A page is damaged; the rows before it were delivered.
-            InvalidFilter: The filter fails on the data.
+            InvalidFilter: The filter fails on the data, and the other errors of `RowFilter.mask`.
         """
         if selection.row_filter is None:
             stop_offset = min(stop_offset, start_offset + rows_max)
         pieces = self._pieces(topic, locations, start_offset, stop_offset, selection)
         rows_left = rows_max
         for run in _merge(pieces, selection, self._limits):
-            chunk = _chunk(run, selection, rows_left)
+            chunk = _chunk(run, selection, rows_left, allowance)
             rows_left -= chunk.batch.num_rows
             yield chunk
             if rows_left == 0:
@@ -144,25 +147,41 @@ class ChunkReader:
         pages = read_pages(self._store, topic, located, wanted)
         for location, (rows, timestamps, size) in zip(located, pages, strict=True):
             begin = max(start_offset, location.start_offset)
-            step = self._wire_rows(location.rows, size)
-            if rows.num_rows == location.rows <= step:
+            if rows.num_rows == location.rows <= wire_rows(location.rows, size, self._limits):
                 yield _Piece(begin, timestamps, rows, size)
                 continue
-            for first in range(0, rows.num_rows, step):
-                for part in _cut(rows.slice(first, step), self._limits.wire_bytes_max):
-                    times = timestamps
-                    if not isinstance(times, int):
-                        times = times.slice(first, part.num_rows)
-                    part_bytes = max(part.nbytes, size * part.num_rows // location.rows)
-                    yield _Piece(begin + first, times, part, part_bytes)
-                    first += part.num_rows
+            first = 0
+            for part, part_bytes in cut_to_wire(rows, location.rows, size, self._limits):
+                times = timestamps
+                if not isinstance(times, int):
+                    times = times.slice(first, part.num_rows)
+                yield _Piece(begin + first, times, part, part_bytes)
+                first += part.num_rows
 
-    def _wire_rows(self, rows: int, size: int) -> int:
-        """Return how many rows of a page make one batch on the wire, if all are of one size."""
-        rows_max = self._limits.wire_rows_max
-        if size > self._limits.wire_bytes_max:
-            rows_max = min(rows_max, rows * self._limits.wire_bytes_max // size)
-        return max(1, rows_max)
+
+def wire_rows(rows: int, size: int, limits: Limits) -> int:
+    """Return how many rows of a page make one batch on the wire, if all are of one size."""
+    rows_max = limits.wire_rows_max
+    if size > limits.wire_bytes_max:
+        rows_max = min(rows_max, rows * limits.wire_bytes_max // size)
+    return max(1, rows_max)
+
+
+def cut_to_wire(
+    rows: pa.RecordBatch, page_rows: int, size: int, limits: Limits
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield rows of a page in parts that fit on the wire, each with about how many bytes it has.
+
+    Args:
+        rows: Those that are delivered.
+        page_rows: How many rows the page has.
+        size: Its bytes.
+        limits: The wire's bounds.
+    """
+    step = wire_rows(page_rows, size, limits)
+    for first in range(0, rows.num_rows, step):
+        for part in _cut(rows.slice(first, step), limits.wire_bytes_max):
+            yield part, max(part.nbytes, size * part.num_rows // page_rows)
 
 
 def _cut(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
@@ -180,7 +199,7 @@ def _merge(pieces: Iterator[_Piece], selection: Selection, limits: Limits) -> It
     run: _Run | None = None
     try:
         for piece in pieces:
-            small = _is_small(piece, selection, limits)
+            small = is_small(piece.rows.num_rows, piece.bytes, selection, limits)
             if run is not None and not (small and run.takes(piece, limits)):
                 yield run
                 run = None
@@ -200,22 +219,21 @@ def _merge(pieces: Iterator[_Piece], selection: Selection, limits: Limits) -> It
         yield run
 
 
-def _is_small(piece: _Piece, selection: Selection, limits: Limits) -> bool:
-    """Tell whether a piece is worth a copy to be merged with its neighbours."""
+def is_small(rows: int, size: int, selection: Selection, limits: Limits) -> bool:
+    """Tell whether so many rows and stored bytes are worth a copy to be merged with others."""
     if selection.row_filter is not None:
         return True  # A filter costs more for each batch than a copy does.
-    read = piece.bytes * selection.stored_share
-    return piece.rows.num_rows < limits.wire_rows_max // 8 and read < SMALL_PAGE_BYTES
+    return rows < limits.wire_rows_max // 8 and size * selection.stored_share < SMALL_PAGE_BYTES
 
 
-def _chunk(run: _Run, selection: Selection, rows_max: int) -> Chunk:
+def _chunk(run: _Run, selection: Selection, rows_max: int, allowance: Allowance | None) -> Chunk:
     """Merge a run's pieces, apply the filter, and end with the last row that may be delivered."""
     rows = run.merged()
     timestamps = [(piece.timestamps, piece.rows.num_rows) for piece in run.pieces]
     batch = selection.deliver(rows, run.start_offset, timestamps)
     end_offset = run.start_offset + run.rows - 1
     size = int(run.bytes * selection.stored_share)
-    mask = selection.filter_mask(rows)
+    mask = selection.filter_mask(rows, allowance)
     if mask is None:
         return Chunk(batch, run.start_offset, end_offset, size)
     if mask.true_count > rows_max:

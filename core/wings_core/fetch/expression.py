@@ -21,6 +21,7 @@ from wings_core.fetch.vocabulary import (
     JSON_FUNCTIONS,
     LAMBDA_FUNCTIONS,
     OPERATORS,
+    PATTERN_FUNCTIONS,
     TYPES,
 )
 
@@ -59,15 +60,22 @@ _REFUSED_CLASSES: Mapping[str, str] = {
 _Node = dict[str, Any]
 
 
-def column_names(expression: str, connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """Check that a text is one scalar expression a filter may be; return the columns it names.
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """What an expression that a filter may be refers to."""
+
+    columns: tuple[str, ...]
+    """The first parts of the names as they are written, in order, repeated where they are."""
+    has_pattern: bool
+    """Whether it matches regular expressions."""
+
+
+def parse(expression: str, connection: duckdb.DuckDBPyConnection) -> Expression:
+    """Check that a text is one scalar expression a filter may be.
 
     Args:
         expression: SQL, without SELECT or WHERE.
         connection: Only its parser is used.
-
-    Returns:
-        The first parts of the names as they are written, in order, repeated where they are.
 
     Raises:
         InvalidFilter: Not one expression, or made of something that is not allowed.
@@ -87,7 +95,7 @@ def column_names(expression: str, connection: duckdb.DuckDBPyConnection) -> list
         raise InvalidFilter(f"the filter is nested more than {DEPTH_MAX} levels deep") from None
     walk = _Walk()
     walk.visit(root, _Place())
-    return walk.columns
+    return Expression(tuple(walk.columns), walk.has_pattern)
 
 
 def _parse(query: str, connection: duckdb.DuckDBPyConnection) -> _Node:
@@ -128,6 +136,8 @@ class _Place:
     """Inside a lambda, the names it may use."""
     constant: bool = False
     """Whether no columns may be named, as in a list's constructor."""
+    pattern_of: str | None = None
+    """The function whose regular expression this is: it may refer to nothing at all."""
 
 
 @dataclass(slots=True)
@@ -136,6 +146,7 @@ class _Walk:
 
     columns: list[str] = field(default_factory=list[str])
     concatenations: int = 0
+    has_pattern: bool = False
 
     def visit(self, node: _Node, place: _Place) -> None:
         if place.depth > DEPTH_MAX:
@@ -182,6 +193,11 @@ class _Walk:
                 self._children(found, place)
 
     def _column(self, names: Sequence[str], place: _Place) -> None:
+        if place.pattern_of is not None:
+            raise InvalidFilter(
+                f"the regular expression of {place.pattern_of} must be a constant, it may not come "
+                f"from {names[0]!r:.80}"
+            )
         if place.parameters is not None:
             if names[0].lower() not in place.parameters:
                 raise InvalidFilter(
@@ -210,8 +226,12 @@ class _Walk:
         if name in JSON_FUNCTIONS:
             _check_json_paths(name, arguments[1:])
         place = replace(place, constant=place.constant or name == "list_value")
+        has_pattern = name in PATTERN_FUNCTIONS
+        self.has_pattern |= has_pattern
         for index, argument in enumerate(arguments):
-            if argument.get("class") == "LAMBDA" and index == 1 and name in LAMBDA_FUNCTIONS:
+            if has_pattern and index == 1:
+                self.visit(argument, replace(place, pattern_of=name))
+            elif argument.get("class") == "LAMBDA" and index == 1 and name in LAMBDA_FUNCTIONS:
                 self._lambda(argument, place)
             else:
                 self.visit(argument, place)

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from wings_core.errors import OffsetOutOfRange, StorageCorrupt, WingsError
 from wings_core.fetch.chunks import Chunk, ChunkReader
+from wings_core.fetch.engines import Allowance, FilterTimedOut
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.fetch.waits import Waits
@@ -82,6 +83,8 @@ class Cursor:
     """Whether it counts among the partitions of its state that still have rows."""
     filtered_rows: int = 0
     """How many rows its filter has looked at."""
+    cancel: Cancel | None = None
+    """What ends its read; its filter too, while that is at work."""
 
 
 class Fetcher:
@@ -136,6 +139,7 @@ class Fetcher:
             WingsError: What `cancel` was set with.
         """
         state.wake_when_enough(cancel.wake)
+        cursor.cancel = cancel
         while True:
             # Cleared before the look, so that a commit after the look is not missed.
             cancel.wake.clear()
@@ -186,7 +190,8 @@ class Fetcher:
         if reserved == 0:
             return
         try:
-            for chunk in self._read(cursor, located.locations, stop_offset, reserved):
+            chunks = self._read(cursor, located.locations, stop_offset, reserved, state.deadline)
+            for chunk in chunks:
                 rows = chunk.batch.num_rows
                 if _filtered(cursor):
                     cursor.filtered_rows += chunk.end_offset + 1 - cursor.offset
@@ -196,6 +201,11 @@ class Fetcher:
                 yield chunk
                 if _filtered(cursor) and state.deadline.passed:
                     return
+        except FilterTimedOut:
+            # A read that has looked at some rows goes on where it stands; one that has not would
+            # stand there for ever.
+            if not (cursor.filtered_rows and state.deadline.passed):
+                raise
         finally:
             state.release(reserved, 0)
         # Saves a second look that finds nothing: many readers are woken at one tail.
@@ -216,6 +226,7 @@ class Fetcher:
 
         Raises: as `read`.
         """
+        cursor.cancel = cancel
         while cursor.offset < end_offset:
             cancel.check()
             located = self._registry.locate(
@@ -227,7 +238,7 @@ class Fetcher:
             cursor.log_end_offset = located.log_end_offset
             assert located.locations, "a scan ends at or before the log's end"
             stop_offset = min(end_offset, located.locations[-1].end_offset + 1)
-            chunks = self._read(cursor, located.locations, stop_offset, UNLIMITED)
+            chunks = self._read(cursor, located.locations, stop_offset, UNLIMITED, Deadline.never())
             for ahead in _read_ahead(chunks):
                 cursor.offset = ahead[-1].end_offset + 1
                 yield [chunk for chunk in ahead if chunk.batch.num_rows]
@@ -264,17 +275,29 @@ class Fetcher:
             return found[0].start_offset + int(pc.index(late, pa.scalar(True)).as_py())
 
     def _read(
-        self, cursor: Cursor, locations: Sequence[Location], stop_offset: int, rows_max: int
+        self,
+        cursor: Cursor,
+        locations: Sequence[Location],
+        stop_offset: int,
+        rows_max: int,
+        deadline: Deadline,
     ) -> Iterator[Chunk]:
         """Yield the chunks of what was located; see `ChunkReader.read`.
 
         Pages that maintenance put somewhere else meanwhile are looked for again.
         """
         offset, moves = cursor.offset, 0
+        allowance = Allowance(deadline, cursor.cancel) if _filtered(cursor) else None
         while True:
             try:
                 for chunk in self._chunks.read(
-                    cursor.topic, locations, offset, stop_offset, rows_max, cursor.selection
+                    cursor.topic,
+                    locations,
+                    offset,
+                    stop_offset,
+                    rows_max,
+                    cursor.selection,
+                    allowance,
                 ):
                     offset, moves = chunk.end_offset + 1, 0
                     rows_max -= chunk.batch.num_rows

@@ -1,15 +1,15 @@
-"""Filters: a SQL predicate over the rows of a batch, evaluated by DuckDB.
+"""Filters: a SQL predicate over the rows of a batch, evaluated by Arrow's kernels or by DuckDB.
 
-    text ─▶ expression.column_names (what may be said) ─▶ bound to the columns' types ─▶ RowFilter
+    text ─▶ expression.parse (what may be said) ─▶ bound to the columns' types ─▶ RowFilter
+                                                     └▶ kernels.kernel_of: with Arrow, if it can be
 
-DuckDB runs in memory, without access to files, extensions or Python's variables, its configuration
-locked, and sees nothing but the columns that the filter names.
+DuckDB sees nothing but the columns that the filter names.
 """
 
-import queue
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import duckdb
@@ -17,28 +17,19 @@ import pyarrow as pa
 
 from wings_core.arrow_types import children, fields_of, shape
 from wings_core.errors import InvalidFilter
-from wings_core.fetch.expression import column_names
+from wings_core.fetch.engines import Allowance, lent
+from wings_core.fetch.expression import parse
+from wings_core.fetch.kernels import Kernel, kernel_of
 
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
 
-CONNECTIONS_MAX = 8
-"""Filters evaluated at once in one process; further ones wait for milliseconds."""
+FILTERS_KEPT_MAX = 256
+"""Compiled filters that are kept, those used last; each has a text of at most 16 Ki characters."""
 
-MEMORY_LIMIT = "256MiB"
-"""What DuckDB may use for one filter, so far as it counts it."""
-
-_MESSAGE_LENGTH_MAX = 300
-
-_CONFIG: dict[str, str | bool | int | float | list[str]] = {
-    "enable_external_access": "false",
-    "autoload_known_extensions": "false",
-    "autoinstall_known_extensions": "false",
-    "python_enable_replacements": "false",
-    "memory_limit": MEMORY_LIMIT,
-    "threads": "1",
-}
-
+PATTERN_SLICE_BYTES = 4096
+"""About so much of a batch goes into DuckDB at a time where a filter matches regular expressions:
+it is interrupted between two slices only, and the worst of expressions takes a second for these."""
 
 # Not by `pa.array`, whose first call imports pandas where that is installed: seconds of a start.
 _NO_ROWS: pa.BooleanArray = cast("Any", pa).nulls(0, pa.bool_())
@@ -53,70 +44,127 @@ class RowFilter:
     expression: str
     columns: tuple[int, ...]
     """Indices into the topic's schema of the columns it reads, in the topic's order."""
+    has_pattern: bool = False
+    """Whether it matches regular expressions."""
+    kernel: Kernel | None = field(default=None, compare=False, repr=False)
+    """What evaluates it; None: DuckDB does."""
 
     @classmethod
-    def compile(cls, expression: str, schema: pa.Schema) -> "RowFilter":
+    def compile(
+        cls, expression: str, schema: pa.Schema, allowance: Allowance | None = None
+    ) -> "RowFilter":
         """Check a predicate and bind it to a topic's columns.
 
         A name is a column's if it is written alike, or else if it differs in case from one column
-        alone. Takes a few milliseconds, and blocks while `CONNECTIONS_MAX` filters are at work.
+        alone. What was compiled lately is returned as it is; else takes a few milliseconds, and
+        waits for an engine, see `engines.lent`.
 
         Args:
             expression: One scalar SQL expression, of type BOOLEAN, that reads at least one column.
             schema: The topic's.
+            allowance: How long it may take.
 
         Raises:
-            InvalidFilter: Anything else; see `expression.column_names` for what it may hold.
+            InvalidFilter: Anything else; see `expression.parse` for what it may hold.
+            ResourceExhausted: No engine was free in time.
         """
-        with _duckdb() as connection:
-            names = column_names(expression, connection)
-            columns = _resolve(names, schema)
-            fields = fields_of(schema)
-            selected = [fields[index] for index in columns]
-            for column in selected:
-                _check_readable(column)
-            # One row of nulls: on none at all, what is wrong with a constant would not show.
-            nulls: dict[str, Any] = {field.name: pa.nulls(1, field.type) for field in selected}
-            rows = pa.RecordBatch.from_pydict(nulls)
-            relation = _relation(connection, rows, expression)
-            found = str(relation.types[0])
-            if found != "BOOLEAN":
-                raise InvalidFilter(
-                    f"a filter must be of type BOOLEAN, this one is of type {found}"
-                )
-            relation.to_arrow_table()
-        return cls(expression, columns)
+        found = _kept.get((expression, schema))
+        if found is None:
+            found = _compile(expression, schema, allowance or Allowance())
+            _kept.put((expression, schema), found)
+        return found
 
-    def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+    def mask(self, batch: pa.RecordBatch, allowance: Allowance | None = None) -> pa.BooleanArray:
         """Tell which rows pass; a row for which the predicate is null does not.
 
-        Blocks while `CONNECTIONS_MAX` filters are at work.
+        Where DuckDB evaluates it, waits for an engine, see `engines.lent`.
 
         Args:
             batch: Of the columns named by `columns`, in that order.
+            allowance: How long it may take.
 
         Returns:
             As long as the batch, without nulls.
 
         Raises:
             InvalidFilter: The predicate fails on this data, like a cast of text that is no number.
+            FilterTimedOut: DuckDB took longer than it may.
+            ResourceExhausted: No engine was free in time.
+            WingsError: What the read was cancelled with.
         """
         if batch.num_rows == 0:
             return _NO_ROWS
-        with _duckdb() as connection:
-            table = _relation(connection, batch, self.expression).to_arrow_table()
-        passed: Any = table.column(0).combine_chunks()
-        assert len(passed) == batch.num_rows, "a projection keeps every row"
-        return passed.fill_null(_FALSE)
+        if self.kernel is not None:
+            passed: Any = self.kernel(batch)
+        else:
+            with lent(allowance or Allowance(), pattern=self.has_pattern) as engine:
+                rows = _sliced(batch) if self.has_pattern else batch
+                table = _relation(engine.runner, rows, self.expression).to_arrow_table()
+            passed = table.column(0).combine_chunks()
+            assert len(passed) == batch.num_rows, "a projection keeps every row"
+        return passed.fill_null(_FALSE) if passed.null_count else passed
+
+
+class _Kept:
+    """The filters that were compiled, those used last; from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._filters: OrderedDict[tuple[str, pa.Schema], RowFilter] = OrderedDict()
+
+    def get(self, key: tuple[str, pa.Schema]) -> RowFilter | None:
+        with self._lock:
+            found = self._filters.get(key)
+            if found is not None:
+                self._filters.move_to_end(key)
+            return found
+
+    def put(self, key: tuple[str, pa.Schema], compiled: RowFilter) -> None:
+        with self._lock:
+            self._filters[key] = compiled
+            while len(self._filters) > FILTERS_KEPT_MAX:
+                self._filters.popitem(last=False)
+
+
+_kept = _Kept()
+
+
+def _compile(expression: str, schema: pa.Schema, allowance: Allowance) -> RowFilter:
+    with lent(allowance) as engine:
+        parsed = parse(expression, engine.runner)
+    # Constants are computed now, regular expressions over constants too.
+    with lent(allowance, pattern=parsed.has_pattern) as engine:
+        columns = _resolve(parsed.columns, schema)
+        fields = fields_of(schema)
+        selected = [fields[index] for index in columns]
+        for column in selected:
+            _check_readable(column)
+        # One row of nulls: on none at all, what is wrong with a constant would not show.
+        nulls: dict[str, Any] = {field.name: pa.nulls(1, field.type) for field in selected}
+        relation = _relation(engine.runner, pa.RecordBatch.from_pydict(nulls), expression)
+        found = str(relation.types[0])
+        if found != "BOOLEAN":
+            raise InvalidFilter(f"a filter must be of type BOOLEAN, this one is of type {found}")
+        relation.to_arrow_table()
+        kernel = kernel_of(expression, selected, engine.planner)
+    return RowFilter(expression, columns, parsed.has_pattern, kernel)
 
 
 def _relation(
-    connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatch, expression: str
+    connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatch | pa.Table, expression: str
 ) -> duckdb.DuckDBPyRelation:
     return connection.from_arrow(cast("Any", rows)).project(f"(\n{expression}\n)")
 
 
-def _resolve(names: list[str], schema: pa.Schema) -> tuple[int, ...]:
+def _sliced(batch: pa.RecordBatch) -> pa.Table:
+    """Return a batch as a table of slices, each of about `PATTERN_SLICE_BYTES`."""
+    step = max(1, batch.num_rows * PATTERN_SLICE_BYTES // max(1, batch.nbytes))
+    return pa.Table.from_batches(
+        [batch.slice(first, step) for first in range(0, batch.num_rows, step)]
+    )
+
+
+def _resolve(names: Iterable[str], schema: pa.Schema) -> tuple[int, ...]:
     """Return the indices of the columns that are named, each once, in the topic's order."""
     columns = {_column_index(name, schema) for name in names}
     if not columns:
@@ -171,44 +219,3 @@ def _unreadable(data_type: pa.DataType) -> pa.DataType | None:
     if empty_struct or (pa.types.is_fixed_size_list(data_type) and shape(data_type)[0] == 0):
         return data_type
     return next(filter(None, (_unreadable(child.type) for child in fields)), None)
-
-
-def _open() -> duckdb.DuckDBPyConnection:
-    connection = duckdb.connect(":memory:", config=_CONFIG)
-    # Texts and times are compared in UTC, whatever the zone of the machine.
-    connection.execute("SET TimeZone = 'UTC'")
-    connection.execute("SET lock_configuration = true")
-    return connection
-
-
-_connections: queue.LifoQueue[duckdb.DuckDBPyConnection | None] = queue.LifoQueue()
-for _ in range(CONNECTIONS_MAX):
-    _connections.put(None)  # A place whose connection is opened on its first use.
-
-
-@contextmanager
-def _duckdb() -> Generator[duckdb.DuckDBPyConnection]:
-    """Lend a connection; DuckDB's errors become `InvalidFilter`, with their first line."""
-    connection = _connections.get()
-    try:
-        if connection is None:
-            connection = _open()
-        yield connection
-    except (duckdb.Error, MemoryError) as error:
-        if isinstance(error, (duckdb.InternalError, duckdb.OperationalError, MemoryError)):
-            connection = _discard(connection)
-        message = str(error).strip().partition("\n")[0]
-        raise InvalidFilter(f"the filter fails: {message:.{_MESSAGE_LENGTH_MAX}}") from None
-    except InvalidFilter:
-        raise
-    except BaseException:
-        connection = _discard(connection)
-        raise
-    finally:
-        _connections.put(connection)
-
-
-def _discard(connection: duckdb.DuckDBPyConnection | None) -> None:
-    """Close a connection that may be in no state to be used again."""
-    if connection is not None:
-        connection.close()

@@ -7,11 +7,13 @@ from typing import Any
 import pyarrow as pa
 
 from wings_core.contracts.tickets import resolve_columns
+from wings_core.fetch.engines import Allowance
 from wings_core.fetch.filter import RowFilter
 from wings_core.fetch.timestamps import timestamp_column
 from wings_core.model import Topic
 from wings_core.storage.segment_file import TIMESTAMP_FIELD as TIMESTAMP_FIELD
 
+PARTITION_FIELD = pa.field("__partition", pa.string(), nullable=False)
 OFFSET_FIELD = pa.field("__offset", pa.int64(), nullable=False)
 
 
@@ -39,6 +41,8 @@ class Selection:
         expression: str | None = None,
         *,
         system_columns: bool = False,
+        many: bool = False,
+        allowance: Allowance | None = None,
     ) -> "Selection":
         """Resolve what a reader asked for.
 
@@ -47,20 +51,26 @@ class Selection:
             columns: Names, in the order wanted; None for all.
             expression: A SQL predicate over the topic's columns.
             system_columns: Append `__offset` and `__timestamp`.
+            many: Of many partitions: `__partition`, their values' JSON text, comes before these.
+            allowance: How long it may take to compile the expression.
 
         Raises:
             InvalidTicket: An unknown column.
             InvalidFilter: Not one boolean scalar expression over the topic's columns.
+            ResourceExhausted: Too many filters are at work already.
         """
         every = tuple(range(len(topic.schema)))
         wanted = every if columns is None else resolve_columns(topic.schema, columns)
-        row_filter = None if expression is None else RowFilter.compile(expression, topic.schema)
+        row_filter = None
+        if expression is not None:
+            row_filter = RowFilter.compile(expression, topic.schema, allowance)
         schema = topic.schema  # The very object that the pages' rows have, so that none compares.
         if wanted != every or system_columns:
             fields = [topic.schema.field(index) for index in wanted]
-            schema = pa.schema(
-                [*fields, OFFSET_FIELD, TIMESTAMP_FIELD] if system_columns else fields
-            )
+            if system_columns:
+                fields += [PARTITION_FIELD] if many else []
+                fields += [OFFSET_FIELD, TIMESTAMP_FIELD]
+            schema = pa.schema(fields)
         stored = wanted
         if row_filter is not None:
             stored += tuple(index for index in row_filter.columns if index not in wanted)
@@ -73,20 +83,22 @@ class Selection:
             stored_share=len(stored) / len(every),
         )
 
-    def filter_mask(self, rows: pa.RecordBatch) -> pa.BooleanArray | None:
+    def filter_mask(
+        self, rows: pa.RecordBatch, allowance: Allowance | None = None
+    ) -> pa.BooleanArray | None:
         """Return which of the rows pass; None where there is no filter.
 
         Args:
             rows: A batch of the stored columns.
+            allowance: How long it may take.
 
-        Raises:
-            InvalidFilter: The filter fails on this data.
+        Raises: as `RowFilter.mask`.
         """
         if self.row_filter is None:
             return None
         stored = self.stored_columns or tuple(range(rows.num_columns))
         needed = [stored.index(index) for index in self.row_filter.columns]
-        return self.row_filter.mask(rows.select(needed))
+        return self.row_filter.mask(rows.select(needed), allowance)
 
     def deliver(
         self,

@@ -6,6 +6,9 @@ limit does not count what lies between two functions (measured: `repeat('x', 100
 multiplies its input (`repeat`, `replace`, `lpad`, `range`, `list_transform`, `printf` …), what adds
 up is counted, casts, whose quoting doubles nested text, may be nested a few times only, and a
 lambda sees its own parameters alone. Measured at the limits: 0.5 GB for a batch of 16 MiB.
+
+A regular expression is a constant: one for each row, out of the data, is compiled for each row, and
+takes seconds on data that was written for it.
 """
 
 
@@ -77,6 +80,9 @@ FUNCTIONS = (
     | JSON_FUNCTIONS
 )
 """The functions of a filter, and those operators that DuckDB parses as functions."""
+
+PATTERN_FUNCTIONS = frozenset({"regexp_extract", "regexp_full_match", "regexp_matches"})
+"""Their second argument is a regular expression: `~` and `SIMILAR TO` are parsed as these too."""
 
 LAMBDA_FUNCTIONS = frozenset({"array_filter", "filter", "list_filter"})
 

@@ -1,10 +1,10 @@
 """Group commit: many producers share one flush.
 
 A producer that finds no flush running flushes at once; batches that come during a flush go into the
-next. So one producer waits for one sync, and a thousand producers share one. A flush is two
+next. So one producer waits for one sync, and a thousand producers share one. A large flush is two
 steps: pages go to storage (durable when `write` returns), then one metadata transaction assigns
-offsets.
-A crash between the two leaves bytes that nothing refers to, and no acknowledgement.
+offsets. A crash between the two leaves bytes that nothing refers to, and no acknowledgement. The
+pages of a small one are kept by that transaction itself, until they are drained.
 
 A flush runs on the thread of a producer that waits for its outcome, since passing a small push to
 another thread would cost it a fifth of its time. The flusher, a thread of its own, takes what is
@@ -16,16 +16,26 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
 
 from wings_core.errors import Internal, ResourceExhausted, Unavailable, WingsError
 from wings_core.ingest.pack import Packer
-from wings_core.ingest.prepare import PreparedBatch
+from wings_core.ingest.prepare import PENDING_BYTES, PreparedBatch
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.model import Accepted, CommitBatch, CommitResult, Rejected
-from wings_core.storage.interfaces import FolioStore
+from wings_core.model import (
+    Accepted,
+    CommitBatch,
+    CommitResult,
+    InlineFolio,
+    PageAddress,
+    Rejected,
+)
+from wings_core.storage.interfaces import EncodedPage, FolioStore
 
 ROOM_WAIT_SECONDS_MAX = 30.0
 """How long a push waits for room among the pending bytes before it is refused."""
@@ -42,10 +52,15 @@ class PushStream:
         self.number = next(self._numbers)
         self.refused: WingsError | None = None
         """Set by the flush, and by the stream's reader; later batches are refused with it too."""
+        self.last: Pending | None = None
+        """The last that was submitted, if no flush has taken it yet."""
 
 
 class Pending:
-    """A batch on its way into a flush; its outcome is known once that flush is over."""
+    """A batch on its way into a flush; its outcome is known once that flush is over.
+
+    Small batches of a stream that could not be told apart are joined, and have one outcome.
+    """
 
     __slots__ = ("_group", "_known", "_result", "batch", "since", "stream")
 
@@ -104,6 +119,30 @@ class FlushReport:
     failed: bool
 
 
+class InlineWriter(Protocol):
+    """Says which flushes are kept by metadata itself; see `maintain.drain.Drain`."""
+
+    def has_room(self, size: int) -> bool:
+        """Tell whether a flush of so many bytes may be kept."""
+        ...
+
+    def begin(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio, list[PageAddress]] | None:
+        """Return a folio of the pages of a flush, and where each lies; None: to storage.
+
+        Raises:
+            ResourceExhausted: Neither takes them.
+        """
+        ...
+
+    def note(self, inline: InlineFolio) -> None:
+        """Say that a folio was committed."""
+        ...
+
+    def forget(self, inline: InlineFolio) -> None:
+        """Say that the commit of a folio failed."""
+        ...
+
+
 class GroupCommit:
     """Takes prepared batches and commits them in flushes, one flush at a time.
 
@@ -114,7 +153,9 @@ class GroupCommit:
         on_flush: Called after each flush, on the thread that ran it.
         lingers: Whether each flush costs so much that batches are gathered for it, as long as
             `limits.object_flush_seconds` and as many as `limits.object_flush_bytes`. The flusher
-            runs all of them then.
+            runs all of them then. Not those that are kept inline.
+        inline: Says which flushes are kept by metadata; None: none are.
+        check_room: Raises `ResourceExhausted` while pushes are refused.
     """
 
     def __init__(
@@ -125,10 +166,14 @@ class GroupCommit:
         on_flush: Callable[[FlushReport], None] | None = None,
         *,
         lingers: bool = False,
+        inline: InlineWriter | None = None,
+        check_room: Callable[[], None] = lambda: None,
     ) -> None:
+        self._check_room = check_room
         self._linger_seconds = limits.object_flush_seconds if lingers else 0.0
         self._store = store
         self._registry = registry
+        self._inline = inline
         self._limits = limits
         self._on_flush = on_flush
         self._packer = Packer()
@@ -150,8 +195,15 @@ class GroupCommit:
         """Bytes received and not yet committed or refused."""
         return self._pending_bytes
 
-    def submit(self, stream: PushStream, batch: PreparedBatch, *, awaited: bool) -> Pending:
-        """Put a batch into the next flush.
+    def submit(
+        self,
+        stream: PushStream,
+        batch: PreparedBatch,
+        *,
+        awaited: bool,
+        uses_reserve: bool = False,
+    ) -> Pending:
+        """Put a batch into the next flush, joined with the last of its stream where that can be.
 
         Blocks while the pending bytes are at their bound, at most `ROOM_WAIT_SECONDS_MAX`, so that
         a fast producer is slowed to the disk's speed.
@@ -161,30 +213,74 @@ class GroupCommit:
             batch: Ready to be written.
             awaited: Whether the caller calls `Pending.outcome` right now, whatever else happens; if
                 not, the flusher is told.
+            uses_reserve: Whether it is taken also while pushes are refused.
+
+        Returns:
+            What it is part of: where it was joined, the same that the last call returned.
 
         Raises:
-            ResourceExhausted: No room came free in time.
+            ResourceExhausted: No room came free in time, or the disk has none.
             Unavailable: The log is closing.
         """
-        pending = Pending(self, stream, batch)
+        if not uses_reserve:
+            self._check_room()
+        size = batch.pending_bytes
         with self._lock:
-            if not self._has_room(batch.pending_bytes):
-                self._wait_for_room(batch.pending_bytes)
+            if not self._has_room(size):
+                self._wait_for_room(size)
             if self._closing:
                 raise Unavailable("the server is stopping")
-            self._pending.append(pending)
-            self._pending_bytes += batch.pending_bytes
-            if not awaited or self._linger_seconds:
+            self._pending_bytes += size
+            last = stream.last
+            joined = last is not None and last.batch.join(batch)
+            if last is None or not joined:
+                stream.last = last = Pending(self, stream, batch)
+                self._pending.append(last)
+            # Of one that was joined, the thread that will flush it was told before.
+            if not (awaited or joined) or self._lingers():
                 self._leave()
-        return pending
+        return last
+
+    def join(
+        self, stream: PushStream, rows: pa.RecordBatch, size: int, timestamp: int | None
+    ) -> Pending | None:
+        """Join rows with the last batch of their stream, from which they differ in nothing else.
+
+        The rows are those of the next batch; what `submit` does for it otherwise, at less cost.
+
+        Args:
+            stream: Theirs.
+            rows: They have been checked, and are small.
+            size: Of them, in bytes.
+            timestamp: Theirs, as in `PreparedBatch`; all else that their producer says about them
+                is what it said about all of the stream.
+
+        Returns:
+            What they are part of; None where they must be submitted: a flush has taken the last
+            batch, it takes no more, or there is no room.
+        """
+        size_pending = size + PENDING_BYTES
+        with self._lock:
+            last = stream.last
+            if last is None or self._closing or not self._has_room(size_pending):
+                return None
+            if last.batch.timestamp != timestamp or not last.batch.take(rows, size):
+                return None
+            self._pending_bytes += size_pending
+            if self._linger_seconds and self._lingers():
+                self._leave()
+        return last
 
     def flush_now(self, wanted: Pending) -> None:
         """Flush until the batch's outcome is known, unless a flush is running already."""
-        while not wanted.done and not self._linger_seconds:
+        while not wanted.done:
             with self._lock:
                 if self._flushing or not self._pending:
                     # It is in the flush that is running, or in the one after it, which the thread
                     # of this one leaves to the flusher.
+                    return
+                if self._lingers():
+                    self._leave()  # It may not have been lingered for when it was submitted.
                     return
                 flush = self._begin()
             self._finish(flush)
@@ -225,17 +321,27 @@ class GroupCommit:
                     lambda: not self._flushing and (self._closing or (self._left and self._pending))
                 )
                 self._linger()
+                if self._flushing:
+                    continue  # A producer's thread began meanwhile.
                 if not self._pending:
-                    return
+                    if self._closing:
+                        return
+                    continue  # And has ended.
                 flush = self._begin()
             try:
                 self._finish(flush)
             except BaseException:  # No other thread flushes what is left to it.
                 _logger.exception("a flush ended with a fault of ours")
 
+    def _lingers(self) -> bool:
+        """Tell whether batches are gathered for the next flush; with the lock held."""
+        if not self._linger_seconds:
+            return False
+        return self._inline is None or not self._inline.has_room(self._pending_bytes)
+
     def _linger(self) -> None:
         """Wait until a flush is due; with the lock held, released while it waits."""
-        while self._linger_seconds and self._pending and not self._closing:
+        while self._lingers() and self._pending and not self._closing:
             left = self._pending[0].since + self._linger_seconds - time.monotonic()
             if left <= 0 or self._pending_bytes >= self._limits.object_flush_bytes:
                 return
@@ -262,13 +368,16 @@ class GroupCommit:
 
     def _take(self) -> list[Pending]:
         """Take the oldest pending batches, as many as one flush may hold, at least one."""
-        flush = [self._pending.popleft()]
-        size = flush[0].batch.pending_bytes
+        flush: list[Pending] = []
+        size = 0
         while self._pending:
             size += self._pending[0].batch.pending_bytes
-            if size > self._limits.flush_bytes_max:
+            if flush and size > self._limits.flush_bytes_max:
                 break
-            flush.append(self._pending.popleft())
+            taken = self._pending.popleft()
+            if taken.stream.last is taken:
+                taken.stream.last = None  # Nothing is joined with it from here on.
+            flush.append(taken)
         return flush
 
     def _flush(self, flush: list[Pending]) -> None:
@@ -295,29 +404,44 @@ class GroupCommit:
             pending.set_result(result)
         if self._on_flush is not None:
             failed = any(isinstance(result, Rejected) for result in results)
+            count = sum(len(pending.batch.parts) for pending in live)
             size = sum(pending.batch.bytes for pending in live)
-            self._on_flush(FlushReport(len(live), size, time.monotonic() - started, failed))
+            self._on_flush(FlushReport(count, size, time.monotonic() - started, failed))
 
     def _commit(self, live: list[Pending]) -> list[CommitResult]:
-        """Write the pages, then commit them; returns once both are durable."""
+        """Write the pages and commit them; returns once both are durable."""
         if not live:
             return []
         packed = self._packer.pack([pending.batch for pending in live])
-        addresses = self._store.write(packed.pages) if packed.pages else []
-        return self._registry.commit(
-            [
-                CommitBatch(
-                    stream=pending.stream.number,
-                    topic_uuid=pending.batch.topic.uuid,
-                    pages=pages,
-                    sequence=pending.batch.sequence,
-                    expected=pending.batch.expected,
-                    timestamp=pending.batch.timestamp,
-                    stage=pending.batch.stage,
-                )
-                for pending, pages in zip(live, packed.stored(addresses), strict=True)
-            ]
-        )
+        inline = None
+        addresses: list[PageAddress] = []
+        if packed.pages:
+            begun = None if self._inline is None else self._inline.begin(packed.pages)
+            if begun is None:
+                addresses = self._store.write(packed.pages)
+            else:
+                inline, addresses = begun
+        batches = [
+            CommitBatch(
+                stream=pending.stream.number,
+                topic_uuid=pending.batch.topic.uuid,
+                pages=pages,
+                sequence=pending.batch.sequence,
+                expected=pending.batch.expected,
+                timestamp=pending.batch.timestamp,
+                stage=pending.batch.stage,
+            )
+            for pending, pages in zip(live, packed.stored(addresses), strict=True)
+        ]
+        if inline is None or self._inline is None:
+            return self._registry.commit(batches)
+        try:
+            results = self._registry.commit(batches, inline=inline)
+        except BaseException:
+            self._inline.forget(inline)
+            raise
+        self._inline.note(inline)
+        return results
 
 
 def _reject_unresolved(flush: list[Pending]) -> None:

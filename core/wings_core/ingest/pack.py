@@ -7,7 +7,6 @@ partition with one timestamp become one location (`metadata.judge`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -22,15 +21,9 @@ ENCODERS_KEPT_MAX = 1_024
 """Topics whose encoder is kept for their next flush."""
 
 
-@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
-class _Place:
-    """Where a run is: in page number `page` of the flush, from `first_row` (0-based) on."""
-
-    page: int
-    first_row: int
-    start: int
-    """So many bytes of the page's runs come before it."""
-    end: int
+_Place = tuple[int, int, int, int]
+"""Where a run is: number of the page in the flush, first row in it (0-based), and how many bytes of
+the page's runs come before it, and before the next."""
 
 
 class PackedFlush:
@@ -50,55 +43,56 @@ class PackedFlush:
     def add_encoded(self, index: int) -> None:
         """Add the pages of batch `index`, which was encoded before."""
         batch = self._batches[index]
+        places = self._places[index]
         pages = iter(batch.pages)
-        first_row = page_rows = 0
+        first_row = page_rows = end = 0
         for (_, rows), size in zip(batch.runs, batch.run_bytes, strict=True):
             if first_row == page_rows:
                 page = next(pages)
-                first_row, page_rows = 0, page.rows
+                first_row, page_rows, end = 0, page.rows, 0
                 self._begin(page)
-            self._place(index, first_row, size)
+            start, end = end, end + (size or 1)  # Rows of nulls alone may have no bytes.
+            places.append((len(self.pages) - 1, first_row, start, end))
+            self._sizes[-1] = end
             first_row += rows
 
     def add_packed(self, page: EncodedPage, indices: Iterable[int]) -> None:
         """Add a page that holds the rows of these batches, one after another."""
         self._begin(page)
-        first_row = 0
+        number = len(self.pages) - 1
+        first_row = end = 0
         for index in indices:
             batch = self._batches[index]
+            places = self._places[index]
             for (_, rows), size in zip(batch.runs, batch.run_bytes, strict=True):
-                self._place(index, first_row, size)
+                start, end = end, end + (size or 1)
+                places.append((number, first_row, start, end))
                 first_row += rows
+        self._sizes[number] = end
 
     def stored(self, addresses: Sequence[PageAddress]) -> Iterator[tuple[StoredPage, ...]]:
         """Yield what is stored of each batch, in order, now that its pages have addresses."""
+        pages = [
+            (address, page.rows, size)
+            for address, page, size in zip(addresses, self.pages, self._sizes, strict=True)
+        ]
         for batch, places in zip(self._batches, self._places, strict=True):
-            yield tuple(
-                self._stored_page(partition, rows, place, addresses[place.page])
-                for (partition, rows), place in zip(batch.runs, places, strict=True)
-            )
+            stored: list[StoredPage] = []
+            for (partition, rows), (page, first_row, start, end) in zip(
+                batch.runs, places, strict=True
+            ):
+                address, page_rows, size = pages[page]
+                if rows == page_rows:
+                    stored.append(StoredPage(partition, rows, address))
+                    continue
+                # By where it begins and ends, so that the slices of a page add up to it.
+                share = address.length * end // size - address.length * start // size
+                stored.append(StoredPage(partition, rows, address, first_row, share))
+            yield tuple(stored)
 
     def _begin(self, page: EncodedPage) -> None:
         self.pages.append(page)
         self._sizes.append(0)
-
-    def _place(self, index: int, first_row: int, size: int) -> None:
-        """Place the next run of batch `index` in the last page."""
-        page = len(self.pages) - 1
-        start = self._sizes[page]
-        end = start + max(1, size)  # Rows of nulls alone may have no bytes.
-        self._sizes[page] = end
-        self._places[index].append(_Place(page, first_row, start, end))
-
-    def _stored_page(
-        self, partition: Partition, rows: int, place: _Place, address: PageAddress
-    ) -> StoredPage:
-        if rows == self.pages[place.page].rows:
-            return StoredPage(partition, rows, address)
-        # By where it begins and ends, so that the slices of a page add up to it.
-        size = self._sizes[place.page]
-        start, end = (address.length * at // size for at in (place.start, place.end))
-        return StoredPage(partition, rows, address, place.first_row, end - start)
 
 
 class Packer:
@@ -116,7 +110,7 @@ class Packer:
         for topic, group in _packed_together(batches):
             encoder = self._encoder(topic)
             for indices in _page_by_page(batches, group):
-                rows = [batches[index].rows for index in indices]
+                rows = [part for index in indices for part in batches[index].parts]
                 merged = rows[0] if len(rows) == 1 else pa.concat_batches(rows)  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
                 packed.add_packed(encoder.encode(merged), indices)
         return packed
@@ -139,7 +133,7 @@ def _packed_together(batches: Sequence[PreparedBatch]) -> Iterator[tuple[Topic, 
         same_topic = groups.setdefault(batch.topic.uuid, [])
         for group in same_topic:
             # Names inside lists and nullability may differ between producers.
-            if batches[group[0]].rows.schema.equals(batch.rows.schema):
+            if batches[group[0]].parts[0].schema.equals(batch.parts[0].schema):
                 group.append(index)
                 break
         else:

@@ -15,7 +15,7 @@ from wings_core.storage.codecs import PUSHES
 from wings_core.storage.interfaces import EncodedPage
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
 class PushOptions:
     """What a producer says about one batch."""
 
@@ -44,14 +44,17 @@ its page, and out of an object store fetches all of it."""
 PENDING_BYTES = 1_536
 """What a batch takes in memory beside its rows, until its flush has ended."""
 
+JOINED_BATCHES_MAX = 1_024
+"""Small batches of a stream that are joined, at most, and up to `SHARED_PAGE_BYTES` of them."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
 class PreparedBatch:
-    """A checked batch, ready for a flush."""
+    """A checked batch, ready for a flush; or several of a stream, joined to be committed as one."""
 
     topic: Topic
-    rows: pa.RecordBatch
-    """In the order of `runs`."""
+    parts: list[pa.RecordBatch]
+    """The rows of each batch that is joined here; one after another, in the order of `runs`."""
     runs: tuple[Run, ...]
     """By first row of each partition; none for an empty batch."""
     run_bytes: tuple[int, ...]
@@ -65,11 +68,49 @@ class PreparedBatch:
     expected: ExpectedOffset | None
     timestamp: int | None
     stage: StageEntry | None
+    joinable: bool
+    """Whether it is small, of one partition, and free of conditions."""
 
     @property
     def pending_bytes(self) -> int:
         """What it takes in memory until its flush has ended."""
-        return self.bytes + PENDING_BYTES
+        return self.bytes + PENDING_BYTES * len(self.parts)
+
+    def join(self, batch: "PreparedBatch") -> bool:
+        """Take in the next batch of the stream, if nothing could tell the two apart in a commit.
+
+        So both are small, of one partition and free of conditions, and what refuses one refuses the
+        other too: one decision, one range of offsets and one page do for all that are joined.
+
+        Returns:
+            Whether it was taken in.
+        """
+        if not (self.joinable and batch.joinable) or self.topic is not batch.topic:
+            return False
+        if self.runs[0][0] != batch.runs[0][0] or self.timestamp != batch.timestamp:
+            return False
+        (rows,) = batch.parts
+        return self.parts[0].schema == rows.schema and self.take(rows, batch.bytes)
+
+    def take(self, rows: pa.RecordBatch, size: int) -> bool:
+        """Take in the rows of the next batch of the stream, which differs from this in them alone.
+
+        Args:
+            rows: They have been checked.
+            size: Of them, in bytes.
+
+        Returns:
+            Whether they were taken in.
+        """
+        size += self.bytes
+        if not self.joinable or size > SHARED_PAGE_BYTES or len(self.parts) >= JOINED_BATCHES_MAX:
+            return False
+        self.parts.append(rows)
+        ((partition, count),) = self.runs
+        self.runs = ((partition, count + rows.num_rows),)
+        self.run_bytes = (size,)
+        self.bytes = size
+        return True
 
 
 class Preparer:
@@ -89,6 +130,20 @@ class Preparer:
         self._partitions_max = limits.batch_partitions_max
         configured = topic.config.batch_bytes_max
         self._bytes_max = min(limits.batch_bytes_max, configured or limits.batch_bytes_max)
+        self._small_bytes_max = min(SMALL_BYTES_MAX, self._bytes_max)
+
+    def check_small(self, batch: pa.RecordBatch) -> int | None:
+        """Check a batch of a topic without a key, as `prepare` does.
+
+        Returns:
+            Its bytes, where it is small and has rows; else None.
+
+        Raises:
+            SchemaMismatch: Invalid data, or nulls where none may be.
+        """
+        self._check.check(batch)
+        size = batch.get_total_buffer_size()
+        return size if size <= self._small_bytes_max and batch.num_rows else None
 
     def prepare(self, batch: pa.RecordBatch, options: PushOptions) -> PreparedBatch:
         """Check a batch and route it; encode it where it is large.
@@ -111,7 +166,7 @@ class Preparer:
         size = batch.get_total_buffer_size()
         # A small part of large buffers is copied into a page at once: it would keep all of them.
         small = size <= SMALL_BYTES_MAX
-        if size > min(SMALL_BYTES_MAX, self._bytes_max):
+        if size > self._small_bytes_max:
             size = batch.nbytes
         if size > self._bytes_max:
             raise BatchTooLarge(
@@ -122,20 +177,27 @@ class Preparer:
         if options.partition is None:
             rows, runs = route(self._topic, batch, self._partitions_max)
         else:
-            check_single_partition(self._topic, batch, options.partition)
-            rows, runs = batch, ((options.partition, batch.num_rows),) if batch.num_rows else ()
+            if self._topic.partition_key is not None:
+                check_single_partition(self._topic, batch, options.partition)
+            count = batch.num_rows
+            rows, runs = batch, ((options.partition, count),) if count else ()
         run_bytes = (size,) if len(runs) == 1 else bytes_of_runs(rows, runs)
+        expected = None
+        if options.expected_offset is not None:
+            expected = _expected(self._topic, options.partition, options.expected_offset, runs)
+        conditions = options.sequence or expected or options.stage
         return PreparedBatch(
             topic=self._topic,
-            rows=rows,
+            parts=[rows],
             runs=runs,
             run_bytes=run_bytes,
             pages=() if small else self._encode(rows, runs, run_bytes),
             bytes=size,
             sequence=options.sequence,
-            expected=_expected(self._topic, options, runs),
+            expected=expected,
             timestamp=options.timestamp,
             stage=options.stage,
+            joinable=small and len(runs) == 1 and conditions is None,
         )
 
     def _encode(
@@ -157,16 +219,16 @@ class Preparer:
         return tuple(pages)
 
 
-def _expected(topic: Topic, options: PushOptions, runs: tuple[Run, ...]) -> ExpectedOffset | None:
+def _expected(
+    topic: Topic, partition: Partition | None, offset: int, runs: tuple[Run, ...]
+) -> ExpectedOffset:
     """Say which partition an expected offset is about."""
-    if options.expected_offset is None:
-        return None
-    if options.partition is not None:
-        return ExpectedOffset(options.partition, options.expected_offset)
+    if partition is not None:
+        return ExpectedOffset(partition, offset)
     if topic.partition_key is None:
-        return ExpectedOffset(UNPARTITIONED, options.expected_offset)
+        return ExpectedOffset(UNPARTITIONED, offset)
     if len(runs) != 1:
         raise InvalidArgument(
             f"expected_offset is for a batch of one partition, this one has {len(runs)}"
         )
-    return ExpectedOffset(runs[0][0], options.expected_offset)
+    return ExpectedOffset(runs[0][0], offset)

@@ -37,7 +37,10 @@ def route(
         return batch, ()
     if topic.partition_key is None:
         return batch, ((UNPARTITIONED, batch.num_rows),)
-    encoded = _encode_key(topic, batch)
+    column = _key_column(topic, batch)
+    if batch.num_rows == 1:
+        return batch, ((partitions_of_keys(column)[0], 1),)
+    encoded = column.dictionary_encode()
     # Counted before they are looked at: each costs far more than its row.
     partitions = len(encoded.dictionary)
     if partitions > partitions_max:
@@ -66,7 +69,7 @@ def check_single_partition(topic: Topic, batch: pa.RecordBatch, partition: Parti
     """
     if topic.partition_key is None or batch.num_rows == 0:
         return
-    for found in partitions_of_keys(_encode_key(topic, batch).dictionary):
+    for found in partitions_of_keys(_key_column(topic, batch).dictionary_encode().dictionary):
         if found != partition:
             raise InvalidArgument(
                 f"the push is for partition {partition:.80}, but a row's key in column "
@@ -76,8 +79,8 @@ def check_single_partition(topic: Topic, batch: pa.RecordBatch, partition: Parti
             )
 
 
-def _encode_key(topic: Topic, batch: pa.RecordBatch) -> "pa.DictionaryArray[Any, Any]":
-    column = batch.column(topic.schema.get_field_index(str(topic.partition_key)))
+def _key_column(topic: Topic, batch: pa.RecordBatch) -> "pa.Array[Any]":
+    column: pa.Array[Any] = batch.column(topic.schema.get_field_index(str(topic.partition_key)))
     if column.null_count:
         row: int = pc.indices_nonzero(column.is_null())[0].as_py()
         raise PartitionRequired(
@@ -85,4 +88,4 @@ def _encode_key(topic: Topic, batch: pa.RecordBatch) -> "pa.DictionaryArray[Any,
             column=topic.partition_key,
             row=row,
         )
-    return column.dictionary_encode()
+    return column

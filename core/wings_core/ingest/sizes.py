@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from operator import add
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -23,9 +24,13 @@ def bytes_of_runs(rows: pa.RecordBatch, runs: Sequence[Run]) -> tuple[int, ...]:
         runs: Of all rows.
     """
     borders = [0, *accumulate(count for _, count in runs)]
-    columns = [_bytes_before(column, borders) for column in rows.columns]
-    before = [sum(values) for values in zip(*columns, strict=True)]
-    return tuple(max(1, int(end - start)) for start, end in pairwise(before))
+    widths = [_fixed_width(data_type) for data_type in rows.schema.types]
+    fixed = sum([width for width in widths if width is not None])
+    before: list[float] = [fixed * border for border in borders]
+    for column, width in zip(rows.columns, widths, strict=True):
+        if width is None:
+            before = list(map(add, before, _bytes_before(column, borders)))
+    return tuple([max(1, int(end - start)) for start, end in pairwise(before)])
 
 
 def _bytes_before(array: "ArrowArray", borders: Sequence[int]) -> Sequence[float]:
@@ -46,11 +51,18 @@ def _bytes_before(array: "ArrowArray", borders: Sequence[int]) -> Sequence[float
             _bytes_before(nested.field(index), borders) for index in range(data_type.num_fields)
         ]
         return [sum(values) for values in zip(*fields, strict=True)] or [0.0 for _ in borders]
-    try:
-        width = data_type.bit_width / 8
-    except ValueError:
+    width = _fixed_width(data_type)
+    if width is None:
         width = array.nbytes / max(1, len(array))
     return [width * border for border in borders]
+
+
+def _fixed_width(data_type: pa.DataType) -> float | None:
+    """Return the bytes of each value, None where they differ."""
+    try:
+        return data_type.bit_width / 8
+    except ValueError:
+        return None
 
 
 def _has_offsets(data_type: pa.DataType) -> bool:

@@ -8,9 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from wings_core.json_rows.kernels import Column, check_form, joined, pc
+from wings_core.json_rows.kernels import Column, UnfitError, check_all, check_form, joined, pc
+
+DIGITS_MAX = {32: 9, 64: 18, 128: 38, 256: 76}
+"""Digits that every decimal of so many bits holds."""
 
 _DECIMAL = r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?"
+_PARTS = r"^(?P<sign>[+-]?)(?P<whole>\d*)\.?(?P<fraction>\d*)$"
 
 
 def decimal_texts(values: Column) -> Column:
@@ -35,7 +39,68 @@ def parse_decimals(texts: Column, data_type: pa.DataType) -> Column:
             the point.
     """
     check_form(texts, _DECIMAL, "a decimal")
-    return texts.cast(data_type)
+    return decimals_of(texts, data_type)
+
+
+def decimals_of(texts: Column, data_type: Any) -> Column:
+    """Return the decimals that texts stand for.
+
+    Digits are counted here: Arrow's own conversion overflows without an error where a text, or the
+    text at the type's scale, has more of them than the type's bits can hold.
+
+    Args:
+        texts: Signs and digits, with a point and an exponent of up to three digits or without.
+        data_type: A decimal of any width.
+
+    Raises:
+        ValueError: One has more digits than the type takes before or after the point.
+    """
+    scale: int = data_type.scale
+    exponents = pc.match_substring_regex(texts, "[eE]")
+    longest: int = pc.max(pc.binary_length(texts)).as_py() or 0
+    if not exponents.true_count and longest + max(0, scale) <= DIGITS_MAX[data_type.bit_width]:
+        return texts.cast(data_type)
+    if exponents.true_count:
+        mask = pc.fill_null(exponents, False)
+        plain = [_plain(text, data_type) for text in texts.filter(mask).to_pylist()]
+        texts = pc.replace_with_mask(texts, mask, pa.array(plain, texts.type))
+    parts = pc.extract_regex(texts, _PARTS)
+    whole, fraction = pc.struct_field(parts, "whole"), pc.struct_field(parts, "fraction")
+    fraction = pc.utf8_rtrim(fraction, "0")
+    problem = f"more digits than {data_type} holds"
+    check_all(pc.less_equal(pc.binary_length(fraction), max(0, scale)), problem)
+    if scale < 0:
+        whole = pc.utf8_lpad(whole, -scale, "0")
+        check_all(pc.equal(pc.utf8_slice_codeunits(whole, scale), "0" * -scale), problem)
+        digits = pc.utf8_slice_codeunits(whole, 0, scale)
+    else:
+        digits = joined(whole, pc.utf8_rpad(fraction, scale, "0"))
+    digits = pc.utf8_ltrim(digits, "0")
+    check_all(pc.less_equal(pc.binary_length(digits), data_type.precision), problem)
+    unscaled = joined(pc.struct_field(parts, "sign"), pc.utf8_lpad(digits, 1, "0"))
+    return unscaled.cast(_unscaled(data_type)).view(data_type)
+
+
+def _plain(text: str, data_type: Any) -> str:
+    """Return a text with an exponent as one without.
+
+    Raises:
+        ValueError: It would be too long for the type, so that it need not be written out.
+    """
+    mantissa, _, exponent = text.lower().partition("e")
+    whole, _, fraction = mantissa.lstrip("+-").partition(".")
+    digits = whole + fraction
+    significant = digits.lstrip("0")
+    point = len(whole) + int(exponent or 0) - (len(digits) - len(significant))
+    significant = significant.rstrip("0")
+    if not significant:
+        return "0"
+    room = data_type.precision - data_type.scale
+    if point > room or len(significant) - point > data_type.scale:
+        raise UnfitError(f"more digits than {data_type} holds")
+    sign = "-" if text.startswith("-") else ""
+    before, after = significant[: max(0, point)], significant[max(0, point) :]
+    return f"{sign}{before.ljust(point, '0')}.{'0' * -point}{after}"
 
 
 def _unscaled(data_type: Any) -> pa.DataType:

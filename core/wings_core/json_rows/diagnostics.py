@@ -45,9 +45,29 @@ def first_problem(
     if not rows:
         return SchemaMismatch(f"{problem!s:.300}")
     row = first_bad(len(rows), lambda low, high: _is_bad(rows[low:high], schema, fill, decode))
-    path, what = _Explanation(fill, decode).of_row(rows[row], schema) or ("", f"{problem!s:.300}")
+    explained = _Explanation(fill, decode).of_row(rows[row], schema)
+    if explained is None:  # No value by itself is bad.
+        return _refusal(rows[row], row, schema, fill, decode, problem)
+    path, what = explained
     where = f"row {row}: column {path!r:.80}: " if path else f"row {row}: "
     return SchemaMismatch(where + what, row=row, **({"column": path} if path else {}))
+
+
+def _refusal(
+    text: str,
+    row: int,
+    schema: pa.Schema,
+    fill: Mapping[str, str],
+    decode: Decode,
+    problem: Exception,
+) -> SchemaMismatch:
+    """Return what a row is refused with when it is decoded alone; `problem` where it is not."""
+    try:
+        decode(f"[{text}]".encode(), schema, fill)
+    except (ValueError, SchemaMismatch) as error:
+        problem = error
+    facts = problem.facts if isinstance(problem, SchemaMismatch) else {}
+    return SchemaMismatch(f"row {row}: {problem!s:.300}", **{**facts, "row": row})
 
 
 def _rows(data: bytes) -> list[str]:

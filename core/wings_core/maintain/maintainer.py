@@ -3,7 +3,7 @@
 One node at a time works on a partition: the holder of its lease. The lease of a node that stops
 expires, and every step is one transaction that is right whatever other nodes did meanwhile.
 
-A few partitions are worked on at the same time, each for a turn of bounded length. So neither one
+A few partitions are worked on at the same time, each by tasks of bounded length. So neither one
 with much to do nor one whose store is slow keeps the others from being maintained.
 """
 
@@ -19,7 +19,7 @@ from wings_core.maintain.leases import HeldLease, LeaseKeeper
 from wings_core.maintain.report import MaintenanceReport
 from wings_core.maintain.retention import is_due, retain
 from wings_core.maintain.tiering import Tiering
-from wings_core.maintain.worker_pool import WORKERS, Turn, WorkerPool
+from wings_core.maintain.worker_pool import WORKERS, PartitionTask, WorkerPool
 from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry
 from wings_core.metadata.maintenance import Maintenance
 from wings_core.model import PartitionState, Topic
@@ -45,6 +45,7 @@ class Maintainer:
         reclaim: Called when pages may have gone, so that their disk space is freed.
         tiering: Moves old messages; None: all stay where they are.
         clock: Microseconds since the epoch, of this node.
+        drain: Moves what is inline to storage, before a pass that is asked for; None: nothing is.
     """
 
     def __init__(
@@ -54,7 +55,9 @@ class Maintainer:
         reclaim: Callable[[], None],
         tiering: Tiering | None = None,
         clock: Callable[[], int] = now_us,
+        drain: Callable[[], object] | None = None,
     ) -> None:
+        self._drain = drain
         self._admin: Admin = metadata.admin
         self._registry: OffsetRegistry = metadata.registry
         self._maintenance: Maintenance = metadata.maintenance
@@ -83,11 +86,16 @@ class Maintainer:
 
         Args:
             topic: The one; None for all.
-            progress: Called after each partition's turn with what was done so far.
+            progress: Called after each partition's task with what was done so far.
 
         Raises:
             Unavailable: Metadata cannot be reached; or the server is stopping.
         """
+        if self._drain is not None:
+            try:
+                self._drain()  # Until then it is not due.
+            except WingsError as error:
+                _logger.warning("could not move small pushes to storage: %s", error)
         return self._pass(self._topics() if topic is None else (topic,), progress, patient=True)
 
     def close(self) -> None:
@@ -97,7 +105,7 @@ class Maintainer:
             self._changed.notify_all()
         self._leases.close()
         self._thread.join()
-        # Queued turns are not cancelled, as their waiters would not be told: each ends at once by
+        # Queued tasks are not cancelled, as their waiters would not be told: each ends at once by
         # itself.
         self._workers.shutdown(wait=True)
 
@@ -126,13 +134,13 @@ class Maintainer:
         *,
         patient: bool,
     ) -> MaintenanceReport:
-        """Give each partition a turn; where patient, as many as it takes."""
-        pool = WorkerPool(self._workers, self._take_turn, progress, patient=patient)
+        """Maintain each partition for one task; where patient, for as many as it takes."""
+        pool = WorkerPool(self._workers, self._run_task, progress, patient=patient)
         began = time.monotonic()
         try:
             for topic in topics:
                 for state in self._states(topic):
-                    pool.begin(Turn(topic, state, patient))
+                    pool.begin(PartitionTask(topic, state, patient))
             pool.finish()
         finally:
             report = pool.collect()
@@ -163,24 +171,24 @@ class Maintainer:
         tiering = self._tiering
         return None if tiering is None or tiering.after_ms(topic) is None else tiering
 
-    def _take_turn(self, turn: Turn) -> MaintenanceReport:
-        """Do what is due in a partition, for a turn; on a worker's thread.
+    def _run_task(self, task: PartitionTask) -> MaintenanceReport:
+        """Do what is due in a partition, for a bounded time; on a worker's thread.
 
         Raises:
             Unavailable: The server is stopping.
         """
         if self._closing.is_set():
             raise Unavailable("the server is stopping")
-        name = f"{turn.topic.uuid} {turn.state.partition}"
-        report = turn.report
+        name = f"{task.topic.uuid} {task.state.partition}"
+        report = task.report
         try:
-            state = turn.state
-            if not turn.is_first:
-                state = self._registry.partition_state(turn.topic.uuid, state.partition)
-            if not self._is_due(turn.topic, state):
+            state = task.state
+            if not task.is_first:
+                state = self._registry.partition_state(task.topic.uuid, state.partition)
+            if not self._is_due(task.topic, state):
                 return report
-            report.partitions += turn.is_first
-            if not self._claim(name, turn.patient):
+            report.partitions += task.is_first
+            if not self._claim(name, task.patient):
                 report.partitions_busy += 1
                 return report
             try:
@@ -188,17 +196,17 @@ class Maintainer:
                     if held is None:
                         report.partitions_busy += 1
                         return report
-                    self._work(turn, held)
+                    self._work(task, held)
             finally:
                 self._unclaim(name)
         except (NotFound, OffsetOutOfRange):
             pass  # Deleted meanwhile, or another node has dropped pages: the next pass looks again.
         except WingsError as error:
             report.failures += 1
-            _logger.warning("could not maintain partition %.80s of %s: %s", *turn.names, error)
+            _logger.warning("could not maintain partition %.80s of %s: %s", *task.names, error)
         except Exception:  # One partition must not keep all others from being maintained.
             report.failures += 1
-            _logger.exception("could not maintain partition %.80s of %s", *turn.names)
+            _logger.exception("could not maintain partition %.80s of %s", *task.names)
         return report
 
     def _is_due(self, topic: Topic, state: PartitionState) -> bool:
@@ -207,17 +215,17 @@ class Maintainer:
         tiering = self._tiering_of(topic)
         return tiering is not None and bool(tiering.due(topic, state))
 
-    def _work(self, turn: Turn, held: HeldLease) -> None:
+    def _work(self, task: PartitionTask, held: HeldLease) -> None:
         until = time.monotonic() + TURN_SECONDS
-        topic, partition = turn.topic, turn.state.partition
+        topic, partition = task.topic, task.state.partition
         # Looked at again: the lease's last holder may have done it.
         state = self._registry.partition_state(topic.uuid, partition)
         if is_due(self._registry, topic, state, self._clock()):
-            retain(self._maintenance, topic, state, turn.report, held.proceed)
+            retain(self._maintenance, topic, state, task.report, held.proceed)
             state = self._registry.partition_state(topic.uuid, partition)
         tiering = self._tiering_of(topic)
         if tiering is not None:
-            turn.unfinished = tiering.tier(topic, state, held, turn.report, until)
+            task.unfinished = tiering.tier(topic, state, held, task.report, until)
 
     def _claim(self, name: str, patient: bool) -> bool:
         """Take a partition for this thread; False where another works on it.

@@ -13,7 +13,7 @@ from wings_core.limits import Limits
 from wings_core.log import Log
 from wings_core.maintain.report import MaintenanceReport
 from wings_core.metadata.open import has_metadata
-from wings_core.model import Topic
+from wings_core.model import INLINE_SUFFIX, Topic
 from wings_core.names import DEFAULT_NAMESPACE, TopicName
 from wings_core.storage.object_folios import FOLIO_SUFFIX
 from wings_core.storage.segment_objects import (
@@ -123,7 +123,7 @@ def open_offline(
 
 def _check_whole(directory: DataDirectory, log: Log) -> None:
     """Make sure that all messages are where this directory says that they are."""
-    suffixes = {LOCAL_SEGMENT_SUFFIX}
+    suffixes = {LOCAL_SEGMENT_SUFFIX, INLINE_SUFFIX}
     if "hot" in log.storage.objects:
         suffixes |= {FOLIO_SUFFIX, HOT_SEGMENT_SUFFIX}
     if "remote" in log.storage.objects:

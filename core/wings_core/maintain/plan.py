@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 
 from wings_core.metadata.maintenance import REPLACED_MAX
-from wings_core.model import Location, PageAddress
+from wings_core.model import Location, PageAddress, PageFormat
 
 MERGED_ROWS = 65_536
 """Rows of a merged page, about: those of a batch on the wire."""
@@ -57,7 +57,7 @@ def find_due(
     Pages move when their last message is older than `after_us`: as soon as there are enough of them
     for a segment, or the oldest is twice as old. Merged pages that are small are merged again with
     those that follow them, where that makes one of a higher level. Damaged pages stay where they
-    are: what is before one and what is after it moves by itself.
+    are: what is before one and what is after it moves by itself. What is inline is drained first.
 
     Args:
         locations: Of the partition, from an offset on.
@@ -74,7 +74,7 @@ def find_due(
     enough = False
     for location, following in pairwise(chain(locations, (None,))):
         assert location is not None, "only the last is followed by none"
-        if location.timestamp > now - after_us:
+        if location.timestamp > now - after_us or location.format is PageFormat.INLINE:
             break
         if location.address in damaged:
             if not fresh:

@@ -20,8 +20,8 @@ from typing import Any
 import pyarrow as pa
 
 from wings_core.errors import StorageCorrupt
-from wings_core.fetch.timestamps import timestamp_column
 from wings_core.maintain.leases import HeldLease
+from wings_core.maintain.merge import joined
 from wings_core.maintain.plan import SEGMENT_BYTES_MAX, Group, find_due, parts_of_rows
 from wings_core.maintain.report import MaintenanceReport
 from wings_core.metadata.interfaces import OffsetRegistry
@@ -71,6 +71,7 @@ class Tiering:
         remote: Where segments go.
         after_ms_default: Of topics that do not say when their messages move; None: never.
         clock: Microseconds since the epoch.
+        has_room: Whether segments may be written now.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Tiering:
         remote: SegmentObjects,
         after_ms_default: int | None,
         clock: Callable[[], int] = now_us,
+        has_room: Callable[[], bool] = lambda: True,
     ) -> None:
         self._registry = registry
         self._maintenance = maintenance
@@ -88,6 +90,7 @@ class Tiering:
         self._remote = remote
         self._after_ms_default = after_ms_default
         self._clock = clock
+        self._has_room = has_room
         self._final_offsets: Lru[tuple[str, Partition], int] = Lru(FINAL_OFFSETS_MAX)
         self._damaged: Lru[PageAddress, bool] = Lru(DAMAGED_MAX)
         """Pages that could not be read; they stay where they are until the next start."""
@@ -105,7 +108,7 @@ class Tiering:
     def due(self, topic: Topic, state: PartitionState) -> tuple[Location, ...]:
         """Return the pages of a partition that become the next segment; none where none are due."""
         after_ms = self.after_ms(topic)
-        if after_ms is None:
+        if after_ms is None or not self._has_room():
             return ()
         key = (topic.uuid, state.partition)
         offset = max(state.log_start_offset, self._final_offsets.get(key) or 0)
@@ -238,11 +241,11 @@ class Tiering:
         read = read_pages(self._store, topic, pages, Wanted(timestamps=True))
         for page, (rows, times, size) in zip(pages, read, strict=True):
             if not group.takes(page, size):
-                yield group.pages, _joined(parts, schema)
+                yield group.pages, joined(parts, schema)
                 group, parts = Group(), []
             group.add(page, size)
             parts.append((rows, times))
-        yield group.pages, _joined(parts, schema)
+        yield group.pages, joined(parts, schema)
 
     def _write(
         self, rows: pa.RecordBatch, start_offset: int, name: str, writer: MergedFile
@@ -284,16 +287,6 @@ def _about(topic: Topic, partition: Partition, pages: Sequence[Location]) -> dic
         "wings.partition": partition,
         "wings.start_offset": str(pages[0].start_offset),
     }
-
-
-def _joined(
-    parts: "Sequence[tuple[pa.RecordBatch, int | pa.Array[Any]]]", schema: pa.Schema
-) -> pa.RecordBatch:
-    """Return rows, each part with its timestamps, as one batch of a segment's schema."""
-    batches = [rows for rows, _ in parts]
-    merged = pa.concat_batches(batches) if len(batches) > 1 else batches[0]  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
-    times = timestamp_column([(times, rows.num_rows) for rows, times in parts])
-    return pa.RecordBatch.from_arrays([*merged.columns, times], schema=schema)
 
 
 def _transactions(written: "Sequence[_Replacement]") -> "Iterator[_Replacement]":

@@ -1,4 +1,4 @@
-"""The worker pool: a few partitions are maintained at once, each for a turn of bounded length."""
+"""The worker pool: a few partitions are maintained at once, each by a task of bounded length."""
 
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -13,8 +13,8 @@ WORKERS = 4
 
 
 @dataclass(slots=True)
-class Turn:
-    """One worker's bounded time on a partition, and what it did."""
+class PartitionTask:
+    """A bounded time of maintenance of a partition, and what it did."""
 
     topic: Topic
     state: PartitionState
@@ -33,41 +33,41 @@ class Turn:
 
 
 class WorkerPool:
-    """The turns of one pass, as many at once as there are workers; for one thread.
+    """The tasks of one pass, as many at once as there are workers; for one thread.
 
     Args:
         workers: Those of all passes.
-        take_turn: What they do; it says what was done.
-        progress: Called after each turn with what was done so far.
-        patient: Whether a partition that is not finished gets another turn.
+        run_task: Carries out a task on a worker's thread; returns what was done.
+        progress: Called after each task with what was done so far.
+        patient: Whether a partition that is not finished gets another task.
     """
 
     def __init__(
         self,
         workers: ThreadPoolExecutor,
-        take_turn: Callable[[Turn], MaintenanceReport],
+        run_task: Callable[[PartitionTask], MaintenanceReport],
         progress: Callable[[MaintenanceReport], None] | None,
         *,
         patient: bool,
     ) -> None:
         self._workers = workers
-        self._take_turn = take_turn
+        self._run_task = run_task
         self._progress = progress
         self._patient = patient
-        self._running: dict[Future[MaintenanceReport], Turn] = {}
+        self._running: dict[Future[MaintenanceReport], PartitionTask] = {}
         self._report = MaintenanceReport()
 
-    def begin(self, turn: Turn) -> None:
-        """Begin a turn, once there is a worker for it.
+    def begin(self, task: PartitionTask) -> None:
+        """Begin a task, once there is a worker for it.
 
         Raises:
             Unavailable: The server is stopping.
         """
         self._finish(WORKERS - 1)
-        self._submit(turn)
+        self._submit(task)
 
     def finish(self) -> None:
-        """Wait until all turns have ended.
+        """Wait until all tasks have ended.
 
         Raises:
             Unavailable: The server is stopping.
@@ -75,7 +75,7 @@ class WorkerPool:
         self._finish(0)
 
     def collect(self) -> MaintenanceReport:
-        """Wait for what is still under way, also where one turn has failed; say what was done."""
+        """Wait for what is still under way, also where one task has failed; say what was done."""
         for future in wait(self._running).done:
             if future.exception() is None:
                 self._report.add(future.result())
@@ -84,15 +84,17 @@ class WorkerPool:
     def _finish(self, running_max: int) -> None:
         while len(self._running) > running_max:
             for future in wait(self._running, return_when=FIRST_COMPLETED).done:
-                turn = self._running.pop(future)
+                task = self._running.pop(future)
                 self._report.add(future.result())
                 if self._progress is not None:
                     self._progress(self._report)
-                if turn.unfinished and self._patient:
-                    self._submit(Turn(turn.topic, turn.state, patient=True, is_first=False))
+                if task.unfinished and self._patient:
+                    self._submit(
+                        PartitionTask(task.topic, task.state, patient=True, is_first=False)
+                    )
 
-    def _submit(self, turn: Turn) -> None:
+    def _submit(self, task: PartitionTask) -> None:
         try:
-            self._running[self._workers.submit(self._take_turn, turn)] = turn
+            self._running[self._workers.submit(self._run_task, task)] = task
         except RuntimeError as error:
             raise Unavailable("the server is stopping") from error

@@ -6,7 +6,14 @@ from itertools import pairwise
 from typing import Protocol
 
 from wings_core.errors import InvalidArgument
-from wings_core.model import Expired, Location, TierState
+from wings_core.model import (
+    Expired,
+    InlineBacklog,
+    Location,
+    PageFormat,
+    Replacement,
+    TierState,
+)
 from wings_core.partitions import Partition
 
 
@@ -75,23 +82,35 @@ class Maintenance(Protocol):
         new: Sequence[Location],
         lease: Lease,
     ) -> bool:
-        """Put merged pages into the place of those whose messages they hold, in one transaction.
+        """Put pages into the place of those of one partition; see `replace_all`."""
+        replacement = Replacement(topic_uuid, partition, tuple(old), tuple(new))
+        return self.replace_all([replacement], lease)[0]
+
+    def replace_all(self, replacements: Sequence[Replacement], lease: Lease) -> list[bool]:
+        """Put pages into the place of those whose messages they hold, in one transaction.
 
         Args:
-            topic_uuid: The topic.
-            partition: One of its partitions.
-            old: All pages of a range of offsets, as `locate` said; at most `REPLACED_MAX`.
-            new: Pages of the same range, durable; each of a merged format, with a first timestamp.
+            replacements: Of any partitions; those in one do not overlap. Of each, the old pages
+                are all of a range of offsets, as `locate` said, over all at most `REPLACED_MAX`;
+                the new ones are of the same range, durable, and of a format with a timestamp for
+                each row, so that they have a first timestamp.
             lease: The one under which the new pages were written, which must not have ended since.
 
         Returns:
-            False, and nothing is changed, where the lease was lost, or one of the old pages was
-            changed or deleted meanwhile.
+            Of each, False, and nothing of it is changed, where one of the old pages was changed or
+            deleted meanwhile, or the topic was; of all where the lease was lost.
 
         Raises:
-            TopicNotFound: The topic was deleted.
             InvalidArgument: The pages are not of one and the same range.
             Internal: A folio of the new pages was retired meanwhile; nothing is changed.
+        """
+        ...
+
+    def inline_backlog(self, pages_max: int) -> InlineBacklog:
+        """Return the pages that metadata keeps inline, to be drained.
+
+        Args:
+            pages_max: The first so many, by partition and offset.
         """
         ...
 
@@ -119,17 +138,30 @@ class Maintenance(Protocol):
 
 
 REPLACED_MAX = 20_000
-"""The most pages that one `replace` takes the place of."""
+"""The most pages that one transaction takes the place of."""
+
+_TIMED = (PageFormat.SEGMENT, PageFormat.DRAINED)
 
 
-def check_replacement(old: Sequence[Location], new: Sequence[Location]) -> None:
+def check_replacements(replacements: Sequence[Replacement]) -> None:
     """Check that pages hold the same offsets and timestamps as those that they replace.
 
     Raises:
         InvalidArgument: They do not, or there are more than `REPLACED_MAX`.
     """
-    if len(old) > REPLACED_MAX or len(new) > REPLACED_MAX:
-        raise InvalidArgument(f"at most {REPLACED_MAX} pages can be replaced at once")
+    for pages in ([each.old for each in replacements], [each.new for each in replacements]):
+        if sum(map(len, pages)) > REPLACED_MAX:
+            raise InvalidArgument(f"at most {REPLACED_MAX} pages can be replaced at once")
+    reach: dict[tuple[str, Partition], int] = {}
+    for each in sorted(replacements, key=lambda each: each.old[0].start_offset if each.old else 0):
+        _check_replacement(each.old, each.new)
+        key = (each.topic_uuid, each.partition)
+        if reach.get(key, -1) >= each.old[0].start_offset:
+            raise InvalidArgument("two replacements in a partition overlap")
+        reach[key] = each.old[-1].end_offset
+
+
+def _check_replacement(old: Sequence[Location], new: Sequence[Location]) -> None:
     for pages in (old, new):
         if not pages or any(
             page.end_offset + 1 != after.start_offset for page, after in pairwise(pages)
@@ -138,9 +170,11 @@ def check_replacement(old: Sequence[Location], new: Sequence[Location]) -> None:
     if (old[0].start_offset, old[-1].end_offset) != (new[0].start_offset, new[-1].end_offset):
         raise InvalidArgument("the new pages hold other offsets than the old ones")
     if any(
-        page.rows < 1 or page.first_timestamp is None or not page.format.is_merged for page in new
+        page.rows < 1 or page.first_timestamp is None or page.format not in _TIMED for page in new
     ):
-        raise InvalidArgument("a merged page has rows, a merged format and a first timestamp")
+        raise InvalidArgument(
+            "a page that replaces others has rows, and a timestamp for each of them"
+        )
     if (new[0].earliest_timestamp, new[-1].timestamp) != (
         old[0].earliest_timestamp,
         old[-1].timestamp,

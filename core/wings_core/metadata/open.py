@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
-from wings_core.data_directory import DataDirectory
+from wings_core.data_directory import DataDirectory, open_private, sync_directory
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.sqlite import SqliteMetadata
 
@@ -135,15 +135,11 @@ def _write(directory: DataDirectory, bound: tuple[UUID, UUID | None]) -> None:
     new = directory.path / f"{_FILE}.new"
     text = f"postgresql directory={own}" + ("" if theirs is None else f" metadata={theirs}")
     try:
-        with new.open("w", encoding="utf-8") as file:
+        with open_private(new) as file:
             file.write(f"{text}\n")
             file.flush()
             os.fsync(file.fileno())
         new.replace(directory.path / _FILE)
-        descriptor = os.open(directory.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directory(directory.path)
     except OSError as error:
         raise Unavailable(f"{new} cannot be written: {error.strerror or error}") from error

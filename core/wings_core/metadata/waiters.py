@@ -1,5 +1,8 @@
 """Waiters: callbacks by the partitions to whose commits they wait.
 
+Most wait at positions, each in a partition; a reader of many partitions waits once, at their topic,
+and is told what each commit wrote to.
+
 A commit looks only at the waiters of the partitions it wrote to, so thousands that are idle cost
 the wake-up of one nothing. No commit is remembered here: a waiter registers first and looks at
 the log second, so a commit after the look calls it back, and one before is seen.
@@ -37,6 +40,19 @@ class _Watch:
             _logger.exception("a waiter's callback failed")
 
 
+@dataclass(eq=False, frozen=True, slots=True)
+class _TopicWatch:
+    """One waiter at a topic, told apart by identity."""
+
+    callback: Callable[[Mapping[Partition, int] | None], None]
+
+    def call(self, ends: Mapping[Partition, int] | None) -> None:
+        try:
+            self.callback(ends)
+        except Exception:
+            _logger.exception("a waiter's callback failed")
+
+
 class Waiters:
     """The waiters of one process, by topic and partition.
 
@@ -52,6 +68,7 @@ class Waiters:
         self._watches = 0
         self._topics: dict[str, dict[Partition, dict[_Watch, int]]] = {}
         """The offset that each waits at."""
+        self._topic_watches: dict[str, dict[_TopicWatch, None]] = {}
 
     @property
     def watches(self) -> int:
@@ -76,6 +93,29 @@ class Waiters:
         finally:
             self._unregister(watch, positions)
 
+    @contextmanager
+    def registered_at(
+        self, topic_uuid: str, callback: Callable[[Mapping[Partition, int] | None], None]
+    ) -> Generator[None]:
+        """Call `callback` on commits to a topic during the block; see `OffsetRegistry.watch_topic`.
+
+        Raises:
+            ResourceExhausted: Too many wait already.
+        """
+        watch = _TopicWatch(callback)
+        with self._lock:
+            self._count_one()
+            self._topic_watches.setdefault(topic_uuid, {})[watch] = None
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._watches -= 1
+                watches = self._topic_watches[topic_uuid]
+                del watches[watch]
+                if not watches:
+                    del self._topic_watches[topic_uuid]
+
     def notify(self, ends: Mapping[tuple[str, Partition], int]) -> None:
         """Call back the waiters of committed messages; call it once the commit is durable.
 
@@ -83,21 +123,34 @@ class Waiters:
             ends: The next offset of each topic (by UUID) and partition that was written to.
         """
         woken: dict[_Watch, None] = {}
+        told: list[tuple[_TopicWatch, dict[Partition, int]]] = []
         with self._lock:
-            if self._watches:
+            if self._topic_watches:
+                by_topic: dict[str, dict[Partition, int]] = {}
+                for (topic_uuid, partition), next_offset in ends.items():
+                    if topic_uuid in self._topic_watches:
+                        by_topic.setdefault(topic_uuid, {})[partition] = next_offset
+                for topic_uuid, written in by_topic.items():
+                    told += [(watch, written) for watch in self._topic_watches[topic_uuid]]
+            if self._topics:
                 for (topic_uuid, partition), next_offset in ends.items():
                     watches = self._topics.get(topic_uuid, {}).get(partition, {})
                     for watch, offset in watches.items():
                         if offset < next_offset:
                             woken[watch] = None
         _call(woken)
+        for watch, written in told:
+            watch.call(written)
 
     def notify_deleted(self, topic_uuid: str) -> None:
         """Call back the waiters of a topic's partitions; call it once its deletion is durable."""
         with self._lock:
             partitions = self._topics.get(topic_uuid, {}).values()
             woken = {watch: None for watches in partitions for watch in watches}
+            told = list(self._topic_watches.get(topic_uuid, ()))
         _call(woken)
+        for watch in told:
+            watch.call(None)
 
     def notify_all(self) -> None:
         """Call back all waiters; call it when notifications of commits may have been missed."""
@@ -108,17 +161,24 @@ class Waiters:
                 for watches in partitions.values()
                 for watch in watches
             }
+            told = [watch for watches in self._topic_watches.values() for watch in watches]
         _call(woken)
+        for watch in told:
+            watch.call(None)
 
     def _register(self, watch: _Watch, positions: Sequence[Position]) -> None:
         with self._lock:
-            if self._watches >= self._watches_max:
-                raise ResourceExhausted(f"{self._watches_max} wait for messages already")
-            self._watches += 1
+            self._count_one()
             for position in positions:
                 partitions = self._topics.setdefault(position.topic_uuid, {})
                 watches = partitions.setdefault(position.partition, {})
                 watches[watch] = min(position.offset, watches.get(watch, position.offset))
+
+    def _count_one(self) -> None:
+        """Count a waiter; called with the lock held."""
+        if self._watches >= self._watches_max:
+            raise ResourceExhausted(f"{self._watches_max} wait for messages already")
+        self._watches += 1
 
     def _unregister(self, watch: _Watch, positions: Sequence[Position]) -> None:
         with self._lock:

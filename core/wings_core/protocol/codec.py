@@ -3,7 +3,7 @@
 A field goes to the message's field of the same name, or of that name with the unit `_us`, and by
 the types of both:
 
-    str, int, float, bool       as it is; `X | None` to an optional field, absent for None
+    str, int, float, bool, bytes   as it is; `X | None` to an optional field, absent for None
     str, in a field of bytes    UTF-8
     another dataclass           a nested message, by that dataclass's codec
     tuple[X, ...]               a repeated field
@@ -187,5 +187,5 @@ def _converter(hint: Any, target: FieldDescriptor) -> Convert:
         assert codec.message.DESCRIPTOR is target.message_type, target.full_name
         return Convert(codec.fields, codec.decode)
     kind = hint.__supertype__ if isinstance(hint, NewType) else hint
-    assert kind in (str, int, float, bool), f"{target.full_name}: no converter for {kind}"
+    assert kind in (str, int, float, bool, bytes), f"{target.full_name}: no converter for {kind}"
     return _UTF_8 if kind is str and target.type == target.TYPE_BYTES else _AS_IT_IS

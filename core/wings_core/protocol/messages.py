@@ -21,7 +21,11 @@ from wings_core.model import (
     ExpectedOffset,
     Expired,
     FlushId,
+    InlineBacklog,
+    InlineFolio,
+    InlinePage,
     Located,
+    LocatedPartition,
     Location,
     Namespace,
     Node,
@@ -31,6 +35,7 @@ from wings_core.model import (
     Published,
     PublishedRange,
     Rejected,
+    Replacement,
     Shard,
     ShardClaim,
     ShardCounts,
@@ -54,6 +59,9 @@ from wings_core.protocol.v1 import groups_pb2 as groups
 from wings_core.protocol.v1 import maintenance_pb2 as maintenance
 from wings_core.protocol.v1 import offset_registry_pb2 as registry
 from wings_core.protocol.v1 import shards_pb2 as shards
+from wings_core.protocol.v1 import tokens_pb2 as tokens
+from wings_core.security.rights import Grant
+from wings_core.security.tokens import Token
 from wings_core.share.model import ShareConfig, ShareGroup
 
 _INT64_MAX = (1 << 63) - 1
@@ -154,6 +162,7 @@ convert(TopicName, str, TopicName.parse)
 convert(pa.Schema, schema_bytes, schema_of)
 convert(TopicConfig, TopicConfig.model_dump_json, config_of)
 convert(ShardState, str, shard_state_of)
+convert(Grant, str, Grant.parse)
 
 _NEAREST = Convert(int64)
 _PRODUCER = Convert(_producer_bytes, _producer_of)
@@ -169,12 +178,14 @@ EXPECTED_OFFSET = Codec(ExpectedOffset, registry.ExpectedOffset, offset=_NEAREST
 STAGE_ENTRY = Codec(StageEntry, registry.StageEntry)
 COMMIT_BATCH = Codec(CommitBatch, registry.CommitBatch, timestamp=_NEAREST)
 FLUSH_ID = Codec(FlushId, registry.FlushId)
+INLINE_FOLIO = Codec(InlineFolio, registry.InlineFolio)
 COMMITTED_RANGE = Codec(CommittedRange, registry.CommittedRange)
 ACCEPTED = Codec(Accepted, registry.Accepted)
 STAGED = Codec(Staged, registry.Staged)
 LOCATION = Codec(Location, registry.Location, format=Convert(decode_message=_format_of))
 LOCATED = Codec(Located, registry.OffsetLocationResponse, omit=["asked_at"])
 PARTITION_STATE = Codec(PartitionState, registry.PartitionState)
+LOCATED_PARTITION = Codec(LocatedPartition, registry.LocatedPartition)
 CONSUMER_OFFSET = Codec(ConsumerOffset, registry.ConsumerOffset)
 
 STAGE = Codec(Stage, registry.Stage)
@@ -189,7 +200,12 @@ SHARD_COUNTS = Codec(ShardCounts, shards.CountShardsResponse)
 SHARDS_PRUNED = Codec(ShardsPruned, shards.PruneShardsResponse)
 
 EXPIRED = Codec(Expired, maintenance.ExpirePagesResponse)
+REPLACEMENT = Codec(Replacement, maintenance.Replacement)
+INLINE_PAGE = Codec(InlinePage, maintenance.InlinePage)
+INLINE_BACKLOG = Codec(InlineBacklog, maintenance.InlineBacklog)
 TIER_STATE = Codec(TierState, maintenance.TierState)
+
+TOKEN = Codec(Token, tokens.Token, digest=Convert())
 
 
 def _check_slice(first_row: int | None, slice_bytes: int | None, page_bytes: int) -> None:

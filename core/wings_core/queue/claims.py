@@ -64,6 +64,8 @@ class FileResult:
     """Why it failed; None: it did not."""
     permanent: bool = False
     """Whether a retry would fail too."""
+    refused: bool = False
+    """Whether it is not in what the source may read; then permanent."""
     section: int = 0
     """Index of the section, from 0."""
     sections: int = 1
@@ -86,8 +88,14 @@ class Fate(StrEnum):
     """It is read again later."""
     DEAD = "dead"
     """It failed permanently, or as often as allowed."""
+    REFUSED = "refused"
+    """Dead: it is not in what the source may read."""
     FENCED = "fenced"
     """Another pipeline took it over."""
+
+
+DEAD_FATES = (Fate.DEAD, Fate.REFUSED)
+"""Of files that are not read again."""
 
 
 class FileOutcome(_Stored):

@@ -15,6 +15,7 @@ from typing import Protocol
 from wings_core.errors import PublishFenced, WingsError
 from wings_core.model import ShardProgress, ShardState
 from wings_core.queue.claims import (
+    DEAD_FATES,
     Claim,
     ClaimedFile,
     Fate,
@@ -184,7 +185,7 @@ class Committer:
             dead = [
                 DeadLetter(file, outcome.error or "", outcome.failures)
                 for file, (_, outcome) in zip(files, progressed, strict=True)
-                if outcome.fate is Fate.DEAD
+                if outcome.fate in DEAD_FATES
             ]
             prefix = stage_prefix(self._shared.token, claim.number)
             dead_stage = self._stage_dead(dead, prefix) if dead else None
@@ -219,13 +220,15 @@ class Committer:
         if result.error is not None:
             error = result.error[:ERROR_CHARACTERS_MAX]
             failures = file.failures + 1
-            is_dead = result.permanent or failures >= self._attempts_max
-            state = ShardState.DEAD if is_dead else ShardState.OPEN
+            fate = Fate.FAILED
+            if result.permanent or failures >= self._attempts_max:
+                fate = Fate.REFUSED if result.refused else Fate.DEAD
+            state = ShardState.DEAD if fate in DEAD_FATES else ShardState.OPEN
             return (
                 self._progress(file, file.position, state, error),
                 FileOutcome(
                     shard=file.shard,
-                    fate=Fate.DEAD if is_dead else Fate.FAILED,
+                    fate=fate,
                     position=file.position,
                     failures=failures,
                     error=error,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from wings_core.queue.claims import Claim, ClaimedMessage, Fate, Outcome
+from wings_core.queue.claims import DEAD_FATES, Claim, ClaimedMessage, Fate, Outcome
 from wings_core.queue.extend import extend_all
 from wings_core.queue.interfaces import Queue, QueueMessage
 from wings_core.queue.journal import Journal
@@ -275,7 +275,7 @@ class QueueCoordinator:
 
     def _note(self, outcome: Outcome) -> None:
         for file in outcome.files:
-            if file.fate in (Fate.FINISHED, Fate.DEAD):
+            if file.fate is Fate.FINISHED or file.fate in DEAD_FATES:
                 self._local.set_standpoint(file.shard, Standpoint(Standing.ENDED))
             elif file.fate is Fate.FENCED:
                 self._local.set_standpoint(file.shard, Standpoint(Standing.FOREIGN))

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from wings_core.errors import StorageCorrupt
 from wings_core.fetch.fetcher import Cancel
-from wings_core.partitions import Partition
 from wings_core.share.model import (
     Acknowledgement,
     AcknowledgementResult,
@@ -64,7 +64,14 @@ class ShareCoordinator(Protocol):
 
     "Blocks for the replicas" means: for RPCs and durable writes of a bounded number, not for
     messages; in process about as long as a sync of the disk.
+
+    Where the only replica is damaged, every method that blocks for it raises `StorageCorrupt`.
     """
+
+    @property
+    def damage(self) -> StorageCorrupt | None:
+        """What every call is refused with until the next start; None: nothing is damaged."""
+        ...
 
     def create(self, group: ShareGroup) -> None:
         """Put a new group at its start in every partition there is; blocks for the replicas.
@@ -122,17 +129,27 @@ class ShareCoordinator(Protocol):
         ...
 
     def watch(
-        self, group: ShareGroup, partition: Partition | None, callback: Callable[[], None]
+        self, request: AcquireRequest, callback: Callable[[], None]
     ) -> AbstractContextManager[object]:
-        """Call back during the block whenever there may be something to acquire.
+        """Call back during the block when there may be something to acquire by a request.
 
-        After commits, releases and rejections seen by this process, at once on entering where
-        there may be something already, and when the group or its topic is deleted; not when a lock
-        expires, which `Acquired.again_after_seconds` tells. Called from any thread, so it must be
-        quick and must not raise; enter the watch first and call `acquire_now` second.
+        After commits, releases and rejections seen by this process, when locks and delays end, and
+        when the group or its topic is altered or deleted. Of those who wait as many are called as
+        there are messages for, the longest waiting first; one that acquires some is followed by the
+        next. Called from any thread, so it must be quick and must not raise. Enter the watch first
+        and call `acquire_now` second, at once; leave it before working with what was acquired, and
+        call `acquire_now` after a call that came meanwhile.
 
         Raises:
             ResourceExhausted: Too many wait already.
+        """
+        ...
+
+    def wake_another(self, group: ShareGroup) -> None:
+        """Call back another of those who wait, if something may be available.
+
+        For one that was called by a `watch` and will not acquire. A watch that is left by an
+        exception does so by itself.
         """
         ...
 
@@ -150,6 +167,18 @@ class ShareCoordinator(Protocol):
             partition was changed), `InvalidArgument`, `Unavailable` (it is unknown whether it was
             done: the messages may or may not be delivered again) or what a dead letter failed
             with.
+        """
+        ...
+
+    def acknowledge_all(
+        self, group: ShareGroup, member: str, requests: Sequence[Sequence[Acknowledgement]]
+    ) -> list[list[AcknowledgementResult]]:
+        """Acknowledge the entries of several requests of a member, which share what they wait for.
+
+        Each request succeeds or fails as by `acknowledge`, as if they came at the same time.
+
+        Returns:
+            The results of each request, in the order given.
         """
         ...
 

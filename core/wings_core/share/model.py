@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from wings_core.contracts.messages import problem_of, sentence, shortened, shown
-from wings_core.contracts.tickets import TimestampOffset
+from wings_core.contracts.offsets import TimestampOffset
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.model import Topic
 from wings_core.names import TopicName
@@ -28,9 +28,6 @@ from wings_core.times import format_timestamp
 
 AcquireMode = Literal["record_limit", "batch_optimized"]
 AcknowledgeType = Literal["accept", "release", "reject", "renew"]
-
-MEMBER_CHARACTERS_MAX = 256
-"""The longest name of a member."""
 
 ROWS_MAX = 100_000
 """The most messages that one acquire leases, whole batches among them."""

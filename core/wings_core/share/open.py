@@ -1,14 +1,14 @@
 """Where the holds of share groups are: in this process, at replicas elsewhere, or nowhere."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.errors import InvalidArgument, StorageCorrupt, TopicNotFound, Unavailable
 from wings_core.fetch.fetcher import Cancel
-from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.partitions import Partition
+from wings_core.metadata.interfaces import Admin, Groups, OffsetRegistry
+from wings_core.metadata.sqlite.integrity import is_empty
 from wings_core.share.coordinator.coordinator import Coordinator, FindOffset
 from wings_core.share.coordinator.watchers import FindGroup
 from wings_core.share.interfaces import DeadLetters, ShareCoordinator
@@ -21,12 +21,12 @@ from wings_core.share.model import (
     ShareGroup,
     SharePartitionState,
 )
-from wings_core.share.replica.replica import Replica
+from wings_core.share.replica.sqlite_store import SqliteHoldStore, damaged
 from wings_core.share.replica.standby import StandbyReplica
-from wings_core.share.replica.store import SqliteHoldStore
 from wings_core.times import Deadline
 
 if TYPE_CHECKING:
+    from wings_core.security.peers import PeerAccess
     from wings_core.share.replica.postgres_store import PostgresHoldStore
 
 OpenCoordinator = Callable[[OffsetRegistry, DeadLetters, FindOffset, FindGroup], ShareCoordinator]
@@ -36,35 +36,39 @@ OpenCoordinator = Callable[[OffsetRegistry, DeadLetters, FindOffset, FindGroup],
 class EmbeddedCoordinator(Coordinator):
     """A coordinator with one replica in this process, which it closes."""
 
-    _replica: Replica
+    _replica: StandbyReplica
 
     @classmethod
     def open(
         cls,
         path: Path,
+        groups: Callable[[], Sequence[ShareGroup]],
         registry: OffsetRegistry,
         dead_letters: DeadLetters,
         find_offset: FindOffset,
         find_group: FindGroup,
     ) -> ShareCoordinator:
-        """Open the coordinator and its replica.
+        """Open the coordinator and its replica; one that is damaged refuses every call.
 
         Args:
             path: The replica's file, created where it is not there.
+            groups: Returns all groups there are.
             registry: The log's index.
             dead_letters: Writes the dead letters of groups.
             find_offset: Where groups begin that begin at a time.
             find_group: Looks up a group that has watchers.
-
-        Raises:
-            Internal: The file cannot be opened.
         """
-        replica = Replica(SqliteHoldStore(path))
+        replica = open_replica(path, groups)
         opened = cls.embedded(
             replica, registry, dead_letters, find_offset=find_offset, find_group=find_group
         )
         opened._replica = replica
         return opened
+
+    @property
+    def damage(self) -> StorageCorrupt | None:
+        """See `ShareCoordinator.damage`."""
+        return self._replica.damage
 
     def close(self) -> None:
         """See `ShareCoordinator.close`."""
@@ -72,8 +76,38 @@ class EmbeddedCoordinator(Coordinator):
         self._replica.close()
 
 
+def open_replica(path: Path, groups: Callable[[], Sequence[ShareGroup]]) -> StandbyReplica:
+    """Open a replica in a file, created where it is not there and no group is.
+
+    Never raises: while the file cannot be used, the replica refuses, and what is damaged it refuses
+    until the next start.
+
+    Args:
+        path: The file.
+        groups: Returns all groups that must be in it.
+    """
+
+    def open_store() -> SqliteHoldStore:
+        if is_empty(path) and groups():
+            raise damaged(path, "it is missing or empty, and there are share groups")
+        return SqliteHoldStore(path)
+
+    return StandbyReplica(open_store)
+
+
+def all_groups(admin: Admin, groups: Groups) -> list[ShareGroup]:
+    """Return the groups of all topics there are."""
+    found: list[ShareGroup] = []
+    for namespace in admin.list_namespaces():
+        for topic in admin.list_topics(namespace.name):
+            with suppress(TopicNotFound):  # Deleted meanwhile.
+                found += groups.of_topic(topic)
+    return found
+
+
 def open_remote(
     targets: Sequence[str],
+    access: "PeerAccess | None",
     registry: OffsetRegistry,
     dead_letters: DeadLetters,
     find_offset: FindOffset,
@@ -83,6 +117,7 @@ def open_remote(
 
     Args:
         targets: `HOST:PORT` of each; the same for all nodes.
+        access: What is presented to them.
         registry: The log's index.
         dead_letters: Writes the dead letters of groups.
         find_offset: Where groups begin that begin at a time.
@@ -90,7 +125,7 @@ def open_remote(
     """
     from wings_core.share.remote.link import RemoteLink
 
-    links = [RemoteLink(target) for target in targets]
+    links = [RemoteLink(target, access) for target in targets]
     return Coordinator(
         links, registry, dead_letters, find_offset=find_offset, find_group=find_group
     )
@@ -130,6 +165,11 @@ def _postgres_store() -> "type[PostgresHoldStore]":
 class NoCoordinator(ShareCoordinator):
     """Of a node that knows no replicas: two such nodes would lease the same messages."""
 
+    @property
+    def damage(self) -> StorageCorrupt | None:
+        """Return None: nothing is kept here."""
+        return None
+
     def create(self, group: ShareGroup) -> None:
         """Refuse."""
         self._refuse()
@@ -151,14 +191,23 @@ class NoCoordinator(ShareCoordinator):
         self._refuse()
 
     def watch(
-        self, group: ShareGroup, partition: Partition | None, callback: Callable[[], None]
+        self, request: AcquireRequest, callback: Callable[[], None]
     ) -> AbstractContextManager[object]:
         """Refuse."""
         self._refuse()
 
+    def wake_another(self, group: ShareGroup) -> None:
+        """Do nothing: no call waits here."""
+
     def acknowledge(
         self, group: ShareGroup, member: str, entries: Sequence[Acknowledgement]
     ) -> list[AcknowledgementResult]:
+        """Refuse."""
+        self._refuse()
+
+    def acknowledge_all(
+        self, group: ShareGroup, member: str, requests: Sequence[Sequence[Acknowledgement]]
+    ) -> list[list[AcknowledgementResult]]:
         """Refuse."""
         self._refuse()
 

@@ -8,14 +8,13 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from uuid import uuid4
 
-from wings_core.errors import GroupNotFound, NotFound, WingsError
+from wings_core.errors import GroupNotFound, NotFound, StorageCorrupt, WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import Limits
 from wings_core.metadata.grouping import check_name, existing_group
 from wings_core.metadata.interfaces import Admin, Groups
 from wings_core.model import Topic
 from wings_core.names import NamespaceName, TopicName
-from wings_core.partitions import Partition
 from wings_core.share.dead_letters.redrive import Redriven, Redriver
 from wings_core.share.dead_letters.writer import open_dead_letter_topic
 from wings_core.share.delivery.delivery import Delivery, deliver
@@ -61,6 +60,11 @@ class Shares:
         self._records = records
         self._redriver = redriver
         self._limits = limits
+
+    @property
+    def damage(self) -> StorageCorrupt | None:
+        """Why all groups are closed until the next start; None: they are not."""
+        return self._coordinator.damage
 
     def find(self, topic: TopicName, group: str) -> ShareGroup:
         """Return a group of a topic, with its configuration as it is now.
@@ -183,10 +187,14 @@ class Shares:
             return self._coordinator.acquire_now(request)
 
     def watch(
-        self, group: ShareGroup, partition: Partition | None, callback: Callable[[], None]
+        self, request: AcquireRequest, callback: Callable[[], None]
     ) -> AbstractContextManager[object]:
         """Call back when there may be something to acquire; see `ShareCoordinator.watch`."""
-        return self._watched(group, partition, callback)
+        return self._watched(request, callback)
+
+    def wake_another(self, group: ShareGroup) -> None:
+        """Call back another of those who wait; see `ShareCoordinator.wake_another`."""
+        self._coordinator.wake_another(group)
 
     def deliver(
         self, group: ShareGroup, member: str, leased: Sequence[LeasedRange], cancel: Cancel
@@ -206,11 +214,22 @@ class Shares:
         """Acknowledge messages; see `ShareCoordinator.acknowledge`."""
         return self._coordinator.acknowledge(group, member, entries)
 
+    def acknowledge_all(
+        self, group: ShareGroup, member: str, requests: Sequence[Sequence[Acknowledgement]]
+    ) -> list[list[AcknowledgementResult]]:
+        """Acknowledge messages by several requests; see `ShareCoordinator.acknowledge_all`."""
+        return self._coordinator.acknowledge_all(group, member, requests)
+
     def redrive(
-        self, dlq_topic: TopicName, expression: str | None, offset: int, messages_max: int
+        self,
+        dlq_topic: TopicName,
+        expression: str | None,
+        offset: int,
+        messages_max: int,
+        admit: Callable[[TopicName], None],
     ) -> Redriven:
         """Send dead letters back; see `Redriver.redrive`."""
-        return self._redriver.redrive(dlq_topic, expression, offset, messages_max)
+        return self._redriver.redrive(dlq_topic, expression, offset, messages_max, admit)
 
     def close(self) -> None:
         """End waiting calls with `Unavailable`, and end the threads."""
@@ -218,12 +237,10 @@ class Shares:
         self._records.close()
 
     @contextmanager
-    def _watched(
-        self, group: ShareGroup, partition: Partition | None, callback: Callable[[], None]
-    ) -> Generator[object]:
+    def _watched(self, request: AcquireRequest, callback: Callable[[], None]) -> Generator[object]:
         with ExitStack() as stack:
-            with self._blamed_on_topic(group):
-                watched = stack.enter_context(self._coordinator.watch(group, partition, callback))
+            with self._blamed_on_topic(request.group):
+                watched = stack.enter_context(self._coordinator.watch(request, callback))
             yield watched
 
     @contextmanager

@@ -49,7 +49,7 @@ class SystemFiles:
 
     def create(self, path: Path) -> int:
         """See `Files.create`."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def write(self, descriptor: int, buffers: Sequence[memoryview], position: int) -> int:
         """See `Files.write`."""

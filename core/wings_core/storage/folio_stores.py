@@ -64,6 +64,10 @@ class FolioStores:
         """See `FolioStore.folios`; raises where one of the stores cannot be asked."""
         return set[str]().union(*(store.folios() for store in self.stores))
 
+    def check_rest(self, folio: str, pages: Sequence[tuple[int, int]]) -> Iterator[str]:
+        """See `FolioStore.check_rest`."""
+        return self._store_of(folio).check_rest(folio, pages)
+
     def delete(self, folio: str) -> None:
         """See `FolioStore.delete`."""
         self._store_of(folio).delete(folio)

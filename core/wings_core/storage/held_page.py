@@ -54,22 +54,16 @@ class WholePage:
         topic_uuid: The topic that it must belong to.
         schema: The topic's.
         parts: A bit mask as of `parts_of`: what to verify at once.
-        verified: What is known to be right, as it was not read but written.
 
     Raises:
         StorageCorrupt: Something among `parts` does not hold.
     """
 
-    def __init__(
-        self, page: pa.Buffer, topic_uuid: str, schema: pa.Schema, parts: int, verified: int = 0
-    ) -> None:
+    def __init__(self, page: pa.Buffer, topic_uuid: str, schema: pa.Schema, parts: int) -> None:
         self._page = page
         self._topic_uuid = topic_uuid
-        self._verified = verified | parts
-        if parts & ~verified:
-            head = verify_page(page, topic_uuid, schema, parts & ~verified)
-        else:
-            head = read_head(memoryview(page), page.size, topic_uuid, schema)
+        self._verified = parts
+        head = verify_page(page, topic_uuid, schema, parts)
         self._rows: pa.RecordBatch | None = None
         """None where the buffers are compressed: each reader pays for what it wants of them."""
         self.is_compressed = is_compressed(head.metadata)
@@ -102,7 +96,7 @@ class WholePage:
 
 
 class WrittenPage:
-    """A page that this process has just written, for its first readers.
+    """A page that this process has just written, uncompressed, for its first readers.
 
     Args:
         page: The page with its padding.
@@ -110,19 +104,20 @@ class WrittenPage:
 
     def __init__(self, page: pa.Buffer) -> None:
         self._page = page
-        self._whole: WholePage | None = None
+        self._rows: pa.RecordBatch | None = None
+        self._topic_uuid = ""
+        """Whose the rows are."""
         self.extra_bytes = 0
         self.is_compressed = False
 
     def read(
         self, topic_uuid: str, schema: pa.Schema, columns: Sequence[int] | None
     ) -> pa.RecordBatch:
-        """See `HeldPage.read`."""
-        if self._whole is None:
-            everything = parts_of(schema, None)
-            # Its bytes have not been anywhere but in memory: there is nothing to verify.
-            self._whole = WholePage(self._page, topic_uuid, schema, 0, verified=everything)
-        return self._whole.read(topic_uuid, schema, columns)
+        """See `HeldPage.read`; its bytes were nowhere but in memory, so nothing is verified."""
+        if self._rows is None or topic_uuid != self._topic_uuid:
+            self._rows = read_page(self._page, topic_uuid, schema)
+            self._topic_uuid = topic_uuid
+        return self._rows if columns is None else self._rows.select(list(columns))
 
 
 class PrunedPage:

@@ -21,6 +21,15 @@ class EncodedPage:
     length: int
 
 
+def addresses_of(folio: str, pages: Sequence[EncodedPage], position: int = 0) -> list[PageAddress]:
+    """Return where pages lie that follow one another in a folio, the first at `position`."""
+    addresses: list[PageAddress] = []
+    for page in pages:
+        addresses.append(PageAddress(folio, position, page.length))
+        position += page.length
+    return addresses
+
+
 class FolioStore(Protocol):
     """Keeps folios: objects that hold the pages of one flush and never change."""
 
@@ -77,6 +86,20 @@ class FolioStore(Protocol):
 
     def folios(self) -> set[str]:
         """Return the folios that are there, but for the one that is being written to."""
+        ...
+
+    def check_rest(self, folio: str, pages: Sequence[tuple[int, int]]) -> Iterator[str]:
+        """Yield what is wrong with a folio in the bytes that no page has.
+
+        Args:
+            folio: Its name.
+            pages: Position and end, in bytes, of those of its pages that metadata has, in order;
+                the end is exclusive.
+
+        Raises:
+            StorageCorrupt: It is missing or cut off.
+            Unavailable: Storage cannot be reached.
+        """
         ...
 
     def delete(self, folio: str) -> None:

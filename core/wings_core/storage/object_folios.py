@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from wings_core.errors import Internal
 from wings_core.model import PageAddress
-from wings_core.storage.interfaces import EncodedPage
+from wings_core.storage.interfaces import EncodedPage, addresses_of
 from wings_core.storage.object_pages import ObjectPages
 from wings_core.storage.objects import ObjectStore
 from wings_core.storage.objects.ages import Ages
@@ -59,11 +59,7 @@ class ObjectFolioStore:
         # A copy: what a flush refers to belongs to its producers, and is let go of with it.
         data = pa.py_buffer(b"".join(part for page in pages for part in page.parts))
         self._objects.put(folio, [memoryview(data)])
-        addresses: list[PageAddress] = []
-        position = 0
-        for page in pages:
-            addresses.append(PageAddress(folio, position, page.length))
-            position += page.length
+        addresses = addresses_of(folio, pages)
         if data.size <= self._kept_bytes_max:
             self._pages.keep(data, addresses)
         return addresses
@@ -93,6 +89,11 @@ class ObjectFolioStore:
         last = self._last  # Before the listing: what is written after that is younger than it.
         names = self._ages.old(self._objects.list(_PREFIX))
         return {name for name in names if name.endswith(FOLIO_SUFFIX) and name != last}
+
+    def check_rest(self, folio: str, pages: Sequence[tuple[int, int]]) -> Iterator[str]:
+        """Yield nothing: a folio is its pages."""
+        del folio, pages
+        return iter(())
 
     def delete(self, folio: str) -> None:
         """See `FolioStore.delete`."""

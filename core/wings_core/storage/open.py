@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 from wings_core.data_directory import DataDirectory
 from wings_core.limits import Limits
+from wings_core.model import INLINE_SUFFIX
 from wings_core.storage.folio_stores import FolioStores
+from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.object_folios import FOLIO_SUFFIX, ObjectFolioStore
 from wings_core.storage.objects import ObjectStore, RetryBounds, bind_objects, open_objects
@@ -45,6 +47,8 @@ class Storage:
     """All that `store` consists of."""
     objects: Mapping[str, ObjectStore] = field(default_factory=dict[str, ObjectStore])
     """By what they are for: `hot`, `remote`."""
+    inline: InlineFolios | None = None
+    """What metadata keeps."""
 
     @property
     def lingers(self) -> bool:
@@ -66,6 +70,7 @@ def open_storage(
     *,
     hot_url: str | None = None,
     remote_url: str | None = None,
+    inline: InlineFolios | None = None,
     store_id: Callable[[], str] | None = None,
     grace_seconds: float = 0.0,
 ) -> Storage:
@@ -80,6 +85,7 @@ def open_storage(
             before, which at first is its own segments.
         remote_url: The object store that old pages go to; None as above, at first the one of new
             pages, or the directory where they are in segments.
+        inline: What metadata keeps; None: such pages cannot be read.
         store_id: Tells the id of the metadata that the pages belong to; None to read only.
         grace_seconds: How old a segment is at least before it is deleted.
 
@@ -97,6 +103,8 @@ def open_storage(
         grace_seconds=grace_seconds,
     )
     others: dict[str, FolioStore] = {}
+    if inline is not None:
+        others[INLINE_SUFFIX] = inline
     objects: dict[str, ObjectStore] = {}
     hot: FolioStore = segments
     if url is not None:
@@ -123,7 +131,7 @@ def open_storage(
         remote = SegmentObjects(objects["remote"], cache, SEGMENT_SUFFIX, SEGMENT_GRACE_SECONDS)
         others[SEGMENT_SUFFIX] = remote
     store = FolioStores(segments, others, hot)
-    return Storage(store, cache, remote, store.stores, objects)
+    return Storage(store, cache, remote, store.stores, objects, inline)
 
 
 def open_checked(url: str, limits: Limits, store_id: Callable[[], str] | None) -> ObjectStore:

@@ -83,7 +83,7 @@ class PageEncoder:
         self._uuid = _uuid_bytes(topic_uuid)
         self._first_buffers = first_buffers(schema)
         self._columns = len(schema)
-        self._header_length = _header_length(self._columns)
+        self._header_length = header_length(self._columns)
         self._checksums = struct.Struct(f"<{self._columns}Q")
         self._writer: MessageWriter | None = None
 
@@ -198,7 +198,7 @@ class PageHead(NamedTuple):
 
 def head_length_max(topic_uuid: str, schema: pa.Schema) -> int:
     """Return how many of a page's first bytes hold its header and metadata, normally."""
-    return _header_length(len(schema)) + shape_of_topic(topic_uuid, schema).metadata_bytes_max
+    return header_length(len(schema)) + shape_of_topic(topic_uuid, schema).metadata_bytes_max
 
 
 def head_length(data: memoryview, page_length: int, topic_uuid: str) -> int:
@@ -313,7 +313,7 @@ def _read_header(page: pa.Buffer | memoryview, page_length: int, topic_uuid: str
         raise StorageCorrupt("it does not begin as a page")
     if version != _VERSION or flags != 0:
         raise StorageCorrupt(f"it is of version {version} with flags {flags:#x}, expected 1 and 0")
-    if length != _header_length(columns) or _padded(length + message_length) != page_length:
+    if length != header_length(columns) or _padded(length + message_length) != page_length:
         raise StorageCorrupt(f"its lengths do not add up to its {page_length} bytes")
     if uuid != _uuid_bytes(topic_uuid):
         raise StorageCorrupt(f"it belongs to topic {uuid.hex()}, not to {topic_uuid}")
@@ -348,7 +348,8 @@ def _checksums(parts: Sequence[memoryview], lengths: Iterable[int]) -> Iterator[
         yield hasher.intdigest()
 
 
-def _header_length(columns: int) -> int:
+def header_length(columns: int) -> int:
+    """Return how many bytes the header of a page of so many columns has."""
     return _START.size + (columns + 1) * _CHECKSUM_BYTES
 
 

@@ -18,13 +18,14 @@ ones put in (https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format)
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from wings_core.batches import empty_batch
+from wings_core.errors import StorageCorrupt
 from wings_core.storage.ipc import COMPRESSION, find_fields
-from wings_core.storage.page import PAGE_ALIGNMENT, PageEncoder
+from wings_core.storage.page import PAGE_ALIGNMENT, PageEncoder, header_length
 
 TIMESTAMP_FIELD = pa.field("__timestamp", pa.timestamp("us", tz="UTC"), nullable=False)
 """The last column of a segment's pages."""
@@ -37,6 +38,9 @@ _BLOCK = struct.Struct("<qi4xq")
 """Position of a message, length of its prefix and metadata, length of its body."""
 
 _U32 = struct.Struct("<I")
+_PREFIX_BYTES = 8
+"""Of a message: a mark, and the length of its metadata."""
+
 _FOOTER_FIELDS = 4
 """Of Arrow's File.fbs: version, schema, dictionaries, recordBatches."""
 
@@ -112,10 +116,68 @@ class SegmentWriter:
         (length,) = _FOOTER_LENGTH.unpack_from(file, end)
         footer = bytearray(file[end - length : end])
         view = memoryview(footer)
-        vector = find_fields(view, _U32.unpack_from(view)[0], _FOOTER_FIELDS)[3]
-        vector += _U32.unpack_from(view, vector)[0]
-        (count,) = _U32.unpack_from(view, vector)
+        first, count = _blocks_in(view)
         assert count == len(self._blocks), "pyarrow writes a block for each batch"
         for number, block in enumerate(self._blocks):
-            _BLOCK.pack_into(view, vector + _U32.size + number * _BLOCK.size, *block)
+            _BLOCK.pack_into(view, first + number * _BLOCK.size, *block)
         return bytes(footer)
+
+
+def segment_problems(
+    read: Callable[[int, int], bytes], size: int, pages: Sequence[tuple[int, int]]
+) -> Iterator[str]:
+    """Yield why other readers of Arrow IPC files cannot read a segment, or not all of it.
+
+    Its pages are not looked into: those have checksums. Damage in bytes that mean nothing to any
+    reader is not found.
+
+    Args:
+        read: Returns the bytes from one position to another, exclusive.
+        size: The segment's, in bytes.
+        pages: Position and end of pages that must be in its footer.
+    """
+    try:
+        ending = len(_MAGIC) + _FOOTER_LENGTH.size
+        if size < len(_START) + ending:
+            yield f"it has {size} bytes, and is cut off"
+            return
+        *_, length, magic = struct.unpack(f"<i{len(_MAGIC)}s", read(size - ending, size))
+        begin = size - ending - length - len(_END_OF_STREAM)
+        if magic != _MAGIC or length <= 0 or begin < len(_START):
+            yield "it ends without a footer: it is cut off, or its end is damaged"
+            return
+        tail = read(begin, size)
+        if not tail.startswith(_END_OF_STREAM):
+            yield "its footer does not follow the end of its pages"
+        footer = memoryview(tail)[len(_END_OF_STREAM) : -ending]
+        first, count = _blocks_in(footer)
+        blocks = sorted(
+            _BLOCK.unpack_from(footer, first + number * _BLOCK.size) for number in range(count)
+        )
+        first_message = blocks[0][0] if blocks else begin
+        head = read(0, min(max(first_message, len(_START) + _PREFIX_BYTES), begin))
+        schema = pa.ipc.read_schema(pa.py_buffer(head[len(_START) :]))
+        # A file of the same schema and footer, without the pages, is what pyarrow is asked about.
+        said = pa.ipc.open_file(pa.py_buffer(_START + tail)).schema
+        if not head.startswith(_START) or not said.equals(schema, check_metadata=True):
+            yield "its beginning and its footer have different schemas"
+        known = {start: (prefix, body) for start, prefix, body in blocks}
+        for position, end in pages:
+            message = position + header_length(len(schema))
+            prefix, body = known.get(message, (0, 0))
+            (said_prefix,) = _U32.unpack_from(read(message, message + _PREFIX_BYTES), _U32.size)
+            padded = -(message + prefix + body) % PAGE_ALIGNMENT
+            if prefix != _PREFIX_BYTES + said_prefix or message + prefix + body + padded != end:
+                yield f"its footer does not have the page at byte {position}"
+    except (pa.ArrowException, struct.error, StorageCorrupt, ValueError, OSError) as error:
+        yield f"its beginning or its footer is damaged: {error}"
+
+
+def _blocks_in(footer: memoryview) -> tuple[int, int]:
+    """Return where the blocks of record batches begin in a footer, and their number."""
+    vector = find_fields(footer, _U32.unpack_from(footer)[0], _FOOTER_FIELDS)[3]
+    vector += _U32.unpack_from(footer, vector)[0]
+    (count,) = _U32.unpack_from(footer, vector)
+    if vector + _U32.size + count * _BLOCK.size > len(footer):
+        raise StorageCorrupt(f"it cannot list {count} pages")
+    return vector + _U32.size, count

@@ -12,6 +12,7 @@ from wings_core.storage.object_pages import ObjectPages
 from wings_core.storage.objects import ObjectStore
 from wings_core.storage.objects.ages import Ages
 from wings_core.storage.page_cache import PageCache
+from wings_core.storage.segment_file import segment_problems
 
 SEGMENT_SUFFIX = ".arrow"
 """Of the names of segments: they are Arrow IPC files, also known as Feather."""
@@ -79,6 +80,14 @@ class SegmentObjects:
         """See `FolioStore.folios`; without those that are younger than the grace."""
         names = self._ages.old(self.objects.list(_PREFIX))
         return {name for name in names if name.endswith(self._suffix)}
+
+    def check_rest(self, folio: str, pages: Sequence[tuple[int, int]]) -> Iterator[str]:
+        """See `FolioStore.check_rest`; a segment is an Arrow IPC file for its other readers."""
+        return segment_problems(
+            lambda start, end: self.objects.read(folio, [(start, end)])[0].to_pybytes(),
+            self.objects.size(folio),
+            pages,
+        )
 
     def delete(self, folio: str) -> None:
         """See `FolioStore.delete`."""

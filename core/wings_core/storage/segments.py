@@ -26,7 +26,7 @@ import pyarrow as pa
 from wings_core.errors import Internal, ResourceExhausted, StorageCorrupt, Unavailable, WingsError
 from wings_core.model import PageAddress
 from wings_core.storage.files import BUFFERS_MAX, Files, SystemFiles
-from wings_core.storage.interfaces import EncodedPage
+from wings_core.storage.interfaces import EncodedPage, addresses_of
 from wings_core.storage.lru import Lru
 from wings_core.storage.mapping import SEGMENT_NAME, SegmentMaps
 from wings_core.storage.page import buffers_of, parts_of, read_page, verify_page
@@ -132,11 +132,7 @@ class SegmentStore:
             if isinstance(error, OSError):
                 raise _error_of("write to", segment.name, error) from error
             raise
-        addresses: list[PageAddress] = []
-        for page in pages:
-            addresses.append(PageAddress(segment.name, start, page.length))
-            start += page.length
-        return addresses
+        return addresses_of(segment.name, pages, start)
 
     def read(
         self,
@@ -237,6 +233,11 @@ class SegmentStore:
         finally:
             os.close(descriptor)
 
+    def check_rest(self, folio: str, pages: Sequence[tuple[int, int]]) -> Iterator[str]:
+        """Yield nothing: a folio is its pages."""
+        del folio, pages
+        return iter(())
+
     def delete(self, folio: str) -> None:
         """See `FolioStore.delete`.
 
@@ -280,7 +281,7 @@ class SegmentStore:
 
     def _begin(self, name: str) -> "_Segment":
         if not self._directory.is_dir():
-            self._directory.mkdir(parents=True)
+            self._directory.mkdir(mode=0o700, parents=True)
             self._files.sync_directory(self._directory.parent)
         path = self._directory / name
         # Never a file that is there: the name of another process's segment would be refused.

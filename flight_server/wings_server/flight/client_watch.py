@@ -7,13 +7,14 @@ time, and a call is watched only while its own generator runs.
 """
 
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import pyarrow.flight as flight
 
 from wings_core.errors import Unavailable, WingsError
 from wings_core.fetch.fetcher import Cancel
+from wings_server.flight.authentication import principal_of
 
 SWEEP_SECONDS = 0.04
 """Pause between two sweeps."""
@@ -22,18 +23,22 @@ SWEEP_CALLS_MAX = 100
 """Calls polled in one sweep: of 100 calls each is polled every 40 ms, of 2,000 every 0.8 s."""
 
 
+_Watched = tuple[flight.ServerCallContext, Cancel, Callable[[], WingsError | None]]
+"""A call, what cancels it, and what tells why its principal's calls end."""
+
+
 class ClientGone(Unavailable):
     """The client of a call has disconnected; this error is never sent."""
 
 
 class ClientWatch:
-    """Cancels the reads of clients that are gone, and all reads when the server stops."""
+    """Cancels reads whose clients are gone or whose tokens ended, and all when the server stops."""
 
     def __init__(self) -> None:
         # Held while a context is polled: leaving `watched` waits for that, so a context is never
         # polled after its call has ended. Calls stand in the order in which they are polled next.
         self._lock = threading.Lock()
-        self._calls: dict[int, tuple[flight.ServerCallContext, Cancel]] = {}
+        self._calls: dict[int, _Watched] = {}
         self._stopping: WingsError | None = None
         self._arrived = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wings-client-watch", daemon=True)
@@ -42,10 +47,11 @@ class ClientWatch:
     @contextmanager
     def watched(self, context: flight.ServerCallContext, cancel: Cancel) -> Generator[None]:
         """Watch a call; entered and left inside the generator that serves it."""
+        ended = principal_of(context).ended
         with self._lock:
             if self._stopping is not None:
                 cancel.cancel(self._stopping)
-            self._calls[id(cancel)] = (context, cancel)
+            self._calls[id(cancel)] = (context, cancel, ended)
         self._arrived.set()
         try:
             yield
@@ -57,7 +63,7 @@ class ClientWatch:
         """End every read that is watched, and every later one, with this error."""
         with self._lock:
             self._stopping = error
-            for _, cancel in self._calls.values():
+            for _, cancel, _ in self._calls.values():
                 cancel.cancel(error)
         self._arrived.set()
 
@@ -82,7 +88,10 @@ class ClientWatch:
             key = next(iter(self._calls), None)
             if key is None:
                 return
-            context, cancel = self._calls.pop(key)
-            self._calls[key] = (context, cancel)
+            context, cancel, ended = self._calls.pop(key)
+            self._calls[key] = (context, cancel, ended)
+            error = ended()
             if context.is_cancelled():
-                cancel.cancel(ClientGone("the client has gone away"))
+                error = ClientGone("the client has gone away")
+            if error is not None:
+                cancel.cancel(error)

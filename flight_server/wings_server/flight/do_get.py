@@ -7,24 +7,25 @@ cancelled: so `open_get` checks everything that can be checked at once, and the 
 """
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from wings_core.batches import empty_batch
 from wings_core.contracts.chunks import EndReason, chunk_metadata, end_metadata
+from wings_core.contracts.offsets import Offset, TimestampOffset
 from wings_core.contracts.tickets import (
     FetchTicket,
     FollowTicket,
-    Offset,
     ReadTicket,
     ScanTicket,
-    TimestampOffset,
 )
 from wings_core.errors import Unavailable
 from wings_core.fetch.chunks import Chunk
+from wings_core.fetch.engines import Allowance
 from wings_core.fetch.fetcher import UNLIMITED, Cancel, Cursor, Fetcher
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
@@ -34,6 +35,7 @@ from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of
 from wings_core.times import Deadline
 from wings_server.flight.client_watch import ClientWatch
+from wings_server.flight.get_many import ManyGet, open_many
 from wings_server.metrics import Metrics
 
 
@@ -59,33 +61,40 @@ class Get:
             return self.fetcher.scan(self.cursor, self.end_offset, cancel)
         return ([chunk] for chunk in self.fetcher.read(self.cursor, self.state, cancel))
 
-    @property
-    def end_reason(self) -> EndReason:
-        """Why the stream ended, the first that holds."""
-        if self.state is None:
-            return EndReason.END_OFFSET
-        if self.state.full:
-            return EndReason.MAX_MESSAGES
-        if self.state.enough:
-            return EndReason.MIN_MESSAGES
-        return EndReason.DEADLINE
+    def metadata_of(self, chunk: Chunk) -> bytes:
+        """Return the app_metadata of a chunk."""
+        return chunk_metadata(chunk.start_offset, chunk.end_offset)
+
+    def end_metadata(self, end: EndReason) -> bytes:
+        """Return the app_metadata of the last chunk."""
+        # A scan that begins at or past its end, and a wait in vain, end where they began.
+        return end_metadata(end, self.cursor.offset, self.cursor.log_end_offset)
 
 
-def open_get(log: Log, ticket: ReadTicket) -> Get:
+def open_get(log: Log, ticket: ReadTicket) -> Get | ManyGet:
     """Resolve a ticket against the log.
 
     Raises:
         InvalidTicket: An unknown column; and the other errors of the ticket's contract.
         TopicNotFound: No such topic.
-        OffsetOutOfRange: The offset is below the log's start.
+        OffsetOutOfRange: The offset is below the log's start; of many partitions, once they are
+            streamed.
         Unavailable: A scan's end is past what this node knows, and metadata cannot be reached.
     """
     arrived_at = time.monotonic()
-    deadline = ticket.deadline_from_now() if not isinstance(ticket, ScanTicket) else None
+    deadline = Deadline.never() if isinstance(ticket, ScanTicket) else ticket.deadline_from_now()
     topic = log.admin.get_topic(TopicName.parse(ticket.topic))
+    state = None if isinstance(ticket, ScanTicket) else _state(ticket, deadline)
+    if ticket.partitions is not None:
+        return open_many(log, topic, ticket, state)
+    assert ticket.offset is not None
     partition = partition_of(ticket.partition, topic.key_type)
     selection = Selection.of(
-        topic, ticket.columns, ticket.filter, system_columns=ticket.system_columns
+        topic,
+        ticket.columns,
+        ticket.filter,
+        system_columns=ticket.system_columns,
+        allowance=Allowance(deadline),
     )
     offset = resolve_offset(log, topic, partition, ticket.offset)
     # Raises at once for an offset below the log's start, and finds what is committed at arrival.
@@ -94,8 +103,7 @@ def open_get(log: Log, ticket: ReadTicket) -> Get:
     if isinstance(ticket, ScanTicket):
         end_offset = _scan_end(log, cursor, located, ticket.end_offset, arrived_at)
         return Get(log.fetcher, cursor, None, end_offset)
-    assert deadline is not None
-    return Get(log.fetcher, cursor, _state(ticket, deadline), 0)
+    return Get(log.fetcher, cursor, state, 0)
 
 
 def _scan_end(
@@ -139,20 +147,28 @@ def resolve_offset(log: Log, topic: Topic, partition: Partition, offset: Offset)
     return state.log_start_offset if offset == "earliest" else state.next_offset
 
 
+def _end_reason(state: FetchState | None) -> EndReason:
+    """Return why a stream ended, the first that holds; `state` is None of a scan."""
+    if state is None:
+        return EndReason.END_OFFSET
+    if state.full:
+        return EndReason.MAX_MESSAGES
+    if state.enough:
+        return EndReason.MIN_MESSAGES
+    return EndReason.DEADLINE
+
+
 def stream(
-    get: Get, context: flight.ServerCallContext, watch: ClientWatch, metrics: Metrics
+    get: Get | ManyGet, context: flight.ServerCallContext, watch: ClientWatch, metrics: Metrics
 ) -> Generator[tuple[pa.RecordBatch, bytes]]:
     """Yield what goes on the wire: each chunk with its range, then the empty end chunk."""
-    cancel = Cancel()
-    with watch.watched(context, cancel):
-        for chunks in get.chunks(cancel):
+    with watch.watched(context, cancel := Cancel()):
+        # The two kinds differ in what they make of a chunk, and in nothing else.
+        metadata_of: Callable[[Any], bytes] = get.metadata_of
+        found: Iterator[list[Any]] = get.chunks(cancel)
+        for chunks in found:
             rows = sum(chunk.batch.num_rows for chunk in chunks)
             metrics.delivered("flight", rows, sum(chunk.bytes for chunk in chunks))
             # Handing one on takes no step of ours: see `READ_AHEAD_SECONDS`.
-            yield from [
-                (chunk.batch, chunk_metadata(chunk.start_offset, chunk.end_offset))
-                for chunk in chunks
-            ]
-        # A scan that begins at or past its end, and a wait in vain, end where they began.
-        end = end_metadata(get.end_reason, get.cursor.offset, get.cursor.log_end_offset)
-        yield empty_batch(get.schema), end
+            yield from [(chunk.batch, metadata_of(chunk)) for chunk in chunks]
+        yield empty_batch(get.schema), get.end_metadata(_end_reason(get.state))

@@ -11,7 +11,7 @@ client leaves about 26,000 answers unread, so neither the reader nor the flusher
 import queue
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -24,7 +24,7 @@ from wings_core.contracts.put import (
     parse_batch_metadata,
     parse_put_command,
     put_path,
-    result_to_json,
+    results_to_json,
 )
 from wings_core.errors import InvalidArgument, Unavailable, WingsError
 from wings_core.ingest.group_commit import Pending, PushStream
@@ -39,6 +39,9 @@ _logger = structlog.get_logger("wings.flight")
 
 ANSWERS_WAITING_MAX = 100_000
 """Answers of one stream that wait to be written; a client that reads none is read no further."""
+
+UNREAD_SECONDS = 0.01
+"""An answer whose write takes so long is one that the client does not read."""
 
 
 def parse_descriptor(descriptor: flight.FlightDescriptor) -> PutCommand:
@@ -61,13 +64,17 @@ class Put:
         log: Where the batches go.
         command: From the descriptor.
         metrics: Counts the batches committed.
+        check: Raises once the caller's token has ended.
 
     Raises:
         TopicNotFound: And the other refusals before any batch.
     """
 
-    def __init__(self, log: Log, command: PutCommand, metrics: Metrics) -> None:
+    def __init__(
+        self, log: Log, command: PutCommand, metrics: Metrics, check: Callable[[], None]
+    ) -> None:
         self._log = log
+        self._check = check
         self._metrics = metrics
         self._topic = log.admin.get_topic(TopicName.parse(command.topic))
         self._partition: Partition | None = None
@@ -77,6 +84,10 @@ class Put:
         self._command = command
         self._next_sequence = command.sequence
         self._writing = uuid.uuid4().hex
+        self._plain: PushOptions | None = None
+        """Of each batch without metadata after the first, unless they are numbered."""
+        self._repeats = False
+        """Whether batches with these options differ in their rows alone."""
         self._batches = 0
         self._stream = PushStream()
 
@@ -99,7 +110,8 @@ class Put:
             for chunk in _read(reader):
                 if self._stream.refused is not None:
                     break
-                self._accept(reader.schema, chunk, answers, stopping)
+                self._accept(reader, chunk, answers, stopping)
+                answers.give_way()
         finally:
             answers.finish()
         if self._batches == 0:
@@ -109,7 +121,7 @@ class Put:
 
     def _accept(
         self,
-        schema: pa.Schema,
+        reader: flight.MetadataRecordBatchReader,
         chunk: flight.FlightStreamChunk,
         answers: "Answers",
         stopping: threading.Event,
@@ -120,18 +132,34 @@ class Put:
         try:
             if stopping.is_set():
                 raise Unavailable("the server is stopping")
+            self._check()
             if chunk.data is None:
                 raise InvalidArgument("a message without a batch")
-            check_stream_schema(self._topic.schema, schema)
-            metadata = parse_batch_metadata(chunk.app_metadata)
-            options = self._options(metadata, first=index == 0)
+            if index == 0:
+                check_stream_schema(self._topic.schema, reader.schema)
+            options = self._plain
+            if options is None or chunk.app_metadata is not None:
+                metadata = parse_batch_metadata(chunk.app_metadata)
+                options = self._options(metadata, first=index == 0)
+                if index > 0 and chunk.app_metadata is None and options.sequence is None:
+                    self._plain = options
+                    self._repeats = self._topic.partition_key is None and options.stage is None
+            elif self._repeats:
+                size = self._preparer.check_small(chunk.data)
+                if size is not None:
+                    joined = self._log.group_commit.join(
+                        self._stream, chunk.data, size, options.timestamp
+                    )
+                    if joined is not None:
+                        answers.add(joined)
+                        return
             prepared = self._preparer.prepare(chunk.data, options)
             # A batch whose answer is next is flushed by the thread that answers; one behind others
             # is not, as that thread may be held up by a client that does not read.
             pending = self._log.group_commit.submit(self._stream, prepared, awaited=answers.idle)
-            answers.add(index, pending)
+            answers.add(pending)
         except WingsError as error:
-            answers.add(index, Rejected(error))
+            answers.add(Rejected(error))
             # Batches before this one are good: the stream is refused once they are committed. One
             # of them may fail in its flush; what it failed with comes first.
             answers.finish()
@@ -181,10 +209,15 @@ class Answers:
         self._writer = writer
         self._stream = stream
         self._metrics = metrics
-        self._queue: queue.SimpleQueue[tuple[int, Pending | Rejected] | None] = queue.SimpleQueue()
-        self._places = threading.Semaphore(ANSWERS_WAITING_MAX)
-        self._added = 0
-        self._answered = 0
+        self._queue: queue.SimpleQueue[Pending | Rejected | None] = queue.SimpleQueue()
+        self._last: Pending | Rejected | None = None
+        self._added = 0  # Counted by the reader's thread alone,
+        self._answered = 0  # and this by the answers' thread.
+        self._silent = False
+        self._writing = threading.Lock()
+        """Held by the answers' thread for as long as there is something to write."""
+        self._has_turn = False
+        self._unread_at = -1
         self._thread = threading.Thread(target=self._run, name="wings-answers", daemon=True)
         self._thread.start()
 
@@ -193,11 +226,32 @@ class Answers:
         """Whether the next batch added is the next to be answered."""
         return self._added == self._answered
 
-    def add(self, index: int, outcome: Pending | Rejected) -> None:
-        """Answer batch `index` once its outcome is known; blocks where too many are unanswered."""
-        self._places.acquire()
+    def add(self, outcome: Pending | Rejected) -> None:
+        """Answer the next batch once its outcome is known; blocks where too many are unanswered.
+
+        Args:
+            outcome: Its own, or, joined with the batches before it, the same that those have.
+        """
+        while self._added - self._answered >= ANSWERS_WAITING_MAX:
+            self._thread.join(UNREAD_SECONDS)
         self._added += 1
-        self._queue.put((index, outcome))
+        if outcome is not self._last:
+            self._last = outcome
+            self._queue.put(outcome)
+
+    def give_way(self) -> None:
+        """Wait while answers are written, unless the client leaves them unread.
+
+        Were messages read meanwhile, the two threads would pass the interpreter's lock to and fro
+        with each of them, which costs more than the messages (a fifth of all CPU, measured).
+        """
+        answered = self._answered
+        if not self._writing.locked() or answered == self._unread_at:
+            return
+        if self._writing.acquire(timeout=UNREAD_SECONDS):
+            self._writing.release()
+        elif answered == self._answered:
+            self._unread_at = answered
 
     def finish(self) -> None:
         """Wait until every answer is written; nothing may be added after. Can be called again."""
@@ -206,18 +260,35 @@ class Answers:
             self._thread.join()
 
     def _run(self) -> None:
-        silent = False
-        while (item := self._queue.get()) is not None:
-            index, outcome = item
+        while (outcome := self._next()) is not None:
             result = self._outcome(outcome)
-            if not silent:
-                silent = not self._write(index, result)
-            if isinstance(outcome, Pending) and isinstance(result, Accepted):
-                # Counted before it is answered: a client that has its answer finds it counted.
-                rows = outcome.batch.rows.num_rows
-                self._metrics.pushed("flight", rows, outcome.batch.bytes)
-            self._answered += 1
-            self._places.release()
+            if not self._has_turn:
+                self._has_turn = self._writing.acquire()
+            rows = [0]
+            if isinstance(outcome, Pending):
+                batch = outcome.batch
+                rows = [part.num_rows for part in batch.parts]
+                if isinstance(result, Accepted):
+                    # Counted before they are answered: a client that has its answer finds it
+                    # counted.
+                    self._metrics.pushed("flight", sum(rows), batch.bytes, len(rows))
+            for answer in results_to_json(self._answered, result, rows):
+                self._write(answer)
+                self._answered += 1
+
+    def _next(self) -> Pending | Rejected | None:
+        """Return what is to be answered next, None at the end; ends its turn to wait for it."""
+        if self._queue.empty():
+            self._end_turn()
+        outcome = self._queue.get()
+        if not isinstance(outcome, Pending) or not outcome.done:
+            self._end_turn()
+        return outcome
+
+    def _end_turn(self) -> None:
+        if self._has_turn:
+            self._has_turn = False
+            self._writing.release()
 
     def _outcome(self, pending: Pending | Rejected) -> CommitResult:
         if isinstance(pending, Rejected):
@@ -225,14 +296,15 @@ class Answers:
             return Rejected(self._stream.refused or pending.error)
         return pending.outcome()
 
-    def _write(self, index: int, result: CommitResult) -> bool:
-        """Write an answer; return whether the client is still there."""
+    def _write(self, answer: bytes) -> None:
+        """Write an answer, unless the client is gone."""
+        if self._silent:
+            return
         try:
-            self._writer.write(pa.py_buffer(result_to_json(index, result)))
+            self._writer.write(pa.py_buffer(answer))
         except (pa.ArrowException, OSError) as gone:
             _logger.info("a producer left before its answers", reason=str(gone)[:200])
-            return False
-        return True
+            self._silent = True
 
 
 def _read(reader: flight.MetadataRecordBatchReader) -> Iterator[flight.FlightStreamChunk]:

@@ -1,19 +1,24 @@
 """GetFlightInfo, GetSchema and ListFlights: what can be read, and by which tickets."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from wings_core.contracts.info import InfoCommand, info_path, parse_criteria, parse_info_command
+from wings_core.contracts.many import ALL, PartitionEntry
+from wings_core.contracts.parts import divide
 from wings_core.contracts.tickets import ScanTicket
-from wings_core.errors import InvalidArgument, InvalidTicket, OffsetOutOfRange
+from wings_core.errors import InvalidArgument, InvalidTicket
+from wings_core.fetch.many import named_partitions, places_of
 from wings_core.fetch.selection import Selection
 from wings_core.log import Log
 from wings_core.model import PartitionState, Topic
 from wings_core.names import NamespaceName, TopicName
-from wings_core.partitions import partition_of, partition_value
-from wings_server.flight.do_get import resolve_offset
+from wings_core.partitions import Partition, partition_of, partition_value
+from wings_core.security.principal import ANYONE, Principal
+from wings_core.security.rights import Right
 
 ENDPOINTS_MAX = 100_000
 """The most endpoints of one answer."""
@@ -48,12 +53,14 @@ def get_info(
     """Return the endpoints that together read what the command names, and its size.
 
     There is one endpoint for each partition, or with `splits: n` min(n, rows) of near-equal ranges.
+    With `partitions`, an endpoint reads many, and `splits` is the number of all endpoints: fewer
+    where there are fewer rows, more where there are more than `ENTRIES_MAX` partitions for each.
     Ranges are fixed now, so all endpoints of one answer read one state of the log.
 
     Args:
         log: The log.
         descriptor: A path `[topic]` or a JSON command.
-        addresses: The `HOST:PORT` of all nodes, the answering one first. Each endpoint lists all of
+        addresses: The locations of all nodes, the answering one first. Each endpoint lists all of
             them as locations, and begins with the one after that of the endpoint before it: a
             client that takes the first of each spreads its reads. None: no locations, which in
             Flight means the server that answers.
@@ -67,9 +74,14 @@ def get_info(
 
 
 def list_flights(
-    log: Log, raw_criteria: bytes, addresses: Sequence[str] = ()
+    log: Log,
+    raw_criteria: bytes,
+    addresses: Sequence[str] = (),
+    principal: Principal = ANYONE,
 ) -> Iterator[flight.FlightInfo]:
-    """Yield the topics of one namespace, or of all, by name.
+    """Yield the topics of one namespace, or of all, that a principal may see, by name.
+
+    Of those that it may not read, without endpoints and sizes.
 
     Raises:
         NamespaceNotFound: The criteria name one that does not exist.
@@ -77,19 +89,30 @@ def list_flights(
     criteria = parse_criteria(raw_criteria)
     if criteria.namespace is not None:
         names = [NamespaceName.parse(criteria.namespace)]
-        log.admin.get_namespace(names[0])
+        if principal.may_see_namespace(names[0]):
+            log.admin.get_namespace(names[0])
     else:
         names = [namespace.name for namespace in log.admin.list_namespaces()]
-    for name in names:
+    for name in filter(principal.may_see_namespace, names):
         for topic in log.admin.list_topics(name):
+            if not principal.may_see(str(topic.name)):
+                continue
             descriptor = flight.FlightDescriptor.for_path(str(topic.name))
+            if not principal.may(Right.READ, str(topic.name)):
+                # Tickets name the partitions, whose values are data.
+                yield flight.FlightInfo(topic.schema, descriptor, [], -1, -1)
+                continue
             yield _info(log, topic, InfoCommand(topic=str(topic.name)), descriptor, addresses)
 
 
 def _selection(topic: Topic, command: InfoCommand) -> Selection:
     try:
         return Selection.of(
-            topic, command.columns, command.filter, system_columns=command.system_columns
+            topic,
+            command.columns,
+            command.filter,
+            system_columns=command.system_columns,
+            many=command.partitions is not None,
         )
     except InvalidTicket as error:  # An unknown column; here it is of a command.
         raise InvalidArgument(error.message, **error.facts) from None
@@ -103,72 +126,102 @@ def _info(
     addresses: Sequence[str],
 ) -> flight.FlightInfo:
     selection = _selection(topic, command)
-    tickets: list[bytes] = []
-    records = 0
-    size = 0
-    for state in _states(log, topic, command):
-        start, end = _range(log, topic, command, state)
-        rows = end - start
-        records += rows
-        kept = state.next_offset - state.log_start_offset
-        size += state.bytes * rows // kept if kept else 0
-        if len(tickets) + min(command.splits, max(1, rows)) > ENDPOINTS_MAX:
-            raise InvalidArgument(
-                f"{command.splits} splits of each partition make more than {ENDPOINTS_MAX} "
-                "endpoints: ask for fewer, or for one partition"
-            )
-        for first, last in _split(start, end, command.splits):
-            ticket = ScanTicket(
-                topic=str(topic.name),
-                partition=partition_value(state.partition),
-                offset=first,
-                end_offset=last,
-                columns=command.columns,
-                filter=command.filter,
-                system_columns=command.system_columns,
-            )
-            tickets.append(ticket.to_bytes())
+    ranges = _ranges(log, topic, command)
+    wanted = ScanTicket(
+        topic=str(topic.name),
+        columns=command.columns,
+        filter=command.filter,
+        system_columns=command.system_columns,
+    )
+    tickets = _tickets_each if command.partitions is None else _tickets_many
+    found = [ticket.to_bytes() for ticket in tickets(wanted, ranges, command.splits)]
     endpoints = [
         flight.FlightEndpoint(ticket, locations)
-        for ticket, locations in zip(tickets, _locations(addresses, len(tickets)), strict=True)
+        for ticket, locations in zip(found, _locations(addresses, len(found)), strict=True)
     ]
-    if selection.row_filter is not None:
-        records = -1
+    records = sum(each.rows for each in ranges) if selection.row_filter is None else -1
+    size = sum(each.bytes for each in ranges)
     return flight.FlightInfo(selection.schema, descriptor, endpoints, records, size)
 
 
-def _locations(addresses: Sequence[str], endpoints: int) -> Iterator[list[str | flight.Location]]:
-    """Yield the locations of each endpoint, each time beginning with another node."""
-    each = min(len(addresses), max(1, LOCATIONS_MAX // max(1, endpoints)))
-    for index in range(endpoints):
-        yield [f"grpc://{addresses[(index + n) % len(addresses)]}" for n in range(each)]
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """What a command reads of a partition."""
+
+    partition: Partition
+    start_offset: int
+    rows: int
+    bytes: int
+    """In storage, near enough."""
 
 
-def _states(log: Log, topic: Topic, command: InfoCommand) -> list[PartitionState]:
+def _ranges(log: Log, topic: Topic, command: InfoCommand) -> list[_Range]:
+    """Return the range of each partition, as of one look at the log."""
+    found: list[_Range] = []
+    states = _states(log, topic, command)
+    partitions = ALL if command.partitions is None else command.partitions
+    places = places_of(log.fetcher, topic, states, partitions, command.offset, command.end_offset)
+    for state, place in zip(states, places, strict=True):
+        rows = max(0, place.stop - place.offset)
+        kept = state.next_offset - state.log_start_offset
+        size = state.bytes * rows // kept if kept else 0
+        found.append(_Range(place.partition, place.offset, rows, size))
+    return found
+
+
+def _states(log: Log, topic: Topic, command: InfoCommand) -> Sequence[PartitionState]:
+    if command.partitions is not None:
+        return log.many.states(topic, named_partitions(topic, command.partitions))
     if command.partition is None:
         return log.registry.partition_states(topic.uuid)
     partition = partition_of(command.partition, topic.key_type)
     return [log.registry.partition_state(topic.uuid, partition)]
 
 
-def _range(log: Log, topic: Topic, command: InfoCommand, state: PartitionState) -> tuple[int, int]:
-    """Return the range `[start, end)` that the command reads of a partition."""
-    start = resolve_offset(log, topic, state.partition, command.offset)
-    if start < state.log_start_offset:
-        raise OffsetOutOfRange(
-            f"offset {start} of partition {state.partition:.80} is below the log's start "
-            f"{state.log_start_offset}",
-            log_start_offset=state.log_start_offset,
-            partition=partition_value(state.partition),
+def _tickets_each(
+    wanted: ScanTicket, ranges: Sequence[_Range], splits: int
+) -> Iterator[ScanTicket]:
+    """Yield the tickets that read one partition each, min(splits, rows) for each partition."""
+    _check_endpoints(sum(max(1, min(splits, each.rows)) for each in ranges))
+    for each in ranges:
+        for (piece,) in divide([each.partition], [each.rows], splits):
+            yield wanted.model_copy(
+                update={
+                    "partition": partition_value(each.partition),
+                    "offset": each.start_offset + piece.first,
+                    "end_offset": each.start_offset + piece.end,
+                }
+            )
+
+
+def _tickets_many(
+    wanted: ScanTicket, ranges: Sequence[_Range], splits: int
+) -> Iterator[ScanTicket]:
+    """Yield the tickets that read many partitions each, `splits` of them altogether."""
+    _check_endpoints(min(splits, sum(each.rows for each in ranges)))
+    rows = [each.rows for each in ranges]
+    for part in divide([each.partition for each in ranges], rows, splits):
+        entries = [
+            PartitionEntry(
+                partition_value(ranges[index].partition),
+                ranges[index].start_offset + first,
+                ranges[index].start_offset + end,
+            )
+            for index, first, end in part
+        ]
+        yield wanted.model_copy(update={"partitions": tuple(entries)})
+
+
+def _check_endpoints(count: int) -> None:
+    if count > ENDPOINTS_MAX:
+        raise InvalidArgument(
+            f"the splits asked for make more than {ENDPOINTS_MAX} endpoints: ask for fewer, or for "
+            "fewer partitions"
         )
-    end = state.next_offset
-    if command.end_offset is not None:
-        end = min(end, command.end_offset)
-    return start, max(start, end)
 
 
-def _split(start: int, end: int, splits: int) -> Iterator[tuple[int, int]]:
-    """Cut a range into min(splits, rows) near-equal ones; an empty range stays one."""
-    count = max(1, min(splits, end - start))
-    for index in range(count):
-        yield start + (end - start) * index // count, start + (end - start) * (index + 1) // count
+def _locations(addresses: Sequence[str], endpoints: int) -> Iterator[list[str | flight.Location]]:
+    """Yield the locations of each endpoint, each time beginning with another node."""
+    each = min(len(addresses), max(1, LOCATIONS_MAX // max(1, endpoints)))
+    for index in range(endpoints):
+        yield [addresses[(index + n) % len(addresses)] for n in range(each)]

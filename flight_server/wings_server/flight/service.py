@@ -17,13 +17,23 @@ from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
 from wings_core.log import Log
 from wings_server.actions import ACTIONS
 from wings_server.flight.acquire import Acquire, open_acquire, stream_acquired
+from wings_server.flight.authentication import (
+    MIDDLEWARE,
+    Authentication,
+    OpenHandshake,
+    principal_of,
+)
 from wings_server.flight.boundary import flight_errors
 from wings_server.flight.client_watch import ClientGone, ClientWatch
 from wings_server.flight.do_get import Get, open_get, stream
 from wings_server.flight.do_put import Put, parse_descriptor
-from wings_server.flight.info import get_info, get_schema, list_flights
+from wings_server.flight.get_many import ManyGet
+from wings_server.flight.info import get_info, get_schema, list_flights, parse_info_descriptor
 from wings_server.flight.running import Running
+from wings_server.flight.share_stream import Admission, ShareStreams
+from wings_server.gate import Gate
 from wings_server.metrics import Metrics
+from wings_server.tls import Tls
 
 SHUTDOWN_SECONDS_MAX = 1.0
 """pyarrow's `shutdown` blocks while any stream is open; it is waited for no longer than this."""
@@ -34,29 +44,43 @@ class FlightService(flight.FlightServerBase):
 
     Args:
         log: What is served; closed by its owner after `stop`.
+        gate: Decides what each caller may do.
         host: Where to listen.
         port: 0 picks a free one; `self.port` tells which.
         metrics: Counts what is done.
         addresses: Returns the `HOST:PORT` of all nodes that serve the same log, this one first;
             none where it is the only one.
+        tls: The certificate; None: without TLS, as are then all nodes.
     """
 
     def __init__(
         self,
         log: Log,
+        gate: Gate,
         host: str,
         port: int,
         metrics: Metrics | None = None,
         addresses: Callable[[], Sequence[str]] = tuple,
+        tls: Tls | None = None,
     ) -> None:
         self._log = log
+        self._gate = gate
+        self._scheme = "grpc" if tls is None else "grpc+tls"
         self._addresses = addresses
         self._metrics = metrics or Metrics()
         self._watch = ClientWatch()
         self._stopping = threading.Event()
+        self._share_streams = ShareStreams()
         self._running = Running(log.limits.calls_running_max)
         shown = f"[{host}]" if ":" in host else host
-        super().__init__(f"grpc://{shown}:{port}")
+        super().__init__(
+            f"{self._scheme}://{shown}:{port}",
+            **({} if tls is None else tls.flight_options()),
+            auth_handler=OpenHandshake(),
+            middleware={
+                MIDDLEWARE: Authentication(gate, lambda code: self._metrics.failed("flight", code))
+            },
+        )
 
     def do_get(
         self, context: flight.ServerCallContext, ticket: flight.Ticket
@@ -64,6 +88,8 @@ class FlightService(flight.FlightServerBase):
         """Stream the messages that a ticket reads or acquires."""
         with flight_errors("do_get"), self._call():
             parsed = parse_ticket(ticket.ticket)
+            call = "acquire" if isinstance(parsed, AcquireTicket) else "read"
+            self._gate.allow(principal_of(context), call, parsed.topic)
             if isinstance(parsed, AcquireTicket):
                 get = open_acquire(self._log, parsed)
             else:
@@ -80,21 +106,45 @@ class FlightService(flight.FlightServerBase):
     ) -> None:
         """Commit a stream of batches, and answer each with a PutResult."""
         with flight_errors("do_put"), self._call():
-            put = Put(self._log, parse_descriptor(descriptor), self._metrics)
+            command = parse_descriptor(descriptor)
+            principal = principal_of(context)
+            self._gate.allow(principal, "push", command.topic)
+            put = Put(self._log, command, self._metrics, principal.check)
             put.run(reader, writer, self._stopping)
+
+    def do_exchange(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+    ) -> None:
+        """Deliver messages to a member of a share group, and take its acknowledgements."""
+        with flight_errors("do_exchange"), self._call():
+            principal = principal_of(context)
+            admission = Admission(
+                lambda topic: self._gate.allow(principal, "acquire", topic), principal
+            )
+            self._share_streams.serve(
+                self._log, descriptor, reader, writer, self._metrics, admission
+            )
 
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         """Return the tickets that read a topic."""
         with flight_errors("get_flight_info"), self._call():
-            return get_info(self._log, descriptor, self._addresses())
+            topic = parse_info_descriptor(descriptor).topic
+            self._gate.allow(principal_of(context), "flight-info", topic)
+            return get_info(self._log, descriptor, self._locations())
 
     def get_schema(  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs say Schema
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.SchemaResult:
         """Return a topic's schema."""
         with flight_errors("get_schema"), self._call():
+            topic = parse_info_descriptor(descriptor).topic
+            self._gate.allow(principal_of(context), "schema", topic)
             return flight.SchemaResult(get_schema(self._log, descriptor))
 
     def list_flights(  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs say str
@@ -102,7 +152,9 @@ class FlightService(flight.FlightServerBase):
     ) -> Iterator[flight.FlightInfo]:
         """Yield the topics that the criteria name, by name."""
         with flight_errors("list_flights"), self._call():
-            return iter(list(list_flights(self._log, criteria, self._addresses())))
+            principal = principal_of(context)
+            found = list_flights(self._log, criteria, self._locations(), principal)
+            return iter(list(found))
 
     def list_actions(  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs say Action
         self, context: flight.ServerCallContext
@@ -118,7 +170,8 @@ class FlightService(flight.FlightServerBase):
             found = ACTIONS.get(action.type)
             if found is None:
                 raise InvalidArgument(f"there is no action {action.type!r:.80}")
-            answer = found.run_json(self._log, action.body.to_pybytes())
+            body = found.body.parse_body(action.body.to_pybytes())
+            answer = self._gate.run(principal_of(context), action.type, body)
             return iter([json.dumps(answer, ensure_ascii=False).encode("utf-8")])
 
     @property
@@ -135,12 +188,16 @@ class FlightService(flight.FlightServerBase):
         """
         self._stopping.set()
         self._watch.stop(Unavailable("the server is stopping"))
+        self._share_streams.stop()
         self._running.drain(drain_seconds, lambda: self._log.group_commit.pending_bytes == 0)
         # Joined with a bound: an open, idle DoPut stream would hold it for ever (measured).
         closing = threading.Thread(target=self.shutdown, name="wings-shutdown", daemon=True)
         closing.start()
         closing.join(SHUTDOWN_SECONDS_MAX)
         self._watch.join()
+
+    def _locations(self) -> list[str]:
+        return [f"{self._scheme}://{address}" for address in self._addresses()]
 
     @contextmanager
     def _call(self) -> Generator[None]:
@@ -162,7 +219,7 @@ class FlightService(flight.FlightServerBase):
             raise
 
     def _stream(
-        self, get: Get | Acquire, context: flight.ServerCallContext
+        self, get: Get | ManyGet | Acquire, context: flight.ServerCallContext
     ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         # Counted here, as the stream outlives the handler.
         with flight_errors("do_get"), self._errors_counted(), self._running.one():

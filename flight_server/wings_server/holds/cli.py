@@ -1,5 +1,6 @@
 """The command `wings holds`."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -8,8 +9,13 @@ import typer
 from wings_server.options import (
     ConfigOption,
     DrainSecondsOption,
+    InsecureOption,
     LogFormatOption,
     LogLevelOption,
+    MetadataUrlOption,
+    TlsCertOption,
+    TlsClientCaOption,
+    TlsKeyOption,
 )
 
 app = typer.Typer(
@@ -18,11 +24,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Replicas of what the workers of share groups hold.",
 )
-
-
-@app.callback()
-def root() -> None:
-    """Make `serve` a command with a name, though it is the only one."""
 
 
 @app.command()
@@ -54,6 +55,10 @@ def serve(
         ),
     ] = None,
     config: ConfigOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_client_ca: TlsClientCaOption = None,
+    insecure: InsecureOption = None,
     drain_seconds: DrainSecondsOption = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
@@ -73,8 +78,41 @@ def serve(
         "holds_url": holds_url,
         "holds_schema": holds_schema,
         "listen": listen,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+        "tls_client_ca": tls_client_ca,
+        "insecure": insecure,
         "drain_seconds": drain_seconds,
         "log_level": log_level,
         "log_format": log_format,
     }
     run(load(config, flags, HoldSettings))
+
+
+@app.command()
+def rebuild(
+    data_dir: Annotated[
+        Path,
+        typer.Argument(metavar="DATA_DIR", help="The data directory of a server that is stopped."),
+    ],
+    metadata_url: MetadataUrlOption = None,
+) -> None:
+    """Rebuild a damaged `holds.sqlite` from what of it is sound, so that share groups open again.
+
+    No message is lost: where it is not certain any more that one was finished, it is delivered
+    again; groups of which nothing is left begin at the start of their topic. The damaged file stays
+    beside the new one, under another name.
+    """
+    from wings_server.holds.rebuild import rebuild_directory
+
+    rebuilt = rebuild_directory(data_dir, metadata_url or os.environ.get("WINGS_METADATA_URL"))
+    for problem in rebuilt.problems:
+        typer.echo(f"problem: {problem}")
+    for group in rebuilt.groups_lost:
+        typer.echo(f"lost: group {group.name} of {group.topic.name} begins anew")
+    typer.echo(
+        f"rebuilt: {rebuilt.partitions:,} partitions of groups, "
+        f"{rebuilt.ranges:,} ranges of messages"
+    )
+    if rebuilt.kept_as is not None:
+        typer.echo(f"the damaged file is kept as {rebuilt.kept_as}")

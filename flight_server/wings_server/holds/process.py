@@ -6,12 +6,15 @@ from typing import NoReturn
 from wings_core.data_directory import DataDirectory
 from wings_core.share.open import open_postgres_store
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.store import HoldStore, SqliteHoldStore
+from wings_core.share.replica.sqlite_store import SqliteHoldStore
+from wings_core.share.replica.store import HoldStore
 from wings_server import logs
 from wings_server.holds.handlers import hold_service
 from wings_server.metadata.service import GrpcService
 from wings_server.process import run_until_signalled
+from wings_server.security import service_security
 from wings_server.settings import Address, HoldSettings
+from wings_server.tls import Tls
 
 
 class HoldServer:
@@ -25,6 +28,7 @@ class HoldServer:
 
     replica: Replica
     address: Address
+    tls: Tls | None = None
 
     def __init__(self, settings: HoldSettings) -> None:
         self.settings = settings
@@ -41,9 +45,11 @@ class HoldServer:
         """
         settings = self.settings
         with ExitStack() as started:
+            security = service_security(settings)
             store = _open_store(settings, started)
             self.replica = started.enter_context(closing(Replica(store)))
-            service = GrpcService([hold_service(self.replica)], settings.listen)
+            service = GrpcService([hold_service(self.replica)], settings.listen, security)
+            self.tls = security.tls
             service.start()
             started.callback(service.stop, settings.drain_seconds)
             self.address = service.address
@@ -72,5 +78,9 @@ def run(settings: HoldSettings) -> NoReturn:
     logs.configure(settings.log_level, settings.log_format)
     server = HoldServer(settings)
     run_until_signalled(
-        server.start, server.stop, lambda: f"wings holds ready grpc={server.address}", settings
+        server.start,
+        server.stop,
+        lambda: f"wings holds ready grpc={server.address}",
+        settings,
+        lambda: server.tls,
     )

@@ -26,7 +26,8 @@ from wings_core.contracts.actions import (
 from wings_core.contracts.messages import JSON_BYTES_MAX, Message
 from wings_core.errors import InvalidArgument
 from wings_core.model import Rejected
-from wings_core.names import NamespaceName
+from wings_core.names import NamespaceName, TopicName
+from wings_core.security.principal import Principal
 from wings_core.times import Deadline
 from wings_server.actions import ACTIONS
 from wings_server.flight.client_watch import ClientGone
@@ -39,6 +40,7 @@ from wings_server.http.answers import (
     PushAnswer,
     TopicDescription,
 )
+from wings_server.http.authentication import principal_of
 from wings_server.http.bodies import (
     FetchBody,
     FetchRequest,
@@ -97,8 +99,9 @@ class _Api:
     def __init__(self, service: HttpService) -> None:
         self._service = service
 
-    async def metrics(self) -> Response:
+    async def metrics(self, request: Request) -> Response:
         """Return the metrics in Prometheus's text format."""
+        self._service.gate.allow_metrics(principal_of(request))
         metrics = self._service.metrics
         return Response(await self._service.read(metrics.exposition), media_type=metrics.media_type)
 
@@ -113,6 +116,8 @@ class _Api:
         with service.call():
             with Body(service.bodies) as body:
                 asked = parse_fetch(await body.receive(request, JSON_BYTES_MAX))
+            for topic in dict.fromkeys(asked.topics):
+                service.gate.allow(principal_of(request), "read", str(topic))
             deadline = Deadline(arrived + asked.body.timeout_ms / 1000)
             service.metrics.fetch_begun("http")
             poll, answer = await service.read(partial(_begin, service, asked, deadline))
@@ -127,7 +132,8 @@ class _Api:
     async def _wait(self, poll: Poll, request: Request) -> Answer:
         """Wait for enough messages or the deadline; holds no thread meanwhile."""
         service = self._service
-        with service.waiting.one(request.receive) as wake, ExitStack() as watch:
+        waiting = service.waiting.one(request.receive, principal_of(request))
+        with waiting as wake, ExitStack() as watch:
             # Entered on a reader's thread, as it looks at the log.
             await service.read(lambda: watch.enter_context(poll.watch(wake.notify)))
             while True:
@@ -145,7 +151,8 @@ class _Api:
                 batches = await service.read(partial(parse_push, raw))
                 del raw
                 body.raw = b""
-                pushed = await service.write(partial(push, service.log, batches))
+                admit = partial(self._admit_push, principal_of(request))
+                pushed = await service.write(partial(push, service.log, batches, admit))
             for one in pushed:
                 if isinstance(one.result, Rejected):
                     service.metrics.failed("http", one.result.error.code)
@@ -153,6 +160,9 @@ class _Api:
                     service.metrics.pushed("http", one.rows, one.bytes)
             answer = push_answer(batches, pushed)
             return JsonAnswer(answer, service.answers, is_of_change=True)
+
+    def _admit_push(self, principal: Principal, topic: TopicName) -> None:
+        self._service.gate.allow(principal, "push", str(topic))
 
     async def share_acquire(self, request: Request) -> Response:
         """Acquire messages for a member of a share group, and wait where there are none.
@@ -166,6 +176,7 @@ class _Api:
             with Body(service.bodies) as body:
                 raw = await body.receive(request, JSON_BYTES_MAX)
                 asked = ShareAcquireBody.parse(raw, InvalidArgument, "acquire body")
+            service.gate.allow(principal_of(request), "acquire", str(asked.topic_name))
             deadline = Deadline(arrived + asked.timeout_ms / 1000)
             service.answers.check_room()  # Before leasing: leased messages must be sent.
             service.metrics.fetch_begun("http")
@@ -178,7 +189,8 @@ class _Api:
     async def _wait_for_messages(self, poll: AcquirePoll, request: Request) -> bytes:
         """Wait for messages or the deadline; holds no thread meanwhile."""
         service = self._service
-        with service.waiting.one(request.receive) as wake, ExitStack() as watch:
+        waiting = service.waiting.one(request.receive, principal_of(request))
+        with waiting as wake, ExitStack() as watch:
             await service.write(lambda: watch.enter_context(poll.watch(wake.notify)))
             # The first look is for commits between the one before and the watch.
             while (answer := await service.write(poll.advance)) is None:
@@ -267,9 +279,11 @@ def _handler(service: HttpService, route: _Route) -> Callable[..., Awaitable[Res
         with service.call(), Body(service.bodies) as body:
             raw = b"" if route.body is None else await body.receive(request, JSON_BYTES_MAX)
             changes = route.method != "GET"
-            action = ACTIONS[route.action]
             work = service.write if changes else service.read
-            answer = await work(lambda: action.run(service.log, route.parse(name, raw)))
+            principal = principal_of(request)
+            answer = await work(
+                lambda: service.gate.run(principal, route.action, route.parse(name, raw))
+            )
             encoded = json.dumps(answer, ensure_ascii=False).encode()
             return JsonAnswer(encoded, service.answers, is_of_change=changes)
 

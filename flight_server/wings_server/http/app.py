@@ -1,6 +1,6 @@
 """The HTTP application: routes only; each parses, calls one plain function, and translates."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from importlib.metadata import version
 from typing import Literal
@@ -11,7 +11,9 @@ from pydantic import BaseModel
 from wings_core.errors import Unavailable
 from wings_server.http import errors
 from wings_server.http.api import add_api
+from wings_server.http.authentication import Authentication
 from wings_server.http.documentation import complete
+from wings_server.http.origins import Origins
 from wings_server.http.service import HttpService
 
 
@@ -21,12 +23,24 @@ class Status(BaseModel):
     status: Literal["ok"] = "ok"
 
 
-def create_app(ready: Callable[[], bool], service: HttpService | None = None) -> FastAPI:
+class Readiness(Status):
+    """The answer of a server that accepts requests."""
+
+    share_groups: str | None = None
+    """Why they are closed, where they are; all else is served."""
+
+
+def create_app(
+    ready: Callable[[], bool],
+    service: HttpService | None = None,
+    hosts: Collection[str] = (),
+) -> FastAPI:
     """Build the application.
 
     Args:
         ready: Whether the server accepts requests; false from the beginning of its stop.
         service: The service behind the endpoints under `/v1` and `/metrics`; None: neither exists.
+        hosts: Names by which the server may be asked, besides those of loopback.
     """
     app = FastAPI(
         title="Wings",
@@ -40,6 +54,8 @@ def create_app(ready: Callable[[], bool], service: HttpService | None = None) ->
     if service is None:
         errors.install(app)
     else:
+        app.add_middleware(Authentication, service=service)
+        app.add_middleware(Origins, hosts=hosts)
         errors.install(app, partial(service.metrics.failed, "http"))
         add_api(app, service)
         complete(app)
@@ -53,11 +69,24 @@ def create_app(ready: Callable[[], bool], service: HttpService | None = None) ->
         return Status()
 
     @app.head("/readyz", include_in_schema=False)
-    @app.get("/readyz", tags=["health"], responses={503: {"model": errors.ErrorBody}})
-    async def readyz() -> Status:  # pyright: ignore[reportUnusedFunction]
-        """Answer 200 while the server accepts requests, 503 while it starts or drains."""
+    @app.get(
+        "/readyz",
+        tags=["health"],
+        response_model_exclude_none=True,
+        responses={503: {"model": errors.ErrorBody}},
+    )
+    async def readyz() -> Readiness:  # pyright: ignore[reportUnusedFunction]
+        """Answer 200 while the server accepts requests.
+
+        503 while it starts or drains, and with the reason while pushes are refused for want of
+        room on the disk.
+        """
         if not ready():
             raise Unavailable("the server is starting or stopping")
-        return Status()
+        disk = None if service is None else service.log.disk
+        if disk is not None and disk.refusal is not None:
+            raise Unavailable(disk.refusal)
+        damage = None if service is None else service.log.shares.damage
+        return Readiness(share_groups=None if damage is None else damage.message)
 
     return app

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema, model_va
 
 from wings_core.contracts.messages import (
     Identifier,
+    MemberName,
     Message,
     OffsetNumber,
     Timestamp,
@@ -150,7 +151,7 @@ class ShareAcquireBody(Message):
     namespace: NamespaceText = str(DEFAULT_NAMESPACE)
     group: Identifier
     topic: TopicText
-    member: Identifier = Field(description="The member that holds the messages, by its own name.")
+    member: MemberName = Field(description="The member that holds the messages, by its own name.")
     partition: PartitionValue = None
     timeout_ms: int = Field(
         default=TIMEOUT_MS, gt=1, le=TIMEOUT_MS_MAX, description="Counted from arrival."

@@ -29,6 +29,11 @@ BODIES: tuple[type[Message], ...] = (
 )
 """The bodies of the endpoints."""
 
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+"""What is answered to everyone."""
+
+_SCHEME = "token"
+
 _REFERENCE = "#/components/schemas/{model}Input"
 
 _ERROR = {"application/json": {"schema": {"$ref": f"#/components/schemas/{ErrorBody.__name__}"}}}
@@ -72,10 +77,32 @@ def complete(app: FastAPI) -> None:
             schemas: dict[str, Any] = document["components"]["schemas"]
             for body in BODIES:
                 schemas.update(_schemas(body))
+            _add_security(document)
             app.openapi_schema = document
         return app.openapi_schema
 
     app.openapi = document
+
+
+def _add_security(document: dict[str, Any]) -> None:
+    """Say that every operation takes a token, but those that are open, and may refuse it."""
+    document["components"]["securitySchemes"] = {
+        _SCHEME: {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A token; needed once the server has one.",
+        }
+    }
+    # The empty alternative: a server without tokens takes any caller.
+    document["security"] = [{_SCHEME: []}, {}]
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            if path in OPEN_PATHS:
+                operation["security"] = []
+                continue
+            for status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                answer = {"content": _ERROR, "description": status.phrase}
+                operation["responses"].setdefault(str(int(status)), answer)
 
 
 def _drop_framework_errors(document: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_server.settings import Address
+from wings_server.tls import Tls
 
 TICK_SECONDS = 1.0
 """How often the headers' date is renewed."""
@@ -70,6 +71,7 @@ class HttpListener:
     Args:
         app: What is served.
         address: Where; port 0 picks a free one.
+        tls: The certificate; None: without TLS.
 
     Attributes:
         address: Where it listens, with the real port.
@@ -78,7 +80,7 @@ class HttpListener:
         Unavailable: The address cannot be listened on.
     """
 
-    def __init__(self, app: FastAPI, address: Address) -> None:
+    def __init__(self, app: FastAPI, address: Address, tls: Tls | None = None) -> None:
         self._socket = bind(address)
         self.address = Address(address.host, self._socket.getsockname()[1])
         config = uvicorn.Config(
@@ -93,6 +95,8 @@ class HttpListener:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=REQUESTS_SECONDS_MAX,
         )
+        config.load()
+        config.ssl = None if tls is None else tls.context
         self._server = _Server(config)
         # A daemon, so that a request that never ends cannot keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="wings-http", daemon=True)

@@ -1,7 +1,7 @@
 """`POST /v1/push`: each batch on its own, in order, all of them in one flush where that can be."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
 from wings_core.json_rows import decode_rows
 from wings_core.log import Log
 from wings_core.model import Accepted, CommitResult, CommittedRange, Rejected
+from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of, partition_value
 from wings_core.times import format_timestamp
 from wings_server.http.envelope import PushedRows
@@ -33,13 +34,20 @@ class Pushed:
     """Bytes of their pages."""
 
 
-def push(log: Log, batches: Sequence[PushedRows]) -> list[Pushed]:
+def push(
+    log: Log, batches: Sequence[PushedRows], admit: Callable[[TopicName], None]
+) -> list[Pushed]:
     """Commit batches, each by itself: one that is refused refuses no other.
 
     Blocks until the outcome of all is known. They are committed in order; all are read first, so
     that one flush can take them.
+
+    Args:
+        log: The log.
+        batches: What to commit.
+        admit: Raises `PermissionDenied` for a topic that the caller may not write to.
     """
-    prepared = [_prepare(log, batch) for batch in batches]
+    prepared = [_prepare(log, batch, admit) for batch in batches]
     submitted = [
         _submit(log, found) if isinstance(found, _Prepared) else Rejected(found)
         for found in prepared
@@ -63,9 +71,12 @@ def push_answer(batches: Sequence[PushedRows], results: Sequence[Pushed]) -> byt
     return json.dumps({"batches": answers}).encode()
 
 
-def _prepare(log: Log, batch: PushedRows) -> "_Prepared | WingsError":
+def _prepare(
+    log: Log, batch: PushedRows, admit: Callable[[TopicName], None]
+) -> "_Prepared | WingsError":
     """Parse and check the rows of a batch."""
     try:
+        admit(batch.topic)
         topic = log.admin.get_topic(batch.topic)
         partition: Partition | None = None
         fill: dict[str, str] = {}

@@ -12,6 +12,7 @@ from wings_core.errors import Unavailable
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.log import Log
 from wings_server.flight.running import Running
+from wings_server.gate import Gate
 from wings_server.http.waiting import Waiting
 from wings_server.http.wire import Budget
 from wings_server.metrics import Metrics
@@ -34,9 +35,11 @@ class HttpService:
     Args:
         log: What is served; closed by its owner after `close`.
         metrics: Counts what is done.
+        gate: Decides what each caller may do.
 
     Attributes:
         log: The log.
+        gate: The gate.
         metrics: The metrics.
         fetcher: Reads the log, in chunks that are small against an answer.
         bodies: Counts the bytes of requests held in memory.
@@ -44,8 +47,9 @@ class HttpService:
         waiting: The calls that wait.
     """
 
-    def __init__(self, log: Log, metrics: Metrics) -> None:
+    def __init__(self, log: Log, metrics: Metrics, gate: Gate) -> None:
         self.log = log
+        self.gate = gate
         self.metrics = metrics
         chunk_bytes_max = min(log.limits.wire_bytes_max, log.limits.http_bytes_max // CHUNKS_MIN)
         self.fetcher = Fetcher(

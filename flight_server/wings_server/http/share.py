@@ -48,9 +48,10 @@ class AcquirePoll:
         self._messages_max = body.max_messages
         self._deadline = deadline
         self._group = log.shares.find(body.topic_name, body.group)
-        self._partition = wanted_partition(
+        partition = wanted_partition(
             self._group.topic, body.partition, any_partition=body.any_partition
         )
+        self._request = AcquireRequest(self._group, body.member, partition, body.max_messages)
         self._again_after: float | None = None
         self._delivered: list[LeasedRange] = []
         self.messages = 0
@@ -58,7 +59,7 @@ class AcquirePoll:
 
     def watch(self, callback: Callable[[], None]) -> AbstractContextManager[object]:
         """Call back when messages may be available; see `ShareCoordinator.watch`."""
-        return self._shares.watch(self._group, self._partition, callback)
+        return self._shares.watch(self._request, callback)
 
     @property
     def look_again(self) -> Deadline:
@@ -70,9 +71,7 @@ class AcquirePoll:
 
     def advance(self) -> bytes | None:
         """Acquire what is available; return the answer, or None where the caller is to wait."""
-        acquired = self._shares.acquire_now(
-            AcquireRequest(self._group, self._member, self._partition, self._messages_max)
-        )
+        acquired = self._shares.acquire_now(self._request)
         self._again_after = acquired.again_after_seconds
         if acquired.ranges:
             return self._answer(acquired.ranges)

@@ -14,8 +14,12 @@ from starlette.types import Receive
 
 from wings_core.errors import WingsError
 from wings_core.fetch.waits import Waits
+from wings_core.security.principal import ANYONE, Principal
 from wings_core.times import Deadline
 from wings_server.flight.client_watch import ClientGone
+
+CHECK_SECONDS = 0.5
+"""How often it is looked whether the tokens of waiting calls have ended."""
 
 
 class Wake:
@@ -73,15 +77,19 @@ class Waiting:
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
         self._notifier: _Notifier | None = None
-        self._wakes: set[Wake] = set()
+        self._wakes: dict[Wake, Principal] = {}
+        self._checking: asyncio.TimerHandle | None = None
+        """The next look at the principals, while any call waits."""
         self._stopped: WingsError | None = None
 
     @contextmanager
-    def one(self, receive: Receive) -> Generator[Wake]:
+    def one(self, receive: Receive, principal: Principal = ANYONE) -> Generator[Wake]:
         """Register one call for the block; a disconnect of its client ends it with `ClientGone`.
 
         Args:
             receive: The call's ASGI channel, its body received already.
+            principal: Who calls; the call ends with the error of its `check`, soon after that
+                raises.
 
         Raises:
             ResourceExhausted: As many calls wait as may.
@@ -93,19 +101,32 @@ class Waiting:
             self._notifier = _Notifier(asyncio.get_running_loop())
         with self._waits.one():
             wake = Wake(self._notifier)
-            self._wakes.add(wake)
+            self._wakes[wake] = principal
+            if self._checking is None:
+                self._check_principals()
             watcher = asyncio.ensure_future(_watch_client(receive, wake))
             try:
                 yield wake
             finally:
                 watcher.cancel()
-                self._wakes.discard(wake)
+                del self._wakes[wake]
 
     def stop(self, error: WingsError) -> None:
         """End every wait, and every later one, with an error; from any thread."""
         self._stopped = error
         if self._notifier is not None:
             self._notifier.call(self._end_all)
+
+    def _check_principals(self) -> None:
+        """End the calls of principals that have ended, now and every `CHECK_SECONDS`."""
+        for wake, principal in self._wakes.items():
+            error = principal.ended()
+            if error is not None:
+                wake.set(error)
+        self._checking = None
+        if self._wakes:
+            loop = asyncio.get_running_loop()
+            self._checking = loop.call_later(CHECK_SECONDS, self._check_principals)
 
     def _end_all(self) -> None:
         for wake in self._wakes:

@@ -8,9 +8,13 @@ import typer
 from wings_server.options import (
     ConfigOption,
     DrainSecondsOption,
+    InsecureOption,
     LogFormatOption,
     LogLevelOption,
     MetadataUrlOption,
+    TlsCertOption,
+    TlsClientCaOption,
+    TlsKeyOption,
 )
 
 app = typer.Typer(
@@ -45,6 +49,10 @@ def serve(
         ),
     ] = None,
     config: ConfigOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_client_ca: TlsClientCaOption = None,
+    insecure: InsecureOption = None,
     drain_seconds: DrainSecondsOption = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
@@ -64,6 +72,10 @@ def serve(
         "data_dir": data_dir,
         "metadata_url": metadata_url,
         "listen": listen,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+        "tls_client_ca": tls_client_ca,
+        "insecure": insecure,
         "drain_seconds": drain_seconds,
         "log_level": log_level,
         "log_format": log_format,

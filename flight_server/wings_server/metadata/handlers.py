@@ -10,7 +10,7 @@ import pyarrow as pa
 from google.protobuf.descriptor import ServiceDescriptor
 
 from wings_core.errors import InvalidArgument, NamespaceNotFound
-from wings_core.metadata.interfaces import Metadata
+from wings_core.metadata.interfaces import MANY_LOCATIONS_MAX, POSITIONS_MAX, Metadata
 from wings_core.metadata.remote.paging import BY_NAMESPACE, BY_OFFSET, BY_PARTITION, BY_TEXT
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
@@ -22,10 +22,12 @@ from wings_core.protocol.v1 import groups_pb2 as groups_pb
 from wings_core.protocol.v1 import maintenance_pb2 as maintenance_pb
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
 from wings_core.protocol.v1 import shards_pb2 as shards_pb
+from wings_core.protocol.v1 import tokens_pb2 as tokens_pb
 from wings_core.schemas import check_topic_schema
 from wings_core.share.model import ShareConfig
 from wings_server.metadata.maintenance import MaintenanceHandlers
 from wings_server.metadata.paging import TOPICS_PAGE_SIZE_MAX, page, page_size_of, step
+from wings_server.metadata.tokens import TokenHandlers
 
 _NO_SCHEMA = pa.schema([])
 
@@ -50,6 +52,7 @@ def services(metadata: Metadata, store_id: str) -> list[tuple[ServiceDescriptor,
         (maintenance["MaintenanceService"], MaintenanceHandlers(metadata)),
         (groups["GroupService"], _Groups(metadata)),
         (shards["ShardService"], _Shards(metadata)),
+        (tokens_pb.DESCRIPTOR.services_by_name["TokenService"], TokenHandlers(metadata)),
     ]
 
 
@@ -59,7 +62,7 @@ class _Admin:
         self._store_id = store_id
 
     def get_store(self, _: admin_pb.GetStoreRequest) -> admin_pb.Store:
-        return admin_pb.Store(id=self._store_id, keeps_slices=True)
+        return admin_pb.Store(id=self._store_id, keeps_slices=True, keeps_inline=True)
 
     def get_tenant(self, request: admin_pb.GetTenantRequest) -> admin_pb.Tenant:
         tenants = {f"tenants/{found.name.tenant}" for found in self._admin.list_namespaces()}
@@ -152,7 +155,7 @@ class _Nodes:
 
 
 class _Registry:
-    """All but `OffsetLocation`, which `Locations` answers."""
+    """All but `OffsetLocation` and `WatchTopic`, which `Locations` answers."""
 
     def __init__(self, metadata: Metadata) -> None:
         self._registry = metadata.registry
@@ -164,8 +167,24 @@ class _Registry:
             if not flush_id.writer:
                 raise InvalidArgument("a flush_id names its writer")
         batches = [messages.batch_of(batch) for batch in request.batches]
-        results = self._registry.commit(batches, flush_id)
+        inline = None
+        if request.HasField("inline"):
+            inline = messages.INLINE_FOLIO.decode(request.inline)
+        results = self._registry.commit(batches, flush_id, inline)
         return pb.CommitResponse(results=map(messages.result_message, results))
+
+    def locate_many(self, request: pb.LocateManyRequest) -> pb.LocateManyResponse:
+        if len(request.partitions) != len(request.offsets):
+            raise InvalidArgument("there is an offset for each partition")
+        if len(request.partitions) > POSITIONS_MAX:
+            raise InvalidArgument(f"at most {POSITIONS_MAX} partitions are located at once")
+        found = self._registry.locate_many(
+            request.topic_uuid,
+            list(zip(map(canonical_partition, request.partitions), request.offsets, strict=True)),
+            max(0, request.messages_max),
+            min(request.locations_max or MANY_LOCATIONS_MAX, MANY_LOCATIONS_MAX),
+        )
+        return pb.LocateManyResponse(partitions=map(messages.LOCATED_PARTITION.fields, found))
 
     def get_partition_state(self, request: pb.GetPartitionStateRequest) -> pb.PartitionState:
         partition = canonical_partition(request.partition)
@@ -247,6 +266,9 @@ class _Registry:
         )
         return pb.ListLiveFoliosResponse(folios=found, next_page_token=token)
 
+    def read_inline_folio(self, request: pb.ReadInlineFolioRequest) -> pb.ReadInlineFolioResponse:
+        return pb.ReadInlineFolioResponse(data=self._registry.read_inline(request.folio))
+
     def retire_folios(self, request: pb.RetireFoliosRequest) -> pb.RetireFoliosResponse:
         return pb.RetireFoliosResponse(folios=self._registry.retire(list(request.folios)))
 
@@ -284,6 +306,13 @@ class _Stages:
         return pb.ListStagesResponse(
             stages=map(messages.STAGE.fields, found), next_page_token=token
         )
+
+    def list_topics_of_stages(
+        self, request: pb.ListTopicsOfStagesRequest
+    ) -> pb.ListTopicsOfStagesResponse:
+        prefix = request.prefix if request.HasField("prefix") else None
+        found = self._stages.topics(list(request.stages), prefix)
+        return pb.ListTopicsOfStagesResponse(topics=sorted(map(str, found)))
 
     def list_stage_pages(self, request: pb.ListStagePagesRequest) -> pb.ListStagePagesResponse:
         size = page_size_of(request.page_size)

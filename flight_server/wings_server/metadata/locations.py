@@ -5,13 +5,14 @@ commit ─▶ (its thread) callback ─▶ (event loop) the coroutine that waits
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.fetch.waits import Waits
+from wings_core.metadata.changes import TopicChanges
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import Located, Position
 from wings_core.partitions import canonical_partition
@@ -21,6 +22,9 @@ from wings_core.times import Deadline, now_us
 
 ANSWER_MARGIN_SECONDS = 1.0
 """An answer is given so long before the call's own gRPC deadline, or it might come too late."""
+
+CHANGES_MAX = 10_000
+"""Partitions that one message of a watched topic names."""
 
 T = TypeVar("T")
 
@@ -86,6 +90,38 @@ class Locations:
             return messages.LOCATED.encode(located)
         with self._waits.one():
             return messages.LOCATED.encode(await self._wait(request, located, deadline))
+
+    async def watch_topic(self, request: pb.WatchTopicRequest) -> AsyncIterator[pb.TopicChange]:
+        """Yield an empty change, and then what is committed to a topic, until the client leaves.
+
+        Raises:
+            ResourceExhausted: Too many calls wait already.
+            Unavailable: The service stops.
+        """
+        loop = asyncio.get_running_loop()
+        wake = asyncio.Event()
+        changes = TopicChanges(lambda: _notify(loop, wake))
+        with self._waits.one(), self._registry.watch_topic(request.topic_uuid, changes.hear):
+            self._wakes.add(wake)
+            try:
+                yield pb.TopicChange()
+                while not self._stopped.is_set():
+                    await wake.wait()
+                    # Cleared before the look, so that no change after it is missed.
+                    wake.clear()
+                    ends = changes.take()
+                    if ends is None:
+                        yield pb.TopicChange()
+                        continue
+                    found = [
+                        pb.TopicChange.End(partition=partition, next_offset=next_offset)
+                        for partition, next_offset in ends.items()
+                    ]
+                    for first in range(0, len(found), CHANGES_MAX):
+                        yield pb.TopicChange(ends=found[first : first + CHANGES_MAX])
+                raise Unavailable("the metadata service is stopping")
+            finally:
+                self._wakes.discard(wake)
 
     async def _wait(
         self, request: pb.OffsetLocationRequest, located: Located, deadline: Deadline

@@ -1,5 +1,7 @@
 """What each RPC of maintenance does; see `handlers`."""
 
+from dataclasses import replace
+
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.maintenance import Lease
@@ -59,6 +61,25 @@ class MaintenanceHandlers:
             Lease(request.lease, request.holder, request.token),
         )
         return pb.ReplacePagesResponse(replaced=replaced)
+
+    def replace_all_pages(self, request: pb.ReplaceAllPagesRequest) -> pb.ReplaceAllPagesResponse:
+        """Put pages into the place of others, in many partitions."""
+        replaced = self._maintenance.replace_all(
+            [
+                replace(
+                    messages.REPLACEMENT.decode(each),
+                    partition=canonical_partition(each.partition),
+                )
+                for each in request.replacements
+            ],
+            Lease(request.lease, request.holder, request.token),
+        )
+        return pb.ReplaceAllPagesResponse(replaced=replaced)
+
+    def get_inline_backlog(self, request: pb.GetInlineBacklogRequest) -> pb.InlineBacklog:
+        """Answer what is inline."""
+        pages_max = step("pages_max", request.pages_max)
+        return messages.INLINE_BACKLOG.encode(self._maintenance.inline_backlog(pages_max))
 
     def list_tier_states(self, request: pb.ListTierStatesRequest) -> pb.ListTierStatesResponse:
         """Answer a page of what a topic's partitions have in each tier."""

@@ -1,20 +1,25 @@
 """The metadata service as a process of its own."""
 
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import NoReturn
+
+import structlog
 
 from wings_core.data_directory import DataDirectory
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.open import open_postgres
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.share.open import open_standby
+from wings_core.share.open import all_groups, open_replica, open_standby
 from wings_core.share.replica.interfaces import HoldReplica
-from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.store import SqliteHoldStore
 from wings_server import logs
 from wings_server.metadata.service import MetadataService
 from wings_server.process import run_until_signalled
+from wings_server.security import service_security
 from wings_server.settings import Address, MetadataSettings
+from wings_server.tls import Tls
+
+_logger = structlog.get_logger("wings.metadata")
 
 
 class MetadataServer:
@@ -28,6 +33,7 @@ class MetadataServer:
 
     service: MetadataService
     address: Address
+    tls: Tls | None = None
 
     def __init__(self, settings: MetadataSettings) -> None:
         self.settings = settings
@@ -45,10 +51,16 @@ class MetadataServer:
         """
         settings = self.settings
         with ExitStack() as started:
+            security = service_security(settings)
             metadata, store_id, holds = _open(settings, started)
+            if security.token is None and not (security.tls and security.tls.is_mutual):
+                _warn_of_tokens(metadata)
             waiting_max = settings.limits.calls_waiting_max
-            self.service = MetadataService(metadata, store_id, settings.listen, waiting_max, holds)
+            self.service = MetadataService(
+                metadata, store_id, settings.listen, waiting_max, holds, security
+            )
             self.service.start()
+            self.tls = security.tls
             started.callback(self.service.stop, settings.drain_seconds)
             self.address = self.service.address
             self._stop = started.pop_all()
@@ -69,8 +81,20 @@ def run(settings: MetadataSettings) -> NoReturn:
     logs.configure(settings.log_level, settings.log_format)
     server = MetadataServer(settings)
     run_until_signalled(
-        server.start, server.stop, lambda: f"wings metadata ready grpc={server.address}", settings
+        server.start,
+        server.stop,
+        lambda: f"wings metadata ready grpc={server.address}",
+        settings,
+        lambda: server.tls,
     )
+
+
+def _warn_of_tokens(metadata: Metadata) -> None:
+    if metadata.tokens.changes():
+        _logger.warning(
+            "this log has tokens, but any process that reaches this service can change them: set "
+            "WINGS_CLUSTER_TOKEN, or mutual TLS"
+        )
 
 
 def _open(settings: MetadataSettings, started: ExitStack) -> tuple[Metadata, str, HoldReplica]:
@@ -85,5 +109,6 @@ def _open(settings: MetadataSettings, started: ExitStack) -> tuple[Metadata, str
     metadata = started.enter_context(SqliteMetadata(directory.metadata))
     # Nodes may be given this directory too, which may have been an embedded server's.
     directory.bind(metadata.store_id, own=True)
-    replica = started.enter_context(closing(Replica(SqliteHoldStore(directory.holds))))
+    groups = partial(all_groups, metadata.admin, metadata.groups)
+    replica = started.enter_context(closing(open_replica(directory.holds, groups)))
     return metadata, metadata.store_id, replica

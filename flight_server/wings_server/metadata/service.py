@@ -8,7 +8,7 @@ import asyncio
 import functools
 import re
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
@@ -31,6 +31,8 @@ from wings_server.holds.handlers import hold_service
 from wings_server.http.listener import bind
 from wings_server.metadata.handlers import services
 from wings_server.metadata.locations import Locations
+from wings_server.metadata.peers import ClusterToken, PeerSecurity
+from wings_server.metadata.requests import check_request
 from wings_server.settings import Address
 
 CALLS_RUNNING_MAX = 16_384
@@ -66,11 +68,15 @@ class GrpcService:
     Args:
         served: What is served.
         address: Where to listen.
+        security: How it is kept to the nodes of its cluster.
     """
 
     address: Address
 
-    def __init__(self, served: Services, address: Address) -> None:
+    def __init__(
+        self, served: Services, address: Address, security: PeerSecurity | None = None
+    ) -> None:
+        self._security = security or PeerSecurity()
         self._served = served
         self._listen = address
         self._executor = ThreadPoolExecutor(THREADS_MAX, "wings-grpc")
@@ -98,7 +104,9 @@ class GrpcService:
         self._executor.shutdown()
 
     async def _start(self) -> None:
+        security = self._security
         server = grpc.aio.server(
+            interceptors=[] if security.token is None else [ClusterToken(security.token)],
             options=[
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -115,7 +123,11 @@ class GrpcService:
             server.add_generic_rpc_handlers((self._handler(descriptor, handlers, locations),))
             names.append(descriptor.full_name)
         try:
-            port = server.add_insecure_port(str(self._listen))
+            if security.tls is None:
+                port = server.add_insecure_port(str(self._listen))
+            else:
+                credentials = security.tls.grpc_credentials()
+                port = server.add_secure_port(str(self._listen), credentials)
         except RuntimeError as error:
             raise Unavailable(f"cannot serve gRPC on {self._listen}: {error}") from error
         await server.start()
@@ -142,13 +154,21 @@ class GrpcService:
         """Return gRPC's table of a service's methods."""
         methods: dict[str, Any] = {}
         for method in descriptor.methods:
+            request = GetMessageClass(method.input_type)
+            if method.server_streaming:
+                assert locations is not None
+                methods[method.name] = grpc.unary_stream_rpc_method_handler(
+                    cast("Any", functools.partial(_changes, locations)),
+                    request_deserializer=request.FromString,
+                    response_serializer=_serialize,
+                )
+                continue
             if method.name == "OffsetLocation":
                 assert locations is not None
                 behaviour = functools.partial(_long_poll, locations)
             else:
                 function = getattr(handlers, snake_case(method.name))
                 behaviour = functools.partial(self._in_thread, method.full_name, function)
-            request = GetMessageClass(method.input_type)
             methods[method.name] = grpc.unary_unary_rpc_method_handler(
                 cast("Any", behaviour),
                 request_deserializer=request.FromString,
@@ -173,6 +193,7 @@ class GrpcService:
             def run() -> Message:
                 if until is not None and loop.time() > until:
                     raise Unavailable("the call's deadline passed before it was begun")
+                check_request(request)
                 return function(request)
 
             return await loop.run_in_executor(self._executor, run)
@@ -189,6 +210,7 @@ class MetadataService(GrpcService):
         address: Where to listen.
         waiting_max: How many long polls may wait at once.
         holds: A replica of share groups' holds to serve as well; closed by the caller too.
+        security: How it is kept to the nodes of its cluster.
     """
 
     def __init__(
@@ -198,9 +220,12 @@ class MetadataService(GrpcService):
         address: Address,
         waiting_max: int = CALLS_WAITING_MAX,
         holds: HoldReplica | None = None,
+        security: PeerSecurity | None = None,
     ) -> None:
         served = services(metadata, store_id)
-        super().__init__(served if holds is None else [*served, hold_service(holds)], address)
+        if holds is not None:
+            served.append(hold_service(holds))
+        super().__init__(served, address, security)
         self._metadata = metadata
         self._waiting_max = waiting_max
 
@@ -228,8 +253,23 @@ async def _long_poll(
     request: offset_registry_pb2.OffsetLocationRequest,
     context: "grpc.aio.ServicerContext[Message, Message]",
 ) -> Message:
-    answer = locations.offset_location(request, _time_remaining(context))
-    return await _answered("OffsetLocation", answer, context)
+    async def answer() -> Message:
+        check_request(request)
+        return await locations.offset_location(request, _time_remaining(context))
+
+    return await _answered("OffsetLocation", answer(), context)
+
+
+async def _changes(
+    locations: Locations,
+    request: offset_registry_pb2.WatchTopicRequest,
+    context: "grpc.aio.ServicerContext[Message, Message]",
+) -> AsyncIterator[Message]:
+    try:
+        async for change in locations.watch_topic(request):
+            yield change
+    except WingsError as error:
+        await _abort(context, error)
 
 
 def _time_remaining(context: "grpc.aio.ServicerContext[Message, Message]") -> float | None:
@@ -249,10 +289,16 @@ async def _answered(
     except Exception as error:
         _logger.exception("call failed by a fault of the service", call=call)
         failure = Internal(f"internal error in {call}: {type(error).__name__}")
+    await _abort(context, failure)
+    raise AssertionError("abort raises")
+
+
+async def _abort(
+    context: "grpc.aio.ServicerContext[Message, Message]", failure: WingsError
+) -> None:
     await context.abort(
         status_of(failure), error_message(failure), ((ERROR_KEY, error_body(failure)),)
     )
-    raise AssertionError("abort raises")
 
 
 def _serialize(message: Message) -> bytes:

@@ -3,7 +3,6 @@
 from types import TracebackType
 from typing import Self
 
-import wings_client
 from wings_core.queue.commit import Committer, StageDead
 from wings_core.queue.coordinator import QueueCoordinator
 from wings_core.queue.directory import DirectoryQueue
@@ -27,8 +26,9 @@ def open_queue(source: SourceSettings) -> Queue:
 
         assert settings.topic is not None
         assert settings.group is not None
-        endpoint = settings.endpoint or source.target.endpoint
-        return ShareQueue(endpoint, settings.topic, settings.group, settings.column or "body")
+        return ShareQueue(
+            source.queue_server(), settings.topic, settings.group, settings.column or "body"
+        )
     if settings.kind == "sqs":
         from wings_core.queue.sqs import SqsQueue
 
@@ -53,7 +53,7 @@ class Connections:
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
         self.journal = Journal(settings.journal_directory)
-        self.client = wings_client.connect(settings.target.endpoint)
+        self.client = settings.target.server().connect()
         self.queue = open_queue(settings)
         self.shared = QueueSharedState(
             self.client,

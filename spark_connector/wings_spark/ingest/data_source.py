@@ -233,10 +233,11 @@ class IngestWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
+        self._server = settings.target.server()  # For the tasks, which have no files of a token.
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Read and stage the files of one task."""
-        return TaskDone(carry_out(self._settings, works_of(iterator)))
+        return TaskDone(carry_out(self._settings, works_of(iterator), self._server))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
         """Publish a claim and acknowledge its messages."""

@@ -1,9 +1,13 @@
 """The fetch of a file to this machine's disk, wherever it is, in the announced version."""
 
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path, PurePath
 
 from wings_core.queue.notifications import DedupKey
 from wings_spark.ingest.fetched import Fetched, FileError, SupersededError
+from wings_spark.ingest.places import real_path
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.settings import SourceSettings
 
@@ -11,17 +15,21 @@ SUFFIX_CHARACTERS_MAX = 32
 """Of each of the last two suffixes of a file's name, which tell its format."""
 
 
-def fetch_file(section: FileSection, directory: Path, settings: SourceSettings) -> Fetched:
-    """Return the path of a file's bytes on this machine; copies them from S3, or a payload.
+@contextmanager
+def fetched_file(
+    section: FileSection, directory: Path, settings: SourceSettings
+) -> Generator[Fetched]:
+    """Yield the path of a file's bytes on this machine; copies them from S3, or a payload.
 
     Blocks until they are copied.
 
     Args:
         section: Of which file, and which of its rows.
-        directory: For copies.
+        directory: For copies, and links.
         settings: Of the source.
 
     Raises:
+        RefusedError: It is not in what the source may read.
         FileError: It does not exist, or cannot be read.
         SupersededError: It has another version than the announced one, and versions count.
         WingsError: S3 cannot be reached, or does not know the caller.
@@ -30,28 +38,32 @@ def fetch_file(section: FileSection, directory: Path, settings: SourceSettings) 
     if file.payload is not None:
         path = directory / "payload"
         path.write_text(file.payload, encoding="utf-8", errors="replace")
-        return Fetched(path)
+        yield Fetched(path)
+        return
     if file.uri.startswith("s3://"):
         from wings_spark.ingest.fetch_object import fetch_object
 
-        return fetch_object(section, directory / name_of(file.uri), settings)
-    path = Path(file.uri)
+        settings.places.check(file.uri)
+        yield fetch_object(section, directory / name_of(file.uri), settings)
+        return
     version = settings.dedup_key is DedupKey.URI_AND_VERSION and settings.queue.kind == "directory"
     expected = file.version if version else None
-    seen = _seen(path)
-    if not path.is_file():
-        raise FileError(f"{file.uri} is not a file")
-    if expected is not None and seen != expected:
-        raise SupersededError(f"{file.uri} was overwritten: {expected} is {seen} now")
+    with settings.places.opened(file.uri) as opened:
+        seen = _seen(opened, file.uri)
+        if expected is not None and seen != expected:
+            raise SupersededError(f"{file.uri} was overwritten: {expected} is {seen} now")
 
-    def check() -> None:
-        now = _seen(path)
-        if expected is not None and now != expected:
-            raise SupersededError(f"{file.uri} was overwritten: {expected} is {now} now")
-        if now != seen:
-            raise FileError(f"{file.uri} changed while it was read: {seen} is {now} now")
+        def check() -> None:
+            now = _seen(Path(file.uri), file.uri)
+            if expected is not None and now != expected:
+                raise SupersededError(f"{file.uri} was overwritten: {expected} is {now} now")
+            if now != seen:
+                raise FileError(f"{file.uri} changed while it was read: {seen} is {now} now")
 
-    return Fetched(path, section.rows(), seen, check)
+        # A name of the open file, whose format it tells: what is opened by it is what was judged.
+        path = directory / name_of(file.uri)
+        path.symlink_to(real_path(opened, file.uri))
+        yield Fetched(path, section.rows(), seen, check)
 
 
 def name_of(uri: str) -> str:
@@ -68,9 +80,9 @@ def name_of(uri: str) -> str:
     return f"file{kept}"
 
 
-def _seen(path: Path) -> str:
+def _seen(file: int | Path, uri: str) -> str:
     try:
-        status = path.stat()
+        status = os.fstat(file) if isinstance(file, int) else file.stat()
     except (OSError, ValueError) as error:
-        raise FileError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        raise FileError(f"{uri}: {getattr(error, 'strerror', None) or error}") from None
     return f"{status.st_size}-{status.st_mtime_ns}"

@@ -19,6 +19,7 @@ from wings_client.files.sections import SAMPLE_BYTES, Section, csv_ranges, line_
 from wings_core.errors import Unauthenticated, Unavailable
 from wings_core.queue.notifications import DedupKey
 from wings_spark.ingest.fetched import Fetched, FileError, SupersededError, is_of_machine
+from wings_spark.ingest.places import UNREACHABLE_KEY
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.settings import FileSettings, SourceSettings
 
@@ -36,9 +37,6 @@ PARQUET_TAIL_BYTES = 64 * 1024
 
 _PARQUET_END_BYTES = 8
 """The footer's length, and a magic word."""
-
-_UNREACHABLE_KEY = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\x7f]")
-"""Keys that obstore rejects or normalizes."""
 
 _REFUSED = re.compile(r"status code: 4\d\d")
 """In obstore's messages."""
@@ -120,7 +118,7 @@ class _Object:
 
     def __init__(self, uri: str, version: str | None, settings: FileSettings) -> None:
         bucket, _, self._key = uri.removeprefix("s3://").partition("/")
-        if _UNREACHABLE_KEY.search(self._key) is not None:
+        if UNREACHABLE_KEY.search(self._key) is not None:
             raise FileError(
                 f"{uri!a:.300}: files with control characters in their keys, and with empty parts, "
                 "'.' or '..' between slashes, cannot be read"

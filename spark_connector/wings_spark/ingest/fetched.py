@@ -19,6 +19,10 @@ class FileError(Exception):
     """A file cannot be read, or a row of it does not fit: it is retried, and dead in the end."""
 
 
+class RefusedError(Exception):
+    """A file is not in what its source may read: it is dead at once."""
+
+
 class SupersededError(Exception):
     """The announced version of a file was overwritten by another."""
 

@@ -18,7 +18,7 @@ from wings_client.files.parts import PartCheck
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.queue.claims import ClaimedFile
-from wings_spark.ingest.fetch_file import fetch_file
+from wings_spark.ingest.fetch_file import fetched_file
 from wings_spark.ingest.fetched import FileError, read_errors
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.rescue import Piece, rescued_pieces
@@ -83,6 +83,7 @@ class FileReader:
             reading: Updated to how far it was read.
 
         Raises:
+            RefusedError: It is not in what the source may read.
             FileError: It cannot be read, or a row of it does not fit.
             SupersededError: It was overwritten by another version.
             WingsError: S3, or this machine, can read no file now.
@@ -110,7 +111,7 @@ class FileReader:
         file = section.file
         with read_errors(file.uri), ExitStack() as stack:
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="wings-ingest-")))
-            found = fetch_file(section, directory, self._settings)
+            found = stack.enter_context(fetched_file(section, directory, self._settings))
             reading.seen = found.seen
             files = self._settings.files
             if found.path.stat().st_size == 0:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
 
-import wings_client
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.queue.claims import Fate, Outcome
 from wings_core.queue.journal import Journal
@@ -47,7 +46,7 @@ def check(settings: SourceSettings) -> None:
         queue.pending()
     finally:
         queue.close()
-    with wings_client.connect(settings.target.endpoint) as client:
+    with settings.target.server().connect() as client:
         topic = client.topic(settings.target.topic)
         DeadLetters(settings, client).prepare()
     FileReader(settings, topic.schema, topic.partition_key)

@@ -1,8 +1,9 @@
 """The settings of a source: a TOML file, as a frozen model."""
 
+import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -11,6 +12,8 @@ from wings_core.contracts.messages import problem_of, sentence, shortened
 from wings_core.errors import InvalidArgument
 from wings_core.queue.coordinator import CoordinatorSettings
 from wings_core.queue.notifications import DedupKey, MessageKind
+from wings_spark.connection import Server
+from wings_spark.ingest.places import Places, check_place
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 Seconds = Annotated[float, Field(gt=0, le=100 * 366 * 86_400.0)]
@@ -21,15 +24,21 @@ _QUEUE_KEYS = {
     "sqlite": (("path",), ()),
     "directory": (("path",), ("state",)),
     "sqs": (("url",), ("region", "endpoint")),
-    "share": (("topic", "group"), ("column", "endpoint")),
+    "share": (("topic", "group"), ("column", "endpoint", "token_file")),
 }
 """By kind of queue: the keys that it needs, and those that it may have."""
+
+_WITHOUT_PLACE = ("sqs", "share")
+"""Kinds of queues that have no directory of their own."""
 
 _OF_KINDS = {key for keys in _QUEUE_KEYS.values() for part in keys for key in part}
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+_AnySection = TypeVar("_AnySection", bound=_Section)
 
 
 class QueueSettings(_Section):
@@ -45,6 +54,8 @@ class QueueSettings(_Section):
     region: str | None = None
     endpoint: str | None = None
     """Of another service that speaks SQS; of a share group's server, if it is not the target's."""
+    token_file: Path | None = None
+    """Of the token that the server of `endpoint` is shown."""
     topic: str | None = None
     group: str | None = None
     """An existing share group of the topic."""
@@ -107,6 +118,9 @@ class FileSettings(_Section):
     """Of CSV."""
     dedup_key: DedupKey | None = None
     """Absent: URI and version for a directory, else the URI."""
+    allowed_prefixes: tuple[str, ...] | None = None
+    """Buckets, folders of them, and directories: no other file is read. Absent: the directory that
+    is watched, or that of a SQLite queue's file."""
     rescued_column: Column | None = None
     """A string column for rows that do not fit; absent: a file with one fails."""
     lineage: Lineage = Lineage()
@@ -119,6 +133,11 @@ class FileSettings(_Section):
     def _check_columns(self) -> Self:
         if self.rescued_column in self.lineage.columns:
             raise problem_of("'rescued_column' is a column of 'lineage' too")
+        for place in self.allowed_prefixes or ():
+            try:
+                check_place(place)
+            except InvalidArgument as error:
+                raise problem_of(f"'allowed_prefixes': {error.message}") from None
         return self
 
 
@@ -128,6 +147,21 @@ class TargetSettings(_Section):
     endpoint: str
     """Like `grpc://host:7777`."""
     topic: str
+    token_file: Path | None = None
+    """On the driver, as those of TLS; absent: the token of `WINGS_TOKEN`."""
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+    def server(self) -> Server:
+        """Return the server, with the token and certificates; reads their files.
+
+        Raises:
+            InvalidArgument: One cannot be read.
+        """
+        return Server.of(
+            self.endpoint, None, self.token_file, self.tls_ca, self.tls_cert, self.tls_key
+        )
 
 
 class LimitSettings(_Section):
@@ -168,6 +202,16 @@ class SourceSettings(_Section):
     limits: LimitSettings = LimitSettings()
     dead_letters: DeadLetterSettings = DeadLetterSettings()
 
+    @model_validator(mode="after")
+    def _check_places(self) -> Self:
+        announces = self.queue.message_kind is not MessageKind.PAYLOADS
+        if announces and self.queue.kind in _WITHOUT_PLACE and self.files.allowed_prefixes is None:
+            raise problem_of(
+                f"a queue of kind {self.queue.kind!r} needs 'files.allowed_prefixes': the buckets "
+                "and directories that its messages may name"
+            )
+        return self
+
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a file; relative paths in it are relative to its directory.
@@ -203,14 +247,48 @@ class SourceSettings(_Section):
 
     def at(self, base: Path) -> Self:
         """Return the settings with paths relative to `base` made absolute."""
-        queue = self.queue.model_copy(
+        allowed = self.files.allowed_prefixes
+        if allowed is not None:
+            allowed = tuple(
+                each if each.startswith("s3://") else os.path.normpath(base / each)
+                for each in allowed
+            )
+        files = self.files.model_copy(update={"allowed_prefixes": allowed})
+        return self.model_copy(
             update={
-                key: base / path
-                for key in ("path", "state")
-                if (path := getattr(self.queue, key)) is not None
+                "queue": _at(base, self.queue, ("path", "state", "token_file")),
+                "target": _at(base, self.target, ("token_file", "tls_ca", "tls_cert", "tls_key")),
+                "files": files,
+                "checkpoint": base / self.checkpoint,
             }
         )
-        return self.model_copy(update={"queue": queue, "checkpoint": base / self.checkpoint})
+
+    def queue_server(self) -> Server:
+        """Return the server of a share group, with the token and certificates for it.
+
+        The target's token is not shown to another server.
+
+        Raises:
+            InvalidArgument: A file cannot be read.
+        """
+        target, queue = self.target, self.queue
+        if queue.endpoint is not None:
+            changes = {"endpoint": queue.endpoint, "token_file": queue.token_file}
+            target = target.model_copy(update=changes)
+        elif queue.token_file is not None:
+            target = target.model_copy(update={"token_file": queue.token_file})
+        return target.server()
+
+    @property
+    def places(self) -> Places:
+        """What the source may read; its paths are absolute."""
+        if self.files.allowed_prefixes is not None:
+            return Places(self.files.allowed_prefixes)
+        path = self.queue.path
+        if path is None:
+            return Places(())
+        directory = path if self.queue.kind == "directory" else path.parent
+        return Places([os.path.normpath(directory.absolute())])
 
     @property
     def journal_directory(self) -> Path:
@@ -235,3 +313,11 @@ class SourceSettings(_Section):
             wait_seconds=self.queue.wait_seconds,
             deduplication_seconds=self.limits.deduplication_seconds,
         )
+
+
+def _at(base: Path, section: _AnySection, keys: tuple[str, ...]) -> _AnySection:
+    """Return a section with the paths at some keys relative to `base`."""
+    found = {key: getattr(section, key) for key in keys}
+    return section.model_copy(
+        update={key: base / path for key, path in found.items() if path is not None}
+    )

@@ -9,21 +9,18 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-import wings_client
 from wings_client import Connection, Delivery
 from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.errors import InvalidArgument, Unavailable, WingsError
 from wings_core.queue.interfaces import Queue, QueueMessage
-
-CALL_SECONDS = 30.0
-"""How long a call may take."""
+from wings_spark.connection import Server
 
 
 class ShareQueue(Queue):
     """See `Queue`. The visibility of a message is the group's `lock_duration_ms`.
 
     Args:
-        endpoint: Of the server.
+        server: The server.
         topic: Of the messages.
         group: An existing share group of the topic.
         column: A string column: the messages' bodies.
@@ -37,14 +34,14 @@ class ShareQueue(Queue):
 
     def __init__(
         self,
-        endpoint: str,
+        server: Server,
         topic: str,
         group: str,
         column: str,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._client = wings_client.connect(endpoint, timeout=CALL_SECONDS)
+        self._client = server.connect()
         self._topic, self._group, self._column = topic, group, column
         self._member = f"ingest-{uuid4().hex}"
         self._clock = clock

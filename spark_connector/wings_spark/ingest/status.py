@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import wings_client
 from wings_core.errors import InvalidArgument
 from wings_core.model import Shard, ShardCounts
-from wings_core.queue.claims import Fate, FileOutcome
+from wings_core.queue.claims import DEAD_FATES, Fate, FileOutcome
 from wings_core.queue.journal import Journal
 from wings_core.queue.notifications import DedupKey, file_of_shard, is_of_message, message_of
 from wings_core.times import format_timestamp
 from wings_spark.ingest.connections import open_queue
+from wings_spark.ingest.fetched import FileError, RefusedError
 from wings_spark.ingest.settings import FileSettings, SourceSettings
 
 OUTCOMES_MAX = 100
@@ -37,6 +37,8 @@ class Status:
     bytes: int
     rescued: int
     failures: int
+    refused: int
+    """Files that are not in what the source may read; they count as failures too."""
     last_published_at: int | None
     """Microseconds since the epoch."""
 
@@ -47,7 +49,7 @@ class Status:
         Raises:
             WingsError: One of them cannot be reached.
         """
-        with wings_client.connect(settings.target.endpoint) as client:
+        with settings.target.server().connect() as client:
             files = client.count_shards(settings.name)
         queue = open_queue(settings)
         try:
@@ -64,7 +66,8 @@ class Status:
             sum(file.rows for file in done),
             sum(file.bytes for file in done),
             sum(file.rescued for file in done),
-            sum(file.fate in (Fate.FAILED, Fate.DEAD) for file in done),
+            sum(file.fate is Fate.FAILED or file.fate in DEAD_FATES for file in done),
+            sum(file.fate is Fate.REFUSED for file in done),
             outcomes[-1].published_at if outcomes else None,
         )
 
@@ -86,6 +89,7 @@ class Status:
                 "bytes": self.bytes,
                 "rescued_rows": self.rescued,
                 "failures": self.failures,
+                "refused_files": self.refused,
                 "last_published_at": None if last is None else format_timestamp(last),
             },
         }
@@ -97,7 +101,7 @@ def files_of_source(settings: SourceSettings, state: str | None) -> Iterator[Sha
     Raises:
         WingsError: The server cannot be reached.
     """
-    with wings_client.connect(settings.target.endpoint) as client:
+    with settings.target.server().connect() as client:
         after = ""
         while page := client.list_shards(settings.name, state, after=after, limit=PAGE):
             yield from page
@@ -125,7 +129,7 @@ def retry(settings: SourceSettings, shards: list[str] | None) -> list[str]:
     queue = open_queue(settings)
     found: list[str] = []
     try:
-        with wings_client.connect(settings.target.endpoint) as client:
+        with settings.target.server().connect() as client:
             for first in range(0, len(wanted), PAGE):
                 part = wanted[first : first + PAGE]
                 dead = [
@@ -154,11 +158,18 @@ def backfill(settings: SourceSettings, place: str) -> int:
         The count of files.
 
     Raises:
-        InvalidArgument: There is no such place, or the source's messages announce no files.
+        InvalidArgument: There is no such place, the source may not read it, or its messages
+            announce no files.
         Unauthenticated: S3 does not know the caller.
         Unavailable: S3 or the queue cannot be reached; some files may have been announced.
     """
     kind = settings.queue.message_kind
+    if not place.startswith("s3://"):
+        place = str(Path(place).absolute())
+    try:
+        settings.places.check(f"{place.rstrip('/')}/")
+    except RefusedError as error:
+        raise InvalidArgument(str(error)) from None
     queue = open_queue(settings)
     count = 0
     bodies: list[str] = []
@@ -180,7 +191,7 @@ def _listed(settings: SourceSettings, place: str) -> Iterator[tuple[str, str | N
     if place.startswith("s3://"):
         yield from _listed_in_s3(settings.files, place, versioned=versioned)
         return
-    directory = Path(place).absolute()
+    directory = Path(place)
     if not directory.is_dir():
         raise InvalidArgument(f"there is no directory {place}")
     for path in sorted(directory.rglob("*")):
@@ -195,7 +206,6 @@ def _listed_in_s3(
     files: FileSettings, place: str, *, versioned: bool
 ) -> Iterator[tuple[str, str | None, int]]:
     from wings_spark.ingest.fetch_object import s3_errors
-    from wings_spark.ingest.fetched import FileError
 
     try:
         with s3_errors(place, None):

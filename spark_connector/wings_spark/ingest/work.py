@@ -15,12 +15,12 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-import wings_client
 from wings_client import Client, Topic
 from wings_core.errors import BatchTooLarge, InvalidArgument, WingsError
 from wings_core.queue.claims import FileResult
 from wings_core.queue.commit import stage_prefix, writer_of
-from wings_spark.ingest.fetched import FileError, SupersededError
+from wings_spark.connection import Server
+from wings_spark.ingest.fetched import FileError, RefusedError, SupersededError
 from wings_spark.ingest.plan import FileSection, Work
 from wings_spark.ingest.read_file import FileReader, Reading
 from wings_spark.ingest.settings import SourceSettings
@@ -43,16 +43,23 @@ class Done:
     """Empty if the claim had been published before."""
 
 
-def carry_out(settings: SourceSettings, works: Sequence[Work]) -> list[Done]:
+def carry_out(
+    settings: SourceSettings, works: Sequence[Work], server: Server | None = None
+) -> list[Done]:
     """Read and stage the files of some works, unless their claim is published already.
 
     A file that cannot be read is a result with an error, and does not affect the others. Blocks
     until all stages are durable.
 
+    Args:
+        settings: Of the source.
+        works: What to read.
+        server: The target's, as the driver read its files; None: they are read here.
+
     Raises:
         WingsError: The server failed: the task is to be retried.
     """
-    with wings_client.connect(settings.target.endpoint) as client:
+    with (server or settings.target.server()).connect() as client:
         done: list[Done] = []
         for work in works:
             writer = writer_of(settings.name, work.token)
@@ -146,6 +153,8 @@ class _Task:
             if file.position == 0:
                 return FileResult(file.shard, finished=True, superseded=True)
             return FileResult(file.shard, error=str(error), permanent=True)
+        except RefusedError as error:
+            return FileResult(file.shard, error=str(error), permanent=True, refused=True)
         except FileError as error:
             return FileResult(file.shard, error=str(error))
         except (InvalidArgument, BatchTooLarge) as error:

@@ -116,6 +116,15 @@ LOSING: list[tuple[str, Any, pa.DataType]] = [
     ("an integer between halves", pa.array([2049]), pa.float16()),
     ("digits of a decimal", pa.array([decimal.Decimal("1.23")]), pa.decimal128(5, 1)),
     ("too large for a decimal", pa.array([1000]), pa.decimal128(4, 2)),
+    ("digits for the scale", pa.array([decimal.Decimal("1" * 38)]), pa.decimal128(38, 2)),
+    ("bits of a decimal", pa.array([decimal.Decimal(2**32 + 1)]), pa.decimal32(9, 0)),
+    ("bits of an integer", pa.array([2**32 + 1]), pa.decimal32(9, 0)),
+    ("a day beyond dates", pa.array([1 << 62], arrow.timestamp("s")), pa.date32()),
+    ("a day beyond times", pa.array([200_000], pa.date32()), arrow.timestamp("ns")),
+    ("a duration beyond units", pa.array([1 << 62], arrow.duration("s")), arrow.duration("ns")),
+    ("a time beyond units", pa.array([1 << 62], arrow.timestamp("s")), arrow.timestamp("us")),
+    ("a double beyond integers", pa.array([2.0**63]), pa.int64()),
+    ("a double beyond halves", pa.array([65_520.0]), pa.float16()),
     ("a fraction of a decimal", pa.array([decimal.Decimal("1.5")]), pa.int64()),
     ("nanoseconds", pa.array([1], arrow.timestamp("ns", "UTC")), UTC),
     ("a time of day", pa.array([DAY + 1], arrow.timestamp("us")), pa.date32()),
@@ -149,6 +158,7 @@ OTHER_KINDS: list[tuple[pa.DataType, pa.DataType]] = [
     (pa.string(), UTC),
     (pa.int64(), UTC),
     (pa.list_(pa.float64()), pa.list_(pa.float32())),
+    (pa.list_(pa.decimal128(38, 0)), pa.list_(pa.decimal128(38, 2))),
     (pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("b", pa.int64())])),
     (pa.struct([("a", pa.int64()), ("b", pa.int64())]), pa.struct([("a", pa.int64())])),
     (pa.dictionary(pa.int8(), pa.string()), pa.int64()),
@@ -167,7 +177,8 @@ def test_another_kind_of_value_is_refused_by_its_type_alone(
 
 NUMBERS_AND_TIMES = [
     pa.int8(), pa.int16(), pa.int64(), pa.uint8(), pa.uint64(), pa.float16(), pa.float32(),
-    pa.float64(), pa.decimal128(38, 18), pa.decimal128(5, -2), pa.decimal256(76, 0),
+    pa.float64(), pa.decimal32(9, 2), pa.decimal64(18, 9), pa.decimal128(38, 18),
+    pa.decimal128(5, -2), pa.decimal256(76, 0), pa.decimal256(76, 38),
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@ import gzip
 import io
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -158,12 +159,103 @@ def test_an_integer_that_no_inferred_type_holds_is_refused(
     assert "--field id:TYPE" in refused.value.message
 
 
+TOO_LARGE = [
+    (pa.decimal128(38, 2), "1" * 38),
+    (pa.decimal128(38, 2), "1" * 1000),
+    (pa.decimal128(38, 2), "1e37"),
+    (pa.decimal32(9, 2), "12345678"),
+    (pa.decimal128(10, 2), "1.555"),
+    (pa.float64(), "1e400"),
+    (pa.float64(), "-1e400"),
+    (pa.float32(), "1e39"),
+    (pa.float16(), "65520"),
+]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+@pytest.mark.parametrize(("data_type", "text"), TOO_LARGE, ids=str)
+def test_a_number_that_its_type_cannot_hold_names_its_row(
+    tmp_path: Path, data_type: pa.DataType, text: str, form: str
+) -> None:
+    shown = json.dumps(text) if form == "jsonl" and pa.types.is_decimal(data_type) else text
+    values = ["1", shown, "1"]
+    if form == "csv":
+        content = "a\n" + "\n".join(values)
+    else:
+        content = "\n\n".join(f'{{"a": {value}}}' for value in values)
+        content = content.replace('"a": 1}', '"a": null}')
+    path = write(tmp_path / f"rows.{form}", content)
+    with pytest.raises(SchemaMismatch, match=r"^line 3: column 'a'") as refused:
+        read(path, pa.schema([pa.field("a", data_type)]))
+    assert refused.value.column == "a"
+
+
+@pytest.mark.parametrize(
+    ("data_type", "text"),
+    [
+        (pa.int8(), "0xFF"),
+        (pa.int16(), "0xFFFFFFFFFFFFFFFF"),
+        (pa.int32(), "0X80000000"),
+        (pa.int64(), "0xFFFFFFFFFFFFFFFF"),
+    ],
+    ids=str,
+)
+def test_a_hexadecimal_of_csv_has_no_sign(
+    tmp_path: Path, data_type: pa.DataType, text: str
+) -> None:
+    schema = pa.schema([("a", data_type)])
+    assert read(write(tmp_path / "rows.csv", "a\n0x7F\n-1\n"), schema).to_pydict() == {
+        "a": [127, -1]
+    }
+    path = write(tmp_path / "rows.csv", f"a\n0x7F\n-1\n{text}\n")
+    with pytest.raises(SchemaMismatch, match=f"^line 4: column 'a': '{text}' is not a value"):
+        read(path, schema)
+    assert infer_schema(path, {}).types == [pa.string()]
+
+
+NUMBERS = [
+    (pa.decimal128(38, 2), "+1.5, .5, 5., -.5e1, 000000000000000000000000000000000000000001"),
+    (pa.decimal256(76, 0), f"{'9' * 76}, -{'9' * 76}"),
+    (pa.float64(), "inf, -inf, Infinity, +INF, 9007199254740993, 1e-400, -0.0, 0.1, 5."),
+    (pa.float32(), "inf, 0.1, 16777217, 1e-60"),
+    (pa.float16(), "inf, 0.1, 65519"),
+    (pa.int64(), "9223372036854775807, -9223372036854775808, 0x10, 007"),
+]
+
+
+@pytest.mark.parametrize(("data_type", "texts"), NUMBERS, ids=str)
+def test_numbers_of_csv_are_the_nearest_of_their_type(
+    tmp_path: Path, data_type: pa.DataType, texts: str
+) -> None:
+    values = [text.strip() for text in texts.split(",")]
+    path = write(tmp_path / "rows.csv", "a,b\n" + "".join(f" {each} ,\n" for each in values))
+    found = read(path, pa.schema([("a", data_type), ("b", pa.int8())])).column("a").to_pylist()
+    if pa.types.is_integer(data_type):
+        assert found == [int(each, 16 if "x" in each else 10) for each in values]
+    elif pa.types.is_decimal(data_type):
+        assert found == [Decimal(each) for each in values]
+    else:
+        nearest: Any = pa.array([float(each) for each in values]).cast(data_type)
+        assert found == nearest.to_pylist()
+
+
+def test_nan_of_csv_is_a_value_and_nothing_is_null(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.csv", "a,b\nnan,1\n,1\nNaN,\n")
+    table = read(path, pa.schema([("a", pa.float64()), ("b", pa.decimal128(3, 1))]))
+    assert [each is not None and each != each for each in table["a"].to_pylist()] == [
+        True,
+        False,
+        True,
+    ]
+    assert table["b"].to_pylist() == [Decimal(1), Decimal(1), None]
+
+
 @pytest.mark.parametrize("text", ["9007199254740993", "[0.5, -9007199254740993]"])
-def test_an_integer_that_a_double_would_change_names_its_row(tmp_path: Path, text: str) -> None:
+def test_a_long_integer_of_json_is_the_nearest_double(tmp_path: Path, text: str) -> None:
     inner = pa.float64() if text[0] != "[" else pa.list_(pa.float64())
-    path = write(tmp_path / "rows.jsonl", f'{{"a": null}}\n\n{{"a": {text}}}\n')
-    with pytest.raises(SchemaMismatch, match=r"^line 3: column 'a(\[\])?': no double equals"):
-        read(path, pa.schema([pa.field("a", inner)]))
+    path = write(tmp_path / "rows.jsonl", f'{{"a": {text}}}\n')
+    found = read(path, pa.schema([pa.field("a", inner)])).column("a")[0].as_py()
+    assert found == (2.0**53 if text[0] != "[" else [0.5, -(2.0**53)])
 
 
 def test_large_integers_that_are_doubles_and_large_doubles_are_read(tmp_path: Path) -> None:

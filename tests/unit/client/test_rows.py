@@ -1,5 +1,6 @@
 import math
 from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,15 @@ LOSING: list[tuple[Any, pa.DataType]] = [
     (300, pa.int8()),
     ((1 << 53) + 1, pa.float64()),
     (1e300, pa.float32()),
+    (65_520.0, pa.float16()),
+    (10**400, pa.float64()),
+    (Decimal("1" * 38), pa.decimal128(38, 2)),
+    (Decimal("1" * 1000), pa.decimal128(38, 2)),
+    (int("2" * 38), pa.decimal128(38, 2)),
+    (2**32 + 1, pa.decimal32(9, 0)),
+    ([Decimal("1" * 38)], pa.list_(pa.decimal128(38, 2))),
+    (timedelta.max, arrow.duration("ns")),
+    (datetime(2500, 1, 1), arrow.timestamp("ns")),  # noqa: DTZ001 - of no zone, as the column.
     (datetime(2026, 11, 20, 12), pa.date32()),  # noqa: DTZ001 - it is the time that is lost.
     (datetime(2026, 11, 20, 12), arrow.timestamp("us", "UTC")),  # noqa: DTZ001 - which zone?
     (datetime(2026, 11, 20, 12, tzinfo=UTC), arrow.timestamp("us")),

@@ -1,6 +1,7 @@
 """The metadata of chunks, both ways."""
 
 import json
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,10 +12,16 @@ from wings_core.contracts.chunks import (
     ChunkEnd,
     ChunkRange,
     EndReason,
+    ManyEnd,
+    PartitionEnd,
     chunk_metadata,
     end_metadata,
+    many_end_metadata,
     parse_chunk_metadata,
+    parse_many_metadata,
+    ranges_metadata,
 )
+from wings_core.partitions import partition_of_value
 
 offsets = st.integers(0, (1 << 63) - 1)
 
@@ -38,6 +45,33 @@ def test_the_end_of_a_stream_survives_its_metadata(
         "log_end_offset": log_end_offset,
     }
     assert parse_chunk_metadata(raw) == ChunkEnd(reason, next_offset, log_end_offset)
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+values = st.none() | st.booleans() | st.integers() | texts
+
+
+@given(st.lists(st.tuples(values, offsets, offsets, offsets)))
+def test_the_ranges_of_many_partitions_survive_their_metadata(
+    ranges: "list[tuple[Any, int, int, int]]",
+) -> None:
+    raw = ranges_metadata([(partition_of_value(each[0]), *each[1:]) for each in ranges])
+    keys = ("partition", "start_offset", "end_offset", "rows")
+    assert json.loads(raw) == {"ranges": [dict(zip(keys, each, strict=True)) for each in ranges]}
+    assert parse_many_metadata(pa.py_buffer(raw)) == ranges
+
+
+@given(st.sampled_from(EndReason), st.lists(st.tuples(values, offsets, offsets)))
+def test_the_end_of_many_partitions_survives_its_metadata(
+    reason: EndReason, ends: "list[tuple[Any, int, int]]"
+) -> None:
+    raw = many_end_metadata(reason, [(partition_of_value(each[0]), *each[1:]) for each in ends])
+    keys = ("partition", "next_offset", "log_end_offset")
+    assert json.loads(raw) == {
+        "end": str(reason),
+        "partitions": [dict(zip(keys, each, strict=True)) for each in ends],
+    }
+    assert parse_many_metadata(raw) == ManyEnd(reason, [PartitionEnd(*each) for each in ends])
 
 
 def test_reasons_stand_in_the_order_in_which_they_hold() -> None:

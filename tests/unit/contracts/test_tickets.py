@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wings_core.contracts.messages import dump
+from wings_core.contracts.offsets import TimestampOffset
 from wings_core.contracts.tickets import (
     MESSAGES_MAX,
     TIMEOUT_MS_MAX,
@@ -17,7 +18,6 @@ from wings_core.contracts.tickets import (
     FollowTicket,
     ScanTicket,
     Ticket,
-    TimestampOffset,
     parse_ticket,
     resolve_columns,
 )
@@ -60,7 +60,7 @@ KEYS: dict[str, tuple[set[str], list[Any], list[Any]]] = {
         [-1, INT64_MAX + 1, 1.0, "1", "latest", True, {"timestamp": TIME}],
     ),
     "group": ({"acquire"}, ["g", "Ä ö", "x" * 255], ["", "x" * 256, 1, True, [], {}]),
-    "member": ({"acquire"}, ["m", "a/b", "x" * 255], ["", "x" * 256, 1, True, [], {}]),
+    "member": ({"acquire"}, ["m", "a/b", "ü" * 256], ["", "x" * 257, 1, True, [], {}]),
     "deadline": (
         {"fetch", "follow", "acquire"},
         [TIME, "2026-11-20T12:00:00.123456+01:00", "1970-01-01T00:00:00Z"],
@@ -88,6 +88,18 @@ KEYS: dict[str, tuple[set[str], list[Any], list[Any]]] = {
          ["x"] * 20_000],
     ),
     "filter": ({"fetch", "scan", "follow"}, ["a > 1", ""], [1, True, [], {}, ["a"]]),
+    "partitions": (
+        {"fetch", "scan", "follow"},
+        ["all", [1], ["a", 1, True], [None], [[1]], list(range(10_000)),
+         [{"partition": {"a": 1}}, {"partition": 2, "offset": {"timestamp": TIME}}, 3],
+         [{"partition": 1, "offset": 5}, {"partition": 2, "offset": "latest"}]],
+        ["", "some", 1, True, [], {}, {"partition": 1}, [1, 1], [{"partition": 1}, 1],
+         list(range(10_001)), [{}], [{"offset": 1}], [{"partition": 1, "x": 1}],
+         [{"partition": 1, "offset": None}], [{"partition": 1, "offset": -1}],
+         [{"partition": 1, "offset": 1.0}], [{"partition": 1, "offset": "first"}],
+         [{"partition": 1, "offset": {"timestamp": "x"}}], [{"partition": 1, "end_offset": -1}],
+         [{"partition": 1, "end_offset": "latest"}], [{"partition": 1, "end_offset": None}]],
+    ),
     "system_columns": ({"fetch", "scan", "follow"}, [True, False], [0, 1, "true", [], {}]),
 }  # fmt: skip
 
@@ -127,6 +139,9 @@ def test_every_good_value_of_every_key_is_taken_as_it_is(subtests: pytest.Subtes
             ticket = parse({**MINIMAL[kind], key: value})
             assert ticket.kind == kind
             taken = getattr(ticket, key)
+            if key == "partitions":
+                assert parse_ticket(ticket.to_bytes()) == ticket
+                continue
             if isinstance(taken, TimestampOffset):
                 taken = taken.model_dump()
             assert taken == (tuple(value) if key == "columns" else value)
@@ -347,6 +362,46 @@ def test_a_ticket_survives_its_bytes(ticket: Ticket) -> None:
     assert parse_ticket(raw) == ticket
     assert parse_ticket(raw).to_bytes() == raw
     assert json.loads(raw)["kind"] == ticket.kind
+
+
+def test_a_ticket_names_one_partition_or_many() -> None:
+    for kind in READS:
+        for partition in (1, None):
+            message = refusal({**MINIMAL[kind], "partition": partition, "partitions": "all"})
+            assert "'partition' and 'partitions' exclude each other" in message
+
+
+def test_entries_say_no_more_than_they_must() -> None:
+    entries = [1, {"partition": 2, "offset": 3}, {"partition": 4, "offset": {"timestamp": TIME}}]
+    ticket = parse({**MINIMAL["scan"], "partitions": [{"partition": 1}, *entries[1:]]})
+    assert json.loads(ticket.to_bytes())["partitions"] == entries
+
+
+def test_many_partitions_are_fetched_from_the_earliest_offset_on_unless_told() -> None:
+    ticket = parse({"topic": "t", "partitions": "all"})
+    assert isinstance(ticket, FetchTicket)
+    assert ticket.offset is None
+    assert "key 'offset' is required" in refusal({"topic": "t", "partition": 1})
+
+
+def test_the_end_of_a_partition_belongs_to_a_scan() -> None:
+    entries = [1, {"partition": 2, "end_offset": 5}]
+    assert isinstance(parse({**MINIMAL["scan"], "partitions": entries}), ScanTicket)
+    for kind in ("fetch", "follow"):
+        assert "end_offset" in refusal({**MINIMAL[kind], "partitions": entries})
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"partitions": "all", "offset": 5, "end_offset": 4},
+        {"partitions": [{"partition": 1, "offset": 5}], "end_offset": 4},
+        {"partitions": [{"partition": 1, "end_offset": 4}], "offset": 5},
+        {"partitions": [0, {"partition": 1, "offset": 5, "end_offset": 4}]},
+    ],
+)
+def test_a_range_of_a_partition_does_not_end_before_it_begins(keys: dict[str, Any]) -> None:
+    assert "end_offset" in refusal({**MINIMAL["scan"], **keys})
 
 
 def test_a_ticket_says_no_more_than_it_must() -> None:

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from tables import each
 
 from wings_core.errors import InvalidFilter
+from wings_core.fetch import filter as filter_module
+from wings_core.fetch.engines import ENGINES_MAX
 from wings_core.fetch.expression import (
     CASTS_NESTED_MAX,
     COLUMN_REFERENCES_MAX,
@@ -24,7 +26,7 @@ from wings_core.fetch.expression import (
     DEPTH_MAX,
     EXPRESSION_LENGTH_MAX,
 )
-from wings_core.fetch.filter import CONNECTIONS_MAX, RowFilter
+from wings_core.fetch.filter import RowFilter
 from wings_core.fetch.vocabulary import FUNCTIONS
 
 # pyarrow's stubs know only some of the arguments that its functions take.
@@ -137,6 +139,7 @@ TRUE = [
     "s = $$it's$$",
     "s LIKE 'it%' AND s NOT LIKE 'x%' AND s ILIKE 'IT_S' AND s LIKE 'it!%' ESCAPE '!' IS FALSE",
     "s ^@ 'it' AND starts_with(s, 'it') AND contains(s, 't') AND suffix(s, 's')",
+    "regexp_extract(s, '(i)' || 't', 1) = 'i' AND regexp_matches(s, 'IT', 'i')",
     "s SIMILAR TO 'it.s' AND regexp_matches(s, '^it') AND s ~ '.*t.s'",
     "lower(upper(s)) = s AND length(s) = 4 AND substring(s, 1, 2) = 'it' AND s[1] = 'i'",
     "s || '!' = 'it''s!' AND concat(s, '!') = s || '!'",
@@ -420,6 +423,16 @@ PARTS = [
     "js ->> '$..a' = 'x'",
     "js ->> s = 'x'",
     "json_extract(js, ['$.a', '$.b']) IS NULL",
+    "regexp_matches(s, js)",
+    "regexp_matches(s, js, 'i')",
+    "regexp_full_match('x', lower(js))",
+    "regexp_extract(s, js, 1) = 'x'",
+    "s ~ js",
+    "s !~ js",
+    "s SIMILAR TO js",
+    "s NOT SIMILAR TO (js || 'x')",
+    "regexp_matches(s, CASE WHEN a = 1 THEN 'x' ELSE 'y' END)",
+    "len(list_filter(['x'], lambda x: regexp_matches('x', x))) > a",
 ]
 
 python_rows = arrow.table({"a": [1]})
@@ -443,6 +456,10 @@ def test_anything_else_is_an_invalid_filter(expression: str) -> None:
         ("read_text(s) = s", "the function 'read_text' is not one for filters"),
         ("a = 'x'", "Could not convert string 'x' to INT64"),
         ("s::mytype = s", "may not cast to mytype"),
+        (
+            "regexp_matches(s, js)",
+            "expression of regexp_matches must be a constant, it may not come from 'js'",
+        ),
         ("C = 1 AND c = 1", "columns 'C' and 'c' differ in case alone"),
         ("wide = 1", "column 'wide' cannot be read by a filter: it holds decimal256(70, 2)"),
     ],
@@ -727,9 +744,9 @@ def test_any_other_text_is_a_filter_or_an_invalid_filter(text: str) -> None:
 # Threads.
 
 
-def test_many_more_threads_than_connections_filter_at_once() -> None:
+def test_many_more_threads_than_engines_filter_at_once() -> None:
     batch = arrow.record_batch({"a": arrow.array(range(1_000))})
-    threads = CONNECTIONS_MAX * 8
+    threads = ENGINES_MAX * 8
     together = threading.Barrier(threads)
     found: dict[int, int] = {}
 
@@ -755,13 +772,31 @@ def test_one_filter_serves_many_threads() -> None:
     counts: list[int] = []
     running = [
         threading.Thread(target=lambda: counts.append(row_filter.mask(batch).true_count))
-        for _ in range(CONNECTIONS_MAX * 4)
+        for _ in range(ENGINES_MAX * 4)
     ]
     for thread in running:
         thread.start()
     for thread in running:
         thread.join()
     assert counts == [500] * len(running)
+
+
+def test_a_filter_is_compiled_once_for_a_schema_and_a_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(filter_module, "FILTERS_KEPT_MAX", 4)
+
+    def compiled(text: str, schema: Any) -> RowFilter:
+        return RowFilter.compile(text, schema)
+
+    same = arrow.schema([(field.name, field.type) for field in SCHEMA])
+    known = compiled("a = 41", SCHEMA)
+    assert compiled("a = 41", same) is known
+    other = arrow.schema([("a", pa.string())])
+    assert compiled("a = 41", other) is not known
+    for number in range(3):
+        compiled(f"a = {number}", SCHEMA)
+    assert compiled("a = 41", same) is not known
 
 
 def test_the_first_filter_of_a_process_does_not_wait_for_pandas() -> None:

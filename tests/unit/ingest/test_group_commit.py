@@ -14,7 +14,7 @@ from wings_core.ingest.group_commit import FlushReport, GroupCommit, Pending, Pu
 from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.model import Accepted, CommitResult, PageAddress, Rejected, Topic
+from wings_core.model import Accepted, CommitResult, InlineFolio, PageAddress, Rejected, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
 from wings_core.storage.interfaces import EncodedPage
@@ -38,17 +38,50 @@ class GatedStore(SegmentStore):
         return super().write(pages)
 
 
+class Room:
+    """Says whether metadata has room for pages, as it is told; all of them go to storage."""
+
+    def __init__(self) -> None:
+        self.is_there = False
+        self.asked_by_flusher = threading.Semaphore(0)
+
+    def has_room(self, size: int) -> bool:
+        del size
+        if threading.current_thread().name == "wings-flusher":
+            self.asked_by_flusher.release()
+        return self.is_there
+
+    def begin(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio, list[PageAddress]] | None:
+        del pages
+
+    def note(self, inline: InlineFolio) -> None: ...
+
+    def forget(self, inline: InlineFolio) -> None: ...
+
+
 class Rig:
     """A group commit with all its real parts."""
 
-    def __init__(self, path: Path, limits: Limits | None = None, *, lingers: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        limits: Limits | None = None,
+        *,
+        lingers: bool = False,
+        inline: Room | None = None,
+    ) -> None:
         self.metadata = SqliteMetadata(path / "metadata.sqlite")
         self.files = FaultyFiles()
         self.store = GatedStore(path / "segments", self.files)
         self.reports: list[FlushReport] = []
         self.limits = limits or Limits()
         self.group = GroupCommit(
-            self.store, self.metadata.registry, self.limits, self.reports.append, lingers=lingers
+            self.store,
+            self.metadata.registry,
+            self.limits,
+            self.reports.append,
+            lingers=lingers,
+            inline=inline,
         )
         self.topic: Topic = self.metadata.admin.create_topic(TopicName.parse("t"), SCHEMA)
 
@@ -193,7 +226,7 @@ def test_closing_commits_what_is_pending_and_refuses_what_comes_later(rig: Rig) 
     assert rig.group.pending_bytes == 0
 
 
-MakeRig = Callable[[Limits], Rig]
+MakeRig = Callable[..., Rig]
 
 
 @pytest.fixture
@@ -201,8 +234,8 @@ def gathering(tmp_path: Path) -> Iterator[MakeRig]:
     """Return a function that makes a group commit which lingers batches for each flush."""
     made: list[Rig] = []
 
-    def make(limits: Limits) -> Rig:
-        made.append(Rig(tmp_path, limits, lingers=True))
+    def make(limits: Limits, room: Room | None = None) -> Rig:
+        made.append(Rig(tmp_path, limits, lingers=True, inline=room))
         return made[-1]
 
     yield make
@@ -246,3 +279,48 @@ def test_a_fault_after_a_flush_does_not_end_the_flusher(
     for number in range(2):
         pending = rig.group.submit(PushStream(), rig.batch(number), awaited=False)
         assert isinstance(outcome(pending), Accepted)
+
+
+def test_what_no_thread_flushes_any_more_is_left_to_the_flusher(gathering: MakeRig) -> None:
+    room = Room()
+    rig = gathering(Limits(object_flush_seconds=0.01), room)
+    room.is_there = True
+    pending = rig.group.submit(PushStream(), rig.batch(0), awaited=True)
+    room.is_there = False  # Others filled it since.
+    assert isinstance(outcome(pending), Accepted)
+
+
+def test_the_flusher_goes_on_where_another_thread_flushed_what_it_gathered(
+    gathering: MakeRig,
+) -> None:
+    room = Room()
+    rig = gathering(Limits(object_flush_seconds=0.2), room)
+    gathered = rig.group.submit(PushStream(), rig.batch(0), awaited=False)
+    assert room.asked_by_flusher.acquire(timeout=20)
+    room.is_there = True
+    assert isinstance(
+        rig.group.submit(PushStream(), rig.batch(1), awaited=True).outcome(), Accepted
+    )
+    assert gathered.done
+    assert room.asked_by_flusher.acquire(timeout=20), "its time is over, and nothing is pending"
+    room.is_there = False
+    pending = rig.group.submit(PushStream(), rig.batch(2), awaited=False)
+    assert isinstance(outcome(pending), Accepted)
+
+
+def test_the_flusher_waits_for_a_flush_that_began_while_it_gathered(gathering: MakeRig) -> None:
+    room = Room()
+    rig = gathering(Limits(object_flush_seconds=0.2), room)
+    rig.store.gate.clear()
+    rig.group.submit(PushStream(), rig.batch(0), awaited=False)
+    assert room.asked_by_flusher.acquire(timeout=20)
+    room.is_there = True
+    flushed = rig.group.submit(PushStream(), rig.batch(1), awaited=True)
+    thread = in_background(flushed.outcome)
+    assert rig.store.entered.acquire(timeout=20)
+    later = rig.group.submit(PushStream(), rig.batch(2), awaited=False)
+    assert room.asked_by_flusher.acquire(timeout=20), "its time is over"
+    assert not rig.store.entered.acquire(timeout=0.3), "two flushes at once"
+    rig.store.gate.set()
+    assert isinstance(outcome(later), Accepted)
+    thread.join(timeout=20)

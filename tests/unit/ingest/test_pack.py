@@ -178,7 +178,7 @@ def test_bytes_are_those_of_a_partitions_own_rows(rig: Rig) -> None:
 
 def test_a_small_part_of_large_buffers_is_not_kept_with_them(rig: Rig) -> None:
     topic = rig.topics[None]
-    large = rig.prepare(topic, [0] * 4 * LARGE, 0).rows
+    large = rig.prepare(topic, [0] * 4 * LARGE, 0).parts[0]
     part = Preparer(topic, Limits()).prepare(large.slice(5, 1), PushOptions())
     assert [page.rows for page in part.pages] == [1]
     assert part.bytes < 1_000
@@ -186,9 +186,9 @@ def test_a_small_part_of_large_buffers_is_not_kept_with_them(rig: Rig) -> None:
 
 def test_a_limit_counts_a_slices_own_rows(rig: Rig) -> None:
     topic = rig.topics[None]
-    large = rig.prepare(topic, [0] * 100, 0).rows
+    large = rig.prepare(topic, [0] * 100, 0).parts[0]
     preparer = Preparer(topic, Limits(batch_bytes_max=100))
-    assert preparer.prepare(large.slice(5, 1), PushOptions()).rows.num_rows == 1
+    assert preparer.prepare(large.slice(5, 1), PushOptions()).parts[0].num_rows == 1
     with pytest.raises(BatchTooLarge):
         preparer.prepare(large.slice(0, 50), PushOptions())
 

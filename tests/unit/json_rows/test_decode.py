@@ -1,10 +1,14 @@
 """What rows must be to be taken, and what is said of those that are not."""
 
 import json
+from decimal import Context
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from arrow_strategies import FLAT_TYPES
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wings_core.errors import InvalidArgument, SchemaMismatch
 from wings_core.json_rows import decode_rows
@@ -40,6 +44,15 @@ OTHER_FORMS = [
     (arrow.decimal128(10, 2), '"1.5"', '"1.50"'),
     (arrow.decimal128(10, 2), '"15E-1"', '"1.50"'),
     (arrow.decimal128(10, 2), '"1.5000"', '"1.50"'),
+    (arrow.decimal128(38, 2), f'"{"0" * 90}1.5{"0" * 90}"', '"1.50"'),
+    (arrow.decimal128(38, 2), f'"{"0" * 90}15e-1"', '"1.50"'),
+    (arrow.decimal128(38, 2), '"0e999"', '"0.00"'),
+    (arrow.decimal128(38, 2), f'"-{"1" * 36}"', f'"-{"1" * 36}.00"'),
+    (arrow.decimal128(38, 2), f'"{"1" * 36}00e-2"', f'"{"1" * 36}.00"'),
+    (arrow.decimal128(5, -2), '"1.5e6"', '"1500000"'),
+    (arrow.decimal128(4, 6), f'"0.001{"0" * 90}"', '"0.001"'),
+    (pa.float64(), "9007199254740993", "9007199254740992"), (pa.float64(), "1e-400", "0.0"),
+    (pa.float32(), "0.1", "0.100000001"), (pa.float16(), "65519", "65504"),
 ]  # fmt: skip
 
 
@@ -66,6 +79,13 @@ BAD = [
     (arrow.decimal128(5, 2), '"1000"'), (arrow.decimal128(5, 2), '"+1"'),
     (arrow.decimal128(5, 2), '"1."'), (arrow.decimal128(5, 2), '" 1"'),
     (arrow.decimal128(5, 2), '"NaN"'), (arrow.decimal128(5, 2), '"1e9999"'),
+    (arrow.decimal128(38, 2), f'"{"1" * 38}"'), (arrow.decimal128(38, 2), f'"{"1" * 1000}"'),
+    (arrow.decimal128(38, 0), f'"{"1" * 40}"'), (arrow.decimal128(38, 0), f'"{"1" * 77}"'),
+    (arrow.decimal128(38, 2), '"1e37"'), (arrow.decimal128(4, 6), '"0.01"'),
+    (arrow.decimal128(38, 2), '"1e-3"'), (arrow.decimal128(5, -2), '"150"'),
+    (arrow.decimal128(5, -2), '"100.1"'), (arrow.decimal256(76, 0), f'"{"1" * 77}"'),
+    (arrow.list_(arrow.decimal128(38, 2)), f'["{"1" * 38}"]'),
+    (pa.float32(), "1e400"), (pa.float64(), "-1e400"), (pa.float16(), "1e400"),
     (arrow.timestamp("us", "UTC"), '"2026-11-20T12:00:00"'),
     (arrow.timestamp("us", "UTC"), '"2026-11-20T12:00:00+0200"'),
     (arrow.timestamp("us", "UTC"), '"2026-11-20"'), (arrow.timestamp("us", "UTC"), "0"),
@@ -105,7 +125,30 @@ BAD = [
     (arrow.map_(pa.string(), pa.int64()), '[{"key": null, "value": 1}]'),
     (arrow.map_(pa.string(), pa.int64()), '[{"key": "k", "value": "1"}]'),
     (arrow.map_(pa.string(), pa.int64()), '[{"key": "k", "value": 1, "more": 1}]'),
+    (arrow.map_(pa.string(), pa.int64()), '[{"key": "k", "value": 1}, {"key": "k", "value": 1}]'),
+    (arrow.list_(arrow.map_(pa.float64(), pa.int64())), '[[{"key": 0}, {"key": -0.0}]]'),
 ]  # fmt: skip
+
+
+DECIMALS = [kind for kind in FLAT_TYPES if pa.types.is_decimal(kind)]
+
+
+@given(
+    st.sampled_from(DECIMALS),
+    st.sampled_from(["", "-"]),
+    st.from_regex(r"0{0,3}[0-9]{1,80}(\.[0-9]{1,80})?(e[+-]?[0-9]{1,2})?", fullmatch=True),
+)
+def test_a_decimal_is_what_its_text_says_or_refused(kind: Any, sign: str, text: str) -> None:
+    exact = Context(prec=1000)
+    unscaled = exact.create_decimal(sign + text).scaleb(kind.scale, exact)
+    holds = unscaled == unscaled.to_integral_value() and abs(unscaled) < 10**kind.precision
+    try:
+        found = decoded(kind, json.dumps(sign + text))
+    except SchemaMismatch:
+        assert not holds
+    else:
+        assert holds
+        assert found == exact.create_decimal(sign + text)
 
 
 def test_a_bad_value_is_refused_by_row_and_column(subtests: pytest.Subtests) -> None:

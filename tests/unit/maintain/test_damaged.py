@@ -27,7 +27,7 @@ def directory(tmp_path: Path) -> DataDirectory:
 
 @pytest.fixture
 def log(directory: DataDirectory) -> Iterator[Log]:
-    log = Log.open(directory, Limits(maintenance_seconds=1e6))
+    log = Log.open(directory, Limits(maintenance_seconds=1e6, inline_bytes_max=0))
     yield log
     log.close()
 

@@ -26,7 +26,8 @@ from wings_core.queue.sqlite import SqliteQueue
 from wings_core.share.model import Lease, OffsetRange, ShareKey
 from wings_core.share.replica.postgres_store import PostgresHoldStore
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.store import HoldStore, PartitionWrite, SqliteHoldStore
+from wings_core.share.replica.sqlite_store import SqliteHoldStore
+from wings_core.share.replica.store import HoldStore, PartitionWrite
 from wings_core.storage.page import encode_page
 from wings_core.storage.segments import SegmentStore
 

@@ -88,6 +88,23 @@ def test_a_wide_batch_is_committed_whole(metadata: MetadataUnderTest) -> None:
     assert {state.next_offset for state in states} == {2}
 
 
+def test_a_wide_batch_goes_on_where_partitions_stood_before_a_restart(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic, other = metadata.create_topic("key"), metadata.create_topic("key")
+    known = {Partition(str(number)): 1 + number for number in range(40)}
+    for each in (topic, other):
+        metadata.registry.commit([batch_of(each, known)])
+    metadata.reopen()
+    wide = {Partition(str(number)): 1 for number in range(20, 60)}
+    first, second = metadata.registry.commit([batch_of(topic, wide), batch_of(topic, wide)])
+    starts = [known.get(partition, 0) for partition in wide]
+    assert [entry.start_offset for entry in accepted(first)] == starts
+    assert [entry.start_offset for entry in accepted(second)] == [start + 1 for start in starts]
+    (third,) = metadata.registry.commit([batch_of(other, wide)])
+    assert [entry.start_offset for entry in accepted(third)] == starts
+
+
 def test_concurrent_committers_leave_no_gaps(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic("key")
 

@@ -24,6 +24,7 @@ from wings_core.protocol.v1 import offset_registry_pb2 as registry
 PLAIN = Location(0, 3, NOON, PageAddress("folio", 8, 64))
 MERGED = Location(4, 9, NOON, PageAddress("segment", 8, 64), NOON, PageFormat.SEGMENT)
 
+INLINE_INDEX = "CREATE INDEX pages_inline ON pages (partition_id, end_offset) WHERE format = 3"
 AS_BEFORE = "ALTER TABLE pages DROP COLUMN format"
 MERGED_BEFORE = "UPDATE pages SET first_timestamp = timestamp WHERE end_offset = 3"
 FORMATS = [(3, PageFormat.SEGMENT), (7, PageFormat.PLAIN), (11, PageFormat.PLAIN)]
@@ -59,7 +60,10 @@ def test_a_migration_of_sqlite_names_the_format_of_every_page(tmp_path: Path) ->
         for _ in range(3):
             metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 4})])
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        for statement in (AS_BEFORE, MERGED_BEFORE, *sqlite_migrations._FORMATS):  # pyright: ignore[reportPrivateUsage]
+        formats = sqlite_migrations._FORMATS  # pyright: ignore[reportPrivateUsage]
+        checksum = "ALTER TABLE pages DROP COLUMN checksum"
+        before = ("DROP INDEX pages_inline", checksum, AS_BEFORE, MERGED_BEFORE)
+        for statement in (*before, *formats, INLINE_INDEX):
             connection.execute(statement)
     with SqliteMetadata(path) as metadata:
         found = metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 12).locations
@@ -76,6 +80,7 @@ def test_a_migration_of_postgres_names_the_format_of_every_page(postgres: Postgr
         connection.execute(f"SET search_path = {schema}".encode())
         for statement in (AS_BEFORE, MERGED_BEFORE, *postgres_migrations._FORMATS):  # pyright: ignore[reportPrivateUsage]
             connection.execute(statement)
+        connection.execute(INLINE_INDEX)
         with pytest.raises(psycopg.errors.CheckViolation):
             connection.execute("UPDATE pages SET first_timestamp = 1 WHERE end_offset = 7")
     with PostgresMetadata(postgres.url, schema=schema) as metadata:

@@ -35,6 +35,9 @@ LONG = 30.0
 @pytest.fixture
 def schema(postgres: PostgresServer) -> Generator[str]:
     with empty_schema(postgres, NOON) as lent:
+        # Its tables are there: a connection that made them sends COMMIT as a prepared statement,
+        # without the word by which the proxy knows it.
+        PostgresMetadata(postgres.url, schema=lent).close()
         yield lent
 
 

@@ -133,7 +133,7 @@ def test_what_tiers_hold_is_counted_by_the_migration_and_not_again(path: Path) -
             "UPDATE pages SET start_offset = 0, first_timestamp = 1, format = 2 "
             "WHERE end_offset = 7"
         )
-        for column in COUNTS:
+        for column in ("checksum", *COUNTS):
             connection.execute(f"ALTER TABLE partitions DROP COLUMN {column}")
         for statement in migrations._TIERS:  # pyright: ignore[reportPrivateUsage]
             connection.execute(statement)

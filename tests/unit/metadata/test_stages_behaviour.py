@@ -636,3 +636,20 @@ def test_the_stages_of_a_deleted_topic_give_their_folios_back_and_are_swept_late
     purge_all(metadata, pages_max)
     with pytest.raises(StageNotFound):
         metadata.stages.publish("w", 0, ["s"])
+
+
+def test_the_topics_of_stages(metadata: MetadataUnderTest) -> None:
+    one, other = metadata.create_topic(), metadata.create_topic()
+    for number in range(120):
+        metadata.stage(one, f"one-{number}")
+    metadata.stage(other, "other-1")
+    topics = metadata.stages.topics
+    assert topics([]) == topics(["nowhere"]) == topics([], "no") == set()
+    assert topics([f"one-{number}" for number in range(120)]) == {one.name}
+    assert topics(["one-1", "nowhere", "other-1"]) == {one.name, other.name}
+    assert topics(["one-1"], "oth") == {one.name, other.name}
+    assert topics([], "one-") == {one.name}
+    metadata.stages.abort("w", ["other-1"])
+    assert topics(["other-1"], "oth") == set()
+    with pytest.raises(InvalidArgument):
+        topics(["a\0"])

@@ -33,6 +33,7 @@ from wings_core.protocol import messages
 from wings_core.protocol.codec import Codec
 from wings_core.protocol.messages import COMMIT_BATCH, batch_of, result_message, results_of
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
+from wings_core.security.rights import Grant, Right
 from wings_core.share.remote import codec as holds
 from wings_core.share.replica.interfaces import Outcome
 
@@ -50,6 +51,7 @@ namespaces = st.builds(NamespaceName, ids, ids)
 BY_TYPE: dict[object, st.SearchStrategy[Any]] = {
     str: st.text(max_size=5),
     bool: st.booleans(),
+    bytes: st.binary(max_size=5),
     NamespaceName: namespaces,
     TopicName: st.builds(TopicName, namespaces, ids),
     TopicConfig: st.builds(TopicConfig, retention_ms=st.none() | st.integers(1, 1 << 40)),
@@ -57,6 +59,7 @@ BY_TYPE: dict[object, st.SearchStrategy[Any]] = {
     PageFormat: st.sampled_from(PageFormat),
     ShardState: st.sampled_from(ShardState),
     Outcome: st.sampled_from(Outcome),
+    Grant: st.builds(Grant, st.sampled_from(Right), st.just("*") | namespaces.map(str)),
 }
 INTEGERS = {
     "int32": st.integers(-(1 << 31), (1 << 31) - 1),
@@ -149,7 +152,7 @@ def left_out(hint: Any, absent: Any) -> Any:
         return CODECS[hint].decode(absent)
     if isinstance(hint, NewType):
         hint = hint.__supertype__
-    return hint() if hint in {str, bool, int} else REFUSED
+    return hint() if hint in {str, bytes, bool, int} else REFUSED
 
 
 def test_every_message_of_the_table_takes_all_fields_of_its_dataclass() -> None:

@@ -22,7 +22,7 @@ ANY_PORT = Address("127.0.0.1", 0)
 DOCUMENTED = {
     400: "INVALID_ARGUMENT INVALID_NAME INVALID_TICKET INVALID_SCHEMA SCHEMA_MISMATCH "
     "PARTITION_REQUIRED PARTITION_NOT_ALLOWED PARTITION_TYPE_MISMATCH INVALID_FILTER",
-    404: "NAMESPACE_NOT_FOUND TOPIC_NOT_FOUND GROUP_NOT_FOUND STAGE_NOT_FOUND",
+    404: "NAMESPACE_NOT_FOUND TOPIC_NOT_FOUND GROUP_NOT_FOUND STAGE_NOT_FOUND TOKEN_NOT_FOUND",
     409: "ALREADY_EXISTS NAMESPACE_NOT_EMPTY OFFSET_MISMATCH OUT_OF_ORDER_SEQUENCE "
     "PUBLISH_FENCED INVALID_RECORD_STATE",
     416: "OFFSET_OUT_OF_RANGE",
@@ -146,8 +146,8 @@ def test_every_error_is_a_message_and_a_code(
     "request_text",
     [
         b"GARBAGE\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 100_000,
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 100_000,
         b"GET /healthz HTTP/1.1\r\n\r\n",
     ],
     ids=["no request", "no length", "a head that is too long", "no host"],
@@ -203,7 +203,7 @@ def test_a_stop_ends_a_request_that_does_not_end_by_itself() -> None:
 
     listener = HttpListener(app, ANY_PORT)
     with socket.create_connection((listener.address.host, listener.address.port)) as client:
-        client.sendall(b"GET /hang HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.sendall(b"GET /hang HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert entered.wait(30)
         listener.stop()
         client.settimeout(30)

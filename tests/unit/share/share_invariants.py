@@ -6,7 +6,7 @@
 4. A tombstone that a replica answered for is there for good, also after a restart.
 5. Every message that a coordinator has looked at is in exactly one state.
 6. What was refused changed nothing, and what failed lost nothing: a message is finished because
-   somebody accepted or rejected it, or may have, or because it met the limit, or by retention.
+   a worker accepted or rejected it, or may have, or because it met the limit, or by retention.
 7. When all is well, everything is finished within the locks and the back-off.
 8. No message is delivered more often than the limit, but for attempts that a crash forgot.
 9. What is given up has a dead letter, but for what retention removed.
@@ -34,7 +34,7 @@ FINAL: tuple[AcknowledgeType, ...] = ("accept", "reject")
 
 @dataclass(frozen=True)
 class Attempt:
-    """One entry of a try to settle a range, or a part of it."""
+    """One entry of a try to acknowledge a range, or a part of it."""
 
     number: int
     leased: LeasedRange
@@ -43,7 +43,7 @@ class Attempt:
 
 @dataclass
 class Active:
-    """A lease that somebody relies on."""
+    """A lease that a coordinator relies on."""
 
     lease: str
     until: float
@@ -123,7 +123,7 @@ class Observer:
             self.order[offset].append(leased.lease)
             self.active[offset] = Active(leased.lease, until)
 
-    def settling(self, leased: LeasedRange, entry: Acknowledgement) -> Attempt:
+    def acknowledging(self, leased: LeasedRange, entry: Acknowledgement) -> Attempt:
         attempt = Attempt(next(self._numbers), leased, entry)
         for offset in range(entry.first, entry.last + 1):
             if entry.type in FINAL:
@@ -133,7 +133,7 @@ class Observer:
                 del self.active[offset]  # From now on it may be over.
         return attempt
 
-    def settled(
+    def acknowledged(
         self,
         core: CoordinatorCore,
         clock: "NodeClock",
@@ -215,7 +215,7 @@ class Observer:
             may_be_accepted = "accept" in self.in_doubt[offset].values()
             accepted = self.succeeded.get(offset) == "accept"
             assert accepted or may_be_accepted or offset in self.dead_letters, (
-                f"{offset} was finished and nobody settled it, nor has it a dead letter"
+                f"{offset} was finished and no worker acknowledged it, nor has it a dead letter"
             )
 
     def _check_states(self, core: CoordinatorCore) -> None:

@@ -450,7 +450,7 @@ class Running:
 
 
 class Worker:
-    """Takes messages and settles them, or not."""
+    """Takes messages and acknowledges them, or not."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -460,7 +460,7 @@ class Worker:
         """Acquire from some coordinator, and again a while later."""
         world = self.world
         node = world.rng.choice(world.coordinators)
-        # Whoever asks a coordinator that is gone asks another one a while later.
+        # A worker of a coordinator that is gone asks another one a while later.
         turn = itertools.count()
         this = next(turn)
 
@@ -495,10 +495,10 @@ class Worker:
         )
 
     def handle(self, node: CoordinatorNode, leased: LeasedRange) -> None:
-        """Decide what becomes of a range, and say so a while later."""
+        """Decide how a range is acknowledged, and do so a while later."""
         rng = self.world.rng
         if self.world.healed:
-            self.world.after(0.01, lambda: self.settle(node, leased, ["accept"]))
+            self.world.after(0.01, lambda: self.acknowledge(node, leased, ["accept"]))
             return
         kinds: list[list[AcknowledgeType]] = [
             ["accept"],
@@ -511,9 +511,9 @@ class Worker:
         plan = rng.choices(kinds, [50, 15, 10, 8, 4, 13])[0]
         if plan:
             pause = rng.expovariate(1 / rng.choice([0.1, 1.0, 4.0]))
-            self.world.after(pause, lambda: self.settle(node, leased, plan))
+            self.world.after(pause, lambda: self.acknowledge(node, leased, plan))
 
-    def settle(
+    def acknowledge(
         self, node: CoordinatorNode, leased: LeasedRange, plan: Sequence[AcknowledgeType]
     ) -> None:
         world, rng = self.world, self.world.rng
@@ -535,13 +535,13 @@ class Worker:
             for (first, last), each in zip(cuts, kinds, strict=False)
             if first <= last
         ]
-        attempts = [world.observer.settling(leased, entry) for entry in entries]
+        attempts = [world.observer.acknowledging(leased, entry) for entry in entries]
 
         def done(value: Any, error: WingsError | None) -> None:
             errors: list[WingsError | None] = [error] * len(entries) if error is not None else value
-            world.observer.settled(core, clock, attempts, errors)
+            world.observer.acknowledged(core, clock, attempts, errors)
             if plan[1:] and not any(errors):
-                world.after(rng.uniform(0.1, 4), lambda: self.settle(node, leased, plan[1:]))
+                world.after(rng.uniform(0.1, 4), lambda: self.acknowledge(node, leased, plan[1:]))
 
         world.drive(node, self._acknowledge(core, entries), done)
 

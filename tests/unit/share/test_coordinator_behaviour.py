@@ -51,7 +51,7 @@ def test_two_groups_each_get_all(share: ShareUnderTest) -> None:
     share.metadata.push(share.topic, 10)
     for group in (share.group(), share.group()):
         (leased,) = share.acquire(group)
-        assert share.settle(group, leased, "accept") is None
+        assert share.acknowledge(group, leased, "accept") is None
         assert lag(share, group) == (10, 0, 0)
 
 
@@ -59,7 +59,7 @@ def test_what_is_accepted_is_never_delivered_again(share: ShareUnderTest) -> Non
     share.metadata.push(share.topic, 10)
     group = share.group()
     (leased,) = share.acquire(group)
-    assert share.settle(group, leased, "accept", first=2, last=3) is None
+    assert share.acknowledge(group, leased, "accept", first=2, last=3) is None
     assert lag(share, group) == (0, 8, 8)
     share.clock.time += 40
     assert spans(share.acquire(group)) == [(0, 1, 2), (4, 9, 2)]
@@ -73,17 +73,17 @@ def test_a_release_makes_just_that_range_available(share: ShareUnderTest) -> Non
     share.metadata.push(share.topic, 10)
     group = share.group()
     (leased,) = share.acquire(group)
-    assert share.settle(group, leased, "release", first=4, last=6) is None
+    assert share.acknowledge(group, leased, "release", first=4, last=6) is None
     assert spans(share.acquire(group)) == [(4, 6, 2)]
-    assert share.settle(group, leased, "accept", last=3) is None
-    assert share.settle(group, leased, "accept", first=7) is None
+    assert share.acknowledge(group, leased, "accept", last=3) is None
+    assert share.acknowledge(group, leased, "accept", first=7) is None
 
 
 def test_a_release_with_a_delay_is_not_delivered_before(share: ShareUnderTest) -> None:
     share.metadata.push(share.topic, 2)
     group = share.group()
     (leased,) = share.acquire(group)
-    assert share.settle(group, leased, "release", delay_ms=5_000) is None
+    assert share.acknowledge(group, leased, "release", delay_ms=5_000) is None
     share.clock.time += 4.9
     assert share.acquire(group) == []
     assert share.acquire(group, coordinator=share.open_coordinator()) == []
@@ -101,7 +101,7 @@ def test_a_member_that_vanishes_gives_up_its_messages_after_the_lock(
     assert share.acquire(group) == []
     share.clock.time += 1
     assert spans(share.acquire(group)) == [(0, 1, 2)]
-    error = share.settle(group, leased, "accept", member="gone")
+    error = share.acknowledge(group, leased, "accept", member="gone")
     assert isinstance(error, InvalidRecordState)
 
 
@@ -111,13 +111,13 @@ def test_a_renewal_restarts_the_lease(share: ShareUnderTest) -> None:
     (leased,) = share.acquire(group)
     for _ in range(3):
         share.clock.time += 8
-        assert share.settle(group, leased, "renew") is None
+        assert share.acknowledge(group, leased, "renew") is None
         assert share.acquire(group) == []
-    assert share.settle(group, leased, "accept") is None
+    assert share.acknowledge(group, leased, "accept") is None
 
 
 @pytest.mark.parametrize("what", ["accept", "release", "reject", "renew"])
-@pytest.mark.parametrize("wrong", ["member", "lease", "expired", "range", "settled"])
+@pytest.mark.parametrize("wrong", ["member", "lease", "expired", "range", "acknowledged"])
 def test_what_is_not_held_with_the_lease_is_refused_and_nothing_changes(
     share: ShareUnderTest, what: AcknowledgeType, wrong: str
 ) -> None:
@@ -137,7 +137,7 @@ def test_what_is_not_held_with_the_lease_is_refused_and_nothing_changes(
     elif wrong == "expired":
         share.clock.time += 31
     else:
-        assert share.settle(group, leased, "accept") is None
+        assert share.acknowledge(group, leased, "accept") is None
         share.wait_for_replicas(group, 0)
     before = share.coordinator.describe(group)
     entry = entry_of(leased, what, **facts)
@@ -176,10 +176,10 @@ def test_entries_that_overlap_are_refused(share: ShareUnderTest) -> None:
     entries = [entry_of(leased, "accept", last=2), entry_of(leased, "release", first=2)]
     results = share.coordinator.acknowledge(group, "me", entries)
     assert all(isinstance(result.error, InvalidRecordState) for result in results)
-    assert share.settle(group, leased, "accept") is None
+    assert share.acknowledge(group, leased, "accept") is None
 
 
-def test_entries_of_all_types_settle_one_partition_together(share: ShareUnderTest) -> None:
+def test_entries_of_all_types_acknowledge_one_partition_together(share: ShareUnderTest) -> None:
     share.metadata.push(share.topic, 8)
     group = share.group(dlq_topic="dead")
     (leased,) = share.acquire(group)
@@ -196,28 +196,28 @@ def test_entries_of_all_types_settle_one_partition_together(share: ShareUnderTes
     assert [letter.reason for letter in share.dead_letters.written] == ["bad"]
     share.clock.time += 29
     assert spans(share.acquire(group)) == [(2, 3, 2)]
-    assert share.settle(group, leased, "accept", first=6) is None
+    assert share.acknowledge(group, leased, "accept", first=6) is None
 
 
-def test_any_coordinator_settles_what_another_has_handed_out(share: ShareUnderTest) -> None:
+def test_any_coordinator_acknowledges_what_another_has_handed_out(share: ShareUnderTest) -> None:
     share.metadata.push(share.topic, 8)
     group = share.group(dlq_topic="dead")
     (leased,) = share.acquire(group)
     other = share.open_coordinator()
     assert isinstance(
-        share.settle(group, leased, "accept", member="another", coordinator=other),
+        share.acknowledge(group, leased, "accept", member="another", coordinator=other),
         InvalidRecordState,
     )
-    assert share.settle(group, leased, "renew", coordinator=other) is None
-    assert share.settle(group, leased, "accept", coordinator=other, last=1) is None
-    assert share.settle(group, leased, "reject", coordinator=other, first=2, last=3) is None
-    assert share.settle(group, leased, "release", coordinator=other, first=4, last=5) is None
+    assert share.acknowledge(group, leased, "renew", coordinator=other) is None
+    assert share.acknowledge(group, leased, "accept", coordinator=other, last=1) is None
+    assert share.acknowledge(group, leased, "reject", coordinator=other, first=2, last=3) is None
+    assert share.acknowledge(group, leased, "release", coordinator=other, first=4, last=5) is None
     assert share.dead_letters.offsets == [2, 3]
     assert [letter.delivery_count for letter in share.dead_letters.written] == [1]
     assert spans(share.acquire(group, coordinator=other)) == [(4, 5, 2)]
     assert share.acquire(group) == []
     share.clock.time += 31
-    error = share.settle(group, leased, "accept", coordinator=other, first=6)
+    error = share.acknowledge(group, leased, "accept", coordinator=other, first=6)
     assert isinstance(error, InvalidRecordState)
 
 
@@ -227,7 +227,7 @@ def test_a_message_is_given_up_when_it_is_released_at_the_limit(share: ShareUnde
     for number in (1, 2, 3):
         (leased,) = share.acquire(group)
         assert leased.delivery_count == number
-        assert share.settle(group, leased, "release") is None
+        assert share.acknowledge(group, leased, "release") is None
     assert share.acquire(group) == []
     assert share.dead_letters.offsets == [0]
     (letter,) = share.dead_letters.written
@@ -288,7 +288,7 @@ def test_more_dead_letters_than_are_written_in_a_lock_are_written_once(
     assert lag(share, group) == (5, 0, 0)
     share.metadata.push(share.topic, 5)
     (leased,) = share.acquire(group)
-    assert share.settle(group, leased, "reject") is None
+    assert share.acknowledge(group, leased, "reject") is None
     assert lag(share, group) == (10, 0, 0)
     written = share.dead_letters.written
     assert [(letter.first, letter.last) for letter in written] == [
@@ -304,11 +304,11 @@ def test_a_dead_letter_that_cannot_be_written_leaves_the_message_held(
     group = share.group(dlq_topic="dead")
     (leased,) = share.acquire(group)
     share.dead_letters.fail = True
-    error = share.settle(group, leased, "reject")
+    error = share.acknowledge(group, leased, "reject")
     assert error is not None
     assert lag(share, group) == (0, 1, 1)
     share.dead_letters.fail = False
-    assert share.settle(group, leased, "reject") is None
+    assert share.acknowledge(group, leased, "reject") is None
     assert share.dead_letters.offsets == [0]
 
 
@@ -318,7 +318,7 @@ def test_a_group_without_a_dead_letter_topic_drops_what_it_gives_up(
     share.metadata.push(share.topic, 1)
     group = share.group()
     (leased,) = share.acquire(group)
-    assert share.settle(group, leased, "reject") is None
+    assert share.acknowledge(group, leased, "reject") is None
     assert share.dead_letters.written == []
     assert lag(share, group) == (1, 0, 0)
 
@@ -330,12 +330,12 @@ def test_a_limit_that_is_changed_holds_at_once(
     share.metadata.push(share.topic, 1)
     group = share.group(delivery_limit=before, dlq_topic="dead")
     for _ in range(2):
-        share.settle(group, share.acquire(group)[0], "release")
+        share.acknowledge(group, share.acquire(group)[0], "release")
     group = reconfigured(group, delivery_limit=after)
     counts: list[int] = []
     while found := share.acquire(group):
         counts.append(found[0].delivery_count)
-        assert share.settle(group, found[0], "release") is None
+        assert share.acknowledge(group, found[0], "release") is None
     assert counts == list(range(3, deliveries + 1))
     assert share.dead_letters.offsets == [0]
 
@@ -348,9 +348,9 @@ def test_a_poison_message_does_not_take_its_neighbours_with_it(share: ShareUnder
         for leased in found:
             offsets = set(range(leased.start_offset, leased.end_offset + 1))
             if poison in offsets:
-                assert share.settle(group, leased, "release") is None
+                assert share.acknowledge(group, leased, "release") is None
             else:
-                assert share.settle(group, leased, "accept") is None
+                assert share.acknowledge(group, leased, "accept") is None
                 handled |= offsets
     assert handled == set(range(64)) - {poison}
     assert share.dead_letters.offsets == [poison]
@@ -361,7 +361,7 @@ def test_what_other_coordinators_delivered_is_throttled_too(share: ShareUnderTes
     group = share.group()
     for _ in range(3):
         (leased,) = share.acquire(group)
-        assert share.settle(group, leased, "release") is None
+        assert share.acknowledge(group, leased, "release") is None
     other = share.open_coordinator()
     assert spans(share.acquire(group, coordinator=other)) == [(0, 3, 4)]
     assert spans(share.acquire(group, coordinator=other)) == [(4, 5, 4)]
@@ -374,7 +374,7 @@ def test_no_more_than_the_window_is_in_flight(share: ShareUnderTest) -> None:
     assert leased.messages == 10
     assert share.acquire(group) == []
     assert share.acquire(group, coordinator=share.open_coordinator()) == []
-    assert share.settle(group, leased, "accept", first=3, last=5) is None
+    assert share.acknowledge(group, leased, "accept", first=3, last=5) is None
     assert spans(share.acquire(group)) == [(10, 12, 1)]
 
 
@@ -488,7 +488,7 @@ def test_a_wait_ends_with_a_commit_a_release_and_an_expiry(share: ShareUnderTest
         share.clock.time += 100
         (leased,) = share.acquire(group)
         waiting = threads.submit(wait)
-        assert share.settle(group, leased, "release") is None
+        assert share.acknowledge(group, leased, "release") is None
         assert waiting.result(LONG)[0][:2] == (0, 1)
 
 
@@ -560,11 +560,11 @@ def test_a_lease_that_never_was_one_and_a_range_that_is_none_are_told_apart(
     group = share.group()
     (leased,) = share.acquire(group)
     for lease in ("", "nonsense", "a.1.b"):
-        refused = share.settle(group, leased, "accept", lease=lease)
+        refused = share.acknowledge(group, leased, "accept", lease=lease)
         assert isinstance(refused, InvalidRecordState)
     wrong: list[dict[str, Any]] = [{"first": 3, "last": 1}, {"first": -1}]
     for facts in wrong:
-        assert isinstance(share.settle(group, leased, "accept", **facts), InvalidArgument)
+        assert isinstance(share.acknowledge(group, leased, "accept", **facts), InvalidArgument)
 
 
 def test_nothing_is_held_after_a_crash_until_forgotten_holds_have_expired(
@@ -579,7 +579,7 @@ def test_nothing_is_held_after_a_crash_until_forgotten_holds_have_expired(
         share.restart_replica(number)
     share.coordinator = share.open_coordinator()
     assert share.acquire(group) == []
-    assert isinstance(share.settle(group, leased, "accept"), InvalidRecordState)
+    assert isinstance(share.acknowledge(group, leased, "accept"), InvalidRecordState)
     share.clock.time += 7.9  # The lock has 0.1 seconds to go.
     assert share.acquire(group) == []
     share.clock.time += 4
@@ -595,9 +595,9 @@ def test_a_tombstone_that_fails_after_its_dead_letter_leaves_one_dead_letter(
     with monkeypatch.context() as patched:
         for replica in share.replicas:
             patched.setattr(replica, "tombstone", _refuse)
-        assert isinstance(share.settle(group, leased, "reject"), Unavailable)
+        assert isinstance(share.acknowledge(group, leased, "reject"), Unavailable)
     assert share.dead_letters.offsets == [0]
-    assert share.settle(group, leased, "reject") is None
+    assert share.acknowledge(group, leased, "reject") is None
     assert len(share.dead_letters.written) == 2
     assert len(share.dead_letters.letters) == 1
     assert lag(share, group) == (1, 0, 0)
@@ -632,7 +632,7 @@ def test_entries_of_several_types_are_all_refused_where_one_lease_is_lost(
         assert all(isinstance(result.error, InvalidRecordState) for result in results)
         assert lag(share, group) == before
     share.clock.time += 29  # Nor was any part of it given back or finished.
-    assert share.settle(group, leased, "accept") is None
+    assert share.acknowledge(group, leased, "accept") is None
 
 
 def test_what_was_accepted_is_not_told_to_have_failed_where_a_release_does(
@@ -677,7 +677,7 @@ def test_nothing_is_released_where_it_is_unknown_whether_the_others_were_finishe
     assert [type(result.error) for result in results] == [Unavailable, Unavailable]
     assert "stay held" in str(results[1].error)
     assert share.acquire(group) == []
-    assert share.settle(group, leased, "accept") is None
+    assert share.acknowledge(group, leased, "accept") is None
 
 
 def test_an_acquire_that_comes_after_the_deletion_begins_nothing_anew(
@@ -739,7 +739,7 @@ def test_what_is_accepted_through_another_coordinator_makes_room_here(
     group = share.group(in_flight_max=2)
     other = share.open_coordinator()
     (leased,) = share.acquire(group)
-    assert share.settle(group, leased, "accept", coordinator=other) is None
+    assert share.acknowledge(group, leased, "accept", coordinator=other) is None
     if share.replica_count > 1:  # One replica in this process has no other coordinators.
         assert share.acquire(group) == [], "the replicas are not asked for each acquire"
         share.clock.time += 1.1

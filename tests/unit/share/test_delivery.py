@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pytest
 
-from wings_core.errors import OffsetOutOfRange, StorageCorrupt
+from wings_core.errors import OffsetOutOfRange, StorageCorrupt, Unavailable
 from wings_core.limits import Limits
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import TopicName
@@ -74,9 +74,9 @@ def row(offset: int) -> pa.RecordBatch:
     )
 
 
-def damaged_from(first: int) -> Callable[[int], Sequence[pa.RecordBatch]]:
+def damaged_at(*damaged: int) -> Callable[[int], Sequence[pa.RecordBatch]]:
     def read(offset: int) -> Sequence[pa.RecordBatch]:
-        if offset >= first:
+        if offset in damaged:
             raise StorageCorrupt("a page is damaged", folio="f", position=0)
         return [row(offset)]
 
@@ -87,21 +87,41 @@ def spans(parts: Sequence[Delivery | Undelivered]) -> list[tuple[str, int, int]]
     return [(type(part).__name__, part.range.start_offset, part.range.end_offset) for part in parts]
 
 
-def test_a_range_of_which_no_row_can_be_read_is_undelivered_as_a_whole() -> None:
-    parts = delivered(damaged_from(3))
-    assert spans(parts) == [("Undelivered", 3, 5)]
-    assert isinstance(parts[0], Undelivered)
-    assert isinstance(parts[0].error, StorageCorrupt)
+def test_a_range_of_which_no_row_can_be_read_is_undelivered() -> None:
+    parts = delivered(damaged_at(3, 4, 5))
+    assert spans(parts) == [("Undelivered", 3, 3), ("Undelivered", 4, 4), ("Undelivered", 5, 5)]
+    for part in parts:
+        assert isinstance(part, Undelivered)
+        assert part.damaged
+        assert isinstance(part.error, StorageCorrupt)
 
 
-def test_a_range_is_delivered_up_to_the_row_that_cannot_be_read() -> None:
-    assert spans(delivered(damaged_from(4))) == [("Delivery", 3, 3), ("Undelivered", 4, 5)]
+def test_a_row_that_cannot_be_read_is_undelivered_alone() -> None:
+    parts = delivered(damaged_at(4))
+    assert spans(parts) == [("Delivery", 3, 3), ("Undelivered", 4, 4), ("Delivery", 5, 5)]
+    batches = [part.batch for part in parts if isinstance(part, Delivery)]
+    assert [batch.column("__offset").to_pylist() for batch in batches] == [[3], [5]]
 
 
-def test_a_range_that_retention_has_passed_has_no_delivery() -> None:
+def test_what_is_behind_a_store_that_is_away_is_undelivered_and_not_damaged() -> None:
+    def read(offset: int) -> Sequence[pa.RecordBatch]:
+        if offset > 3:
+            raise Unavailable("the object store is away")
+        return [row(offset)]
+
+    parts = delivered(read)
+    assert spans(parts) == [("Delivery", 3, 3), ("Undelivered", 4, 5)]
+    assert isinstance(parts[1], Undelivered)
+    assert not parts[1].damaged
+
+
+def test_a_range_that_retention_has_passed_is_undelivered_without_an_error() -> None:
     def gone(offset: int) -> Sequence[pa.RecordBatch]:
         if offset < 6:
             raise OffsetOutOfRange("gone", log_start_offset=6)
         return [row(offset)]
 
-    assert delivered(gone) == []
+    (part,) = delivered(gone)
+    assert spans([part]) == [("Undelivered", 3, 5)]
+    assert isinstance(part, Undelivered)
+    assert (part.error, part.damaged) == (None, False)

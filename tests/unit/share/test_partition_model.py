@@ -128,7 +128,7 @@ class PartitionMachine(RuleBasedStateMachine):
                     self._free(offset, until)
 
     @rule(data=st.data(), what=st.sampled_from(["accept", "reject", "release", "renew"]))
-    def settle(self, data: st.DataObject, what: str) -> None:
+    def acknowledge(self, data: st.DataObject, what: str) -> None:
         first = data.draw(st.integers(0, max(0, self.log_end - 1)))
         more = data.draw(st.integers(0, 6))
         lease = Lease("c", data.draw(st.integers(max(0, self.leases - 3), self.leases + 1)), "m")
@@ -139,9 +139,9 @@ class PartitionMachine(RuleBasedStateMachine):
                 found = self.model[first].lease
                 assert found is not None
                 lease = found
-        self._settle(first, first + more, lease, what)
+        self._acknowledge(first, first + more, lease, what)
 
-    def _settle(self, first: int, last: int, lease: Lease, what: str) -> None:
+    def _acknowledge(self, first: int, last: int, lease: Lease, what: str) -> None:
         messages = [self.model.get(offset) for offset in range(first, last + 1)]
         held = all(
             message is not None

@@ -114,18 +114,39 @@ def test_no_progress_ends_with_what_was_collected() -> None:
     assert reads == [3, 5]
 
 
-def test_a_read_error_ends_with_what_was_collected_and_is_told() -> None:
-    damaged = StorageCorrupt("a page is damaged", folio="f", position=0)
+def test_an_error_that_may_pass_ends_with_what_was_collected_and_is_told() -> None:
+    away = Unavailable("the object store is away")
 
     def read(offset: int, _: int) -> list[pa.RecordBatch]:
         if offset == 5:
-            raise damaged
+            raise away
         return [rows(offset, offset)]
 
     found, reads = collect(read, 3, 9)
     assert offsets(found) == [3, 4]
     assert reads == [3, 4, 5]
-    assert found.error is damaged
+    assert found.error is away
+
+
+def test_what_is_damaged_is_skipped_alone_and_told() -> None:
+    damaged = StorageCorrupt("a page is damaged", folio="f", position=0)
+
+    class Paged(Scripted):
+        def last_beside(self, topic: Topic, partition: Partition, offset: int) -> int:
+            return offset // 3 * 3 + 2
+
+    def read(offset: int, _: int) -> list[pa.RecordBatch]:
+        if offset in (5, 9, 10, 11):
+            raise damaged
+        return [rows(offset, offset)]
+
+    opened = RecordFetcher(Paged(read))
+    found = opened.collect(TOPIC, UNPARTITIONED, 3, 10)
+    opened.close()
+    assert offsets(found) == [3, 4, 6, 7, 8]
+    assert [(each.first, each.last) for each in found.unreadable] == [(5, 5), (9, 10)]
+    assert all(each.error is damaged for each in found.unreadable)
+    assert found.error is None
 
 
 def test_offsets_that_are_gone_are_absent() -> None:
@@ -190,7 +211,9 @@ def test_a_fault_of_the_source_is_no_fault_of_the_next_fetch() -> None:
 
     with fetcher(read) as (opened, _):
         failed = opened.begin(TOPIC, UNPARTITIONED, 0, 3).result(30)
-        assert isinstance(failed.error, Internal)
+        (skipped,) = failed.unreadable
+        assert isinstance(skipped.error, Internal)
+        assert offsets(failed) == [1, 2, 3]
         assert offsets(opened.begin(TOPIC, UNPARTITIONED, 1, 3).result(30)) == [1, 2, 3]
 
 

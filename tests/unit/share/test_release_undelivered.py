@@ -13,4 +13,4 @@ def test_what_is_given_back_is_delivered_as_if_it_never_was(share: ShareUnderTes
     assert (again.start_offset, again.end_offset, again.delivery_count) == (0, 3, 1)
     share.coordinator.release_undelivered(group, [leased])
     assert share.acquire(group, 4) == [], "the lease of before gives nothing back"
-    assert share.settle(group, again, "accept") is None
+    assert share.acknowledge(group, again, "accept") is None

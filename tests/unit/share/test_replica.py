@@ -24,7 +24,8 @@ from wings_core.share.replica.interfaces import (
 )
 from wings_core.share.replica.postgres_store import PostgresHoldStore
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.store import HoldStore, SqliteHoldStore, StoredPartition
+from wings_core.share.replica.sqlite_store import SqliteHoldStore
+from wings_core.share.replica.store import HoldStore, StoredPartition
 
 KEY = ShareKey("group", "topic", UNPARTITIONED)
 MINE, THEIRS = Lease("c", 1, "m"), Lease("c", 2, "m")

@@ -12,7 +12,7 @@ import pytest
 
 from wings_core.errors import Unauthenticated, Unavailable
 from wings_core.queue.claims import ClaimedFile
-from wings_spark.ingest.fetch_file import fetch_file
+from wings_spark.ingest.fetch_file import fetched_file
 from wings_spark.ingest.fetch_object import s3_errors
 from wings_spark.ingest.fetched import FileError, read_errors
 from wings_spark.ingest.plan import FileSection
@@ -72,13 +72,16 @@ def test_an_error_of_a_store_is_translated_by_its_code(
             "checkpoint": "checkpoint",
             "queue": {"kind": "sqlite", "path": "queue"},
             "target": {"endpoint": "grpc://127.0.0.1:1", "topic": "a"},
-            "files": {"endpoint": endpoint},
+            "files": {"endpoint": endpoint, "allowed_prefixes": ["s3://bucket"]},
         },
         "test",
     )
     file = ClaimedFile(shard="a", uri="s3://bucket/a.jsonl")
-    with pytest.raises(error, match=r"s3://bucket/a\.jsonl"):
-        fetch_file(FileSection(file=file, number=0), tmp_path, settings)
+    with (
+        pytest.raises(error, match=r"s3://bucket/a\.jsonl"),
+        fetched_file(FileSection(file=file, number=0), tmp_path, settings),
+    ):
+        pass
 
 
 MACHINE_ERRORS = ("ENOSPC", "EDQUOT", "EMFILE", "ENFILE", "EROFS", "EIO")

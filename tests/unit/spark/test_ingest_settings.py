@@ -25,6 +25,7 @@ endpoint = "grpc://wings:7777"
 topic = "orders"
 
 [files]
+allowed_prefixes = ["s3://orders/2026", "incoming/../files"]
 format = "jsonl"
 dedup_key = "uri+version"
 rescued_column = "rescued"
@@ -51,6 +52,7 @@ def test_a_source_is_read_from_toml_and_its_paths_begin_where_it_is(tmp_path: Pa
     settings = SourceSettings.load(tmp_path / "orders.toml")
     assert settings.checkpoint == tmp_path / "state" / "orders"
     assert settings.queue.message_kind is MessageKind.S3_EVENTS
+    assert settings.files.allowed_prefixes == ("s3://orders/2026", str(tmp_path / "files"))
     assert settings.dedup_key is DedupKey.URI_AND_VERSION
     assert settings.files.lineage.columns == ("source_file", "source_row")
     assert settings.coordinator().files_max == 200
@@ -86,6 +88,11 @@ BAD_SETTINGS = [
     ({"files": {"dedup_key": "etag"}}, "'files.dedup_key'"),
     ({"files": {"lineage": {"file": "f", "offset": "f"}}}, "named twice"),
     ({"files": {"rescued_column": "f", "lineage": {"file": "f"}}}, "'lineage' too"),
+    ({"queue": {"kind": "sqs", "url": "u"}}, "needs 'files.allowed_prefixes'"),
+    ({"queue": {"kind": "share", "topic": "t", "group": "g"}}, "needs 'files.allowed_prefixes'"),
+    ({"files": {"allowed_prefixes": ["http://10.0.0.1"]}}, "'http://10.0.0.1' is no place"),
+    ({"files": {"allowed_prefixes": ["s3://"]}}, "is no place"),
+    ({"files": {"allowed_prefixes": ["s3://b/a/../c"]}}, "is no place"),
     ({"limits": {"files_per_trigger": 0}}, "'limits.files_per_trigger'"),
     ({"limits": {"files_per_trigger": 1_001}}, "at most 1000"),
     ({"limits": {"rows": 1}}, "unknown key 'limits.rows'"),

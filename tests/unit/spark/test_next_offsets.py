@@ -1,13 +1,15 @@
 """Where a stream's batches end, over logs that grow, shrink and are replaced."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import wings_spark.stream_offset
 from wings_core.errors import InvalidArgument, OffsetOutOfRange
-from wings_core.partitions import Partition
+from wings_core.partitions import JsonScalar, Partition, partition_of_value
 from wings_spark.next_offsets import (
     Head,
     Heads,
@@ -18,6 +20,13 @@ from wings_spark.next_offsets import (
 )
 from wings_spark.options import ReadOptions
 from wings_spark.stream_offset import StreamOffset, TopicOffset
+
+VALUES: st.SearchStrategy[JsonScalar] = (
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+    | st.integers(-(1 << 63), (1 << 64) - 1)
+    | st.booleans()
+    | st.none()
+)
 
 A, B = Partition('"a"'), Partition('"b"')
 STRICT = ReadOptions.parse({"endpoint": "grpc://a:1", "topic": "t"})
@@ -35,9 +44,44 @@ def offset(offsets: dict[Partition, int], uuid: str = "1") -> StreamOffset:
 def test_offsets_survive_json() -> None:
     found = offset({A: 5, B: 0})
     assert StreamOffset.from_json(json.loads(json.dumps(found.to_json()))) == found
-    for other in ({}, {"t": {}}, {"uuids": {"t": "1"}}, {"t": {"a": 1}, "uuids": {}}):
+    packed: Any = {"partitions": 1, "messages": 1, "packed": "eJw="}
+    for other in (
+        {}, {"t": {}}, {"uuids": {"t": "1"}}, {"t": {"a": 1}, "uuids": {}},
+        {"t": packed, "uuids": {"t": "1"}},
+    ):  # fmt: skip
         with pytest.raises(InvalidArgument, match="not an offset of a stream of Wings"):
             StreamOffset.from_json(other)
+
+
+@given(st.dictionaries(VALUES.map(partition_of_value), st.integers(0, (1 << 63) - 1), max_size=20))
+def test_offsets_of_any_partitions_survive_being_packed(found: dict[Partition, int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wings_spark.stream_offset, "PACKED_MIN", 1)
+        packed = json.dumps(offset(found).to_json())
+        backwards = offset(dict(reversed(found.items())))
+        assert json.dumps(backwards.to_json()) == packed, "equal offsets are equal texts"
+    assert StreamOffset.from_json(json.loads(packed)) == offset(found)
+
+
+@pytest.mark.parametrize("name", ["{}", '"device-{:06}"'])
+def test_offsets_of_many_partitions_are_small(name: str) -> None:
+    found = offset({Partition(name.format(number)): number % 7 for number in range(100_000)})
+    text = json.dumps(found.to_json())
+    assert len(text) < 100_000
+    assert StreamOffset.from_json(json.loads(text)) == found
+    messages = sum(number % 7 for number in range(100_000))
+    assert found.shown()["t"] == {"partitions": 100_000, "messages": messages}
+
+
+def test_offsets_of_an_earlier_version_are_read() -> None:
+    """As version 0.1 wrote them, of few partitions and of many."""
+    text = '{"t": {"\\"JFK\\"": 120, "\\"LAX\\"": 80}, "uuids": {"t": "1"}}'
+    jfk, lax = Partition('"JFK"'), Partition('"LAX"')
+    assert StreamOffset.from_json(json.loads(text)) == offset({jfk: 120, lax: 80})
+    many = ", ".join(f'"{number}": {number + 1}' for number in range(5_000))
+    found = StreamOffset.from_json(json.loads(f'{{"t": {{{many}}}, "uuids": {{"t": "1"}}}}'))
+    assert found == offset({Partition(str(number)): number + 1 for number in range(5_000)})
+    assert StreamOffset.from_json(found.to_json()) == found
 
 
 def test_nothing_new_is_the_same_offset() -> None:

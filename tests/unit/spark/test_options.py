@@ -49,6 +49,7 @@ BAD_OPTIONS = [
     ({"startingOffset": "5"}, "unknown option 'startingOffset'"),
     ({"minPartitions": "0"}, "option 'minPartitions': must be at least 1"),
     ({"minPartitions": "10001"}, "option 'minPartitions': must be at most"),
+    ({"maxRecordsPerPartition": "0"}, "option 'maxRecordsPerPartition': must be at least 1"),
     ({"failOnDataLoss": "perhaps"}, "option 'failOnDataLoss'"),
     ({"columns": "a,a"}, "option 'columns': holds 'a' twice"),
     ({"columns": "[1"}, "option 'columns': not valid JSON"),

@@ -13,7 +13,12 @@ from property_examples import examples
 
 from wings_core.errors import StorageCorrupt
 from wings_core.storage.page import decode_page
-from wings_core.storage.segment_file import TIMESTAMP_FIELD, SegmentWriter, segment_schema
+from wings_core.storage.segment_file import (
+    TIMESTAMP_FIELD,
+    SegmentWriter,
+    segment_problems,
+    segment_schema,
+)
 
 TOPIC = str(uuid.uuid4())
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("l", pa.list_(pa.int32()))])
@@ -118,3 +123,35 @@ def test_rows_of_any_type_come_back_either_way(batch: pa.RecordBatch) -> None:
         page.validate(full=True)
         assert page.equals(rows) or str(page) == str(rows)  # NaN is not equal to itself.
         assert str(file.get_batch(number)) == str(page)
+
+
+def problems(data: bytes, places: list[tuple[int, int]]) -> list[str]:
+    pages = [(position, position + length) for position, length in places]
+    return list(segment_problems(lambda start, end: data[start:end], len(data), pages))
+
+
+def test_a_segment_that_is_cut_off_anywhere_is_found() -> None:
+    buffer, places = written(numbers(0), numbers(1_000, 10))
+    data = buffer.to_pybytes()
+    assert not problems(data, places)
+    (_, first), end = places[0], places[-1][0] + places[-1][1]
+    for length in [*range(0, first, 7), *range(end, len(data))]:
+        assert problems(data[:length], places), length
+
+
+def test_a_changed_byte_outside_the_pages_is_found_or_means_nothing() -> None:
+    buffer, places = written(numbers(0), numbers(1_000, 10))
+    data = buffer.to_pybytes()
+    end = places[-1][0] + places[-1][1]
+    found = 0
+    outside = [*range(places[0][0]), *range(end, len(data))]
+    for position in outside:
+        damaged = bytearray(data)
+        damaged[position] ^= 0x55
+        if problems(bytes(damaged), places):
+            found += 1
+            continue
+        file = pa.ipc.open_file(pa.py_buffer(damaged))
+        assert file.schema.equals(pa.ipc.open_file(buffer).schema, check_metadata=True), position
+        assert file.read_all() == pa.ipc.open_file(buffer).read_all(), position
+    assert found > len(outside) / 2

@@ -8,6 +8,7 @@ from wings_core.metadata.interfaces.nodes import Nodes
 from wings_core.metadata.interfaces.offset_registry import OffsetRegistry
 from wings_core.metadata.interfaces.shards import Shards
 from wings_core.metadata.interfaces.stages import Stages
+from wings_core.metadata.interfaces.tokens import Tokens
 from wings_core.metadata.maintenance import Maintenance
 
 
@@ -42,6 +43,11 @@ class Metadata(Protocol):
     @property
     def nodes(self) -> Nodes:
         """The registered Flight nodes."""
+        ...
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens that principals present."""
         ...
 
     @property

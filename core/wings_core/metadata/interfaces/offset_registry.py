@@ -1,7 +1,7 @@
 """The log's index of offsets."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -10,7 +10,9 @@ from wings_core.model import (
     CommitResult,
     ConsumerOffset,
     FlushId,
+    InlineFolio,
     Located,
+    LocatedPartition,
     PartitionState,
     Position,
     Topic,
@@ -21,6 +23,12 @@ from wings_core.times import Deadline
 
 LOCATIONS_MAX = 1_000
 """The most locations that one `locate` returns."""
+
+POSITIONS_MAX = 10_000
+"""The most partitions that one `locate_many` asks for."""
+
+MANY_LOCATIONS_MAX = 10_000
+"""The most locations that one `locate_many` returns."""
 
 RETIRE_MAX = 1_000
 """The most folios that are retired in one transaction."""
@@ -33,7 +41,10 @@ class OffsetRegistry(Protocol):
     """The log's index: which offsets of which partition lie where."""
 
     def commit(
-        self, batches: Sequence[CommitBatch], flush_id: FlushId | None = None
+        self,
+        batches: Sequence[CommitBatch],
+        flush_id: FlushId | None = None,
+        inline: InlineFolio | None = None,
     ) -> list[CommitResult]:
         """Assign offsets to the batches of one flush, in order, in one durable transaction.
 
@@ -48,9 +59,10 @@ class OffsetRegistry(Protocol):
         one begins the stage; see `metadata.stages` for who may add to it.
 
         Args:
-            batches: Their pages are durable in storage.
+            batches: Their pages are durable in storage, or in `inline`.
             flush_id: Makes the commit idempotent: the writer's last flush again, whatever batches
                 come with it, is answered with its first results and changes nothing.
+            inline: A folio of this flush alone, which becomes durable with the transaction.
 
         Returns:
             One result for each batch, in order. A batch can be rejected with `TopicNotFound`,
@@ -63,6 +75,15 @@ class OffsetRegistry(Protocol):
                 and for one whose folio was retired meanwhile; see `retire`.
             ResourceExhausted: The same, because the disk is full.
             Unavailable: The same, because the store could not be reached in time.
+            InvalidArgument: The inline folio has another name, or more bytes than can be.
+        """
+        ...
+
+    def read_inline(self, folio: str) -> bytes | None:
+        """Return all bytes of an inline folio.
+
+        Returns:
+            None where no page refers to it any more: they were drained, or deleted.
         """
         ...
 
@@ -88,6 +109,34 @@ class OffsetRegistry(Protocol):
         Raises:
             TopicNotFound: The topic was deleted.
             OffsetOutOfRange: `offset` is below the log's start.
+        """
+        ...
+
+    def locate_many(
+        self,
+        topic_uuid: str,
+        positions: Sequence[tuple[Partition, int]],
+        messages_max: int,
+        locations_max: int = MANY_LOCATIONS_MAX,
+    ) -> list[LocatedPartition]:
+        """Find pages of many partitions of a topic at one moment; never waits.
+
+        Args:
+            topic_uuid: The topic.
+            positions: Partitions, each at most once and not necessarily written to yet, and the
+                first offset wanted of each; at most `POSITIONS_MAX`.
+            messages_max: Stop in a partition once its pages hold this many messages from its offset
+                on; 0: where the partitions stand is all that is wanted. Pages may be fewer, but one
+                at least where there is a message.
+            locations_max: The most pages altogether, at least 1 and at most `MANY_LOCATIONS_MAX`.
+
+        Returns:
+            One entry for each of the first positions, in order: as many as `locations_max` allows,
+            and one at least where there is a position. The last may have fewer pages than it would
+            by `messages_max`.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
         """
         ...
 
@@ -125,6 +174,24 @@ class OffsetRegistry(Protocol):
         Args:
             positions: Watched all at once.
             callback: Takes no argument: the caller looks again with `locate`.
+
+        Raises:
+            ResourceExhausted: Too many wait already.
+        """
+        ...
+
+    def watch_topic(
+        self, topic_uuid: str, callback: Callable[[Mapping[Partition, int] | None], None]
+    ) -> AbstractContextManager[None]:
+        """Call back with what is committed to any partition of a topic, and hold no thread.
+
+        During the `with` block, `callback` is called after each commit to the topic with the next
+        offset of each partition that it wrote to; commits that follow one another may share a call.
+        It is called with None where any partition may have been written to, or the topic deleted:
+        the caller looks at all of them again. What is committed after the block was entered is told
+        of; over a network, the callback with None a while after entering stands for all that was
+        committed until then. Called from any thread, it must be quick and must not raise; one call
+        may still be under way when the block has ended.
 
         Raises:
             ResourceExhausted: Too many wait already.

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from wings_core.model import Aborted, Published, ShardProgress, Stage, StoredPage
+from wings_core.names import TopicName
 
 
 class Stages(Protocol):
@@ -91,6 +92,18 @@ class Stages(Protocol):
             topic_uuid: Theirs.
             after: Only those whose id is greater; None: all.
             items_max: The first so many of them; None: all.
+        """
+        ...
+
+    def topics(self, stages: Sequence[str], prefix: str | None = None) -> set[TopicName]:
+        """Return the topics of the existing ones of the stages.
+
+        Args:
+            stages: Any ids, without the character NUL.
+            prefix: Names further stages, as for `abort`.
+
+        Raises:
+            InvalidArgument: A stage that cannot be stored.
         """
         ...
 

@@ -18,12 +18,17 @@ from wings_core.metadata.judge import (
     check_text,
 )
 from wings_core.metadata.postgres.connections import Connection
-from wings_core.metadata.postgres.pages import columns, count_to_folios, insert_pages
+from wings_core.metadata.postgres.pages import (
+    columns,
+    count_to_folios,
+    insert_inline,
+    insert_pages,
+)
 from wings_core.metadata.postgres.stages import lock_stages, write_stages
 from wings_core.metadata.stages import StageDraft
 from wings_core.metadata.store.database import Committed
 from wings_core.metadata.store.locks import Lock
-from wings_core.model import CommitBatch, CommittedRange
+from wings_core.model import CommitBatch, CommittedRange, InlineFolio
 from wings_core.partitions import Partition, is_longer
 
 PARTITION_BYTES_MAX = 2_048
@@ -34,7 +39,12 @@ _RANGES = TypeAdapter(tuple[CommittedRange, ...])
 """The form in which a producer's results are stored."""
 
 
-def commit_batches(connection: Connection, batches: Sequence[CommitBatch], now: int) -> Committed:
+def commit_batches(
+    connection: Connection,
+    batches: Sequence[CommitBatch],
+    now: int,
+    inline: InlineFolio | None = None,
+) -> Committed:
     """Judge the batches and write the accepted ones, within the transaction of `connection`."""
     stored = _Stored(connection, batches)
     judge = Judge(stored, now, PARTITION_BYTES_MAX)
@@ -42,6 +52,8 @@ def commit_batches(connection: Connection, batches: Sequence[CommitBatch], now: 
     changed = [draft for draft in judge.partitions.values() if draft.changed]
     _write_partitions(connection, changed, stored.new_partitions)
     _write_pages(connection, judge)
+    if inline is not None:
+        insert_inline(connection, inline)
     _write_producers(connection, judge, stored.new_producers, now)
     write_stages(connection, judge.stages.values(), now)
     uuids = {topic_id: topic_uuid for topic_uuid, topic_id in stored.topic_ids.items()}
@@ -264,6 +276,7 @@ def _write_pages(connection: Connection, judge: Judge) -> None:
                 page.address.length,
                 page.first_row,
                 page.slice_bytes,
+                int(page.address.pushed_format),
             )
             for page in judge.pages
         ],

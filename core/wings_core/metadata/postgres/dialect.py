@@ -2,7 +2,12 @@
 
 from wings_core.metadata.postgres.commit import PARTITION_BYTES_MAX, commit_batches
 from wings_core.metadata.postgres.consumers import write_offsets
-from wings_core.metadata.postgres.locate import any_has_data, locate, offset_for_timestamp
+from wings_core.metadata.postgres.locate import (
+    any_has_data,
+    locate,
+    locate_many,
+    offset_for_timestamp,
+)
 from wings_core.metadata.postgres.pages import add_pages
 from wings_core.metadata.postgres.publish import move_stages
 from wings_core.metadata.postgres.purge import count_off, purge, retire
@@ -24,6 +29,7 @@ __all__ = [
     "delete_stages",
     "find_shards",
     "locate",
+    "locate_many",
     "move_stages",
     "offset_for_timestamp",
     "open_shards",

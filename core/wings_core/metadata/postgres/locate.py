@@ -4,11 +4,18 @@ Each is one statement, so that all it reads is seen at one moment.
 """
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.metadata.interfaces import LOCATIONS_MAX, OFFSET_MAX
 from wings_core.metadata.postgres.connections import Connection
-from wings_core.model import Located, Location, PageAddress, Position, page_format
+from wings_core.metadata.store.rows import location_of
+from wings_core.model import (
+    Located,
+    LocatedPartition,
+    PartitionState,
+    Position,
+)
 from wings_core.partitions import Partition
 
 LOCATE = """
@@ -38,6 +45,33 @@ WHERE topics.uuid = %(topic)s::text AND topics.deleted_at IS NULL
 ORDER BY page.end_offset
 """
 """Ends at the page with the last message wanted: no more are read than are returned."""
+
+LOCATE_MANY = """
+SELECT wanted.place, partitions.log_start_offset, partitions.next_offset,
+    partitions.bytes, partitions.last_timestamp,
+    page.start_offset, page.end_offset, page.timestamp,
+    page.folio, page.position, page.length, page.first_timestamp, page.format,
+    page.first_row, page.slice_bytes
+FROM topics
+CROSS JOIN unnest(%(partitions)s::text[], %(offsets)s::bigint[])
+    WITH ORDINALITY AS wanted (value, "offset", place)
+LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = wanted.value
+LEFT JOIN LATERAL (
+    SELECT pages.start_offset, pages.end_offset, pages.timestamp,
+        folios.name AS folio, pages.position, pages.length, pages.first_timestamp,
+        pages.format, pages.first_row, pages.slice_bytes
+    FROM pages LEFT JOIN folios ON folios.id = pages.folio_id
+    WHERE %(messages)s::bigint > 0 AND pages.partition_id = partitions.id
+    AND pages.end_offset >= wanted."offset"
+    AND pages.start_offset
+        < greatest(wanted."offset", partitions.log_start_offset)::numeric + %(messages)s::bigint
+    ORDER BY pages.end_offset LIMIT %(each)s::bigint
+) AS page ON true
+WHERE topics.uuid = %(topic)s::text AND topics.deleted_at IS NULL
+ORDER BY wanted.place, page.end_offset
+LIMIT %(locations)s::bigint
+"""
+"""As many pages of each partition as make `locations` twice over, so that the server sorts few."""
 
 _ANY_HAS_DATA = """
 SELECT 1
@@ -108,20 +142,41 @@ def locate(
             f"offset {offset} is below the log's start, {log_start_offset}",
             log_start_offset=log_start_offset,
         )
-    locations = tuple(
-        Location(
-            start,
-            end,
-            timestamp,
-            PageAddress(folio, position, length),
-            first,
-            page_format(format_),
-            *part,
-        )
-        for _, _, start, end, timestamp, folio, position, length, first, format_, *part in rows
-        if start is not None
-    )
+    locations = tuple(location_of(*row[2:]) for row in rows if row[2] is not None)
     return Located(locations, log_start_offset, log_end_offset)
+
+
+def locate_many(
+    connection: Connection,
+    topic_uuid: str,
+    positions: Sequence[tuple[Partition, int]],
+    messages_max: int,
+    locations_max: int,
+) -> list[LocatedPartition]:
+    """Find pages of many partitions; see `OffsetRegistry.locate_many`."""
+    rows = connection.execute(
+        LOCATE_MANY,
+        {
+            "topic": topic_uuid,
+            "partitions": [partition for partition, _ in positions],
+            "offsets": [max(-1, min(offset, OFFSET_MAX)) for _, offset in positions],
+            "messages": max(0, min(messages_max, OFFSET_MAX)),
+            "each": max(1, 2 * locations_max // max(1, len(positions))),
+            # A partition without a page is a row too.
+            "locations": locations_max if messages_max > 0 else len(positions),
+        },
+    ).fetchall()
+    if not rows and positions:
+        raise TopicNotFound("the topic was deleted")
+    found: list[LocatedPartition] = []
+    for place, group in groupby(rows, lambda row: row[0]):
+        pages = list(group)
+        _, start, end, size, last_timestamp, *_ = pages[0]
+        partition, _ = positions[place - 1]
+        state = PartitionState(partition, start or 0, end or 0, size or 0, last_timestamp)
+        locations = [location_of(*page[5:]) for page in pages if page[5] is not None]
+        found.append(LocatedPartition(state, tuple(locations)))
+    return found
 
 
 def any_has_data(connection: Connection, positions: Sequence[Position]) -> bool:

@@ -415,6 +415,41 @@ _SLICES = (
     "ALTER TABLE staged_pages ADD COLUMN first_row BIGINT, ADD COLUMN slice_bytes BIGINT",
 )
 
+_TOKENS: Sequence[LiteralString] = (
+    """
+    CREATE TABLE tokens (
+        id TEXT COLLATE "C" PRIMARY KEY,
+        name TEXT COLLATE "C" NOT NULL UNIQUE,
+        digest BYTEA NOT NULL UNIQUE, -- SHA-256 of the secret, which is not kept.
+        grants TEXT NOT NULL, -- JSON: a list of RIGHT=PATTERN.
+        created_at BIGINT NOT NULL,
+        expires_at BIGINT
+    )
+    """,
+    """
+    -- One row, from the first token on: how often one was created or revoked. Servers look here for
+    -- changes, and never take a log that had a token for one that is open to all.
+    CREATE TABLE token_changes (id BIGINT PRIMARY KEY CHECK (id = 0), changes BIGINT NOT NULL)
+    """,
+)
+
+_INLINE = (
+    """
+    -- The pages of a small flush, until they are drained: all bytes of their folio, which goes with
+    -- them.
+    CREATE TABLE inline_folios (
+        folio_id BIGINT PRIMARY KEY REFERENCES folios (id) ON DELETE CASCADE,
+        data BYTEA NOT NULL
+    )
+    """,
+    # They are Arrow's bytes of a moment: to compress them would cost more than it saves.
+    "ALTER TABLE inline_folios ALTER COLUMN data SET STORAGE EXTERNAL",
+    """
+    -- What is to be drained: `PageFormat.INLINE`.
+    CREATE INDEX pages_inline ON pages (partition_id, end_offset) WHERE format = 3
+    """,
+)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _INITIAL,
     _FLUSHES,
@@ -429,6 +464,8 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _FORMATS,
     _TEXT,
     _SLICES,
+    _TOKENS,
+    _INLINE,
 )
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from wings_core.metadata.postgres.connections import Connection
-from wings_core.model import Location
+from wings_core.model import InlineFolio, Location
 
-PageRow = tuple[int | None, int, int, int, str, int, int, int | None, int | None]
+PageRow = tuple[int | None, int, int, int, str, int, int, int | None, int | None, int]
 """Partition's id, end, start, timestamp, folio's name, position, length; of a slice its first row
-and bytes."""
+and bytes; format."""
 
 
 def columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
@@ -33,17 +33,25 @@ def insert_pages(connection: Connection, pages: Sequence[PageRow]) -> None:
     if pages:
         connection.execute(
             "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
-            "position, length, first_row, slice_bytes) "
+            "position, length, first_row, slice_bytes, format) "
             "SELECT added.partition_id, added.end_offset, added.start_offset, "
             "added.timestamp, folios.id, added.position, added.length, added.first_row, "
-            "added.slice_bytes "
+            "added.slice_bytes, added.format "
             "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::text[], "
-            "%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]) AS added "
+            "%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::smallint[]) AS added "
             "(partition_id, end_offset, start_offset, timestamp, folio, position, length, "
-            "first_row, slice_bytes) "
+            "first_row, slice_bytes, format) "
             "JOIN folios ON folios.name = added.folio",
-            columns(pages, 9),
+            columns(pages, 10),
         )
+
+
+def insert_inline(connection: Connection, inline: InlineFolio) -> None:
+    """Keep the bytes of a folio, where pages refer to it, until the last of them is counted off."""
+    connection.execute(
+        "INSERT INTO inline_folios (folio_id, data) SELECT id, %s FROM folios WHERE name = %s",
+        (inline.data, inline.name),
+    )
 
 
 def add_pages(connection: Connection, partition_id: int, pages: Sequence[Location]) -> None:

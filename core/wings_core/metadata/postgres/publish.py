@@ -48,12 +48,14 @@ WITH moved AS (
             max(coalesce(staged_pages.timestamp, %(now)s::bigint)) OVER along
         ) AS timestamp,
         staged_pages.folio_id, staged_pages.position,
+        CASE WHEN inline_folios.folio_id IS NULL THEN 1 ELSE 3 END AS format,
         row_number() OVER (ORDER BY named.place, staged_pages.number) AS place
     FROM unnest(%(stages)s::bigint[]) WITH ORDINALITY AS named (stage_id, place)
     JOIN stages ON stages.id = named.stage_id
     JOIN staged_pages ON staged_pages.stage_id = named.stage_id
     JOIN partitions ON partitions.topic_id = stages.topic_id
     AND partitions.value = staged_pages.partition
+    LEFT JOIN inline_folios ON inline_folios.folio_id = staged_pages.folio_id
     WINDOW along AS (
         PARTITION BY partitions.id ORDER BY named.place, staged_pages.number
         ROWS UNBOUNDED PRECEDING
@@ -61,9 +63,9 @@ WITH moved AS (
 ), inserted AS (
     INSERT INTO pages
         (partition_id, end_offset, start_offset, timestamp, folio_id, position, length,
-        first_row, slice_bytes)
+        first_row, slice_bytes, format)
     SELECT id, through - 1, through - rows, timestamp, folio_id, position, length,
-        first_row, slice_bytes
+        first_row, slice_bytes, format
     FROM moved
 ), total AS (
     SELECT id, min(place) AS place, max(through) AS next_offset, sum(rows) AS rows,
@@ -79,7 +81,7 @@ RETURNING total.place, partitions.topic_id, partitions.value,
     (total.next_offset - total.rows)::bigint, (total.next_offset - 1)::bigint
 """
 """The rules of `PartitionDraft.append`, over all pages at once: offsets count up along a partition,
-timestamps never decrease."""
+timestamps never decrease. Formats are those of `PageAddress.pushed_format`."""
 
 
 def move_stages(connection: Connection, stages: Sequence[str], now: int) -> Moved:

@@ -9,6 +9,7 @@ import grpc
 from wings_core.errors import NotFound, Unavailable, WingsError
 from wings_core.metadata.remote.deduplicate import Outcome
 from wings_core.metadata.remote.errors import error_of
+from wings_core.security.peers import PeerAccess
 from wings_core.times import Deadline
 
 CALL_SECONDS = 30.0
@@ -45,14 +46,15 @@ class ServiceChannel:
 
     Args:
         target: `HOST:PORT`.
+        access: What is presented to the service.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, access: PeerAccess | None = None) -> None:
         self.target = target
         self._closing = threading.Event()
-        self.channel = grpc.insecure_channel(
+        self.channel = (access or PeerAccess()).channel(
             target,
-            options=[
+            [
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS[0]),

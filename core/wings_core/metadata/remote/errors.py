@@ -88,7 +88,11 @@ def error_of(error: grpc.RpcError, target: str, *, changes: bool = True) -> Wing
     trailing = cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())
     for key, value in trailing:
         if key == ERROR_KEY and isinstance(value, bytes):
-            return error_from_json(json.loads(value))
+            found = error_from_json(json.loads(value))
+            if isinstance(found, Unauthenticated):
+                # It is this node that is refused, not its client.
+                return Unavailable(f"the metadata service at {target}: {found.message}")
+            return found
     code, details = error.code(), str(error.details())
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return Internal(f"the metadata service at {target} does not know this call: {details:.200}")

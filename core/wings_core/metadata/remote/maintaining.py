@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from wings_core.metadata.maintenance import Lease, Maintenance, check_replacement
+from wings_core.metadata.maintenance import Lease, Maintenance, check_replacements
 from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.remote.paging import BY_PARTITION, listed
-from wings_core.model import Expired, Location, TierState
+from wings_core.model import Expired, InlineBacklog, Replacement, TierState
 from wings_core.partitions import Partition, partition_sort_key
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import maintenance_pb2 as pb
@@ -60,29 +60,26 @@ class RemoteMaintenance(Maintenance):
         response = self._channel.call(self._stub.ExpirePages, request)
         return messages.EXPIRED.decode(response)
 
-    def replace(
-        self,
-        topic_uuid: str,
-        partition: Partition,
-        old: Sequence[Location],
-        new: Sequence[Location],
-        lease: Lease,
-    ) -> bool:
-        """Put merged pages into the place of others; see `Maintenance.replace`.
+    def replace_all(self, replacements: Sequence[Replacement], lease: Lease) -> list[bool]:
+        """Put pages into the place of others; see `Maintenance.replace_all`.
 
         Where the answer is lost, `Unavailable` is raised with the fact `in_doubt`.
         """
-        check_replacement(old, new)
-        request = pb.ReplacePagesRequest(
-            topic_uuid=topic_uuid,
-            partition=partition,
-            old=[messages.LOCATION.fields(location) for location in old],
-            new=[messages.LOCATION.fields(location) for location in new],
+        check_replacements(replacements)
+        request = pb.ReplaceAllPagesRequest(
+            replacements=[messages.REPLACEMENT.fields(each) for each in replacements],
             lease=lease.name,
             holder=lease.holder,
             token=lease.token,
         )
-        return self._channel.call(self._stub.ReplacePages, request).replaced
+        return list(self._channel.call(self._stub.ReplaceAllPages, request).replaced)
+
+    def inline_backlog(self, pages_max: int) -> InlineBacklog:
+        """Return what metadata keeps inline; see `Maintenance.inline_backlog`."""
+        request = pb.GetInlineBacklogRequest(pages_max=pages_max)
+        return messages.INLINE_BACKLOG.decode(
+            self._channel.look(self._stub.GetInlineBacklog, request)
+        )
 
     def tier_states(
         self,

@@ -4,13 +4,13 @@ import itertools
 import threading
 import time
 import uuid
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.folios import check_retired
-from wings_core.metadata.interfaces import LOCATIONS_MAX, OffsetRegistry
+from wings_core.metadata.interfaces import LOCATIONS_MAX, MANY_LOCATIONS_MAX, OffsetRegistry
 from wings_core.metadata.judge import check_id
 from wings_core.metadata.remote.admin import TopicCache
 from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, seconds_left
@@ -18,13 +18,16 @@ from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome
 from wings_core.metadata.remote.fallback_cache import LocationCache
 from wings_core.metadata.remote.paging import BY_OFFSET, BY_PARTITION, BY_TEXT, listed
 from wings_core.metadata.remote.retries import Retries
+from wings_core.metadata.remote.topic_watches import TopicWatches
 from wings_core.metadata.remote.watches import Watches
 from wings_core.model import (
     CommitBatch,
     CommitResult,
     ConsumerOffset,
     FlushId,
+    InlineFolio,
     Located,
+    LocatedPartition,
     PartitionState,
     Position,
     Rejected,
@@ -99,6 +102,7 @@ class RemoteRegistry(OffsetRegistry):
         self._found: Lru[_Look, Located] = Lru(FOUND_LOCATIONS_MAX)
         self._locations: Deduplicate[Position, Located] = Deduplicate(self._begin_location)
         self._watches = Watches(self._locations, retries)
+        self._topic_watches = TopicWatches(self._stub)
         self._committing = threading.Lock()
         self._writer = uuid.uuid4().hex
         self._flushes = itertools.count()
@@ -109,7 +113,10 @@ class RemoteRegistry(OffsetRegistry):
         return len(self._locations)
 
     def commit(
-        self, batches: Sequence[CommitBatch], flush_id: FlushId | None = None
+        self,
+        batches: Sequence[CommitBatch],
+        flush_id: FlushId | None = None,
+        inline: InlineFolio | None = None,
     ) -> list[CommitResult]:
         """Assign offsets to the batches of a flush; see `OffsetRegistry.commit`.
 
@@ -123,7 +130,11 @@ class RemoteRegistry(OffsetRegistry):
         try:
             # One at a time: by the number of the next, the service knows this one to be over.
             flush = flush_id or FlushId(self._writer, next(self._flushes))
-            request = pb.CommitRequest(batches=encoded, flush_id=messages.FLUSH_ID.fields(flush))
+            request = pb.CommitRequest(
+                batches=encoded,
+                flush_id=messages.FLUSH_ID.fields(flush),
+                inline=None if inline is None else messages.INLINE_FOLIO.fields(inline),
+            )
             response = self._channel.call_repeatedly(self._stub.Commit, request)
         finally:
             self._committing.release()
@@ -171,6 +182,28 @@ class RemoteRegistry(OffsetRegistry):
             self._note_gone(topic_uuid, error)
             raise
 
+    def locate_many(
+        self,
+        topic_uuid: str,
+        positions: Sequence[tuple[Partition, int]],
+        messages_max: int,
+        locations_max: int = MANY_LOCATIONS_MAX,
+    ) -> list[LocatedPartition]:
+        """Find pages of many partitions; see `OffsetRegistry.locate_many`."""
+        request = pb.LocateManyRequest(
+            topic_uuid=topic_uuid,
+            partitions=[partition for partition, _ in positions],
+            offsets=[messages.int64(offset) for _, offset in positions],
+            messages_max=messages.int64(messages_max),
+            locations_max=locations_max,
+        )
+        try:
+            response = self._channel.look(self._stub.LocateMany, request)
+        except Exception as error:
+            self._note_gone(topic_uuid, error)
+            raise
+        return [messages.LOCATED_PARTITION.decode(found) for found in response.partitions]
+
     def offset_location(
         self, topic_uuid: str, partition: Partition, offset: int, deadline: Deadline
     ) -> Located | None:
@@ -210,6 +243,12 @@ class RemoteRegistry(OffsetRegistry):
         """
         with self._watches.watch(positions, Deadline.never(), callback, once=False):
             yield
+
+    def watch_topic(
+        self, topic_uuid: str, callback: Callable[[Mapping[Partition, int] | None], None]
+    ) -> AbstractContextManager[None]:
+        """Call back with what is committed to a topic; see `OffsetRegistry.watch_topic`."""
+        return self._topic_watches.watch(topic_uuid, callback)
 
     def partition_states(
         self,
@@ -312,6 +351,12 @@ class RemoteRegistry(OffsetRegistry):
     def purge(self, pages_max: int) -> bool:
         """Forget deleted topics step by step; see `OffsetRegistry.purge`."""
         return self._channel.call(self._stub.Purge, pb.PurgeRequest(pages_max=pages_max)).more
+
+    def read_inline(self, folio: str) -> bytes | None:
+        """Return the bytes of an inline folio; see `OffsetRegistry.read_inline`."""
+        request = pb.ReadInlineFolioRequest(folio=folio)
+        response = self._channel.look(self._stub.ReadInlineFolio, request)
+        return response.data if response.HasField("data") else None
 
     def live_folios(self, *, after: str | None = None, items_max: int | None = None) -> set[str]:
         """Return the folios that a page refers to; see `OffsetRegistry.live_folios`."""

@@ -9,6 +9,7 @@ from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.remote.paging import BY_TEXT, listed
 from wings_core.metadata.shards import check_progress, cut_error
 from wings_core.model import Aborted, Published, ShardProgress, Stage, StoredPage
+from wings_core.names import TopicName
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
 from wings_core.protocol.v1.offset_registry_pb2_grpc import StageServiceStub
@@ -88,6 +89,15 @@ class RemoteStages(Stages):
             after,
             items_max,
         )
+
+    def topics(self, stages: Sequence[str], prefix: str | None = None) -> set[TopicName]:
+        """Return the topics of stages; see `Stages.topics`."""
+        request = pb.ListTopicsOfStagesRequest(
+            stages=[messages.text("the stage", stage) for stage in stages],
+            prefix=None if prefix is None else messages.text("the prefix", prefix),
+        )
+        response = self._channel.look(self._stub.ListTopicsOfStages, request)
+        return {TopicName.parse(name) for name in response.topics}
 
     def pages(self, stage: str, first: int, pages_max: int) -> list[StoredPage]:
         """Return some of the pages of a stage; see `Stages.pages`."""

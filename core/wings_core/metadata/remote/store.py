@@ -13,6 +13,8 @@ from wings_core.metadata.remote.registry import RemoteRegistry
 from wings_core.metadata.remote.retries import Retries
 from wings_core.metadata.remote.shards import RemoteShards
 from wings_core.metadata.remote.staging import RemoteStages
+from wings_core.metadata.remote.tokens import RemoteTokens
+from wings_core.security.peers import PeerAccess
 from wings_core.times import now_us
 
 
@@ -25,10 +27,17 @@ class RemoteMetadata(Metadata):
     Args:
         target: The service's `HOST:PORT`.
         clock: Microseconds since the epoch, of this node; the service's may differ.
+        access: What is presented to the service.
     """
 
-    def __init__(self, target: str, *, clock: Callable[[], int] = now_us) -> None:
-        self._channel = ServiceChannel(target)
+    def __init__(
+        self,
+        target: str,
+        *,
+        clock: Callable[[], int] = now_us,
+        access: PeerAccess | None = None,
+    ) -> None:
+        self._channel = ServiceChannel(target, access)
         self._retries = Retries()
         topics = TopicCache()
         self._admin = RemoteAdmin(self._channel, topics)
@@ -38,6 +47,7 @@ class RemoteMetadata(Metadata):
         self._groups = RemoteGroups(self._channel)
         self._shards = RemoteShards(self._channel)
         self._nodes = RemoteNodes(self._channel)
+        self._tokens = RemoteTokens(self._channel)
 
     def store_id(self, seconds_max: float) -> str:
         """Return the id of the service's metadata.
@@ -84,6 +94,11 @@ class RemoteMetadata(Metadata):
     def nodes(self) -> RemoteNodes:
         """The registered Flight nodes."""
         return self._nodes
+
+    @property
+    def tokens(self) -> RemoteTokens:
+        """The tokens that principals present."""
+        return self._tokens
 
     def close(self) -> None:
         """End the connection and the calls on it; later calls raise `Unavailable`."""

@@ -8,11 +8,11 @@ from pydantic import TypeAdapter
 
 from wings_core.metadata.judge import RESULTS_KEPT_MAX, Judge, PartitionDraft
 from wings_core.metadata.sqlite.database import Connection
-from wings_core.metadata.sqlite.pages import count_to_folios, insert_pages
+from wings_core.metadata.sqlite.pages import count_to_folios, insert_inline, insert_pages
 from wings_core.metadata.sqlite.stages import find_stage, write_stages
 from wings_core.metadata.stages import StageDraft
 from wings_core.metadata.store.database import Committed
-from wings_core.model import CommitBatch, CommittedRange
+from wings_core.model import CommitBatch, CommittedRange, InlineFolio
 from wings_core.partitions import Partition
 
 ASKED_AHEAD_MIN = 16
@@ -22,7 +22,12 @@ _RANGES = TypeAdapter(tuple[CommittedRange, ...])
 """The form in which a producer's results are stored."""
 
 
-def commit_batches(connection: Connection, batches: Sequence[CommitBatch], now: int) -> Committed:
+def commit_batches(
+    connection: Connection,
+    batches: Sequence[CommitBatch],
+    now: int,
+    inline: InlineFolio | None = None,
+) -> Committed:
     """Judge the batches and write the accepted ones, within the transaction of `connection`."""
     stored = _SqliteState(connection)
     stored.find_ahead(batches)
@@ -31,12 +36,18 @@ def commit_batches(connection: Connection, batches: Sequence[CommitBatch], now: 
     changed = [draft for draft in judge.partitions.values() if draft.changed]
     write_partitions(connection, changed)
     folio_ids = _write_pages(connection, judge)
+    if inline is not None:
+        folio_id = folio_ids.get(inline.name)
+        if folio_id is not None:  # Else all batches that have pages in it were refused.
+            insert_inline(connection, folio_id, inline.data)
     if judge.producers:
         _write_producers(connection, judge, now)
     if judge.stages:
         write_stages(connection, judge.stages.values(), folio_ids, now)
     uuids = {topic_id: topic_uuid for topic_uuid, topic_id in stored.topic_ids.items()}
     ends = {(uuids[draft.topic_id], draft.partition): draft.next_offset for draft in changed}
+    if inline is not None:
+        folio_ids.pop(inline.name, None)  # No other flush will refer to it.
     connection.cache.learn(stored.topic_ids, folio_ids, changed)
     return Committed(results, ends)
 
@@ -49,8 +60,10 @@ class _SqliteState:
         self._cache = connection.cache
         self.topic_ids: dict[str, int] = {}
         """Those asked for that are there."""
-        self._found: dict[tuple[int, Partition], PartitionDraft] = {}
-        """Partitions that were asked for ahead."""
+        self._asked: dict[tuple[int, Partition], _PartitionRow | None] = {}
+        """Partitions that were asked for ahead; None: never written to."""
+        self._empty: set[int] = set()
+        """Ids of topics that were never written to."""
 
     def find_ahead(self, batches: Sequence[CommitBatch]) -> None:
         """Ask for the partitions of batches that touch many, all at once."""
@@ -58,14 +71,17 @@ class _SqliteState:
             if len(batch.pages) < ASKED_AHEAD_MIN or batch.stage is not None:
                 continue
             topic_id = self.topic_id(batch.topic_uuid)
-            if topic_id is None:
+            if topic_id is None or topic_id in self._empty:
+                continue
+            if not _has_partitions(self._connection, topic_id):
+                self._empty.add(topic_id)
                 continue
             values = [
                 page.partition
                 for page in batch.pages
-                if self._cache.partition(topic_id, page.partition) is None
+                if not self._cache.has_partition(topic_id, page.partition)
             ]
-            self._found.update(_find_partitions(self._connection, topic_id, values))
+            self._asked.update(_find_partitions(self._connection, topic_id, values))
 
     def topic_id(self, topic_uuid: str) -> int | None:
         topic_id = self._cache.topic_ids.get(topic_uuid)
@@ -76,9 +92,13 @@ class _SqliteState:
         return topic_id
 
     def partition(self, topic_id: int, partition: Partition) -> PartitionDraft:
+        key = (topic_id, partition)
+        if topic_id in self._empty:
+            return PartitionDraft(*key)
+        if key in self._asked:
+            row = self._asked[key]
+            return PartitionDraft(*key) if row is None else _draft_of(topic_id, row)
         known = self._cache.partition(topic_id, partition)
-        if known is None:
-            known = self._found.get((topic_id, partition))
         return known or find_partition(self._connection, topic_id, partition)
 
     def stage(self, stage: str) -> StageDraft | None:
@@ -103,6 +123,13 @@ class _SqliteState:
         return None if row is None else _RANGES.validate_json(row[0])
 
 
+def _has_partitions(connection: Connection, topic_id: int) -> bool:
+    row = connection.raw.execute(
+        "SELECT 1 FROM partitions WHERE topic_id = ? LIMIT 1", (topic_id,)
+    ).fetchone()
+    return row is not None
+
+
 def find_partition(connection: Connection, topic_id: int, partition: Partition) -> PartitionDraft:
     """Return a partition as it is stored, also one never written to."""
     row: _PartitionRow | None = connection.execute(
@@ -115,16 +142,17 @@ def find_partition(connection: Connection, topic_id: int, partition: Partition) 
 
 def _find_partitions(
     connection: Connection, topic_id: int, partitions: Sequence[Partition]
-) -> dict[tuple[int, Partition], PartitionDraft]:
-    """Return partitions as they are stored, also those never written to."""
-    found = {(topic_id, value): PartitionDraft(topic_id, value) for value in partitions}
+) -> dict[tuple[int, Partition], "_PartitionRow | None"]:
+    """Return partitions as they are stored, None for those never written to."""
+    found: dict[tuple[int, Partition], _PartitionRow | None]
+    found = dict.fromkeys([(topic_id, value) for value in partitions])
     rows: list[_PartitionRow] = connection.raw.execute(
         "SELECT value, id, next_offset, bytes, last_timestamp, pages FROM partitions "
         "WHERE topic_id = ? AND value IN (SELECT value FROM json_each(?))",
         (topic_id, json.dumps(partitions)),
     ).fetchall()
     for row in rows:
-        found[topic_id, row[0]] = _draft_of(topic_id, row)
+        found[topic_id, row[0]] = row
     return found
 
 
@@ -205,6 +233,7 @@ def _write_pages(connection: Connection, judge: Judge) -> dict[str, int]:
                 page.address.length,
                 page.first_row,
                 page.slice_bytes,
+                int(page.address.pushed_format),
             )
             for page in judge.pages
         ],

@@ -26,6 +26,10 @@ class CommitCache:
             tuple[Mapping[str, int], Mapping[str, int], Iterable[PartitionDraft]] | None
         ) = None
 
+    def has_partition(self, topic_id: int, partition: Partition) -> bool:
+        """Tell whether it is known where a partition stands."""
+        return (topic_id, partition) in self._partitions
+
     def partition(self, topic_id: int, partition: Partition) -> PartitionDraft | None:
         """Return a draft of a partition as it stands, which the caller may change."""
         known = self._partitions.get((topic_id, partition))

@@ -2,7 +2,12 @@
 
 from wings_core.metadata.sqlite.commit import commit_batches
 from wings_core.metadata.sqlite.consumers import write_offsets
-from wings_core.metadata.sqlite.locate import any_has_data, locate, offset_for_timestamp
+from wings_core.metadata.sqlite.locate import (
+    any_has_data,
+    locate,
+    locate_many,
+    offset_for_timestamp,
+)
 from wings_core.metadata.sqlite.pages import add_pages
 from wings_core.metadata.sqlite.publish import move_stages
 from wings_core.metadata.sqlite.purge import purge, retire
@@ -25,6 +30,7 @@ __all__ = [
     "delete_stages",
     "find_shards",
     "locate",
+    "locate_many",
     "move_stages",
     "offset_for_timestamp",
     "open_shards",

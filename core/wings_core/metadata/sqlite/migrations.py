@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from wings_core.errors import Internal
 from wings_core.metadata.sqlite.connections import Connections
+from wings_core.metadata.sqlite.integrity import CHECKSUMS
 
 _INITIAL = (
     """
@@ -357,6 +358,137 @@ _SLICES = (
     "ALTER TABLE staged_pages ADD COLUMN slice_bytes INTEGER",
 )
 
+_TOKENS = (
+    """
+    CREATE TABLE tokens (
+        id TEXT PRIMARY KEY,
+        name TEXT NOT NULL UNIQUE,
+        digest BLOB NOT NULL UNIQUE, -- SHA-256 of the secret, which is not kept.
+        grants TEXT NOT NULL, -- JSON: a list of RIGHT=PATTERN.
+        created_at INTEGER NOT NULL,
+        expires_at INTEGER
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    -- One row, from the first token on: how often one was created or revoked. Servers look here for
+    -- changes, and never take a log that had a token for one that is open to all.
+    CREATE TABLE token_changes (
+        id INTEGER PRIMARY KEY CHECK (id = 0),
+        changes INTEGER NOT NULL
+    ) STRICT
+    """,
+)
+
+_INLINE = (
+    """
+    -- The pages of a small flush, until they are drained: all bytes of their folio, which goes with
+    -- them.
+    CREATE TABLE inline_folios (
+        folio_id INTEGER PRIMARY KEY,
+        data BLOB NOT NULL
+    ) STRICT
+    """,
+    """
+    CREATE TRIGGER folios_inline AFTER DELETE ON folios BEGIN
+        DELETE FROM inline_folios WHERE folio_id = OLD.id;
+    END
+    """,
+    """
+    -- What is to be drained: `PageFormat.INLINE`.
+    CREATE INDEX pages_inline ON pages (partition_id, end_offset) WHERE format = 3
+    """,
+)
+
+_CHECKSUMS = (
+    # SQLite cannot add a column that it fills itself to a table, so the tables are made anew.
+    f"""
+    CREATE TABLE pages_checked (
+        partition_id INTEGER NOT NULL,
+        end_offset INTEGER NOT NULL,
+        start_offset INTEGER NOT NULL,
+        timestamp INTEGER NOT NULL,
+        folio_id INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        length INTEGER NOT NULL,
+        first_timestamp INTEGER, -- See _MERGED_PAGES.
+        format INTEGER NOT NULL DEFAULT 1, -- See _FORMATS.
+        first_row INTEGER, -- See _SLICES.
+        slice_bytes INTEGER,
+        checksum INTEGER NOT NULL GENERATED ALWAYS AS ({CHECKSUMS["pages"]}) STORED,
+        PRIMARY KEY (partition_id, end_offset)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    INSERT INTO pages_checked (
+        partition_id, end_offset, start_offset, timestamp, folio_id, position, length,
+        first_timestamp, format, first_row, slice_bytes
+    )
+    SELECT partition_id, end_offset, start_offset, timestamp, folio_id, position, length,
+        first_timestamp, format, first_row, slice_bytes
+    FROM pages
+    """,
+    "DROP TABLE pages",
+    "ALTER TABLE pages_checked RENAME TO pages",
+    "CREATE INDEX pages_inline ON pages (partition_id, end_offset) WHERE format = 3",
+    f"""
+    -- SQLite compares the index of its values with `value`.
+    CREATE TABLE partitions_checked (
+        id INTEGER PRIMARY KEY,
+        topic_id INTEGER NOT NULL,
+        value TEXT NOT NULL, -- Canonical JSON.
+        log_start_offset INTEGER NOT NULL,
+        next_offset INTEGER NOT NULL,
+        bytes INTEGER NOT NULL,
+        last_timestamp INTEGER NOT NULL,
+        pages INTEGER NOT NULL DEFAULT 0, -- See _TIERS.
+        merged_pages INTEGER NOT NULL DEFAULT 0,
+        merged_rows INTEGER NOT NULL DEFAULT 0,
+        merged_bytes INTEGER NOT NULL DEFAULT 0,
+        checksum INTEGER NOT NULL GENERATED ALWAYS AS ({CHECKSUMS["partitions"]}) STORED,
+        UNIQUE (topic_id, value)
+    ) STRICT
+    """,
+    """
+    INSERT INTO partitions_checked (
+        id, topic_id, value, log_start_offset, next_offset, bytes, last_timestamp, pages,
+        merged_pages, merged_rows, merged_bytes
+    )
+    SELECT id, topic_id, value, log_start_offset, next_offset, bytes, last_timestamp, pages,
+        merged_pages, merged_rows, merged_bytes
+    FROM partitions
+    """,
+    "DROP TABLE partitions",
+    "ALTER TABLE partitions_checked RENAME TO partitions",
+    f"""
+    -- SQLite compares the index by topic with the key.
+    CREATE TABLE consumer_offsets_checked (
+        consumer TEXT NOT NULL,
+        topic_id INTEGER NOT NULL,
+        partition TEXT NOT NULL,
+        offset INTEGER NOT NULL,
+        committed_at INTEGER NOT NULL,
+        checksum INTEGER NOT NULL GENERATED ALWAYS AS ({CHECKSUMS["consumer_offsets"]}) STORED,
+        PRIMARY KEY (consumer, topic_id, partition)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    INSERT INTO consumer_offsets_checked (consumer, topic_id, partition, offset, committed_at)
+    SELECT consumer, topic_id, partition, offset, committed_at FROM consumer_offsets
+    """,
+    "DROP TABLE consumer_offsets",
+    "ALTER TABLE consumer_offsets_checked RENAME TO consumer_offsets",
+    "CREATE INDEX consumer_offsets_by_topic ON consumer_offsets (topic_id)",
+    """
+    -- Of the few rows with texts, a copy: SQLite compares an index with its table.
+    CREATE INDEX namespaces_checked ON namespaces (uuid, created_at, tenant, name)
+    """,
+    """
+    CREATE INDEX topics_checked ON topics (
+        uuid, namespace_id, name, partition_key, config, schema, created_at, deleted_at, purged_at
+    )
+    """,
+)
+
 MIGRATIONS: Sequence[Sequence[str]] = (
     _INITIAL,
     _STAGES,
@@ -372,6 +504,9 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     _TIERS,
     _FORMATS,
     _SLICES,
+    _TOKENS,
+    _INLINE,
+    _CHECKSUMS,
 )
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from wings_core.metadata.sqlite.database import Connection
 from wings_core.model import Location
 
-PageRow = tuple[int | None, int, int, int, int, int, int, int | None, int | None]
+PageRow = tuple[int | None, int, int, int, int, int, int, int | None, int | None, int]
 """Partition's id, end, start, timestamp, folio's id, position, length; of a slice its first row and
-bytes."""
+bytes; format."""
 
 
 def count_to_folios(connection: Connection, counts: Mapping[str, int]) -> dict[str, int]:
@@ -38,8 +38,15 @@ def insert_pages(connection: Connection, pages: Sequence[PageRow]) -> None:
     """Index pages as they were pushed."""
     connection.raw.executemany(
         "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
-        "position, length, first_row, slice_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "position, length, first_row, slice_bytes, format) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         pages,
+    )
+
+
+def insert_inline(connection: Connection, folio_id: int, data: bytes) -> None:
+    """Keep the bytes of a folio, until its last page is counted off."""
+    connection.raw.execute(
+        "INSERT INTO inline_folios (folio_id, data) VALUES (?, ?)", (folio_id, data)
     )
 
 

@@ -11,16 +11,16 @@ from wings_core.metadata.sqlite.pages import PageRow, insert_pages
 from wings_core.metadata.sqlite.stages import find_stage
 from wings_core.metadata.stages import StageDraft, check_pages, no_stage
 from wings_core.metadata.store.database import Moved
-from wings_core.model import CommittedRange, PublishedRange
+from wings_core.model import CommittedRange, PageFormat, PublishedRange
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition
 
 PAGES_READ = 1_000
 """Pages that are moved at a time, so that memory does not grow with the publish."""
 
-_PageRow = tuple[Partition, int, int | None, int, int, int, int | None, int | None]
+_PageRow = tuple[Partition, int, int | None, int, int, int, int | None, int | None, int]
 """Partition, rows, the producer's timestamp, folio's id, position, length; of a slice its first row
-and bytes."""
+and bytes; format."""
 
 
 def move_stages(connection: Connection, stages: Sequence[str], now: int) -> Moved:
@@ -107,16 +107,24 @@ class _Move:
         for first in range(0, draft.pages, PAGES_READ):
             yield self.connection.execute(
                 "SELECT partition, rows, timestamp, folio_id, position, length, first_row, "
-                "slice_bytes FROM staged_pages "
+                "slice_bytes, "
+                "CASE WHEN EXISTS (SELECT 1 FROM inline_folios WHERE folio_id = "
+                "staged_pages.folio_id) THEN ? ELSE ? END FROM staged_pages "
                 "WHERE stage_id = ? AND number >= ? AND number < ? ORDER BY number",
-                (draft.stage_id, first, first + PAGES_READ),
+                (
+                    int(PageFormat.INLINE),
+                    int(PageFormat.PLAIN),
+                    draft.stage_id,
+                    first,
+                    first + PAGES_READ,
+                ),
             ).fetchall()
 
     def _append(self, topic_id: int, rows: Sequence[_PageRow]) -> None:
         """Give offsets to some pages; folios keep their counts."""
         changed: dict[Partition, PartitionDraft] = {}
         drafts: list[tuple[PartitionDraft, CommittedRange]] = []
-        for partition, count, timestamp, _, _, length, _, slice_bytes in rows:
+        for partition, count, timestamp, _, _, length, _, slice_bytes, _ in rows:
             draft = changed[partition] = self._partition(topic_id, partition)
             size = length if slice_bytes is None else slice_bytes
             got = draft.append(count, size, self.now if timestamp is None else timestamp)
@@ -125,10 +133,8 @@ class _Move:
         write_partitions(self.connection, changed.values())  # Which gives ids to new ones.
         pages: list[PageRow] = []
         for (draft, got), row in zip(drafts, rows, strict=True):
-            _, _, _, folio_id, position, length, first_row, slice_bytes = row
             offsets = (got.end_offset, got.start_offset)
-            place = (got.timestamp, folio_id, position, length, first_row, slice_bytes)
-            pages.append((draft.partition_id, *offsets, *place))
+            pages.append((draft.partition_id, *offsets, got.timestamp, *row[3:]))
         insert_pages(self.connection, pages)
 
     def _partition(self, topic_id: int, partition: Partition) -> PartitionDraft:

@@ -19,10 +19,11 @@ transaction, and closing too.
 """
 
 import logging
+import os
 import sqlite3
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from wings_core.errors import Internal, Unavailable, WingsError
@@ -46,10 +47,14 @@ class Writer:
     Args:
         path: The database; created at the first use if it is not there.
         connection_type: The class of the connection.
+        what: What the database holds, as errors say it.
     """
 
-    def __init__(self, path: Path, connection_type: type[sqlite3.Connection]) -> None:
+    def __init__(
+        self, path: Path, connection_type: type[sqlite3.Connection], what: str = "metadata"
+    ) -> None:
         self._path = path
+        self._what = what
         self._connection_type = connection_type
         self._connection: sqlite3.Connection | None = None
         self._lock = threading.Lock()
@@ -97,7 +102,7 @@ class Writer:
             if committing:
                 self._fence()
             if isinstance(error, sqlite3.Error):
-                raise translated(error) from error
+                raise translated(error, self._what) from error
             raise
 
     def _disconnect(self) -> None:
@@ -107,6 +112,9 @@ class Writer:
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None:
             return self._connection
+        # SQLite's further files get the mode of this one; what keeps it from being made, it says.
+        with suppress(OSError):
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         connection = sqlite3.connect(
             self._path,
             timeout=FOREIGN_LOCK_SECONDS_MAX,
@@ -117,7 +125,7 @@ class Writer:
         try:
             ((mode,),) = connection.execute("PRAGMA journal_mode=WAL").fetchall()
             if mode != "wal":
-                raise Internal(f"metadata needs a write-ahead log, {self._path} cannot have one")
+                raise Internal(f"{self._path} cannot have a write-ahead log, which is needed")
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
             connection.execute(f"PRAGMA journal_size_limit={WAL_BYTES_MAX}").fetchall()
@@ -132,7 +140,7 @@ class Writer:
             if self._connection is not None and self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
         except sqlite3.Error:
-            _logger.exception("metadata could not be rolled back: its connection is replaced")
+            _logger.exception("%s could not be rolled back: its connection is replaced", self._what)
             self._disconnect()
 
     def _fence(self) -> None:
@@ -143,5 +151,5 @@ class Writer:
             connection.execute("INSERT OR REPLACE INTO fences (id, mark) VALUES (1, random())")
             connection.execute("COMMIT")
         except (sqlite3.Error, WingsError):
-            _logger.exception("metadata cannot be written: its next commit will be the fence")
+            _logger.exception("%s cannot be written: the next commit will be the fence", self._what)
             self._undo()

@@ -10,7 +10,9 @@ from wings_core.metadata.store.notifications import Notification
 from wings_core.model import (
     CommitBatch,
     CommitResult,
+    InlineFolio,
     Located,
+    LocatedPartition,
     Location,
     Position,
     PublishedRange,
@@ -154,7 +156,11 @@ class Dialect(Protocol[C_contra]):
     """The longest partition value that the database takes, as JSON in UTF-8."""
 
     def commit_batches(
-        self, connection: C_contra, batches: Sequence[CommitBatch], now: int
+        self,
+        connection: C_contra,
+        batches: Sequence[CommitBatch],
+        now: int,
+        inline: InlineFolio | None = None,
     ) -> Committed:
         """Judge batches and write the accepted ones; see `OffsetRegistry.commit`."""
         ...
@@ -168,6 +174,17 @@ class Dialect(Protocol[C_contra]):
         messages_max: int,
     ) -> Located:
         """Find the pages from an offset on; see `OffsetRegistry.locate`."""
+        ...
+
+    def locate_many(
+        self,
+        connection: C_contra,
+        topic_uuid: str,
+        positions: Sequence[tuple[Partition, int]],
+        messages_max: int,
+        locations_max: int,
+    ) -> list[LocatedPartition]:
+        """Find pages of many partitions; see `OffsetRegistry.locate_many`."""
         ...
 
     def any_has_data(self, connection: C_contra, positions: Sequence[Position]) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from wings_core.metadata.flushes import FLUSHES_KEPT_US, dump_results, is_repeat, load_results
 from wings_core.metadata.store.database import C, Committed, Connection, Dialect
 from wings_core.metadata.store.locks import Lock
-from wings_core.model import CommitBatch, FlushId
+from wings_core.model import CommitBatch, FlushId, InlineFolio
 
 
 def commit_flush(
@@ -14,6 +14,7 @@ def commit_flush(
     batches: Sequence[CommitBatch],
     now: int,
     flush_id: FlushId,
+    inline: InlineFolio | None = None,
 ) -> Committed:
     """Commit batches once: a repeated flush is answered with its first results."""
     connection.take_lock(Lock.WRITERS, (flush_id.writer,))
@@ -22,7 +23,7 @@ def commit_flush(
     ).fetchone()
     if row is not None and is_repeat(flush_id, row[0]):
         return Committed(load_results(row[1]), {})
-    committed = dialect.commit_batches(connection, batches, now)
+    committed = dialect.commit_batches(connection, batches, now, inline)
     connection.execute(
         "INSERT INTO flushes (writer, number, results, committed_at) VALUES (%s, %s, %s, %s) "
         "ON CONFLICT (writer) DO UPDATE SET number = excluded.number, "

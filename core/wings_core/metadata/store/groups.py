@@ -2,6 +2,7 @@
 
 from typing import Generic, Literal
 
+from wings_core.errors import AlreadyExists
 from wings_core.metadata.grouping import check_name, check_room, existing_group, no_group
 from wings_core.metadata.interfaces import Groups
 from wings_core.metadata.judge import check_text
@@ -50,11 +51,13 @@ class DatabaseGroups(Groups, Generic[C]):
             assert counted is not None
             check_room(group.topic, counted[0])
             config = group.config.model_dump_json()
-            connection.execute(
+            created = connection.execute(
                 "INSERT INTO share_groups (uuid, topic_id, name, config, created_at) "
-                "VALUES (%s, %s, %s, %s, %s)",
+                "VALUES (%s, %s, %s, %s, %s) ON CONFLICT (uuid) DO NOTHING RETURNING uuid",
                 (group.uuid, topic_id, group.name, config, self._database.now()),
-            )
+            ).fetchone()
+            if created is None:
+                raise AlreadyExists(f"there is another group of the UUID {group.uuid:.80} already")
             return group
 
         return self._database.write(work)

@@ -11,10 +11,10 @@
     7. folios                                       rows, by name
     8. leases                                       rows, by name
 
-Purges, and changes of the table of nodes, keep others of their kind out by an advisory lock, and
-take it first. Within each, a transaction takes what it needs in ascending order. So no two
-transactions wait for each other, but by way of an insert that PostgreSQL makes wait for reasons of
-its own; such a deadlock is broken after a second, and the transaction tried again.
+Purges, and changes of the tables of nodes and of tokens, keep others of their kind out by an
+advisory lock, and take it first. Within each, a transaction takes what it needs in ascending order.
+So no two transactions wait for each other, but by way of an insert that PostgreSQL makes wait for
+reasons of its own; such a deadlock is broken after a second, and the transaction tried again.
 
 Advisory locks come in a bounded number of buckets, since the server's table of them is bounded, and
 they are served in the order of asking: the deletion of a topic is not starved by its commits.
@@ -39,6 +39,7 @@ class Lock(IntEnum):
     STAGES = 0x57_49_4E_04
     PURGE = 0x57_49_4E_05
     NODES = 0x57_49_4E_06
+    TOKENS = 0x57_49_4E_07
 
 
 def buckets(names: Iterable[str]) -> list[int]:

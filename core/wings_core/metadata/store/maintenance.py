@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from typing import Generic
 
 from wings_core.metadata.judge import check_text
-from wings_core.metadata.maintenance import Lease, Maintenance, check_replacement
+from wings_core.metadata.maintenance import Lease, Maintenance, check_replacements
 from wings_core.metadata.store import leases
 from wings_core.metadata.store.database import C, Database, Dialect
 from wings_core.metadata.store.expire import expire
+from wings_core.metadata.store.inline import find_inline
 from wings_core.metadata.store.partitions import tier_states
-from wings_core.metadata.store.replace import replace
-from wings_core.model import Expired, Location, TierState
+from wings_core.metadata.store.replace import replace_all
+from wings_core.model import Expired, InlineBacklog, Replacement, TierState
 from wings_core.partitions import Partition
 
 
@@ -64,20 +65,13 @@ class DatabaseMaintenance(Maintenance, Generic[C]):
             )
         )
 
-    def replace(
-        self,
-        topic_uuid: str,
-        partition: Partition,
-        old: Sequence[Location],
-        new: Sequence[Location],
-        lease: Lease,
-    ) -> bool:
-        """Put merged pages into the place of others; see `Maintenance.replace`."""
-        check_replacement(old, new)
+    def replace_all(self, replacements: Sequence[Replacement], lease: Lease) -> list[bool]:
+        """Put pages into the place of others; see `Maintenance.replace_all`."""
+        check_replacements(replacements)
 
-        def work(connection: C) -> bool:
-            replaced = replace(self._dialect, connection, topic_uuid, partition, old, new)
-            if replaced and not leases.is_held(
+        def work(connection: C) -> list[bool]:
+            replaced = replace_all(self._dialect, connection, replacements)
+            if any(replaced) and not leases.is_held(
                 connection, lease, self._database.lease_now(connection)
             ):
                 raise _LeaseLostError
@@ -86,7 +80,11 @@ class DatabaseMaintenance(Maintenance, Generic[C]):
         try:
             return self._database.write(work)
         except _LeaseLostError:
-            return False
+            return [False] * len(replacements)
+
+    def inline_backlog(self, pages_max: int) -> InlineBacklog:
+        """Return what metadata keeps inline; see `Maintenance.inline_backlog`."""
+        return self._database.read(lambda connection: find_inline(connection, pages_max))
 
     def tier_states(
         self,

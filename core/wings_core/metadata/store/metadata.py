@@ -11,6 +11,7 @@ from wings_core.metadata.store.nodes import DatabaseNodes
 from wings_core.metadata.store.registry import DatabaseRegistry
 from wings_core.metadata.store.shards import DatabaseShards
 from wings_core.metadata.store.stages import DatabaseStages
+from wings_core.metadata.store.tokens import DatabaseTokens
 from wings_core.metadata.store.topic_cache import TopicCache
 from wings_core.metadata.waiters import Waiters
 
@@ -35,6 +36,7 @@ class DatabaseMetadata(Metadata, Generic[C]):
         self._groups = DatabaseGroups(database)
         self._shards = DatabaseShards(database, dialect)
         self._nodes = DatabaseNodes(database)
+        self._tokens = DatabaseTokens(database)
 
     @property
     def admin(self) -> DatabaseAdmin[C]:
@@ -70,6 +72,11 @@ class DatabaseMetadata(Metadata, Generic[C]):
     def nodes(self) -> DatabaseNodes[C]:
         """The registered Flight nodes."""
         return self._nodes
+
+    @property
+    def tokens(self) -> DatabaseTokens[C]:
+        """The tokens that principals present."""
+        return self._tokens
 
     def __enter__(self) -> Self:
         """Return itself."""

@@ -1,17 +1,18 @@
 """The log's index in a database: each method is one transaction, done by the module of its verb."""
 
 import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Generic
 
-from wings_core.metadata.folios import check_retired
-from wings_core.metadata.interfaces import OffsetRegistry
+from wings_core.metadata.folios import check_inline, check_retired
+from wings_core.metadata.interfaces import MANY_LOCATIONS_MAX, OffsetRegistry
 from wings_core.metadata.judge import check_id, check_text
 from wings_core.metadata.store import consumers, partitions
 from wings_core.metadata.store.database import C, Committed, Database, Dialect
 from wings_core.metadata.store.flushes import commit_flush
 from wings_core.metadata.store.folios import live_folios
+from wings_core.metadata.store.inline import read_inline
 from wings_core.metadata.store.notifications import of_ends
 from wings_core.metadata.waiters import Waiters, wait_for_any
 from wings_core.model import (
@@ -19,7 +20,9 @@ from wings_core.model import (
     CommitResult,
     ConsumerOffset,
     FlushId,
+    InlineFolio,
     Located,
+    LocatedPartition,
     PartitionState,
     Position,
     Topic,
@@ -44,17 +47,22 @@ class DatabaseRegistry(OffsetRegistry, Generic[C]):
         self._waiters = waiters
 
     def commit(
-        self, batches: Sequence[CommitBatch], flush_id: FlushId | None = None
+        self,
+        batches: Sequence[CommitBatch],
+        flush_id: FlushId | None = None,
+        inline: InlineFolio | None = None,
     ) -> list[CommitResult]:
         """Assign offsets to the batches of a flush; see `OffsetRegistry.commit`."""
         if flush_id is not None:
             check_id("the flush's writer", flush_id.writer)
+        if inline is not None:
+            check_inline(inline)
 
         def work(connection: C) -> Committed:
             now = self._database.now()
             if flush_id is None:
-                return self._dialect.commit_batches(connection, batches, now)
-            return commit_flush(self._dialect, connection, batches, now, flush_id)
+                return self._dialect.commit_batches(connection, batches, now, inline)
+            return commit_flush(self._dialect, connection, batches, now, flush_id, inline)
 
         return self._database.write(
             work, lambda committed: of_ends(committed.ends), keeps_cache=True
@@ -76,6 +84,20 @@ class DatabaseRegistry(OffsetRegistry, Generic[C]):
             )
         )
 
+    def locate_many(
+        self,
+        topic_uuid: str,
+        positions: Sequence[tuple[Partition, int]],
+        messages_max: int,
+        locations_max: int = MANY_LOCATIONS_MAX,
+    ) -> list[LocatedPartition]:
+        """Find pages of many partitions; see `OffsetRegistry.locate_many`."""
+        return self._database.read(
+            lambda connection: self._dialect.locate_many(
+                connection, topic_uuid, positions, messages_max, locations_max
+            )
+        )
+
     def wait(
         self, positions: Sequence[Position], deadline: Deadline, wake: threading.Event
     ) -> None:
@@ -92,6 +114,12 @@ class DatabaseRegistry(OffsetRegistry, Generic[C]):
             ):
                 callback()
             yield
+
+    def watch_topic(
+        self, topic_uuid: str, callback: Callable[[Mapping[Partition, int] | None], None]
+    ) -> AbstractContextManager[None]:
+        """Call back with what is committed to a topic; see `OffsetRegistry.watch_topic`."""
+        return self._waiters.registered_at(topic_uuid, callback)
 
     def partition_states(
         self,
@@ -160,6 +188,10 @@ class DatabaseRegistry(OffsetRegistry, Generic[C]):
                 connection, pages_max, self._database.lease_now(connection)
             )
         )
+
+    def read_inline(self, folio: str) -> bytes | None:
+        """Return the bytes of an inline folio; see `OffsetRegistry.read_inline`."""
+        return self._database.read(lambda connection: read_inline(connection, folio))
 
     def live_folios(self, *, after: str | None = None, items_max: int | None = None) -> set[str]:
         """Return the folios that pages refer to; see `OffsetRegistry.live_folios`."""

@@ -1,56 +1,81 @@
-"""Merged pages take the place of those whose messages they hold."""
+"""Pages take the place of those whose messages they hold."""
 
 from collections import Counter
 from collections.abc import Sequence
 
-from wings_core.metadata.store.database import C, Dialect
-from wings_core.metadata.store.partitions import lock_partition
+from wings_core.metadata.store.database import C, Connection, Dialect
+from wings_core.metadata.store.locks import Lock
+from wings_core.metadata.store.rows import location_of
+from wings_core.metadata.store.topics import find_topic_ids
 from wings_core.metadata.tiers import PageCounts
-from wings_core.model import Location, PageAddress, page_format
-from wings_core.partitions import Partition
+from wings_core.model import Location, Replacement
 
 
-def replace(
-    dialect: Dialect[C],
-    connection: C,
-    topic_uuid: str,
-    partition: Partition,
-    old: Sequence[Location],
-    new: Sequence[Location],
-) -> bool:
-    """Replace pages within the transaction of `connection`; see `Maintenance.replace`."""
-    locked = lock_partition(connection, topic_uuid, partition)
-    if locked is None:
-        return False
-    partition_id, _, _ = locked
-    place = (partition_id, old[0].end_offset, old[-1].end_offset)
+def replace_all(
+    dialect: Dialect[C], connection: C, replacements: Sequence[Replacement]
+) -> list[bool]:
+    """Replace pages within the transaction of `connection`; see `Maintenance.replace_all`."""
+    uuids = sorted({each.topic_uuid for each in replacements})
+    connection.share_lock(Lock.TOPICS, uuids)
+    topic_ids = find_topic_ids(connection, uuids)
+    replaced = [False] * len(replacements)
+    partition_ids: dict[int, int] = {}
+    folios: Counter[int] = Counter()
+    # All partitions are locked before the first folio is, in the order of `locks`.
+    for index in sorted(
+        (index for index, each in enumerate(replacements) if each.topic_uuid in topic_ids),
+        key=lambda index: (
+            topic_ids[replacements[index].topic_uuid],
+            replacements[index].partition,
+        ),
+    ):
+        each = replacements[index]
+        partition_id = _lock(connection, topic_ids[each.topic_uuid], each)
+        if partition_id is not None:
+            found = _still_there(connection, partition_id, each.old)
+            if found is not None:
+                replaced[index] = True
+                partition_ids[index] = partition_id
+                folios += found
+    for index, partition_id in partition_ids.items():
+        each = replacements[index]
+        connection.execute(
+            "DELETE FROM pages WHERE partition_id = %s AND end_offset BETWEEN %s AND %s",
+            (partition_id, each.old[0].end_offset, each.old[-1].end_offset),
+        )
+        dialect.add_pages(connection, partition_id, each.new)
+        _count(connection, partition_id, each)
+    dialect.count_off(connection, folios)
+    return replaced
+
+
+def _lock(connection: Connection, topic_id: int, replacement: Replacement) -> int | None:
+    """Lock a partition, and return its id, None where it was never written to."""
+    row = connection.execute(
+        "SELECT id FROM partitions WHERE topic_id = %s AND value = %s FOR UPDATE",
+        (topic_id, replacement.partition),
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def _still_there(
+    connection: Connection, partition_id: int, old: Sequence[Location]
+) -> Counter[int] | None:
+    """Return how many of the pages each folio has, by its id, None where they are not as said."""
     rows = connection.execute(
         "SELECT start_offset, end_offset, timestamp, folios.name, position, length, "
         "first_timestamp, format, first_row, slice_bytes, folio_id "
         "FROM pages JOIN folios ON folios.id = folio_id "
         "WHERE partition_id = %s AND end_offset BETWEEN %s AND %s ORDER BY end_offset",
-        place,
+        (partition_id, old[0].end_offset, old[-1].end_offset),
     ).fetchall()
-    found = [
-        Location(
-            start,
-            end,
-            timestamp,
-            PageAddress(folio, position, length),
-            first,
-            page_format(format_),
-            *part,
-        )
-        for start, end, timestamp, folio, position, length, first, format_, *part, _ in rows
-    ]
-    if found != list(old):
-        return False
-    connection.execute(
-        "DELETE FROM pages WHERE partition_id = %s AND end_offset BETWEEN %s AND %s", place
-    )
-    dialect.add_pages(connection, partition_id, new)
-    dialect.count_off(connection, Counter(folio_id for *_, folio_id in rows))
-    came, went = PageCounts.of_locations(new), PageCounts.of_locations(old)
+    found = [location_of(*page) for *page, _ in rows]
+    return Counter(folio_id for *_, folio_id in rows) if found == list(old) else None
+
+
+def _count(connection: Connection, partition_id: int, replacement: Replacement) -> None:
+    came = PageCounts.of_locations(replacement.new)
+    went = PageCounts.of_locations(replacement.old)
     connection.execute(
         "UPDATE partitions SET bytes = bytes + %s, pages = pages + %s, "
         "merged_pages = merged_pages + %s, merged_rows = merged_rows + %s, "
@@ -64,4 +89,3 @@ def replace(
             partition_id,
         ),
     )
-    return True

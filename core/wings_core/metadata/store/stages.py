@@ -11,6 +11,16 @@ from wings_core.metadata.store.database import C, Connection, Database, Dialect
 from wings_core.metadata.store.notifications import of_ends
 from wings_core.metadata.store.publish import publish, was_published
 from wings_core.model import Aborted, PageAddress, Published, ShardProgress, Stage, StoredPage
+from wings_core.names import NamespaceName, TopicName
+
+_NAMES_AT_ONCE = 100
+
+_TOPICS = (
+    "SELECT DISTINCT namespaces.tenant, namespaces.name, topics.name FROM stages "
+    "JOIN topics ON topics.id = stages.topic_id "
+    "JOIN namespaces ON namespaces.id = topics.namespace_id "
+    "WHERE stages.name IN (" + "%s, " * (_NAMES_AT_ONCE - 1) + "%s)"
+)
 
 
 class DatabaseStages(Stages, Generic[C]):
@@ -100,6 +110,25 @@ class DatabaseStages(Stages, Generic[C]):
             Stage(name, uuid, count, size, pages, changed_at)
             for name, uuid, count, size, pages, changed_at in rows
         ]
+
+    def topics(self, stages: Sequence[str], prefix: str | None = None) -> set[TopicName]:
+        """Return the topics of stages; see `Stages.topics`."""
+        for stage in (*stages, prefix or ""):
+            check_text("the stage", stage)
+
+        def work(connection: C) -> set[TopicName]:
+            names = [*stages, *([] if prefix is None else _of_prefix(connection, prefix))]
+            found: set[TopicName] = set()
+            for first in range(0, len(names), _NAMES_AT_ONCE):
+                part = names[first : first + _NAMES_AT_ONCE]
+                rows = connection.execute(_TOPICS, part + [""] * (_NAMES_AT_ONCE - len(part)))
+                found |= {
+                    TopicName(NamespaceName(tenant, namespace), topic)
+                    for tenant, namespace, topic in rows.fetchall()
+                }
+            return found
+
+        return self._database.read(work)
 
     def pages(self, stage: str, first: int, pages_max: int) -> list[StoredPage]:
         """Return some of the pages of a stage; see `Stages.pages`."""

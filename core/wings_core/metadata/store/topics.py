@@ -104,6 +104,15 @@ def require_topic_ids(connection: Connection, topic_uuids: Iterable[str]) -> dic
     Raises:
         TopicNotFound: One of them was deleted.
     """
+    wanted = list(topic_uuids)
+    topic_ids = find_topic_ids(connection, wanted)
+    if len(topic_ids) < len(set(wanted)):
+        raise TopicNotFound("the topic was deleted")
+    return topic_ids
+
+
+def find_topic_ids(connection: Connection, topic_uuids: Iterable[str]) -> dict[str, int]:
+    """Return the ids of those topics that were not deleted, by UUID."""
     # All are sent before any is waited for.
     asked = {
         topic_uuid: connection.execute(
@@ -114,9 +123,8 @@ def require_topic_ids(connection: Connection, topic_uuids: Iterable[str]) -> dic
     topic_ids: dict[str, int] = {}
     for topic_uuid, cursor in asked.items():
         row = cursor.fetchone()
-        if row is None:
-            raise TopicNotFound("the topic was deleted")
-        topic_ids[topic_uuid] = row[0]
+        if row is not None:
+            topic_ids[topic_uuid] = row[0]
     return topic_ids
 
 

@@ -184,20 +184,24 @@ class Store(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     KEEPS_SLICES_FIELD_NUMBER: _builtins.int
+    KEEPS_INLINE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     keeps_slices: _builtins.bool
     """Whether the service keeps slices of pages: one of an earlier version would take them for whole
     pages, which no reader could read.
     """
+    keeps_inline: _builtins.bool
+    """Whether it takes inline folios, and pages drained from them."""
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         keeps_slices: _builtins.bool = ...,
+        keeps_inline: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "keeps_slices", b"keeps_slices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "keeps_inline", b"keeps_inline", "keeps_slices", b"keeps_slices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

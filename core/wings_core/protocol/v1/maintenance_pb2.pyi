@@ -243,6 +243,171 @@ class ReplacePagesResponse(_message.Message):
 Global___ReplacePagesResponse: _TypeAlias = ReplacePagesResponse  # noqa: Y015
 
 @_typing.final
+class Replacement(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_UUID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OLD_FIELD_NUMBER: _builtins.int
+    NEW_FIELD_NUMBER: _builtins.int
+    topic_uuid: _builtins.str
+    partition: _builtins.str
+    @_builtins.property
+    def old(self) -> _containers.RepeatedCompositeFieldContainer[_offset_registry_pb2.Location]:
+        """All pages of a range of offsets, as they are."""
+
+    @_builtins.property
+    def new(self) -> _containers.RepeatedCompositeFieldContainer[_offset_registry_pb2.Location]:
+        """Pages of the same range."""
+
+    def __init__(
+        self,
+        *,
+        topic_uuid: _builtins.str = ...,
+        partition: _builtins.str = ...,
+        old: _abc.Iterable[_offset_registry_pb2.Location] | None = ...,
+        new: _abc.Iterable[_offset_registry_pb2.Location] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["new", b"new", "old", b"old", "partition", b"partition", "topic_uuid", b"topic_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Replacement: _TypeAlias = Replacement  # noqa: Y015
+
+@_typing.final
+class ReplaceAllPagesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLACEMENTS_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    lease: _builtins.str
+    """The lease under which the new pages were written."""
+    holder: _builtins.str
+    token: _builtins.int
+    @_builtins.property
+    def replacements(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replacement]:
+        """Of any partitions; those in one do not overlap."""
+
+    def __init__(
+        self,
+        *,
+        replacements: _abc.Iterable[Global___Replacement] | None = ...,
+        lease: _builtins.str = ...,
+        holder: _builtins.str = ...,
+        token: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "lease", b"lease", "replacements", b"replacements", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplaceAllPagesRequest: _TypeAlias = ReplaceAllPagesRequest  # noqa: Y015
+
+@_typing.final
+class ReplaceAllPagesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLACED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def replaced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
+        """One for each replacement, in order. False: its pages are not there any more, or the lease was
+        lost; nothing of it is changed.
+        """
+
+    def __init__(
+        self,
+        *,
+        replaced: _abc.Iterable[_builtins.bool] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replaced", b"replaced"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplaceAllPagesResponse: _TypeAlias = ReplaceAllPagesResponse  # noqa: Y015
+
+@_typing.final
+class GetInlineBacklogRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGES_MAX_FIELD_NUMBER: _builtins.int
+    pages_max: _builtins.int
+    def __init__(
+        self,
+        *,
+        pages_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pages_max", b"pages_max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetInlineBacklogRequest: _TypeAlias = GetInlineBacklogRequest  # noqa: Y015
+
+@_typing.final
+class InlineBacklog(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGES_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    bytes: _builtins.int
+    """Of all inline folios."""
+    @_builtins.property
+    def pages(self) -> _containers.RepeatedCompositeFieldContainer[Global___InlinePage]:
+        """The first of those that are visible, by partition and offset."""
+
+    def __init__(
+        self,
+        *,
+        pages: _abc.Iterable[Global___InlinePage] | None = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "pages", b"pages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InlineBacklog: _TypeAlias = InlineBacklog  # noqa: Y015
+
+@_typing.final
+class InlinePage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_UUID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LOCATION_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The full name."""
+    topic_uuid: _builtins.str
+    partition: _builtins.str
+    @_builtins.property
+    def location(self) -> _offset_registry_pb2.Location: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        topic_uuid: _builtins.str = ...,
+        partition: _builtins.str = ...,
+        location: _offset_registry_pb2.Location | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["location", b"location"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["location", b"location", "partition", b"partition", "topic", b"topic", "topic_uuid", b"topic_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InlinePage: _TypeAlias = InlinePage  # noqa: Y015
+
+@_typing.final
 class ListTierStatesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

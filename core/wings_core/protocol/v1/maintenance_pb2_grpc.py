@@ -54,6 +54,16 @@ class MaintenanceServiceStub:
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ReplacePagesRequest.SerializeToString,
                 response_deserializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ReplacePagesResponse.FromString,
                 _registered_method=True)
+        self.ReplaceAllPages = channel.unary_unary(
+                '/wings.v1.MaintenanceService/ReplaceAllPages',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ReplaceAllPagesRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ReplaceAllPagesResponse.FromString,
+                _registered_method=True)
+        self.GetInlineBacklog = channel.unary_unary(
+                '/wings.v1.MaintenanceService/GetInlineBacklog',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.GetInlineBacklogRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.InlineBacklog.FromString,
+                _registered_method=True)
         self.ListTierStates = channel.unary_unary(
                 '/wings.v1.MaintenanceService/ListTierStates',
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ListTierStatesRequest.SerializeToString,
@@ -92,6 +102,20 @@ class MaintenanceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReplaceAllPages(self, request, context):
+        """The same in many partitions at once, also with pages that are not merged.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetInlineBacklog(self, request, context):
+        """What metadata keeps inline, to be moved into pages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListTierStates(self, request, context):
         """What a topic's partitions have in each tier.
         """
@@ -121,6 +145,16 @@ def add_MaintenanceServiceServicer_to_server(servicer, server):
                     servicer.ReplacePages,
                     request_deserializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ReplacePagesRequest.FromString,
                     response_serializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ReplacePagesResponse.SerializeToString,
+            ),
+            'ReplaceAllPages': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReplaceAllPages,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ReplaceAllPagesRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ReplaceAllPagesResponse.SerializeToString,
+            ),
+            'GetInlineBacklog': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetInlineBacklog,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.GetInlineBacklogRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.InlineBacklog.SerializeToString,
             ),
             'ListTierStates': grpc.unary_unary_rpc_method_handler(
                     servicer.ListTierStates,
@@ -236,6 +270,60 @@ class MaintenanceService:
             '/wings.v1.MaintenanceService/ReplacePages',
             wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ReplacePagesRequest.SerializeToString,
             wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ReplacePagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReplaceAllPages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.MaintenanceService/ReplaceAllPages',
+            wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ReplaceAllPagesRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ReplaceAllPagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetInlineBacklog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.MaintenanceService/GetInlineBacklog',
+            wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.GetInlineBacklogRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.InlineBacklog.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,6 +42,10 @@ class MaintenanceServiceStub:
     """Drops the oldest pages of a partition: its log starts later."""
     ReplacePages: _grpc.UnaryUnaryMultiCallable[_maintenance_pb2.ReplacePagesRequest, _maintenance_pb2.ReplacePagesResponse]
     """Puts merged pages into the place of those that they hold the messages of."""
+    ReplaceAllPages: _grpc.UnaryUnaryMultiCallable[_maintenance_pb2.ReplaceAllPagesRequest, _maintenance_pb2.ReplaceAllPagesResponse]
+    """The same in many partitions at once, also with pages that are not merged."""
+    GetInlineBacklog: _grpc.UnaryUnaryMultiCallable[_maintenance_pb2.GetInlineBacklogRequest, _maintenance_pb2.InlineBacklog]
+    """What metadata keeps inline, to be moved into pages."""
     ListTierStates: _grpc.UnaryUnaryMultiCallable[_maintenance_pb2.ListTierStatesRequest, _maintenance_pb2.ListTierStatesResponse]
     """What a topic's partitions have in each tier."""
 
@@ -56,6 +60,10 @@ class MaintenanceServiceAsyncStub(MaintenanceServiceStub):
     """Drops the oldest pages of a partition: its log starts later."""
     ReplacePages: _aio.UnaryUnaryMultiCallable[_maintenance_pb2.ReplacePagesRequest, _maintenance_pb2.ReplacePagesResponse]  # type: ignore[assignment]
     """Puts merged pages into the place of those that they hold the messages of."""
+    ReplaceAllPages: _aio.UnaryUnaryMultiCallable[_maintenance_pb2.ReplaceAllPagesRequest, _maintenance_pb2.ReplaceAllPagesResponse]  # type: ignore[assignment]
+    """The same in many partitions at once, also with pages that are not merged."""
+    GetInlineBacklog: _aio.UnaryUnaryMultiCallable[_maintenance_pb2.GetInlineBacklogRequest, _maintenance_pb2.InlineBacklog]  # type: ignore[assignment]
+    """What metadata keeps inline, to be moved into pages."""
     ListTierStates: _aio.UnaryUnaryMultiCallable[_maintenance_pb2.ListTierStatesRequest, _maintenance_pb2.ListTierStatesResponse]  # type: ignore[assignment]
     """What a topic's partitions have in each tier."""
 
@@ -91,6 +99,22 @@ class MaintenanceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_maintenance_pb2.ReplacePagesResponse, _abc.Awaitable[_maintenance_pb2.ReplacePagesResponse]]:
         """Puts merged pages into the place of those that they hold the messages of."""
+
+    @_abc_1.abstractmethod
+    def ReplaceAllPages(
+        self,
+        request: _maintenance_pb2.ReplaceAllPagesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_maintenance_pb2.ReplaceAllPagesResponse, _abc.Awaitable[_maintenance_pb2.ReplaceAllPagesResponse]]:
+        """The same in many partitions at once, also with pages that are not merged."""
+
+    @_abc_1.abstractmethod
+    def GetInlineBacklog(
+        self,
+        request: _maintenance_pb2.GetInlineBacklogRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_maintenance_pb2.InlineBacklog, _abc.Awaitable[_maintenance_pb2.InlineBacklog]]:
+        """What metadata keeps inline, to be moved into pages."""
 
     @_abc_1.abstractmethod
     def ListTierStates(

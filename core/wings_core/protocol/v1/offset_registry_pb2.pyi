@@ -38,6 +38,10 @@ class _PageFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PageFormat
     """As pushed: one Arrow IPC message, without timestamps."""
     PAGE_FORMAT_SEGMENT: _PageFormat.ValueType  # 2
     """Merged: one compressed Arrow IPC message, with a timestamp for each row in its last column."""
+    PAGE_FORMAT_INLINE: _PageFormat.ValueType  # 3
+    """As plain, in a folio that metadata keeps."""
+    PAGE_FORMAT_DRAINED: _PageFormat.ValueType  # 4
+    """As plain, with a timestamp for each row in its last column."""
 
 class PageFormat(_PageFormat, metaclass=_PageFormatEnumTypeWrapper):
     """How a page holds its rows."""
@@ -48,6 +52,10 @@ PAGE_FORMAT_PLAIN: PageFormat.ValueType  # 1
 """As pushed: one Arrow IPC message, without timestamps."""
 PAGE_FORMAT_SEGMENT: PageFormat.ValueType  # 2
 """Merged: one compressed Arrow IPC message, with a timestamp for each row in its last column."""
+PAGE_FORMAT_INLINE: PageFormat.ValueType  # 3
+"""As plain, in a folio that metadata keeps."""
+PAGE_FORMAT_DRAINED: PageFormat.ValueType  # 4
+"""As plain, with a timestamp for each row in its last column."""
 Global___PageFormat: _TypeAlias = PageFormat  # noqa: Y015
 
 @_typing.final
@@ -278,25 +286,100 @@ class CommitRequest(_message.Message):
 
     BATCHES_FIELD_NUMBER: _builtins.int
     FLUSH_ID_FIELD_NUMBER: _builtins.int
+    INLINE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommitBatch]: ...
     @_builtins.property
     def flush_id(self) -> Global___FlushId: ...
+    @_builtins.property
+    def inline(self) -> Global___InlineFolio:
+        """A folio that holds pages of the batches, and becomes durable with them."""
+
     def __init__(
         self,
         *,
         batches: _abc.Iterable[Global___CommitBatch] | None = ...,
         flush_id: Global___FlushId | None = ...,
+        inline: Global___InlineFolio | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_flush_id", b"_flush_id", "flush_id", b"flush_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_flush_id", b"_flush_id", "_inline", b"_inline", "flush_id", b"flush_id", "inline", b"inline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_flush_id", b"_flush_id", "batches", b"batches", "flush_id", b"flush_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_flush_id", b"_flush_id", "_inline", b"_inline", "batches", b"batches", "flush_id", b"flush_id", "inline", b"inline"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__flush_id: _TypeAlias = _typing.Literal["flush_id"]  # noqa: Y015
     _WhichOneofArgType__flush_id: _TypeAlias = _typing.Literal["_flush_id", b"_flush_id"]  # noqa: Y015
+    _WhichOneofReturnType__inline: _TypeAlias = _typing.Literal["inline"]  # noqa: Y015
+    _WhichOneofArgType__inline: _TypeAlias = _typing.Literal["_inline", b"_inline"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__flush_id) -> _WhichOneofReturnType__flush_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__inline) -> _WhichOneofReturnType__inline | None: ...
 
 Global___CommitRequest: _TypeAlias = CommitRequest  # noqa: Y015
+
+@_typing.final
+class InlineFolio(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Unique; ends in ".inline"."""
+    data: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InlineFolio: _TypeAlias = InlineFolio  # noqa: Y015
+
+@_typing.final
+class ReadInlineFolioRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FOLIO_FIELD_NUMBER: _builtins.int
+    folio: _builtins.str
+    def __init__(
+        self,
+        *,
+        folio: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["folio", b"folio"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadInlineFolioRequest: _TypeAlias = ReadInlineFolioRequest  # noqa: Y015
+
+@_typing.final
+class ReadInlineFolioResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """Absent where no page refers to the folio any more."""
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_data", b"_data", "data", b"data"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_data", b"_data", "data", b"data"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__data: _TypeAlias = _typing.Literal["data"]  # noqa: Y015
+    _WhichOneofArgType__data: _TypeAlias = _typing.Literal["_data", b"_data"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__data) -> _WhichOneofReturnType__data | None: ...
+
+Global___ReadInlineFolioResponse: _TypeAlias = ReadInlineFolioResponse  # noqa: Y015
 
 @_typing.final
 class CommitResponse(_message.Message):
@@ -552,6 +635,156 @@ class Location(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__slice_bytes) -> _WhichOneofReturnType__slice_bytes | None: ...
 
 Global___Location: _TypeAlias = Location  # noqa: Y015
+
+@_typing.final
+class LocateManyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_UUID_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    MESSAGES_MAX_FIELD_NUMBER: _builtins.int
+    LOCATIONS_MAX_FIELD_NUMBER: _builtins.int
+    topic_uuid: _builtins.str
+    messages_max: _builtins.int
+    """Of each partition, locations of so many messages are enough, and one at least; 0: none."""
+    locations_max: _builtins.int
+    """Of all partitions together, at most 10,000; 0: 10,000."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Each at most once, at most 10,000."""
+
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The first offset wanted of each."""
+
+    def __init__(
+        self,
+        *,
+        topic_uuid: _builtins.str = ...,
+        partitions: _abc.Iterable[_builtins.str] | None = ...,
+        offsets: _abc.Iterable[_builtins.int] | None = ...,
+        messages_max: _builtins.int = ...,
+        locations_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["locations_max", b"locations_max", "messages_max", b"messages_max", "offsets", b"offsets", "partitions", b"partitions", "topic_uuid", b"topic_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocateManyRequest: _TypeAlias = LocateManyRequest  # noqa: Y015
+
+@_typing.final
+class LocateManyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___LocatedPartition]:
+        """Of the first positions, in order: as many as locations_max allows."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___LocatedPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocateManyResponse: _TypeAlias = LocateManyResponse  # noqa: Y015
+
+@_typing.final
+class LocatedPartition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    LOCATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def state(self) -> Global___PartitionState: ...
+    @_builtins.property
+    def locations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Location]:
+        """In order of offset, without gaps; the first holds the offset, or where that is below the log's
+        start, the first message that is kept.
+        """
+
+    def __init__(
+        self,
+        *,
+        state: Global___PartitionState | None = ...,
+        locations: _abc.Iterable[Global___Location] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["locations", b"locations", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocatedPartition: _TypeAlias = LocatedPartition  # noqa: Y015
+
+@_typing.final
+class WatchTopicRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_UUID_FIELD_NUMBER: _builtins.int
+    topic_uuid: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic_uuid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic_uuid", b"topic_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchTopicRequest: _TypeAlias = WatchTopicRequest  # noqa: Y015
+
+@_typing.final
+class TopicChange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class End(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        PARTITION_FIELD_NUMBER: _builtins.int
+        NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+        partition: _builtins.str
+        next_offset: _builtins.int
+        def __init__(
+            self,
+            *,
+            partition: _builtins.str = ...,
+            next_offset: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["next_offset", b"next_offset", "partition", b"partition"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ENDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicChange.End]:
+        """Empty: any partition may have been written to, or the topic deleted."""
+
+    def __init__(
+        self,
+        *,
+        ends: _abc.Iterable[Global___TopicChange.End] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicChange: _TypeAlias = TopicChange  # noqa: Y015
 
 @_typing.final
 class PartitionState(_message.Message):
@@ -1293,6 +1526,54 @@ class ListStagesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListStagesResponse: _TypeAlias = ListStagesResponse  # noqa: Y015
+
+@_typing.final
+class ListTopicsOfStagesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STAGES_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    prefix: _builtins.str
+    """Names further stages, as in AbortStagesRequest."""
+    @_builtins.property
+    def stages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        stages: _abc.Iterable[_builtins.str] | None = ...,
+        prefix: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_prefix", b"_prefix", "prefix", b"prefix"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prefix", b"_prefix", "prefix", b"prefix", "stages", b"stages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__prefix: _TypeAlias = _typing.Literal["prefix"]  # noqa: Y015
+    _WhichOneofArgType__prefix: _TypeAlias = _typing.Literal["_prefix", b"_prefix"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prefix) -> _WhichOneofReturnType__prefix | None: ...
+
+Global___ListTopicsOfStagesRequest: _TypeAlias = ListTopicsOfStagesRequest  # noqa: Y015
+
+@_typing.final
+class ListTopicsOfStagesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """tenants/T/namespaces/N/topics/X"""
+
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTopicsOfStagesResponse: _TypeAlias = ListTopicsOfStagesResponse  # noqa: Y015
 
 @_typing.final
 class ListStagePagesRequest(_message.Message):

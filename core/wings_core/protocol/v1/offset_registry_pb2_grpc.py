@@ -44,6 +44,16 @@ class OffsetRegistryServiceStub:
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.OffsetLocationRequest.SerializeToString,
                 response_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.OffsetLocationResponse.FromString,
                 _registered_method=True)
+        self.LocateMany = channel.unary_unary(
+                '/wings.v1.OffsetRegistryService/LocateMany',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.LocateManyRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.LocateManyResponse.FromString,
+                _registered_method=True)
+        self.WatchTopic = channel.unary_stream(
+                '/wings.v1.OffsetRegistryService/WatchTopic',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.WatchTopicRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.TopicChange.FromString,
+                _registered_method=True)
         self.GetPartitionState = channel.unary_unary(
                 '/wings.v1.OffsetRegistryService/GetPartitionState',
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.GetPartitionStateRequest.SerializeToString,
@@ -84,6 +94,11 @@ class OffsetRegistryServiceStub:
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListLiveFoliosRequest.SerializeToString,
                 response_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListLiveFoliosResponse.FromString,
                 _registered_method=True)
+        self.ReadInlineFolio = channel.unary_unary(
+                '/wings.v1.OffsetRegistryService/ReadInlineFolio',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ReadInlineFolioRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ReadInlineFolioResponse.FromString,
+                _registered_method=True)
         self.RetireFolios = channel.unary_unary(
                 '/wings.v1.OffsetRegistryService/RetireFolios',
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.RetireFoliosRequest.SerializeToString,
@@ -104,6 +119,20 @@ class OffsetRegistryServiceServicer:
     def OffsetLocation(self, request, context):
         """Answers once there is a message at or after the offset, at once where there is one; else when
         the deadline passes, with no location.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LocateMany(self, request, context):
+        """Finds pages of many partitions at one moment; does not wait.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchTopic(self, request, context):
+        """Answers at once, with no partition, and from then on after each commit to the topic.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -165,6 +194,13 @@ class OffsetRegistryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadInlineFolio(self, request, context):
+        """All bytes of a folio that metadata keeps itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RetireFolios(self, request, context):
         """Fences folios before they are deleted: a commit that names one is refused, however late it comes.
         """
@@ -184,6 +220,16 @@ def add_OffsetRegistryServiceServicer_to_server(servicer, server):
                     servicer.OffsetLocation,
                     request_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.OffsetLocationRequest.FromString,
                     response_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.OffsetLocationResponse.SerializeToString,
+            ),
+            'LocateMany': grpc.unary_unary_rpc_method_handler(
+                    servicer.LocateMany,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.LocateManyRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.LocateManyResponse.SerializeToString,
+            ),
+            'WatchTopic': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchTopic,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.WatchTopicRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.TopicChange.SerializeToString,
             ),
             'GetPartitionState': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPartitionState,
@@ -224,6 +270,11 @@ def add_OffsetRegistryServiceServicer_to_server(servicer, server):
                     servicer.ListLiveFolios,
                     request_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListLiveFoliosRequest.FromString,
                     response_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListLiveFoliosResponse.SerializeToString,
+            ),
+            'ReadInlineFolio': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadInlineFolio,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ReadInlineFolioRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ReadInlineFolioResponse.SerializeToString,
             ),
             'RetireFolios': grpc.unary_unary_rpc_method_handler(
                     servicer.RetireFolios,
@@ -285,6 +336,60 @@ class OffsetRegistryService:
             '/wings.v1.OffsetRegistryService/OffsetLocation',
             wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.OffsetLocationRequest.SerializeToString,
             wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.OffsetLocationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LocateMany(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.OffsetRegistryService/LocateMany',
+            wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.LocateManyRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.LocateManyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/wings.v1.OffsetRegistryService/WatchTopic',
+            wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.WatchTopicRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.TopicChange.FromString,
             options,
             channel_credentials,
             insecure,
@@ -512,6 +617,33 @@ class OffsetRegistryService:
             _registered_method=True)
 
     @staticmethod
+    def ReadInlineFolio(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.OffsetRegistryService/ReadInlineFolio',
+            wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ReadInlineFolioRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ReadInlineFolioResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def RetireFolios(request,
             target,
             options=(),
@@ -574,6 +706,11 @@ class StageServiceStub:
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListStagePagesRequest.SerializeToString,
                 response_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListStagePagesResponse.FromString,
                 _registered_method=True)
+        self.ListTopicsOfStages = channel.unary_unary(
+                '/wings.v1.StageService/ListTopicsOfStages',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListTopicsOfStagesRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListTopicsOfStagesResponse.FromString,
+                _registered_method=True)
 
 
 class StageServiceServicer:
@@ -615,6 +752,13 @@ class StageServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListTopicsOfStages(self, request, context):
+        """The topics of those of the stages that are there, each once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StageServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -642,6 +786,11 @@ def add_StageServiceServicer_to_server(servicer, server):
                     servicer.ListStagePages,
                     request_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListStagePagesRequest.FromString,
                     response_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListStagePagesResponse.SerializeToString,
+            ),
+            'ListTopicsOfStages': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTopicsOfStages,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListTopicsOfStagesRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListTopicsOfStagesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -780,6 +929,33 @@ class StageService:
             '/wings.v1.StageService/ListStagePages',
             wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListStagePagesRequest.SerializeToString,
             wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListStagePagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTopicsOfStages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.StageService/ListTopicsOfStages',
+            wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListTopicsOfStagesRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.ListTopicsOfStagesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,6 +42,10 @@ class OffsetRegistryServiceStub:
     """Answers once there is a message at or after the offset, at once where there is one; else when
     the deadline passes, with no location.
     """
+    LocateMany: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.LocateManyRequest, _offset_registry_pb2.LocateManyResponse]
+    """Finds pages of many partitions at one moment; does not wait."""
+    WatchTopic: _grpc.UnaryStreamMultiCallable[_offset_registry_pb2.WatchTopicRequest, _offset_registry_pb2.TopicChange]
+    """Answers at once, with no partition, and from then on after each commit to the topic."""
     GetPartitionState: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.GetPartitionStateRequest, _offset_registry_pb2.PartitionState]
     ListPartitionStates: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.ListPartitionStatesRequest, _offset_registry_pb2.ListPartitionStatesResponse]
     """Within a page by value; pages follow each other in the order of the values' JSON texts."""
@@ -59,6 +63,8 @@ class OffsetRegistryServiceStub:
     """Forgets up to so many pages of what was deleted."""
     ListLiveFolios: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.ListLiveFoliosRequest, _offset_registry_pb2.ListLiveFoliosResponse]
     """The folios that a page refers to, by name."""
+    ReadInlineFolio: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.ReadInlineFolioRequest, _offset_registry_pb2.ReadInlineFolioResponse]
+    """All bytes of a folio that metadata keeps itself."""
     RetireFolios: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.RetireFoliosRequest, _offset_registry_pb2.RetireFoliosResponse]
     """Fences folios before they are deleted: a commit that names one is refused, however late it comes."""
 
@@ -71,6 +77,10 @@ class OffsetRegistryServiceAsyncStub(OffsetRegistryServiceStub):
     """Answers once there is a message at or after the offset, at once where there is one; else when
     the deadline passes, with no location.
     """
+    LocateMany: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.LocateManyRequest, _offset_registry_pb2.LocateManyResponse]  # type: ignore[assignment]
+    """Finds pages of many partitions at one moment; does not wait."""
+    WatchTopic: _aio.UnaryStreamMultiCallable[_offset_registry_pb2.WatchTopicRequest, _offset_registry_pb2.TopicChange]  # type: ignore[assignment]
+    """Answers at once, with no partition, and from then on after each commit to the topic."""
     GetPartitionState: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.GetPartitionStateRequest, _offset_registry_pb2.PartitionState]  # type: ignore[assignment]
     ListPartitionStates: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.ListPartitionStatesRequest, _offset_registry_pb2.ListPartitionStatesResponse]  # type: ignore[assignment]
     """Within a page by value; pages follow each other in the order of the values' JSON texts."""
@@ -88,6 +98,8 @@ class OffsetRegistryServiceAsyncStub(OffsetRegistryServiceStub):
     """Forgets up to so many pages of what was deleted."""
     ListLiveFolios: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.ListLiveFoliosRequest, _offset_registry_pb2.ListLiveFoliosResponse]  # type: ignore[assignment]
     """The folios that a page refers to, by name."""
+    ReadInlineFolio: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.ReadInlineFolioRequest, _offset_registry_pb2.ReadInlineFolioResponse]  # type: ignore[assignment]
+    """All bytes of a folio that metadata keeps itself."""
     RetireFolios: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.RetireFoliosRequest, _offset_registry_pb2.RetireFoliosResponse]  # type: ignore[assignment]
     """Fences folios before they are deleted: a commit that names one is refused, however late it comes."""
 
@@ -109,6 +121,22 @@ class OffsetRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         """Answers once there is a message at or after the offset, at once where there is one; else when
         the deadline passes, with no location.
         """
+
+    @_abc_1.abstractmethod
+    def LocateMany(
+        self,
+        request: _offset_registry_pb2.LocateManyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offset_registry_pb2.LocateManyResponse, _abc.Awaitable[_offset_registry_pb2.LocateManyResponse]]:
+        """Finds pages of many partitions at one moment; does not wait."""
+
+    @_abc_1.abstractmethod
+    def WatchTopic(
+        self,
+        request: _offset_registry_pb2.WatchTopicRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_offset_registry_pb2.TopicChange], _abc.AsyncIterator[_offset_registry_pb2.TopicChange]]:
+        """Answers at once, with no partition, and from then on after each commit to the topic."""
 
     @_abc_1.abstractmethod
     def GetPartitionState(
@@ -176,6 +204,14 @@ class OffsetRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         """The folios that a page refers to, by name."""
 
     @_abc_1.abstractmethod
+    def ReadInlineFolio(
+        self,
+        request: _offset_registry_pb2.ReadInlineFolioRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offset_registry_pb2.ReadInlineFolioResponse, _abc.Awaitable[_offset_registry_pb2.ReadInlineFolioResponse]]:
+        """All bytes of a folio that metadata keeps itself."""
+
+    @_abc_1.abstractmethod
     def RetireFolios(
         self,
         request: _offset_registry_pb2.RetireFoliosRequest,
@@ -202,6 +238,8 @@ class StageServiceStub:
     """Of a topic, by id."""
     ListStagePages: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.ListStagePagesRequest, _offset_registry_pb2.ListStagePagesResponse]
     """In order; the token is the number of the next page."""
+    ListTopicsOfStages: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.ListTopicsOfStagesRequest, _offset_registry_pb2.ListTopicsOfStagesResponse]
+    """The topics of those of the stages that are there, each once."""
 
 @_typing.type_check_only
 class StageServiceAsyncStub(StageServiceStub):
@@ -218,6 +256,8 @@ class StageServiceAsyncStub(StageServiceStub):
     """Of a topic, by id."""
     ListStagePages: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.ListStagePagesRequest, _offset_registry_pb2.ListStagePagesResponse]  # type: ignore[assignment]
     """In order; the token is the number of the next page."""
+    ListTopicsOfStages: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.ListTopicsOfStagesRequest, _offset_registry_pb2.ListTopicsOfStagesResponse]  # type: ignore[assignment]
+    """The topics of those of the stages that are there, each once."""
 
 class StageServiceServicer(metaclass=_abc_1.ABCMeta):
     """What is durable and not visible yet."""
@@ -261,5 +301,13 @@ class StageServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_offset_registry_pb2.ListStagePagesResponse, _abc.Awaitable[_offset_registry_pb2.ListStagePagesResponse]]:
         """In order; the token is the number of the next page."""
+
+    @_abc_1.abstractmethod
+    def ListTopicsOfStages(
+        self,
+        request: _offset_registry_pb2.ListTopicsOfStagesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offset_registry_pb2.ListTopicsOfStagesResponse, _abc.Awaitable[_offset_registry_pb2.ListTopicsOfStagesResponse]]:
+        """The topics of those of the stages that are there, each once."""
 
 def add_StageServiceServicer_to_server(servicer: StageServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -35,7 +35,7 @@ class Acknowledge:
         table: The partitions.
         finalizer: Does what was decided.
         clock: What leases are counted by.
-        changed: Called with a group's UUID when something may have become available.
+        changed: Called with a group's UUID and a partition when it may have something available.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Acknowledge:
         table: PartitionTable,
         finalizer: Finalizer,
         clock: Clock,
-        changed: Callable[[str], None],
+        changed: Callable[[str, Partition | None], None],
     ) -> None:
         self._coordinator = coordinator
         self._table = table
@@ -72,11 +72,15 @@ class Acknowledge:
             was_full = (
                 tracked.state.in_flight >= group.config.in_flight_max or tracked.state.is_full
             )
+            self._end_holds(tracked, asked, bounds)
+            retired = tracked.state.take_retired()
             for entry in live:
                 if entry.lease.coordinator != self._coordinator:
                     continue
                 if not self._look_up(tracked, entry):
                     return [not_held(entry.asked, member)] * len(asked)
+        if retired:
+            yield from self._finalizer.retire(tracked, retired)
         error = None
         if foreign:
             error = yield from self._finalizer.prove(group, tracked, foreign, member)
@@ -85,8 +89,17 @@ class Acknowledge:
         if error is not None:
             return [error] * len(asked)
         if was_full or any(entry.asked.type == "release" for entry in live):
-            self._changed(group.uuid)
+            self._changed(group.uuid, partition)
         return [entry.error for entry in checked]
+
+    def _end_holds(
+        self, tracked: TrackedPartition, asked: Sequence[Acknowledgement], bounds: Bounds
+    ) -> None:
+        """Archive what retention has passed and a member is done with; the lock is held."""
+        for acknowledgement in asked:
+            last = min(acknowledgement.last, bounds.start - 1)
+            if acknowledgement.type != "renew" and acknowledgement.first <= last:
+                tracked.state.retire(acknowledgement.first, last)
 
     def _look_up(self, tracked: TrackedPartition, entry: Entry) -> bool:
         """Note what is known of an entry; false where its lease does not hold all of it."""
@@ -107,28 +120,28 @@ class Acknowledge:
     ) -> Procedure[WingsError | None]:
         """Finalize entries, some of which were proved; returns an error of all of them."""
         limit = group.config.delivery_limit
-        accepted, given_up, others = _by_end(entries, limit)
+        accepted, to_archive, others = _by_end(entries, limit)
         # Tombstones are written together or not at all. With anything else among them, or several
         # of anything else, none may be refused any more when the first is done.
         together = len(entries) == 1 or len(accepted) == len(entries)
         renews = len(entries) == 1 and entries[0].asked.type == "renew"
         to_prove = entries if (renews or not together) and len(proved) < len(entries) else []
         error = None
-        if given_up:
+        if to_archive:
             error = yield from self._finalizer.write_dead_letters(
-                group, tracked, given_up, to_prove or given_up, member
+                group, tracked, to_archive, to_prove or to_archive, member
             )
         elif to_prove:
             error = yield from self._finalizer.prove(group, tracked, to_prove, member)
         if error is not None:
             return error
-        error = yield from self._finalizer.finish(tracked, accepted, given_up, limit, member)
+        error = yield from self._finalizer.finish(tracked, accepted, to_archive, limit, member)
         if isinstance(error, InvalidRecordState):
             return error  # None of it was done.
         if error is not None:
             for entry in others:
                 entry.error = not_tried(entry.asked)
-            for entry in (*accepted, *given_up):
+            for entry in (*accepted, *to_archive):
                 entry.error = unknown(entry.asked)
             return None
         yield from self._release(tracked, entries, limit, member)
@@ -165,13 +178,13 @@ class Acknowledge:
 def _by_end(entries: Sequence[Entry], limit: int) -> tuple[list[Entry], list[Entry], list[Entry]]:
     """Divide entries into those accepted, those to archive, and the others."""
     accepted: list[Entry] = []
-    given_up: list[Entry] = []
+    to_archive: list[Entry] = []
     others: list[Entry] = []
     for entry in entries:
         if entry.asked.type == "accept":
             accepted.append(entry)
         elif entry.asked.type == "reject" or entry.exhausted(limit):
-            given_up.append(entry)
+            to_archive.append(entry)
         else:
             others.append(entry)
-    return accepted, given_up, others
+    return accepted, to_archive, others

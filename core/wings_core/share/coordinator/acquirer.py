@@ -3,7 +3,6 @@
 select ─▶ hold at a majority ─▶ archive what is at the delivery limit ─▶ leased ranges
 """
 
-import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -42,8 +41,6 @@ SKIP_REQUESTS_MAX = 8
 BatchEnd = Callable[[ShareGroup, Partition, int], int]
 """Returns the last offset of the batch that holds a committed offset."""
 
-_logger = logging.getLogger(__name__)
-
 
 class Acquirer:
     """The procedures that hand messages out, or up.
@@ -54,8 +51,8 @@ class Acquirer:
         finalizer: Archives what is at the delivery limit.
         clock: What leases are counted by.
         rng: For back-off.
-        changed: Called with a group's UUID, outside the lock, when something may have become
-            available.
+        changed: Called with a group's UUID and a partition (None: any), outside the lock, when
+            something may have become available.
     """
 
     def __init__(
@@ -65,7 +62,7 @@ class Acquirer:
         finalizer: Finalizer,
         clock: Clock,
         rng: random.Random,
-        changed: Callable[[str], None],
+        changed: Callable[[str, Partition | None], None],
     ) -> None:
         self._table = table
         self._quorum = quorum
@@ -173,7 +170,7 @@ class Acquirer:
                 picks = fresh
             lease = self._table.next_lease(request.member)
         if retired:
-            yield from self._retire(tracked, retired)
+            yield from self._finalizer.retire(tracked, retired)
         if batch_end is not None and picks and config.acquire_mode == "batch_optimized":
             try:
                 self._extend(tracked, picks, batch_end, bounds.end, rows_max, group)
@@ -282,7 +279,7 @@ class Acquirer:
         with self._table.lock:
             for over in surplus:
                 tracked.state.unpick(over.first, over.last, over.count)
-        self._changed(tracked.key.group_uuid)
+        self._changed(tracked.key.group_uuid, tracked.key.partition)
 
     def _catch_up(self, group: ShareGroup, tracked: TrackedPartition) -> Procedure[None]:
         """Learn what other coordinators have finished in a partition, if replicas answer."""
@@ -294,17 +291,6 @@ class Acquirer:
             return
         with self._table.lock:
             learn(tracked.state, read[tracked.key.partition])
-
-    def _retire(
-        self, tracked: TrackedPartition, retired: Sequence[tuple[int, int]]
-    ) -> Procedure[None]:
-        """Tell the replicas what retention has passed; who misses it learns it from the log."""
-        try:
-            yield from self._quorum.repair(
-                tracked.key, [OffsetRange(*gone) for gone in sorted(retired)]
-            )
-        except WingsError as error:
-            _logger.warning("retired messages stay on the replicas: %s", error.message)
 
     def release_undelivered(
         self, group: ShareGroup, partition: Partition, entries: Sequence[LeaseEntry]
@@ -320,7 +306,7 @@ class Acquirer:
         with self._table.lock:
             for entry in entries:
                 tracked.state.release_undelivered(entry.first, entry.last, entry.lease)
-        self._changed(tracked.key.group_uuid)
+        self._changed(tracked.key.group_uuid, tracked.key.partition)
 
     def archive_exhausted(
         self, group: ShareGroup, partition: Partition, bounds: Bounds

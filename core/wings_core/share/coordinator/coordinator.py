@@ -7,36 +7,36 @@ of its own, and looks again by itself when a lock expires or a delay ends.
 import logging
 import random
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Self
 
-from wings_core.contracts.tickets import TimestampOffset
+from wings_core.contracts.messages import MEMBER_CHARACTERS_MAX
+from wings_core.contracts.offsets import TimestampOffset
 from wings_core.errors import (
     GroupNotFound,
     InvalidArgument,
     OffsetOutOfRange,
+    StorageCorrupt,
     Unavailable,
     WingsError,
 )
 from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.model import PartitionState, Position, Topic
-from wings_core.partitions import Partition
+from wings_core.model import PartitionState, Topic
+from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.clock import Clock, MonotonicClock
 from wings_core.share.coordinator.core import Bounds, CoordinatorCore
 from wings_core.share.coordinator.entries import not_held
 from wings_core.share.coordinator.partition_table import READ_PARTITIONS_MAX
+from wings_core.share.coordinator.ready import ReadyPartitions
 from wings_core.share.coordinator.watchers import (
-    PARTITIONS_SECONDS,
     FindGroup,
-    TopicPartitions,
     Watchers,
 )
 from wings_core.share.interfaces import DeadLetters
 from wings_core.share.model import (
-    MEMBER_CHARACTERS_MAX,
     Acknowledgement,
     AcknowledgementResult,
     Acquired,
@@ -46,6 +46,7 @@ from wings_core.share.model import (
     ShareGroup,
     SharePartitionState,
 )
+from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.links import LocalLink, ReplicaLink, Runner
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.votes import Known
@@ -54,6 +55,12 @@ from wings_core.times import Deadline
 
 MAINTENANCE_SECONDS = 1.0
 """How often what expired at the delivery limit is looked for."""
+
+WAKE_SECONDS_MIN = 0.005
+"""Locks and delays that end within this time of each other wake members together."""
+
+PEEK_PARTITIONS = 16
+"""Ready partitions that an acquire looks at first; where they have nothing, it looks at more."""
 
 SWEEP_SECONDS = 60.0
 """How often groups without waiting members are looked up, to forget deleted ones."""
@@ -95,11 +102,14 @@ class Coordinator:
     ) -> None:
         clock, rng = clock or MonotonicClock(), random.Random()
         quorum = HoldQuorum(len(links), clock, rng, local=local)
+        self._clock = clock
+        self._is_local = local
         self._watchers = Watchers(find_group, self._end, self._know)
-        self._core = CoordinatorCore(quorum, dead_letters, clock, rng, self._watchers.wake)
+        self._core = CoordinatorCore(quorum, dead_letters, clock, rng, self._changed)
         self._runner = Runner(links)
         self._registry = registry
-        self._partitions = TopicPartitions(registry)
+        self._indexes: dict[str, ReadyPartitions] = {}
+        """By group."""
         self._find_offset = find_offset or _in_registry(registry)
         self._lock = threading.Lock()
         self._groups: dict[str, ShareGroup] = {}
@@ -130,6 +140,11 @@ class Coordinator:
             find_group=find_group,
         )
 
+    @property
+    def damage(self) -> StorageCorrupt | None:
+        """See `ShareCoordinator.damage`; None where the replicas are elsewhere."""
+        return None
+
     def create(self, group: ShareGroup) -> None:
         """See `ShareCoordinator.create`."""
         start = group.config.start
@@ -158,21 +173,19 @@ class Coordinator:
         self, request: AcquireRequest, deadline: Deadline, cancel: Cancel
     ) -> list[LeasedRange]:
         """See `ShareCoordinator.acquire`."""
-        group, partition = request.group, request.partition
         acquired = self.acquire_now(request)
         while not acquired.ranges and not deadline.passed:
-            with self.watch(group, partition, cancel.wake.set) as partitions:
-                while not acquired.ranges and not deadline.passed:
-                    cancel.wake.clear()
+            # Entered anew each time: who waits longest is woken first.
+            with self.watch(request, cancel.wake.set):
+                cancel.wake.clear()
+                cancel.check()
+                acquired = self.acquire_now(request)
+                if not acquired.ranges:
+                    wait = _shorter(deadline.remaining(), acquired.again_after_seconds)
+                    cancel.wake.wait(wait)
                     cancel.check()
-                    acquired = self.acquire_now(request)
-                    if (
-                        acquired.ranges
-                        or len(self._partitions.states(group.topic, partition)) != partitions
-                    ):
-                        break  # What is new is to be watched as well.
-                    cancel.wake.wait(_shorter(deadline.remaining(), acquired.again_after_seconds))
-                    cancel.check()
+            if not acquired.ranges and not deadline.passed:
+                acquired = self.acquire_now(request)
         return list(acquired.ranges)
 
     def acquire_now(self, request: AcquireRequest) -> Acquired:
@@ -182,42 +195,79 @@ class Coordinator:
         assert request.messages_max >= 1
         assert request.rows_max >= 1
         request = replace(request, group=self._check(request.group))
-        group, partition = request.group, request.partition
-        ranges = self._acquire(request)
-        if not ranges and self._partitions.forget(group.topic, partition):
-            ranges = self._acquire(request)
-        return Acquired(tuple(ranges), None if ranges else self._again(group, partition))
+        index = self._index(request.group)
+        ranges = self._acquire(request, index)
+        if ranges:
+            index.took_some()
+            return Acquired(tuple(ranges), None)
+        return Acquired((), index.next_due())
 
     @contextmanager
-    def watch(
-        self, group: ShareGroup, partition: Partition | None, callback: Callable[[], None]
-    ) -> Generator[int]:
-        """See `ShareCoordinator.watch`; gives the number of partitions that are watched."""
-        self._check(group)
-        states = self._partitions.states(group.topic, partition)
-        positions = [
-            Position(group.topic.uuid, state.partition, state.next_offset) for state in states
-        ]
+    def watch(self, request: AcquireRequest, callback: Callable[[], None]) -> Generator[None]:
+        """See `ShareCoordinator.watch`."""
+        group = self._check(request.group)
         with (
             self._watchers.registered(group, callback),
-            self._registry.watch(positions, callback),
+            self._index(group).waiting(request.partition, request.messages_max, callback),
         ):
-            yield len(positions)
+            try:
+                yield
+            except BaseException:
+                self.wake_another(group)
+                raise
+
+    def wake_another(self, group: ShareGroup) -> None:
+        """See `ShareCoordinator.wake_another`."""
+        index = self._indexes.get(group.uuid)
+        if index is not None:
+            index.took_some()
 
     def acknowledge(
         self, group: ShareGroup, member: str, entries: Sequence[Acknowledgement]
     ) -> list[AcknowledgementResult]:
         """See `ShareCoordinator.acknowledge`."""
+        (results,) = self.acknowledge_all(group, member, [entries])
+        return results
+
+    def acknowledge_all(
+        self, group: ShareGroup, member: str, requests: Sequence[Sequence[Acknowledgement]]
+    ) -> list[list[AcknowledgementResult]]:
+        """See `ShareCoordinator.acknowledge_all`."""
         group = self._check(group)
-        indexes: dict[Partition, list[int]] = {}
-        for index, entry in enumerate(entries):
-            indexes.setdefault(entry.partition, []).append(index)
-        errors: dict[int, WingsError | None] = {}
-        for partition, of_partition in indexes.items():
-            asked = [entries[index] for index in of_partition]
-            found = self._acknowledge_partition(group, partition, member, asked)
-            errors.update(zip(of_partition, found, strict=True))
-        return [AcknowledgementResult(entry, errors[index]) for index, entry in enumerate(entries)]
+        asked: dict[tuple[int, Partition], list[Acknowledgement]] = {}
+        for number, entries in enumerate(requests):
+            for entry in entries:
+                asked.setdefault((number, entry.partition), []).append(entry)
+        others = {
+            entry.partition
+            for of_key in asked.values()
+            for entry in of_key
+            if entry.type != "accept"
+        }
+        bounds = {
+            key[1]: self._bounds(group, key[1])
+            if key[1] in others
+            else self._known_bounds(group, key[1])
+            for key in asked
+        }
+        errors = self._acknowledge(group, member, asked, bounds)
+        # Where retention has passed messages just now, they are acknowledged all the same.
+        again = {
+            key: entries
+            for key, entries in asked.items()
+            if any(errors[key]) and self._bounds(group, key[1]) != bounds[key[1]]
+        }
+        if again:
+            fresh = {key[1]: self._bounds(group, key[1]) for key in again}
+            errors |= self._acknowledge(group, member, again, fresh)
+        found = {key: iter(of_key) for key, of_key in errors.items()}
+        return [
+            [
+                AcknowledgementResult(entry, next(found[number, entry.partition]))
+                for entry in entries
+            ]
+            for number, entries in enumerate(requests)
+        ]
 
     def release_undelivered(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
         """See `ShareCoordinator.release_undelivered`."""
@@ -247,6 +297,8 @@ class Coordinator:
         """See `ShareCoordinator.close`."""
         self._stopped.set()
         self._watchers.close()
+        for index in list(self._indexes.values()):
+            index.close()
         with self._lock:
             maintenance = self._maintenance
         if maintenance is not None:
@@ -255,9 +307,73 @@ class Coordinator:
 
     # Inside.
 
-    def _acquire(self, request: AcquireRequest) -> list[LeasedRange]:
-        states = self._partitions.states(request.group.topic, request.partition)
-        return self._runner.run(self._core.acquirer.acquire(request, states, self._batch_end))
+    def _acquire(self, request: AcquireRequest, index: ReadyPartitions) -> list[LeasedRange]:
+        """Lease what is available in partitions that are ready; takes out those that are not."""
+        group, fresh = request.group, None
+        index.look()
+        partition = request.partition
+        if partition is None and group.topic.partition_key is None:
+            partition = UNPARTITIONED
+        if partition is not None:
+            fresh = self._registry.partition_state(group.topic.uuid, partition)
+            index.note(fresh)
+        elif not self._is_local:
+            index.look_again()  # Over a network, commits are told of a while later.
+        most, tried = PEEK_PARTITIONS, set[tuple[Partition, int]]()
+        while some := [each for each in index.peek(partition, most) if each not in tried]:
+            tried.update(some)
+            most = READ_PARTITIONS_MAX
+            if fresh is None:
+                states = [self._state(index, group, each) for each, _ in some]
+            else:
+                states = [fresh]
+            ranges = self._runner.run(self._core.acquirer.acquire(request, states, self._batch_end))
+            for (each, generation), state in zip(some, states, strict=True):
+                bounds = Bounds(state.log_start_offset, state.next_offset)
+                again = self._core.table.look(group, each, bounds) if bounds.end else None
+                if again is None or again > 0:
+                    index.looked_at(each, generation, state.next_offset, again)
+            if ranges:
+                return ranges
+        return []
+
+    def _state(
+        self, index: ReadyPartitions, group: ShareGroup, partition: Partition
+    ) -> PartitionState:
+        """Return where a partition's log stands; where it was just listed, as of then."""
+        state = index.listed_state(partition)
+        if state is None:
+            state = self._registry.partition_state(group.topic.uuid, partition)
+            index.note(state)
+        return state
+
+    def _index(self, group: ShareGroup) -> ReadyPartitions:
+        """Return the index of a group, made where there is none."""
+        index = self._indexes.get(group.uuid)
+        if index is not None:
+            return index
+        topic_uuid = group.topic.uuid
+        made = ReadyPartitions(
+            self._clock.now,
+            lambda: self._registry.partition_states(topic_uuid),
+            lambda callback: self._registry.watch_topic(topic_uuid, callback),
+        )
+        with self._lock:
+            index = self._indexes.setdefault(group.uuid, made)
+        if index is not made:
+            made.close()
+        return index
+
+    def _changed(self, group_uuid: str, partition: Partition | None) -> None:
+        """Hear that something may have become available; None: of any partition."""
+        index = self._indexes.get(group_uuid)
+        if partition is None:
+            self._watchers.wake(group_uuid)
+        if index is not None:
+            if partition is None:
+                index.wake_all()
+            else:
+                index.changed(partition)
 
     def _batch_end(self, group: ShareGroup, partition: Partition, offset: int) -> int:
         try:
@@ -265,18 +381,6 @@ class Coordinator:
         except OffsetOutOfRange:
             return offset  # Retention has just passed it.
         return located.locations[0].end_offset if located.locations else offset
-
-    def _again(self, group: ShareGroup, partition: Partition | None) -> float | None:
-        """Return in how many seconds something may be available; None: after a change only."""
-        again = None
-        if partition is None and group.topic.partition_key is not None:
-            again = PARTITIONS_SECONDS
-        for state in self._partitions.states(group.topic, partition):
-            if state.next_offset == 0:
-                continue  # Its first commit wakes those who wait.
-            bounds = Bounds(state.log_start_offset, state.next_offset)
-            again = _shorter(again, self._core.table.look(group, state.partition, bounds))
-        return again
 
     def _check(self, group: ShareGroup) -> ShareGroup:
         """Refuse what cannot be served any more; return and remember the group as it is now."""
@@ -301,6 +405,7 @@ class Coordinator:
         with self._lock:
             if group.uuid in self._groups:
                 self._groups[group.uuid] = group
+        self._changed(group.uuid, None)
 
     def _end(self, group: ShareGroup) -> None:
         """Forget a group that another node has deleted, and wake those who wait for it."""
@@ -311,34 +416,82 @@ class Coordinator:
         with self._lock:
             self._core.table.forget(group)
             self._groups.pop(group.uuid, None)
+            index = self._indexes.pop(group.uuid, None)
+        if index is not None:
+            index.close()
 
-    def _acknowledge_partition(
+    def _acknowledge(
         self,
         group: ShareGroup,
-        partition: Partition,
         member: str,
-        asked: Sequence[Acknowledgement],
-    ) -> list[WingsError | None]:
+        asked: dict[tuple[int, Partition], list[Acknowledgement]],
+        bounds: Mapping[Partition, Bounds | WingsError],
+    ) -> dict[tuple[int, Partition], list[WingsError | None]]:
+        """Acknowledge entries by request and partition; returns their errors in the same order."""
+        errors: dict[tuple[int, Partition], list[WingsError | None]] = {}
+        begun: dict[tuple[int, Partition], Procedure[list[WingsError | None]]] = {}
+        for key, entries in asked.items():
+            of_log = bounds[key[1]]
+            if isinstance(of_log, WingsError):
+                errors[key] = [of_log] * len(entries)
+            elif of_log.end == 0:  # Never written to; nothing is kept of it.
+                errors[key] = [not_held(entries[0], member)] * len(entries)
+            else:
+                begun[key] = self._core.acknowledge.run(group, key[1], of_log, member, entries)
+        try:
+            self._runner.run(self._core.table.load(group, [partition for _, partition in begun]))
+            outcomes = self._runner.run_all(list(begun.values()))
+        except WingsError as error:
+            outcomes = [error] * len(begun)
+        for key, outcome in zip(begun, outcomes, strict=True):
+            failed = isinstance(outcome, WingsError)
+            errors[key] = [outcome] * len(asked[key]) if failed else outcome
+        return errors
+
+    def _known_bounds(self, group: ShareGroup, partition: Partition) -> Bounds | WingsError:
+        index = self._indexes.get(group.uuid)
+        state = None if index is None else index.known_state(partition)
+        if state is None:
+            return self._bounds(group, partition)
+        return Bounds(state.log_start_offset, state.next_offset)
+
+    def _bounds(self, group: ShareGroup, partition: Partition) -> Bounds | WingsError:
         try:
             state = self._registry.partition_state(group.topic.uuid, partition)
-            if state.next_offset == 0:  # Never written to; nothing is kept of it.
-                return [not_held(asked[0], member)] * len(asked)
-            bounds = Bounds(state.log_start_offset, state.next_offset)
-            self._runner.run(self._core.table.load(group, [partition]))
-            return self._runner.run(
-                self._core.acknowledge.run(group, partition, bounds, member, asked)
-            )
         except WingsError as error:
-            return [error] * len(asked)
+            return error
+        return Bounds(state.log_start_offset, state.next_offset)
+
+    def _wake_due(self) -> float:
+        """Wake members for locks and delays that have ended; returns the seconds to wait."""
+        dues = [index.wake_due() for index in list(self._indexes.values()) if not index.is_idle]
+        soonest = min((due for due in dues if due is not None), default=MAINTENANCE_SECONDS)
+        return min(MAINTENANCE_SECONDS, max(WAKE_SECONDS_MIN, soonest))
+
+    def _drop_unused(self) -> None:
+        """Drop the indexes of groups that no member has asked for in a while."""
+        with self._lock:
+            unused = [
+                self._indexes.pop(group_uuid)
+                for group_uuid, index in list(self._indexes.items())
+                if index.is_idle and index.used_at + SWEEP_SECONDS < self._clock.now()
+            ]
+        for index in unused:
+            index.close()
 
     def _maintain(self) -> None:
         """Archive what expired at the delivery limit, also where no member acquires."""
         sweep = Deadline.after(SWEEP_SECONDS)
-        while not self._stopped.wait(MAINTENANCE_SECONDS):
+        maintain = Deadline.after(MAINTENANCE_SECONDS)
+        while not self._stopped.wait(self._wake_due()):
+            if not maintain.passed:
+                continue
+            maintain = Deadline.after(MAINTENANCE_SECONDS)
             with self._lock:
                 groups = list(self._groups.values())
             if sweep.passed:
                 self._watchers.look(groups[:SWEEP_MAX])
+                self._drop_unused()
                 sweep = Deadline.after(SWEEP_SECONDS)
             for known in groups:
                 partitions = self._core.table.exhausted(known)
@@ -354,6 +507,7 @@ class Coordinator:
                         self._runner.run(
                             self._core.acquirer.archive_exhausted(group, partition, bounds)
                         )
+                        self._changed(group.uuid, partition)
                     except WingsError as error:
                         _logger.info("nothing was archived of %s: %s", group.name, error.message)
                     except Exception:

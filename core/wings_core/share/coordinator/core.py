@@ -33,8 +33,8 @@ class CoordinatorCore:
         dead_letters: None: no group has any.
         clock: What leases are counted by.
         rng: For back-off.
-        changed: Called with a group's UUID, outside the lock, when something may have become
-            available.
+        changed: Called with a group's UUID and a partition (None: any), outside the lock, when
+            something may have become available.
 
     Attributes:
         id: In the leases; unique for each start.
@@ -51,7 +51,7 @@ class CoordinatorCore:
         dead_letters: DeadLetters | None,
         clock: Clock,
         rng: random.Random,
-        changed: Callable[[str], None] = lambda _: None,
+        changed: Callable[[str, Partition | None], None] = lambda _group, _partition: None,
         id: str | None = None,  # noqa: A002 - of the coordinator.
     ) -> None:
         self.id = id or uuid.uuid4().hex
@@ -80,7 +80,7 @@ class CoordinatorCore:
         """Forget a group, here and at the replicas."""
         self.table.forget(group)
         yield from self._quorum.forget(group.uuid)
-        self._changed(group.uuid)
+        self._changed(group.uuid, None)
 
     def read(
         self, group: ShareGroup, partitions: Sequence[Partition]

@@ -98,15 +98,15 @@ def not_tried(asked: Acknowledgement) -> Unavailable:
     """Return the error for what was left alone as something else of the request had failed."""
     return Unavailable(
         f"messages {asked.first} to {asked.last} stay held: too few of the replicas of holds "
-        "answered to settle others of the request"
+        "answered to acknowledge others of the request"
     )
 
 
 def unknown(asked: Acknowledgement) -> Unavailable:
     """Return the error for what may have been done."""
     return Unavailable(
-        f"it is unknown whether messages {asked.first} to {asked.last} were settled: too few of "
-        "the replicas of holds answered",
+        f"it is unknown whether messages {asked.first} to {asked.last} were acknowledged: too few "
+        "of the replicas of holds answered",
         in_doubt=True,
     )
 

@@ -15,7 +15,13 @@ from wings_core.share.clock import Clock
 from wings_core.share.coordinator.entries import Entry, not_held, unknown
 from wings_core.share.coordinator.partition_table import PartitionTable, TrackedPartition
 from wings_core.share.interfaces import DeadLetters, PendingDeadLetters
-from wings_core.share.model import Acknowledgement, DeadLetter, Lease, ShareGroup
+from wings_core.share.model import (
+    Acknowledgement,
+    DeadLetter,
+    Lease,
+    OffsetRange,
+    ShareGroup,
+)
 from wings_core.share.quorum.effects import FinishDeadLetters, Procedure
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.votes import Verdict
@@ -126,7 +132,7 @@ class Finalizer:
         self,
         tracked: TrackedPartition,
         accepted: Sequence[Entry],
-        given_up: Sequence[Entry],
+        to_archive: Sequence[Entry],
         limit: int,
         member: str,
     ) -> Procedure[WingsError | None]:
@@ -135,7 +141,7 @@ class Finalizer:
         Returns:
             Why they are not written; `Unavailable` where it is unknown whether they are.
         """
-        entries = [*accepted, *given_up]
+        entries = [*accepted, *to_archive]
         if not entries:
             return None
         tombs = sorted(
@@ -210,6 +216,17 @@ class Finalizer:
                     [ReleaseEntry(each.first, each.last, lease, 0, delay_ms) for each in left],
                 )
                 return
+
+    def retire(
+        self, tracked: TrackedPartition, retired: Sequence[tuple[int, int]]
+    ) -> Procedure[None]:
+        """Tell the replicas what retention has passed; one that misses it learns it later."""
+        try:
+            yield from self._quorum.repair(
+                tracked.key, [OffsetRange(*gone) for gone in sorted(retired)]
+            )
+        except WingsError as error:
+            _logger.warning("retired messages stay on the replicas: %s", error.message)
 
     def release(
         self, tracked: TrackedPartition, releases: Sequence[ReleaseEntry]

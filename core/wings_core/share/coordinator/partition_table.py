@@ -164,12 +164,13 @@ class PartitionTable:
     def exhausted(self, group: ShareGroup) -> list[Partition]:
         """Return the loaded partitions that may have messages at the delivery limit."""
         with self.lock:
-            limit = group.config.delivery_limit
+            limit, now = group.config.delivery_limit, self._clock.now()
             return [
                 partition
                 for partition, tracked in self._table.get(group.uuid, {}).items()
-                if tracked.state.next_event(self._clock.now()) == 0
-                or tracked.state.has_exhausted(limit)
+                # Of most partitions nothing is under way.
+                if tracked.state.ranges
+                and (tracked.state.next_event(now) == 0 or tracked.state.has_exhausted(limit))
             ]
 
     def next_lease(self, member: str) -> Lease:

@@ -1,6 +1,6 @@
 """Watchers: who waits for messages of which group, on this node.
 
-They hear of what happens here at once: releases, rejections, a group that is altered or deleted.
+They hear of a group that is altered or deleted here at once; `ready` tells of messages.
 What other nodes do to a group is found by looking up the groups that have watchers, from time
 to time, one look for all who wait for the same group.
 """
@@ -8,17 +8,12 @@ to time, one look for all who wait for the same group.
 import itertools
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from wings_core.errors import NotFound, ResourceExhausted, WingsError
-from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.model import PartitionState, Topic
-from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.model import ShareGroup
-from wings_core.times import Deadline
 
 WATCHES_MAX = 16_384
 """How many may wait at once; further ones are refused."""
@@ -28,12 +23,6 @@ LOOK_SECONDS = 1.0
 
 LOOKS_MAX = 100
 """Groups looked at each time; of more, each has its turn."""
-
-PARTITIONS_SECONDS = 0.5
-"""How often a wait for any partition of a partitioned topic looks for new ones."""
-
-TOPICS_MAX = 1_000
-"""Partitioned topics whose partitions are remembered for a moment."""
 
 _logger = logging.getLogger(__name__)
 
@@ -168,53 +157,3 @@ class Watchers:
             if found != group:
                 self._changed(found)
                 self.altered(found)
-
-
-@dataclass(slots=True)
-class _Listed:
-    """The partitions of a topic, as last looked at."""
-
-    states: list[PartitionState]
-    deadline: Deadline
-    """When to look again."""
-
-
-class TopicPartitions:
-    """Remembers the partitions of topics for a moment; all methods from any thread.
-
-    Args:
-        registry: The log's index.
-    """
-
-    def __init__(self, registry: OffsetRegistry) -> None:
-        self._registry = registry
-        self._lock = threading.Lock()
-        self._topics: OrderedDict[str, _Listed] = OrderedDict()
-
-    def states(self, topic: Topic, partition: Partition | None) -> list[PartitionState]:
-        """Return where the log stands in what is asked for; all partitions are a little old.
-
-        Args:
-            topic: Whose.
-            partition: None for all.
-        """
-        if partition is None and topic.partition_key is None:
-            partition = UNPARTITIONED
-        if partition is not None:
-            return [self._registry.partition_state(topic.uuid, partition)]
-        known = self._topics.get(topic.uuid)
-        if known is None or known.deadline.passed:
-            states = self._registry.partition_states(topic.uuid)
-            known = _Listed(states, Deadline.after(PARTITIONS_SECONDS))
-            with self._lock:
-                self._topics[topic.uuid] = known
-                while len(self._topics) > TOPICS_MAX:
-                    self._topics.popitem(last=False)
-        return known.states
-
-    def forget(self, topic: Topic, partition: Partition | None) -> bool:
-        """Forget what all partitions were; false where nothing was remembered."""
-        if partition is not None or topic.partition_key is None:
-            return False
-        with self._lock:
-            return self._topics.pop(topic.uuid, None) is not None

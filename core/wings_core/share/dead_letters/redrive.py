@@ -4,7 +4,7 @@ A letter's payload is pushed as a batch of its own whose producer is the letter'
 letter that was sent back before, by anybody, is not sent again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from wings_core.errors import (
     InvalidArgument,
     NotFound,
     OutOfOrderSequence,
+    PermissionDenied,
     WingsError,
 )
 from wings_core.fetch.fetcher import Cancel, Cursor, Fetcher
@@ -47,8 +48,8 @@ class Redriven:
     """Letters that had been sent back before."""
     without_payload: int = 0
     failed: int = 0
-    """Letters that cannot be sent back: their topic is gone, has other columns now, or takes no
-    batches as large."""
+    """Letters that cannot be sent back: their topic is gone, has other columns now, takes no
+    batches as large, or may not be written to by the caller."""
     failures: list[str] = field(default_factory=list[str])
     """Why, for the first few."""
     next_offset: int = 0
@@ -88,7 +89,12 @@ class Redriver:
         self._limits = limits
 
     def redrive(
-        self, name: TopicName, expression: str | None, offset: int, messages_max: int
+        self,
+        name: TopicName,
+        expression: str | None,
+        offset: int,
+        messages_max: int,
+        admit: Callable[[TopicName], None] = lambda _: None,
     ) -> Redriven:
         """Send dead letters back that pass a filter; durable on return, which it blocks for.
 
@@ -97,6 +103,7 @@ class Redriver:
             expression: A SQL predicate over its columns; None for all.
             offset: Where in it to begin; below its start: there.
             messages_max: The most letters looked at, whether or not they pass.
+            admit: Raises `PermissionDenied` for a topic that the caller may not write to.
 
         Raises:
             TopicNotFound: No such topic.
@@ -116,7 +123,7 @@ class Redriver:
         )
         done = Redriven(log_end_offset=state.next_offset)
         end_offset = min(state.next_offset, cursor.offset + messages_max)
-        sender = _Sender(self._admin, self._group_commit, self._limits, done)
+        sender = _Sender(self._admin, self._group_commit, self._limits, done, admit)
         for chunks in self._fetcher.scan(cursor, end_offset, Cancel()):
             for chunk in chunks:
                 sender.send(_letters(chunk.batch))
@@ -153,13 +160,19 @@ class _Sender:
     """Pushes what letters hold, to one topic or another."""
 
     def __init__(
-        self, admin: Admin, group_commit: GroupCommit, limits: Limits, done: Redriven
+        self,
+        admin: Admin,
+        group_commit: GroupCommit,
+        limits: Limits,
+        done: Redriven,
+        admit: Callable[[TopicName], None],
     ) -> None:
         self._admin = admin
         self._group_commit = group_commit
         self._limits = limits
         self._done = done
-        self._targets: dict[str, tuple[Topic, Preparer] | NotFound] = {}
+        self._admit = admit
+        self._targets: dict[str, tuple[Topic, Preparer] | NotFound | PermissionDenied] = {}
 
     def send(self, letters: Iterator[_Letter]) -> None:
         """Send back what a chunk of letters holds, in flushes that they share."""
@@ -170,7 +183,7 @@ class _Sender:
                 continue
             try:
                 submitted = self._submit(letter, letter.payload)
-            except (NotFound, InvalidArgument, BatchTooLarge) as error:
+            except (NotFound, InvalidArgument, BatchTooLarge, PermissionDenied) as error:
                 self._done.fail(letter.dead_letter_id, error)
             else:
                 pending.append((letter.dead_letter_id, submitted))
@@ -189,12 +202,14 @@ class _Sender:
     def _target(self, name: str) -> tuple[Topic, Preparer]:
         if name not in self._targets:
             try:
-                topic = self._admin.get_topic(TopicName.parse(name))
+                parsed = TopicName.parse(name)
+                self._admit(parsed)
+                topic = self._admin.get_topic(parsed)
                 self._targets[name] = (topic, Preparer(topic, self._limits))
-            except NotFound as error:
+            except (NotFound, PermissionDenied) as error:
                 self._targets[name] = error
         found = self._targets[name]
-        if isinstance(found, NotFound):
+        if isinstance(found, NotFound | PermissionDenied):
             raise found
         return found
 

@@ -197,8 +197,11 @@ class _PendingLetters(PendingDeadLetters):
                 prepared = self._preparer.prepare(batch, options)
             except BatchTooLarge:  # Beside its payload a letter is small.
                 prepared = self._preparer.prepare(self._letter(letter, offset, None), options)
-            # Awaited: by the loop below, which begins as soon as all are submitted.
-            pending.append(self._group_commit.submit(PushStream(), prepared, awaited=True))
+            # Awaited: by the loop below, which begins as soon as all are submitted. Part of an
+            # acknowledgement, so it goes on where the disk is nearly full.
+            pending.append(
+                self._group_commit.submit(PushStream(), prepared, awaited=True, uses_reserve=True)
+            )
         for submitted in pending:
             result = submitted.outcome()
             # A repeat whose first result is no longer remembered was written all the same.

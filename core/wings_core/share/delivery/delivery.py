@@ -9,14 +9,13 @@ import pyarrow as pa
 
 from wings_core.errors import WingsError
 from wings_core.fetch.fetcher import Cancel
-from wings_core.fetch.selection import OFFSET_FIELD, TIMESTAMP_FIELD
+from wings_core.fetch.selection import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD
 from wings_core.limits import Limits
 from wings_core.model import Topic
 from wings_core.share.delivery.record_fetcher import RecordFetcher
 from wings_core.share.interfaces import ShareCoordinator
 from wings_core.share.model import Acknowledgement, LeasedRange, ShareGroup
 
-PARTITION_FIELD = pa.field("__partition", pa.string(), nullable=False)
 DELIVERY_COUNT_FIELD = pa.field("__delivery_count", pa.int32(), nullable=False)
 LEASE_FIELD = pa.field("__lease", pa.string(), nullable=False)
 
@@ -49,7 +48,10 @@ class Undelivered:
     """A part of a leased range whose rows cannot be read."""
 
     range: LeasedRange
-    error: WingsError
+    error: WingsError | None
+    """None: retention has removed them."""
+    damaged: bool
+    """Whether trying again is in vain."""
 
 
 def deliver(
@@ -63,9 +65,9 @@ def deliver(
 ) -> Generator[Delivery]:
     """Yield the rows of leased ranges, in their order; blocks for the reads.
 
-    What cannot be read is released, which counts as a delivery, so that a damaged message ends as
-    a dead letter. What was not yielded when the iterator is closed, or `cancel` is set, is released
-    without counting one.
+    What is damaged is released, which counts as a delivery, so that it ends as a dead letter; its
+    neighbours are delivered. What cannot be read for now, what retention has removed, and what was
+    not yielded when the iterator is closed, or `cancel` is set, is released without counting one.
 
     Raises:
         WingsError: None of it could be read, or what `cancel` was set with.
@@ -79,11 +81,8 @@ def deliver(
                 cancel.check()
                 left[0] = replace(left[0], start_offset=part.range.end_offset + 1)
                 if isinstance(part, Undelivered):
-                    failure, gone = part.error, part.range
-                    released = Acknowledgement(
-                        gone.partition, gone.start_offset, gone.end_offset, gone.lease, "release"
-                    )
-                    coordinator.acknowledge(group, member, [released])
+                    failure = part.error or failure
+                    _release(coordinator, group, member, part)
                 else:
                     # A delivery is counted even where the rows are lost on their way.
                     delivered = True
@@ -102,7 +101,7 @@ def deliveries(
 ) -> Iterator[Delivery | Undelivered]:
     """Yield a leased range as batches: one, where it fits the wire; blocks for the reads.
 
-    None where retention has passed all of it.
+    Together they cover the range, in order, up to an error that may pass.
 
     Args:
         records: Reads the rows.
@@ -111,26 +110,74 @@ def deliveries(
         limits: The wire's bounds.
     """
     found = records.collect(topic, leased.partition, leased.start_offset, leased.end_offset)
-    schema = delivery_schema(topic)
-    parts = list(_within_bounds(found.batches, limits))  # None: nothing is left, or readable.
-    last = leased.end_offset
-    if found.error is not None:
-        # What is behind the last row that was read is not delivered.
-        last = _last_offset(parts[-1][-1]) if parts else leased.start_offset - 1
+    batches = list(found.batches)
     start = leased.start_offset
+    for gap in found.unreadable:
+        before = list(_taken_before(batches, gap.first))
+        yield from _readable(topic, leased, start, gap.first - 1, before, limits)
+        yield Undelivered(
+            replace(leased, start_offset=gap.first, end_offset=gap.last), gap.error, damaged=True
+        )
+        start = gap.last + 1
+    if found.error is None:
+        yield from _readable(topic, leased, start, leased.end_offset, batches, limits)
+        return
+    # What is behind the last row that was read is not delivered.
+    last = _last_offset(batches[-1]) if batches else start - 1
+    yield from _readable(topic, leased, start, last, batches, limits)
+    yield Undelivered(replace(leased, start_offset=last + 1), found.error, damaged=False)
+
+
+def _readable(
+    topic: Topic,
+    leased: LeasedRange,
+    first: int,
+    last: int,
+    batches: Sequence[pa.RecordBatch],
+    limits: Limits,
+) -> Iterator[Delivery | Undelivered]:
+    """Yield the rows of `[first, last]`, none of which is damaged."""
+    if first > last:
+        return
+    if not batches:
+        gone = replace(leased, start_offset=first, end_offset=last)
+        yield Undelivered(gone, None, damaged=False)
+        return
+    schema = delivery_schema(topic)
+    parts = list(_within_bounds(batches, limits))
     for number, part in enumerate(parts, 1):
         end = _first_offset(parts[number][0]) - 1 if number < len(parts) else last
-        covered = replace(leased, start_offset=start, end_offset=end)
+        covered = replace(leased, start_offset=first, end_offset=end)
         yield Delivery(covered, _shaped(part, covered, schema))
-        start = end + 1
-    if found.error is not None:
-        yield Undelivered(replace(leased, start_offset=last + 1), found.error)
+        first = end + 1
+
+
+def _taken_before(batches: list[pa.RecordBatch], offset: int) -> Iterator[pa.RecordBatch]:
+    """Take the batches out of the list that lie before an offset."""
+    while batches and _first_offset(batches[0]) < offset:
+        yield batches.pop(0)
+
+
+def _release(
+    coordinator: ShareCoordinator, group: ShareGroup, member: str, part: Undelivered
+) -> None:
+    gone = part.range
+    if not part.damaged:
+        coordinator.release_undelivered(group, [gone])
+        return
+    released = Acknowledgement(
+        gone.partition, gone.start_offset, gone.end_offset, gone.lease, "release"
+    )
+    coordinator.acknowledge(group, member, [released])
 
 
 def _within_bounds(
     batches: Sequence[pa.RecordBatch], limits: Limits
 ) -> Iterator[list[pa.RecordBatch]]:
     """Gather batches into groups that fit the wire; each batch does by itself."""
+    if len(batches) == 1:
+        yield list(batches)  # The size of its buffers is not looked at, which takes long.
+        return
     group: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

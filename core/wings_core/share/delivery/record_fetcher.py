@@ -8,19 +8,26 @@ its own.
 import logging
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import BoundedSemaphore
 from typing import Any, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wings_core.errors import OffsetOutOfRange, ResourceExhausted, Unavailable, WingsError
+from wings_core.errors import (
+    NotFound,
+    OffsetOutOfRange,
+    ResourceExhausted,
+    Unavailable,
+    WingsError,
+)
 from wings_core.fetch.fetcher import Cancel, Cursor, Fetcher
 from wings_core.fetch.selection import OFFSET_FIELD, Selection
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import Topic
 from wings_core.partitions import Partition
+from wings_core.share.delivery.read_ahead import ReadAhead
 
 THREADS = 4
 """Fetches that run at once; further ones wait for their turn."""
@@ -54,6 +61,24 @@ class RecordSource(Protocol):
         """
         ...
 
+    def last_beside(self, topic: Topic, partition: Partition, offset: int) -> int:
+        """Return the last offset of those that are stored with a row: a damaged page ends there.
+
+        Raises:
+            WingsError: It is not known.
+        """
+        del topic, partition
+        return offset
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Rows `[first, last]` that are damaged; reading them again is in vain."""
+
+    first: int
+    last: int
+    error: WingsError
+
 
 @dataclass(frozen=True, slots=True)
 class Records:
@@ -62,8 +87,10 @@ class Records:
     batches: tuple[pa.RecordBatch, ...]
     """The topic's columns, `__offset` and `__timestamp`, in order of offset, each offset once."""
     error: WingsError | None
-    """What ended the fetch before the end of the range; None where nothing did but its end, the
-    log's, or offsets that are gone."""
+    """What ended the fetch before the end of the range, and may pass; None where nothing did but
+    its end, the log's, or offsets that are gone."""
+    unreadable: tuple[Unreadable, ...] = ()
+    """What was skipped, in order; its neighbours are in `batches`."""
 
 
 class RecordFetcher:
@@ -77,6 +104,7 @@ class RecordFetcher:
         self._source = source
         self._threads = ThreadPoolExecutor(THREADS, "wings-records")
         self._room = BoundedSemaphore(FETCHES_MAX)
+        self._ahead = ReadAhead()
 
     def begin(self, topic: Topic, partition: Partition, first: int, last: int) -> Future[Records]:
         """Begin to collect the rows `[first, last]`; returns at once.
@@ -100,35 +128,52 @@ class RecordFetcher:
     def collect(self, topic: Topic, partition: Partition, first: int, last: int) -> Records:
         """Collect the rows `[first, last]`, both inclusive; blocks for the reads.
 
-        Ends at the end of the log, and with what it has at an error, at a read without rows and at
-        one that does not go on. An offset that is gone is absent. Nothing is raised.
+        Ends at the end of the log, and with what it has at an error that may pass, at a read
+        without rows and at one that does not go on. An offset that is gone is absent, a damaged
+        page is skipped. Nothing is raised.
         """
+        kept = self._ahead.rows(topic.uuid, partition, first, last)
+        if kept is not None:
+            return Records((kept,), None)
         batches: list[pa.RecordBatch] = []
+        unreadable: list[Unreadable] = []
         cursor = first
         for _ in range(STEPS_MAX):
             if cursor > last:
                 break
             try:
-                found = self._source.read(topic, partition, cursor, last + 1)
+                stop = self._ahead.stop_offset(topic.uuid, partition, cursor, last + 1)
+                found = self._source.read(topic, partition, cursor, stop)
             except OffsetOutOfRange as error:
                 # Those below are gone, the others may be there.
                 log_start_offset = error.facts.get("log_start_offset", 0)
                 if log_start_offset <= cursor:
-                    return Records(tuple(batches), error)
+                    return Records(tuple(batches), error, tuple(unreadable))
                 cursor = log_start_offset
                 continue
-            except WingsError as error:
+            except (Unavailable, ResourceExhausted, NotFound) as error:
                 _logger.warning("%s is not read from %d on: %s", topic.name, cursor, error)
-                return Records(tuple(batches), error)
-            before = cursor
-            for batch in found:
-                rows = _within(batch, cursor, last)
-                if rows.num_rows:
-                    batches.append(rows)
-                    cursor = _offsets(rows)[-1].as_py() + 1
-            if cursor == before:
-                break  # There were no rows, or none that were wanted.
-        return Records(tuple(batches), None)
+                return Records(tuple(batches), error, tuple(unreadable))
+            except WingsError as error:
+                _logger.warning("%s cannot be read at %d: %s", topic.name, cursor, error)
+                skipped = Unreadable(cursor, self._last_beside(topic, partition, cursor), error)
+                unreadable.append(replace(skipped, last=min(last, skipped.last)))
+                cursor = skipped.last + 1
+                continue
+            if found:
+                self._ahead.keep(topic.uuid, partition, found[-1])
+            wanted = _wanted(found, cursor, last)
+            if not wanted:
+                break
+            batches += wanted
+            cursor = _offsets(wanted[-1])[-1].as_py() + 1
+        return Records(tuple(batches), None, tuple(unreadable))
+
+    def _last_beside(self, topic: Topic, partition: Partition, offset: int) -> int:
+        try:
+            return max(offset, self._source.last_beside(topic, partition, offset))
+        except WingsError:
+            return offset  # Each row is tried by itself then.
 
     def close(self) -> None:
         """End the threads, after the fetches that run; those that wait are cancelled."""
@@ -166,6 +211,11 @@ class LogSource(RecordSource):
         ahead = next(self._fetcher.scan(cursor, stop_offset, Cancel()), [])
         return [chunk.batch for chunk in ahead]
 
+    def last_beside(self, topic: Topic, partition: Partition, offset: int) -> int:
+        """Return the last offset of the page that holds a row; see `RecordSource.last_beside`."""
+        located = self._registry.locate(topic.uuid, partition, offset, 1)
+        return located.locations[0].end_offset if located.locations else offset
+
 
 def _closed() -> Unavailable:
     return Unavailable("records are fetched no more: the log is being closed")
@@ -177,11 +227,25 @@ def _offsets(batch: pa.RecordBatch) -> pa.Int64Array:
     return column
 
 
+def _wanted(found: Sequence[pa.RecordBatch], first: int, last: int) -> list[pa.RecordBatch]:
+    """Return the rows `[first, last]` of batches, each once."""
+    wanted: list[pa.RecordBatch] = []
+    for batch in found:
+        rows = _within(batch, first, last)
+        if rows.num_rows:
+            wanted.append(rows)
+            first = _offsets(rows)[-1].as_py() + 1
+    return wanted
+
+
 def _within(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
     """Return the rows of a batch whose offsets are in `[first, last]`, without a copy where all."""
     offsets = _offsets(batch)
     if not len(offsets) or (offsets[0].as_py() >= first and offsets[-1].as_py() <= last):
         return batch
+    if offsets[-1].as_py() - offsets[0].as_py() == len(offsets) - 1:
+        skipped = max(0, first - offsets[0].as_py())
+        return batch.slice(skipped, max(0, last - offsets[0].as_py() + 1 - skipped))
     compute = cast("Any", pc)  # The stubs know of no comparison with a number.
     wanted = compute.and_(compute.greater_equal(offsets, first), compute.less_equal(offsets, last))
     return batch.filter(wanted)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, cast
 
 from wings_core.errors import WingsError
@@ -16,6 +16,7 @@ from wings_core.share.quorum.effects import (
 from wings_core.share.replica.interfaces import HoldReplica
 from wings_core.share.replica.requests import (
     Answer,
+    Answers,
     ForgetRequest,
     HoldRequest,
     ReadRequest,
@@ -96,49 +97,83 @@ class Runner:
 
     def run(self, procedure: Procedure[T]) -> T:
         """Run a procedure to its end, and return or raise what it does; blocks for its effects."""
-        value: object = None
-        only = self._links[0] if len(self._links) == 1 else None
-        try:
-            while True:
-                match procedure.send(value):
-                    case Broadcast(requests) if isinstance(only, LocalLink):
-                        value = {
-                            number: perform(only.replica, request)
-                            for number, request in requests.items()
-                        }
-                    case Broadcast() as broadcast:
-                        value = self._broadcast(broadcast)
-                    case Pause(seconds):
-                        value = time.sleep(seconds)
-                    case FinishDeadLetters(pending):
-                        try:
-                            value = pending.finish()
-                        except WingsError as error:
-                            value = error
-        except StopIteration as stop:
-            return cast("T", stop.value)
+        (outcome,) = self.run_all([procedure])
+        if isinstance(outcome, WingsError):
+            raise outcome
+        return outcome
+
+    def run_all(self, procedures: Sequence[Procedure[T]]) -> list[T | WingsError]:
+        """Run procedures side by side; what they ask replicas for at one time goes together.
+
+        Blocks for their effects. None of them may depend on what another changes.
+
+        Returns:
+            What each returns, in order, or the error that it raises.
+        """
+        outcomes: dict[int, T | WingsError] = {}
+        values: dict[int, object] = {index: None for index in range(len(procedures))}  # noqa: C420
+        while values:
+            broadcasts: dict[int, Broadcast] = {}
+            for index, value in values.items():
+                try:
+                    effect = procedures[index].send(value)
+                except StopIteration as stop:
+                    outcomes[index] = cast("T", stop.value)
+                except WingsError as error:
+                    outcomes[index] = error
+                else:
+                    if isinstance(effect, Broadcast):
+                        broadcasts[index] = effect
+                    else:
+                        values[index] = _carry_out(effect)
+            for index in outcomes:
+                values.pop(index, None)
+            values |= self._broadcast_all(broadcasts)
+        return [outcomes[index] for index in range(len(procedures))]
 
     def close(self) -> None:
         """Close the links."""
         for link in self._links:
             link.close()
 
-    def _broadcast(self, broadcast: Broadcast) -> dict[int, Answer]:
-        answers: dict[int, Answer] = {}
-        changed = threading.Condition()
+    def _broadcast_all(self, broadcasts: Mapping[int, Broadcast]) -> dict[int, Answers]:
+        only = self._links[0] if len(self._links) == 1 else None
+        if isinstance(only, LocalLink):
+            return _perform_all(only.replica, broadcasts)
+        begun = [(index, self._begin(broadcast)) for index, broadcast in broadcasts.items()]
+        return {index: answers.wait() for index, answers in begun}
 
-        def done(number: int, answer: Answer) -> None:
-            with changed:
-                answers[number] = answer
-                changed.notify()
-
+    def _begin(self, broadcast: Broadcast) -> "_Answers":
+        answers = _Answers(broadcast)
         for number, request in broadcast.requests.items():
             link = self._links[number]
             link.begin(
-                request, broadcast.seconds, lambda answer, number=number: done(number, answer)
+                request,
+                broadcast.seconds,
+                lambda answer, number=number: answers.add(number, answer),
             )
-        deadline = time.monotonic() + broadcast.seconds
-        with changed:
+        return answers
+
+
+class _Answers:
+    """The answers to a broadcast that was begun."""
+
+    def __init__(self, broadcast: Broadcast) -> None:
+        self._broadcast = broadcast
+        self._answers: dict[int, Answer] = {}
+        self._changed = threading.Condition()
+        self._deadline = time.monotonic() + broadcast.seconds
+
+    def add(self, number: int, answer: Answer) -> None:
+        """Take the answer of a replica; from any thread."""
+        with self._changed:
+            self._answers[number] = answer
+            self._changed.notify()
+
+    def wait(self) -> Answers:
+        """Return the answers once there are enough, or the time is up; see `Broadcast`."""
+        broadcast, answers, deadline = self._broadcast, self._answers, self._deadline
+        with self._changed:
             hurried = False
             while len(answers) < len(broadcast.requests) and not broadcast.enough(answers):
                 heard = sum(not isinstance(answer, WingsError) for answer in answers.values())
@@ -148,5 +183,28 @@ class Runner:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     break
-                changed.wait(remaining)
+                self._changed.wait(remaining)
             return dict(answers)
+
+
+def _carry_out(effect: Pause | FinishDeadLetters) -> object:
+    if isinstance(effect, Pause):
+        return time.sleep(effect.seconds)
+    try:
+        return effect.pending.finish()
+    except WingsError as error:
+        return error
+
+
+def _perform_all(replica: HoldReplica, broadcasts: Mapping[int, Broadcast]) -> dict[int, Answers]:
+    """Carry out broadcasts to the only replica, in one write of it."""
+    found: dict[int, Answers] = {}
+    for index, broadcast in broadcasts.items():
+        requests = broadcast.requests
+        if not requests:
+            found[index] = {}
+        elif len(broadcasts) == 1 or isinstance(requests[0], ForgetRequest):
+            found[index] = {0: perform(replica, requests[0])}
+    together = [index for index in broadcasts if index not in found]
+    answers = replica.perform([broadcasts[index].requests[0] for index in together])
+    return found | {index: {0: answer} for index, answer in zip(together, answers, strict=True)}

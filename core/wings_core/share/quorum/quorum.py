@@ -24,8 +24,10 @@ from wings_core.share.quorum.votes import (
     Renewed,
     Verdict,
     Vote,
+    append_counted,
     count_votes,
     divide,
+    held_of,
     known_of,
     parts_of,
     unavailable,
@@ -109,6 +111,8 @@ class HoldQuorum:
         if len(parts) < self.majority:
             yield from self._release_unused(key, ranges, lease)
             raise unavailable(answers)
+        if len(self._replicas) == 1:
+            return held_of(parts[0])  # It agrees with itself, and has nothing to repair.
         entombed, won, lost = divide(count_votes(parts), self.majority)
         if entombed:
             yield from self._repair_seen(key, entombed, ranges, lease)
@@ -173,8 +177,8 @@ class HoldQuorum:
         Args:
             key: The partition of a group.
             entries: What is finished.
-            until: When the first of the leases is over. Up to then, whoever has finished a part
-                of it already did so in its name.
+            until: When the first of the leases is over. What was finished of it before was
+                finished in its name.
             finished_before: All messages before this one are finished at a majority; replicas
                 that have missed it hear of it.
         """
@@ -351,7 +355,7 @@ class HoldQuorum:
             highest = max(counts.values())
             knowing = sum(count == highest for count in counts.values())
             if knowing >= self.majority:
-                _append(granted, vote.first, vote.last, highest)
+                append_counted(granted, vote.first, vote.last, highest)
                 continue
             unsure.append((vote, highest))
             for number, count in counts.items():
@@ -377,15 +381,8 @@ class HoldQuorum:
                 if more.first <= vote.first and vote.last <= more.last:
                     knowing += len(more.replicas(Outcome.OK))
             if knowing >= self.majority:
-                _append(granted, vote.first, vote.last, highest)
+                append_counted(granted, vote.first, vote.last, highest)
             else:
                 uncounted.append((vote.first, vote.last))
         granted.sort(key=lambda counted: counted.first)
         return granted, uncounted
-
-
-def _append(granted: list[CountedRange], first: int, last: int, count: int) -> None:
-    if granted and granted[-1].last == first - 1 and granted[-1].count == count:
-        granted[-1] = CountedRange(granted[-1].first, last, count)
-    else:
-        granted.append(CountedRange(first, last, count))

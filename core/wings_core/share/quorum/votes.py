@@ -92,6 +92,28 @@ def count_votes(answers: Mapping[int, Sequence[Part]]) -> list[Vote]:
     return votes
 
 
+def held_of(parts: Sequence[Part]) -> Held:
+    """Return the outcome of a request to hold ranges that the only replica has answered."""
+    held = Held([], [], [])
+    for part in parts:
+        match part.outcome:
+            case Outcome.OK:
+                append_counted(held.granted, part.first, part.last, part.count)
+            case Outcome.TOMB:
+                held.finished.append(OffsetRange(part.first, part.last))
+            case Outcome.NOK:
+                held.refused.append(Refused(part.first, part.last, part.retry_ms / 1_000))
+    return held
+
+
+def append_counted(granted: list[CountedRange], first: int, last: int, count: int) -> None:
+    """Append a range, as one with the last where it goes on from it with the same count."""
+    if granted and granted[-1].last == first - 1 and granted[-1].count == count:
+        granted[-1] = CountedRange(granted[-1].first, last, count)
+    else:
+        granted.append(CountedRange(first, last, count))
+
+
 def divide(votes: Sequence[Vote], majority: int) -> tuple[list[Vote], list[Vote], list[Vote]]:
     """Return the votes of a hold by outcome: finished as some replica says, granted, refused."""
     finished: list[Vote] = []

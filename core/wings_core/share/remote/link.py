@@ -10,6 +10,7 @@ from wings_core.errors import InvalidArgument, Unavailable, WingsError
 from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.remote.errors import error_of
 from wings_core.protocol.v1 import holds_pb2
+from wings_core.security.peers import PeerAccess
 from wings_core.share.remote.codec import decode_answer, encode_request
 from wings_core.share.replica.requests import Answer, Request
 
@@ -21,11 +22,12 @@ class RemoteLink:
 
     Args:
         target: `HOST:PORT`.
+        access: What is presented to it.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, access: PeerAccess | None = None) -> None:
         self._target = target
-        self._channel = ServiceChannel(target)
+        self._channel = ServiceChannel(target, access)
         self._methods: dict[str, Any] = {
             method.name: self._channel.channel.unary_unary(
                 f"/{_SERVICE.full_name}/{method.name}",

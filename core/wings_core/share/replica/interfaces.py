@@ -7,10 +7,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from wings_core.partitions import Partition
 from wings_core.share.model import Lease, OffsetRange, ShareKey
+
+if TYPE_CHECKING:
+    from wings_core.share.replica.requests import Answer, Request
 
 
 class Outcome(Enum):
@@ -148,4 +151,15 @@ class HoldReplica(Protocol):
 
     def forget(self, group_uuid: str) -> None:
         """Forget a group that was deleted, durably; its UUID is not used again."""
+        ...
+
+    def perform(self, requests: "Sequence[Request]") -> "list[Answer]":
+        """Carry out requests of several partitions in order, durable together on return.
+
+        Args:
+            requests: Of any kind but `ForgetRequest`, which goes alone.
+
+        Returns:
+            The answer to each; an error is one.
+        """
         ...

@@ -64,7 +64,7 @@ _INITIAL: Sequence[LiteralString] = (
     """
     CREATE TABLE owner (
         id INTEGER PRIMARY KEY CHECK (id = 1),
-        token UUID, -- Of the process; null: nobody's.
+        token UUID, -- Of the process; null: no process's.
         expires_at TIMESTAMPTZ NOT NULL
     )
     """,

@@ -1,16 +1,20 @@
-"""StandbyReplica: a replica of holds that one of several processes serves at a time."""
+"""StandbyReplica: a replica of holds that cannot be served at all times.
+
+One of several processes serves what is in PostgreSQL; a file may be damaged, or its disk full.
+"""
 
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from wings_core.errors import Unavailable, WingsError
+from wings_core.errors import StorageCorrupt, Unavailable, WingsError
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
 from wings_core.share.model import Lease, OffsetRange, ShareKey
 from wings_core.share.replica.interfaces import LeaseEntry, Part, ReleaseEntry, ReplicaState
 from wings_core.share.replica.replica import LOCK_WAIT_SECONDS, Replica
+from wings_core.share.replica.requests import Answer, Request
 from wings_core.share.replica.store import HoldStore
 from wings_core.times import Deadline
 
@@ -25,14 +29,15 @@ class ClaimedStore(HoldStore, Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Whether another process has taken over."""
+        """Whether another process has taken over, or the store was found damaged."""
         ...
 
 
 class StandbyReplica:
-    """A `HoldReplica` that refuses while another process serves it, and takes over afterwards.
+    """A `HoldReplica` that refuses while its store cannot be opened, and serves it afterwards.
 
-    It tries to when it is opened, and again when it is asked for something.
+    It tries to when it is opened, and again when it is asked for something; but not what is
+    damaged, which stays so until the next start.
 
     Args:
         open_store: Opens the store without waiting for its owner; raises `Unavailable` where there
@@ -47,12 +52,19 @@ class StandbyReplica:
         self._store: ClaimedStore | None = None
         self._replica: Replica | None = None
         self._closed = False
-        self._refusal = Unavailable("this replica of holds is closed")
+        self._refusal: WingsError = Unavailable("this replica of holds is closed")
         self._next_try = Deadline.after(0)
         try:
             self._current()
+        except StorageCorrupt as error:
+            _logger.error("%s", error.message)
         except Unavailable as error:
             _logger.warning("share groups are refused for now: %s", error.message)
+
+    @property
+    def damage(self) -> StorageCorrupt | None:
+        """What refuses until the next start, if the store is damaged."""
+        return self._refusal if isinstance(self._refusal, StorageCorrupt) else None
 
     def hold(
         self,
@@ -87,6 +99,10 @@ class StandbyReplica:
         """See `HoldReplica.forget`."""
         self._current().forget(group_uuid)
 
+    def perform(self, requests: Sequence[Request]) -> list[Answer]:
+        """See `HoldReplica.perform`."""
+        return self._current().perform(requests)
+
     def close(self) -> None:
         """Close the replica, if it is served here; another process may take it over then."""
         with self._lock:
@@ -98,6 +114,7 @@ class StandbyReplica:
 
         Raises:
             Unavailable: Another process serves it, or it cannot be opened.
+            StorageCorrupt: It is damaged.
         """
         # Taking over takes as long as there are ranges; threads that wait are missed elsewhere.
         if not self._lock.acquire(timeout=LOCK_WAIT_SECONDS):
@@ -108,8 +125,8 @@ class StandbyReplica:
             if self._store is not None and self._store.is_lost:
                 self._drop()
             if self._replica is None:
-                if not self._next_try.passed:
-                    raise self._refusal
+                if self.damage is not None or not self._next_try.passed:
+                    raise type(self._refusal)(self._refusal.message)  # Each thread its own.
                 self._take_over()
             assert self._replica is not None
             return self._replica
@@ -125,6 +142,9 @@ class StandbyReplica:
             except BaseException:
                 store.close()
                 raise
+        except StorageCorrupt as error:
+            self._refusal = error
+            raise
         except WingsError as error:
             self._refusal = Unavailable(error.message)
             raise self._refusal from error
@@ -132,5 +152,6 @@ class StandbyReplica:
 
     def _drop(self) -> None:
         replica, self._replica, self._store = self._replica, None, None
+        self._next_try = Deadline.after(0)
         if replica is not None:
             replica.close()

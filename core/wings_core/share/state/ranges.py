@@ -125,11 +125,33 @@ class RangeMap(Generic[V]):
 
     def put(self, first: int, last: int, value: V) -> Change[V]:
         """Give `[first, last]` a value, whatever was there."""
-        return self._replace(first, last, [(first, last, value)])
+        low, high = self._overlapped(first, last)
+        removed = self._between(low, high)
+        left, right = _rest_of(removed, first, last)
+        # Neighbours of the same value are one range with it, whether they were cut or touch it.
+        firsts, rest = self._firsts, self._rest
+        if left:
+            if left[0][2] == value:
+                first, left = left[0][0], []
+        elif low > 0 and rest[firsts[low - 1]] == (first - 1, value):
+            low -= 1
+            removed.insert(0, (firsts[low], first - 1, value))
+            first = firsts[low]
+        if right:
+            if right[0][2] == value:
+                last, right = right[0][1], []
+        elif high < len(firsts) and firsts[high] == last + 1 and rest[last + 1][1] == value:
+            high += 1
+            removed.append((last + 1, rest[last + 1][0], value))
+            last = rest[last + 1][0]
+        return self._swap(low, high, removed, [*left, (first, last, value), *right])
 
     def remove(self, first: int, last: int) -> Change[V]:
         """Take `[first, last]` out."""
-        return self._replace(first, last, [])
+        low, high = self._overlapped(first, last)
+        removed = self._between(low, high)
+        left, right = _rest_of(removed, first, last)
+        return self._swap(low, high, removed, left + right)
 
     def undo(self, change: Change[V]) -> None:
         """Take the last change back."""
@@ -138,47 +160,39 @@ class RangeMap(Generic[V]):
         for first, last, value in change.removed:
             self.put(first, last, value)
 
-    def _replace(self, first: int, last: int, new: list[Range[V]]) -> Change[V]:
+    def _overlapped(self, first: int, last: int) -> tuple[int, int]:
+        """Return where the ranges lie that have an offset in `[first, last]`, the end exclusive."""
         assert first <= last
-        firsts = self._firsts
-        low = bisect_right(firsts, first - 1) - 1
-        if low < 0 or self._rest[firsts[low]][0] < first - 1:
-            low += 1  # It ends before, and does not even touch.
-        high = low
-        change: Change[V] = Change()
-        while high < len(firsts) and firsts[high] <= last + 1:
-            begin = firsts[high]
-            change.removed.append((begin, *self._rest[begin]))
-            high += 1
-        change.added = _merged(first, last, change.removed, new)
-        _drop_unchanged(change)
-        for begin, _, _ in change.removed:
+        low = bisect_right(self._firsts, first) - 1
+        if low < 0 or self._rest[self._firsts[low]][0] < first:
+            low += 1  # It ends before.
+        return low, bisect_right(self._firsts, last, low)
+
+    def _between(self, low: int, high: int) -> list[Range[V]]:
+        return [(begin, *self._rest[begin]) for begin in self._firsts[low:high]]
+
+    def _swap(
+        self, low: int, high: int, removed: list[Range[V]], added: list[Range[V]]
+    ) -> Change[V]:
+        if added == removed:
+            return Change()
+        for begin, _, _ in removed:
             del self._rest[begin]
-        for begin, end, value in change.added:
+        for begin, end, value in added:
             self._rest[begin] = (end, value)
-        kept = sorted(begin for begin in firsts[low:high] if begin in self._rest)
-        starts = sorted({*kept, *(begin for begin, _, _ in change.added)})
-        firsts[low:high] = starts
-        return change
+        self._firsts[low:high] = [begin for begin, _, _ in added]
+        return Change(removed, added)
 
 
-def _merged(first: int, last: int, old: list[Range[V]], new: list[Range[V]]) -> list[Range[V]]:
-    """Return what is left of old ranges around `[first, last]`, with the new ones in it."""
-    pieces: list[Range[V]] = [(begin, first - 1, value) for begin, _, value in old if begin < first]
-    pieces += new
-    pieces += [(last + 1, end, value) for _, end, value in old if end > last]
-    merged: list[Range[V]] = []
-    for begin, end, value in pieces:
-        if merged and merged[-1][1] == begin - 1 and merged[-1][2] == value:
-            merged[-1] = (merged[-1][0], end, value)
-        else:
-            merged.append((begin, end, value))
-    return merged
-
-
-def _drop_unchanged(change: Change[V]) -> None:
-    """Leave out the neighbours that only touched what was changed."""
-    same = [piece for piece in change.added if piece in change.removed]
-    for piece in same:
-        change.added.remove(piece)
-        change.removed.remove(piece)
+def _rest_of(
+    removed: list[Range[V]], first: int, last: int
+) -> tuple[list[Range[V]], list[Range[V]]]:
+    """Return what is left of ranges before `first` and behind `last`: one range each, or none."""
+    if not removed:
+        return [], []
+    begin, _, before = removed[0]
+    _, end, behind = removed[-1]
+    return (
+        [(begin, first - 1, before)] if begin < first else [],
+        [(last + 1, end, behind)] if end > last else [],
+    )

@@ -128,6 +128,17 @@ class RecordStates:
                 if record.state is State.AVAILABLE and 0.0 < record.until <= now:
                     self._put(begin, end, RecordState(State.AVAILABLE, record.deliveries))
 
+    def retire(self, first: int, last: int) -> None:
+        """Archive what is not finished of `[first, last]`, which retention has passed, if held."""
+        assert last < self._log_start
+        first = max(first, self.start_offset)
+        if first > last:
+            return
+        for begin, end, record in self._ranges.parts(first, last):
+            if record.state not in FINISHED:
+                self._retire(begin, end)
+        self._fold()
+
     def take_retired(self) -> list[tuple[int, int]]:
         """Return, once, the ranges that were archived because retention has passed them."""
         retired, self._retired = self._retired, []

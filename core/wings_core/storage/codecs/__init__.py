@@ -9,10 +9,20 @@ from wings_core.storage.codecs.interfaces import (
     PushEncoder,
     Wanted,
 )
-from wings_core.storage.codecs.table import CODECS, MERGED_FORMAT, MERGES, PUSHES, read_pages
+from wings_core.storage.codecs.table import (
+    CODECS,
+    DRAINED_FORMAT,
+    DRAINS,
+    MERGED_FORMAT,
+    MERGES,
+    PUSHES,
+    read_pages,
+)
 
 __all__ = [
     "CODECS",
+    "DRAINED_FORMAT",
+    "DRAINS",
     "MERGED_FORMAT",
     "MERGES",
     "PUSHES",

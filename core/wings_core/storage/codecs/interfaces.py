@@ -99,6 +99,21 @@ class PushCodec(PageCodec, Protocol):
         ...
 
 
+class TimedCodec(PageCodec, Protocol):
+    """A format in which rows of many pushes are stored: each row has its own timestamp."""
+
+    def schema(self, topic: Topic) -> pa.Schema:
+        """Return the schema of its pages: the columns of the topic, then each timestamp.
+
+        The same object each time, for as long as the topic's schema is.
+        """
+        ...
+
+    def encoder(self, topic: Topic) -> PushEncoder:
+        """Return what encodes rows of `schema`."""
+        ...
+
+
 class MergedFile(Protocol):
     """A file of merged pages, written in memory, for one thread."""
 
@@ -135,6 +150,17 @@ class MergeCodec(PageCodec, Protocol):
             about: Stored with the schema, for other readers of the file.
         """
         ...
+
+
+def slices_by_page(locations: Sequence[Location]) -> list[list[Location]]:
+    """Return the locations, neighbouring slices of a page together: it is read once."""
+    pages: list[list[Location]] = []
+    for location in locations:
+        if location.first_row is not None and pages and pages[-1][-1].address == location.address:
+            pages[-1].append(location)
+        else:
+            pages.append([location])
+    return pages
 
 
 def rows_of(topic: Topic, location: Location, page: pa.RecordBatch) -> pa.RecordBatch:

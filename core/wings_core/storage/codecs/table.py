@@ -9,10 +9,11 @@ from wings_core.storage.codecs.interfaces import (
     PageCodec,
     PageRows,
     PushCodec,
+    TimedCodec,
     Wanted,
 )
 from wings_core.storage.codecs.plain import PlainCodec
-from wings_core.storage.codecs.segment import SegmentCodec
+from wings_core.storage.codecs.segment import DrainedCodec, SegmentCodec
 from wings_core.storage.interfaces import FolioStore
 
 PUSHES: PushCodec = PlainCodec()
@@ -23,9 +24,16 @@ MERGES: MergeCodec = SegmentCodec()
 
 MERGED_FORMAT = PageFormat.SEGMENT
 
+DRAINS: TimedCodec = DrainedCodec()
+"""In which pages that were inline are gathered: pages of `DRAINED_FORMAT`."""
+
+DRAINED_FORMAT = PageFormat.DRAINED
+
 CODECS: Mapping[PageFormat, PageCodec] = {
     PageFormat.PLAIN: PUSHES,
     PageFormat.SEGMENT: MERGES,
+    PageFormat.INLINE: PUSHES,
+    PageFormat.DRAINED: DRAINS,
 }
 
 

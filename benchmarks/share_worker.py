@@ -1,0 +1,39 @@
+"""A worker of a share group in a process of its own: takes messages and accepts them.
+
+    python -m benchmarks.share_worker ADDRESS TOPIC MESSAGES SECONDS
+
+Says `ready`, waits for a line, and then says as JSON how many messages it accepted in how many
+seconds.
+"""
+
+import json
+import sys
+import time
+
+import wings_client
+
+TIMEOUT_SECONDS = 5.0
+
+
+def main(address: str, topic: str, messages: int, seconds: float) -> None:
+    """Work until the time is up."""
+    with (
+        wings_client.connect(address) as client,
+        client.share_consumer(
+            "workers", topic, max_messages=messages, timeout=TIMEOUT_SECONDS
+        ) as consumer,
+    ):
+        client.topic(topic)  # Connected before the time begins.
+        print("ready", flush=True)  # noqa: T201
+        sys.stdin.readline()
+        done, started = 0, time.perf_counter()
+        for delivery in consumer:
+            consumer.accept(delivery)
+            done += len(delivery)
+            if time.perf_counter() - started > seconds:
+                break
+        print(json.dumps([done, time.perf_counter() - started]), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))

@@ -1,0 +1,80 @@
+"""`wings token`: create, list and revoke tokens."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from wings_client._messages import build
+from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected_transport
+from wings_client.cli.plugins import MARKUP
+from wings_client.cli.tables import Column, render, terminal_width
+from wings_core.contracts.actions import ActionBody
+from wings_core.contracts.tokens import TokenCreate, TokenList, TokenRevoke
+from wings_core.errors import InvalidArgument
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=MARKUP,
+    help="Create, list and revoke the tokens that callers present.",
+)
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Of the token, and of who presents it in the log.")
+]
+
+
+@app.command()
+def create(
+    name: NameArgument,
+    *,
+    grant: Annotated[
+        list[str],
+        typer.Option(
+            metavar="RIGHT=PATTERN",
+            help="read, write, share, admin or metrics on a full name, or on names that begin so "
+            "with a trailing *; may be given many times.",
+        ),
+    ],
+    expires: Annotated[
+        str | None,
+        typer.Option(metavar="90d", help="When: 90d, 12h, or a time in RFC 3339. Default: never."),
+    ] = None,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Create a token and print it: this once, for only its hash is kept.
+
+    As soon as there is one, every call needs one. `admin=*` makes an operator, who may do
+    everything: create that first, or start the server with WINGS_ROOT_TOKEN.
+    """
+    body = build(
+        TokenCreate, InvalidArgument, "token", name=name, grants=tuple(grant), expires=expires
+    )
+    created = _act(endpoint, "token-create", body)
+    sys.stderr.write(f"{created['name']}: {', '.join(created['grants'])}; keep what follows\n")
+    typer.echo(created["token"])
+
+
+@app.command("list")
+def list_tokens(endpoint: EndpointOption = DEFAULT) -> None:
+    """List all tokens, expired ones too, without their texts."""
+    found = _act(endpoint, "token-list", TokenList())
+    columns = [
+        Column("name", [each["name"] for each in found]),
+        Column("expires", [each["expires_at"] or "never" for each in found]),
+        Column("grants", [" ".join(each["grants"]) for each in found]),
+    ]
+    for line in render(columns, terminal_width()):
+        typer.echo(line)
+
+
+@app.command()
+def revoke(name: NameArgument, endpoint: EndpointOption = DEFAULT) -> None:
+    """Revoke a token: within five seconds it is refused everywhere, and its open streams end."""
+    _act(endpoint, "token-revoke", TokenRevoke(name=name))
+    sys.stderr.write(f"revoked {name}\n")
+
+
+def _act(endpoint: str, action: str, body: ActionBody) -> Any:
+    with connected_transport(endpoint) as (_, transport):
+        return transport.act(action, body, repeatable=False)

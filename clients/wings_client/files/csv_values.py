@@ -1,0 +1,106 @@
+"""Texts of CSV as values of a topic's types, where Arrow's own reader changes some in silence.
+
+Arrow's reader of CSV lets decimals overflow, makes an infinity of 1e400, and -1 of 0xFF where the
+type has eight bits. So columns of such types are read as texts, and converted here.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
+
+from wings_client.cast import Caster
+from wings_core.errors import SchemaMismatch
+from wings_core.json_rows.decimals import decimals_of
+from wings_core.type_names import type_name
+
+pc: Any = pyarrow.compute
+
+_DECIMAL = r"^[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?$"
+_INFINITY = r"(?i)^[+-]?inf(?:inity)?$"
+_HEXADECIMAL = r"^0[xX]"
+"""An integer that has no sign: where its first bit is the type's, Arrow makes it negative."""
+
+
+def is_text(data_type: pa.DataType) -> bool:
+    """Return whether values of a type are read as texts, for `CsvCaster` to convert."""
+    return (
+        pa.types.is_decimal(data_type)
+        or pa.types.is_floating(data_type)
+        or pa.types.is_signed_integer(data_type)
+    )
+
+
+class CsvCaster:
+    """Makes batches of a topic's schema from those that Arrow's reader of CSV returns.
+
+    Args:
+        read: The schema of what the reader returns.
+        schema: The topic's.
+
+    Raises:
+        SchemaMismatch: The columns are not the topic's.
+    """
+
+    def __init__(self, read: pa.Schema, schema: pa.Schema) -> None:
+        types = dict(zip(schema.names, schema.types, strict=True))
+        self._texts: Mapping[int, pa.DataType] = {
+            index: types[name]
+            for index, name in enumerate(read.names)
+            if name in types and is_text(types[name])
+        }
+        fields = [read.field(index) for index in range(len(read))]
+        for index, data_type in self._texts.items():
+            fields[index] = fields[index].with_type(data_type)
+        self._schema = pa.schema(fields)
+        self._caster = Caster(self._schema, schema)
+
+    def cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with the topic's schema.
+
+        Raises:
+            SchemaMismatch: A value is not of its column's type; fact `column`. The message shows
+                the first row's.
+        """
+        columns: list[Any] = list(batch.columns)
+        for index, data_type in self._texts.items():
+            texts = columns[index]
+            try:
+                columns[index] = _values(pc.ascii_trim_whitespace(texts), data_type)
+            except (pa.ArrowException, ValueError):
+                name = batch.schema.names[index]
+                raise SchemaMismatch(
+                    f"column {name!r:.80}: {texts[0].as_py()!r:.80} is not a value of type "
+                    f"{type_name(data_type):.80}",
+                    column=name,
+                ) from None
+        return self._caster.cast(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+
+def _values(texts: Any, data_type: pa.DataType) -> Any:
+    """Return the values that texts stand for.
+
+    Raises:
+        ValueError: One stands for none of the type.
+    """
+    if pa.types.is_decimal(data_type):
+        _refuse(texts, pc.invert(pc.match_substring_regex(texts, _DECIMAL)))
+        return decimals_of(texts, data_type)
+    values = texts.cast(data_type)
+    if pa.types.is_floating(data_type):
+        # Half floats have no such kernel of their own.
+        infinite = pc.is_inf(values.cast(pa.float64()))
+        if infinite.true_count:
+            named = pc.match_substring_regex(texts, _INFINITY)
+            _refuse(texts, pc.and_not(infinite, named))
+    else:
+        negative = pc.less(values, 0)
+        if negative.true_count:
+            _refuse(texts, pc.and_(negative, pc.match_substring_regex(texts, _HEXADECIMAL)))
+    return values
+
+
+def _refuse(texts: Any, bad: Any) -> None:
+    if bad.true_count:
+        raise ValueError(f"{texts.filter(bad)[0]} does not fit")

@@ -1,0 +1,51 @@
+"""Where a read begins and ends: offsets as tickets and commands name them."""
+
+from typing import Annotated, Literal
+
+from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+
+from wings_core.contracts.messages import (
+    INT64_MAX,
+    Message,
+    OffsetNumber,
+    Timestamp,
+    problem_of,
+    shown,
+)
+from wings_core.times import parse_timestamp
+
+
+class TimestampOffset(Message):
+    """The first message at or after a time, or the end of the log where there is none."""
+
+    timestamp: Timestamp
+
+    @property
+    def timestamp_us(self) -> int:
+        """In microseconds since the epoch; no message before the time is at or after it."""
+        return parse_timestamp(self.timestamp, up=True)
+
+
+def _one_sentence(value: object, handler: ValidatorFunctionWrapHandler) -> object:
+    """Raise one sentence where pydantic would report an error for each alternative."""
+    if isinstance(value, dict):
+        return TimestampOffset.model_validate(value)
+    try:
+        return handler(value)
+    except ValidationError:
+        expected = f"an integer from 0 to {INT64_MAX}"
+        if not isinstance(value, int) or isinstance(value, bool):
+            expected = 'an integer, "earliest", "latest" or {"timestamp": a time}'
+        raise problem_of(f"must be {expected}; got {shown(value)}") from None
+
+
+Offset = Annotated[
+    OffsetNumber | Literal["earliest", "latest"] | TimestampOffset, WrapValidator(_one_sentence)
+]
+"""Where to begin: a number, an end of the log, or a time."""
+
+
+def check_range(offset: object, end_offset: int | None) -> None:
+    """Validate that a range of numbers does not end before it begins."""
+    if end_offset is not None and isinstance(offset, int) and end_offset < offset:
+        raise problem_of(f"key 'end_offset': must be at least offset ({offset}); got {end_offset}")

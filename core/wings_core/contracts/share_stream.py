@@ -1,0 +1,126 @@
+"""The share stream on the wire: its descriptor, what a client sends, what the server answers."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+from pydantic import Field, JsonValue
+
+from wings_core.contracts.messages import (
+    Identifier,
+    MemberName,
+    Message,
+    load_object,
+    shortened,
+    to_bytes,
+)
+from wings_core.contracts.share import (
+    ACKNOWLEDGEMENTS_MAX,
+    AcknowledgementEntry,
+    AcquiredChunk,
+    describe_results,
+    parse_acquired,
+)
+from wings_core.errors import InvalidArgument, WingsError
+
+CREDIT_MAX = 10_000
+"""The most messages that a stream holds at once."""
+
+
+class ShareCommand(Message):
+    """The descriptor's command: which messages, for which member."""
+
+    kind: Literal["share"]
+    group: Identifier
+    topic: str
+    member: MemberName
+    credit: Annotated[int, Field(ge=1, le=CREDIT_MAX)]
+    """How many messages the stream holds at once, until the client sends another number."""
+    max_messages: Annotated[int, Field(ge=1, le=CREDIT_MAX)] = CREDIT_MAX
+    """The most of one delivery."""
+    partition: JsonValue = None
+
+    @property
+    def any_partition(self) -> bool:
+        """Whether no partition is named: messages of any are delivered."""
+        return "partition" not in self.model_fields_set
+
+
+class CreditMessage(Message):
+    """A client's message that sets the credit anew; 0 pauses deliveries."""
+
+    credit: Annotated[int, Field(ge=0, le=CREDIT_MAX)]
+
+
+class AcknowledgeMessage(Message):
+    """A client's message that acknowledges messages; as `share-acknowledge`."""
+
+    request: Annotated[int, Field(ge=1)]
+    """Counts up from 1 over the stream."""
+    acks: Annotated[
+        tuple[AcknowledgementEntry, ...], Field(strict=False, max_length=ACKNOWLEDGEMENTS_MAX)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ShareAnswer:
+    """A server's answer to an acknowledgement, once that is durable."""
+
+    request: int
+    results: Sequence[dict[str, Any]]
+    """As of `share-acknowledge`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareEnd:
+    """The server's last message: nothing follows, and what the stream held is released."""
+
+    code: str | None
+    """The error's; None where the server stops in order."""
+    message: str
+
+
+def parse_share_command(raw: bytes) -> ShareCommand:
+    """Parse a descriptor's command.
+
+    Raises:
+        InvalidArgument: The message names the key and the problem.
+    """
+    return ShareCommand.parse(raw, InvalidArgument, "descriptor")
+
+
+def parse_client_message(raw: bytes) -> CreditMessage | AcknowledgeMessage:
+    """Parse a message of a client.
+
+    Raises:
+        InvalidArgument: The message names the key and the problem.
+    """
+    found = load_object(raw, InvalidArgument, "message")
+    model = AcknowledgeMessage if "request" in found or "acks" in found else CreditMessage
+    return model.parse_object(found, raw, InvalidArgument, "message")
+
+
+def answer_metadata(
+    request: int, entries: Sequence[AcknowledgementEntry], errors: Sequence[WingsError | None]
+) -> bytes:
+    """Return the app_metadata of the answer to an acknowledgement."""
+    answer = {"request": request, **describe_results(entries, errors)}
+    return json.dumps(answer, ensure_ascii=False).encode()
+
+
+def end_metadata(end: ShareEnd) -> bytes:
+    """Return the app_metadata of the server's last message."""
+    said = {"end": end.code, "message": shortened(end.message)}
+    return json.dumps(said, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def parse_server_message(raw: "bytes | pa.Buffer") -> AcquiredChunk | ShareAnswer | ShareEnd:
+    """Read the app_metadata of a batch, as a server wrote it."""
+    found = json.loads(to_bytes(raw))
+    if "request" in found:
+        return ShareAnswer(found["request"], found["results"])
+    if "end" in found:
+        return ShareEnd(found["end"], found["message"])
+    return parse_acquired(found)

@@ -1,0 +1,46 @@
+"""The actions on tokens: their bodies, and the JSON of their answers."""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from wings_core.contracts.actions import ActionBody
+from wings_core.contracts.messages import Identifier, accepted_by
+from wings_core.security.rights import Grant
+from wings_core.security.tokens import GRANTS_MAX, Token
+from wings_core.times import format_timestamp
+
+GrantText = Annotated[str, AfterValidator(accepted_by(Grant.parse))]
+"""`RIGHT=PATTERN`"""
+
+
+class TokenCreate(ActionBody):
+    """The body of `token-create`."""
+
+    name: Identifier
+    grants: Annotated[
+        tuple[GrantText, ...], Field(strict=False, min_length=1, max_length=GRANTS_MAX)
+    ]
+    expires: Annotated[str, Field(max_length=64)] | None = None
+    """A duration like `90d`, or a time in RFC 3339; None: never."""
+
+
+class TokenList(ActionBody):
+    """The body of `token-list`: an empty object."""
+
+
+class TokenRevoke(ActionBody):
+    """The body of `token-revoke`."""
+
+    name: Identifier
+
+
+def describe_token(token: Token) -> dict[str, Any]:
+    """Return a token's description, which holds nothing of its secret."""
+    expires_at = token.expires_at
+    return {
+        "name": token.name,
+        "grants": [str(grant) for grant in token.grants],
+        "created_at": format_timestamp(token.created_at),
+        "expires_at": None if expires_at is None else format_timestamp(expires_at),
+    }

@@ -1,0 +1,22 @@
+"""Reads of many partitions of a topic as one stream.
+
+rotation ─▶ locate many ─▶ pieces, in the order of the pages ─▶ chunks of mixed partitions ─▶ …
+▲                                                                │
+└── commits, told by the topic's watch                 partitions that have more: to the back
+"""
+
+from wings_core.fetch.many.chunks import ManyChunk, PartRange
+from wings_core.fetch.many.places import named_partitions, places_of
+from wings_core.fetch.many.reader import ManyRead, ManyReader
+from wings_core.fetch.many.rotation import Place, Rotation
+
+__all__ = [
+    "ManyChunk",
+    "ManyRead",
+    "ManyReader",
+    "PartRange",
+    "Place",
+    "Rotation",
+    "named_partitions",
+    "places_of",
+]

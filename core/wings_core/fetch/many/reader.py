@@ -1,0 +1,280 @@
+"""Reads many partitions of a topic: a turn of some partitions at a time, and one wait for all.
+
+A scan ends where it ends for each partition. A fetch and a follow go on with what the topic's watch
+tells: a wake-up costs for the partitions that were written to, however many are read.
+"""
+
+import random
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from wings_core.errors import OffsetOutOfRange, WingsError
+from wings_core.fetch.engines import Allowance, FilterTimedOut
+from wings_core.fetch.fetcher import LOCATE_ROWS_MAX, MOVES_MAX, UNLIMITED, Cancel
+from wings_core.fetch.many.chunks import ManyChunk, ManyChunks, PieceFailed
+from wings_core.fetch.many.pieces import pieces_of
+from wings_core.fetch.many.rotation import Place, Rotation
+from wings_core.fetch.selection import Selection
+from wings_core.fetch.state import FetchState
+from wings_core.fetch.waits import Waits
+from wings_core.limits import Limits
+from wings_core.metadata.changes import TopicChanges
+from wings_core.metadata.interfaces import POSITIONS_MAX, OffsetRegistry
+from wings_core.model import LocatedPartition, PartitionState, Topic
+from wings_core.partitions import Partition, partition_value
+from wings_core.storage.interfaces import FolioStore
+
+TURN_ROWS_MIN = 8_192
+"""The least rows of a partition in one turn of a scan or follow, as far as they are there."""
+
+
+@dataclass(slots=True)
+class ManyRead:
+    """Many partitions of a topic being read."""
+
+    topic: Topic
+    selection: Selection
+    wanted: Sequence[Partition] | None
+    """The partitions; None: all, those born during the read too."""
+    rotation: Rotation
+    """Where they stand."""
+    changes: TopicChanges | None = None
+    """What was committed since the last look, while commits are watched."""
+    filtered_rows: int = 0
+    """How many rows its filter has looked at."""
+    allowance: Allowance | None = None
+    """How long the filter may take for a chunk."""
+
+
+class ManyReader:
+    """Reads many partitions as one stream; all methods may be called from any thread.
+
+    Args:
+        store: Where pages lie.
+        registry: Where they are found.
+        limits: Bounds on the wire.
+        waits: Counts and bounds the readers that wait.
+    """
+
+    def __init__(
+        self, store: FolioStore, registry: OffsetRegistry, limits: Limits, waits: Waits
+    ) -> None:
+        self._chunks = ManyChunks(store, limits)
+        self._registry = registry
+        self._waits = waits
+
+    @contextmanager
+    def watched(self, read: ManyRead, cancel: Cancel) -> Generator[None]:
+        """Hear of commits to a read's partitions during the block; each wakes `cancel`.
+
+        Entered before the partitions are first looked at, so that no commit is missed.
+
+        Raises:
+            ResourceExhausted: Too many wait already.
+        """
+        wanted = None if read.wanted is None else frozenset(read.wanted)
+        read.changes = TopicChanges(cancel.wake.set, wanted)
+        with self._registry.watch_topic(read.topic.uuid, read.changes.hear):
+            yield
+
+    def states(
+        self, topic: Topic, partitions: Sequence[Partition] | None
+    ) -> Sequence[PartitionState]:
+        """Return where partitions stand now, those of a list in its order.
+
+        Args:
+            topic: The topic.
+            partitions: Which, not necessarily written to yet; None: all that were written to.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+        """
+        if partitions is None:
+            return self._registry.partition_states(topic.uuid)
+        found: list[PartitionState] = []
+        for first in range(0, len(partitions), POSITIONS_MAX):
+            some = [(partition, 0) for partition in partitions[first : first + POSITIONS_MAX]]
+            found += [each.state for each in self._registry.locate_many(topic.uuid, some, 0)]
+        return found
+
+    def scan(self, read: ManyRead, cancel: Cancel) -> Iterator[ManyChunk]:
+        """Yield the rows of each partition up to its stop; never waits.
+
+        The places move with the rows; empty chunks are left out.
+
+        Raises: as `read`.
+        """
+        read.allowance = Allowance(cancel=cancel)
+        while read.rotation.ready:
+            for chunk in self._turn(read, UNLIMITED, UNLIMITED):
+                if chunk.batch.num_rows:
+                    yield chunk
+                cancel.check()
+
+    def read(self, read: ManyRead, state: FetchState, cancel: Cancel) -> Iterator[ManyChunk]:
+        """Yield chunks until the request has enough or its deadline passes; within `watched`.
+
+        What is committed is delivered, up to `state.max_messages`. Then, while the request has
+        fewer than `state.min_messages`, blocks until more is committed, `cancel` is set, or the
+        deadline passes. A deadline in the past still delivers what is committed. Nothing is
+        delivered twice; empty chunks are left out. With a filter, reading stops after the deadline
+        once some rows were looked at.
+
+        Raises:
+            OffsetOutOfRange: A partition's offset is below its log's start; names the partition.
+            TopicNotFound: The topic was deleted, also during the wait.
+            StorageCorrupt: A page is damaged; names the partition. The rows before it were
+                delivered.
+            InvalidFilter: The filter fails on the data.
+            ResourceExhausted: Too many readers wait already.
+            WingsError: What `cancel` was set with.
+        """
+        state.wake_when_enough(cancel.wake)
+        read.allowance = Allowance(state.deadline, cancel)
+        if state.max_messages < UNLIMITED and read.rotation.ready:
+            # Or those in front would be all that is ever read by polls that take few each.
+            read.rotation.skip(random.randrange(read.rotation.ready))
+        while True:
+            # Cleared before the look, so that a commit after the look is not missed.
+            cancel.wake.clear()
+            cancel.check()
+            self._hear(read)
+            for chunk in self.take(read, state, follows=state.min_messages >= UNLIMITED):
+                if chunk.batch.num_rows:
+                    yield chunk
+                cancel.check()
+            if state.full or state.enough or state.deadline.passed:
+                return
+            with self._waits.one():
+                cancel.wake.wait(state.deadline.remaining())
+
+    def take(
+        self, read: ManyRead, state: FetchState, *, follows: bool = False
+    ) -> Iterator[ManyChunk]:
+        """Yield what is known to be committed, within the budget; never waits for commits.
+
+        Chunks may be empty, where a filter dropped all of their ranges.
+
+        Args:
+            read: What is read.
+            state: The budget and deadline.
+            follows: Hear of commits between turns, so that no new rows wait for old ones to end.
+
+        Raises: as `read`.
+        """
+        filtered = read.selection.row_filter is not None
+        while read.rotation.ready and not state.full:
+            wanted = state.reserve(state.max_messages)
+            if wanted == 0:
+                return
+            # A filter that passed few rows so far looks at ever more of them at a time.
+            try:
+                for chunk in self._turn(read, wanted + read.filtered_rows, wanted):
+                    rows = chunk.batch.num_rows
+                    if filtered:
+                        read.filtered_rows += sum(
+                            each.end_offset - each.start_offset + 1 for each in chunk.ranges
+                        )
+                    state.release(rows, rows)
+                    wanted -= rows
+                    yield chunk
+                    if filtered and state.deadline.passed:
+                        return
+            except FilterTimedOut:
+                # As for one partition: a read that has looked at some rows goes on where it stands.
+                if not (read.filtered_rows and state.deadline.passed):
+                    raise
+                return
+            finally:
+                state.release(wanted, 0)
+            if follows:
+                self._hear(read)
+
+    def _turn(self, read: ManyRead, looked_at_max: int, rows_max: int) -> Iterator[ManyChunk]:
+        """Read the partitions whose turn it is.
+
+        Args:
+            read: What is read.
+            looked_at_max: The most rows read of all of them together.
+            rows_max: The most rows delivered.
+        """
+        rotation = read.rotation
+        rows = min(looked_at_max, LOCATE_ROWS_MAX)
+        each = max(1, rows // rotation.ready)
+        if rows == LOCATE_ROWS_MAX:
+            each = max(each, TURN_ROWS_MIN)
+        places = rotation.turn(each, rows, POSITIONS_MAX)
+        located = self._registry.locate_many(
+            read.topic.uuid, [(place.partition, place.offset) for place in places], each
+        )
+        before = [place.offset for place in places]
+        try:
+            for place, found in zip(places, located, strict=False):
+                _look(place, found)
+            pieces = pieces_of(places, located, each)
+            yield from self._chunks.read(
+                read.topic, pieces, rows_max, read.selection, read.allowance
+            )
+        except PieceFailed as failed:
+            if not self._is_elsewhere(read, failed):
+                raise with_partition(failed.error, failed.place.partition) from None
+        finally:
+            rotation.rotate(len(located), before)
+
+    def _is_elsewhere(self, read: ManyRead, failed: PieceFailed) -> bool:
+        """Tell whether a page could not be read because it is gone or somewhere else by now.
+
+        Raises:
+            TopicNotFound: Its topic was deleted.
+        """
+        place = failed.place
+        (found,) = self._registry.locate_many(read.topic.uuid, [(place.partition, place.offset)], 1)
+        if found.state.log_start_offset > place.offset:
+            return True  # The next turn says whether that is an error.
+        place.moves += 1
+        moved = bool(found.locations) and found.locations[0].address != failed.address
+        return moved and place.moves <= MOVES_MAX
+
+    def _hear(self, read: ManyRead) -> None:
+        """Take what was committed into the rotation."""
+        assert read.changes is not None
+        ends = read.changes.take()
+        if ends is None:
+            states = self.states(read.topic, read.wanted)
+            ends = {state.partition: state.next_offset for state in states}
+        for partition, log_end in ends.items():
+            place = read.rotation.find(partition)
+            if place is not None:
+                read.rotation.extend(place, log_end)
+            elif log_end > 0:
+                read.rotation.add(Place(partition, 0, log_end, log_end, clamps=True))
+
+
+def _look(place: Place, found: LocatedPartition) -> None:
+    """Take what was found of a partition."""
+    start = found.state.log_start_offset
+    place.log_end = max(place.log_end, found.state.next_offset)
+    if place.offset < start:
+        if not place.clamps:
+            raise below_start(place.partition, place.offset, start)
+        place.offset = start
+    elif not found.locations:
+        # Nothing is there where something was known to be: the next turns have nothing to read.
+        place.stop = place.offset
+
+
+def below_start(partition: Partition, offset: int, log_start_offset: int) -> OffsetOutOfRange:
+    """Return the error of an offset below a partition's start."""
+    return OffsetOutOfRange(
+        f"offset {offset} of partition {partition:.80} is below the log's start, "
+        f"{log_start_offset}",
+        partition=partition_value(partition),
+        log_start_offset=log_start_offset,
+    )
+
+
+def with_partition(error: WingsError, partition: Partition) -> WingsError:
+    """Return an error that names the partition too."""
+    message = f"partition {partition:.80}: {error.message}"
+    return type(error)(message, **{**error.facts, "partition": partition_value(partition)})

@@ -1,0 +1,108 @@
+"""Tokens in a database: each method is one transaction."""
+
+import json
+from typing import Any, Generic
+
+from wings_core.metadata.interfaces import Tokens
+from wings_core.metadata.judge import check_text
+from wings_core.metadata.store.database import C, Connection, Database
+from wings_core.metadata.store.locks import Lock
+from wings_core.security.rights import Grant
+from wings_core.security.tokens import Token, check_room, check_token, existing_token, no_token
+
+_SELECT = "SELECT id, name, digest, grants, created_at, expires_at FROM tokens"
+
+
+class DatabaseTokens(Tokens, Generic[C]):
+    """See `Tokens`.
+
+    Args:
+        database: Where they are.
+    """
+
+    def __init__(self, database: Database[C]) -> None:
+        self._database = database
+
+    def create(self, token: Token) -> Token:
+        """Store a token; see `Tokens.create`."""
+        check_token(token)
+
+        def work(connection: C) -> Token:
+            connection.take_lock(Lock.TOKENS)
+            found = connection.execute(
+                f"{_SELECT} WHERE name = %s OR id = %s OR digest = %s",
+                (token.name, token.id, token.digest),
+            ).fetchone()
+            if found is not None:
+                return existing_token(_token(*found), token)
+            counted = connection.execute("SELECT count(*) FROM tokens").fetchone()
+            assert counted is not None
+            check_room(counted[0])
+            connection.execute(
+                "INSERT INTO tokens (id, name, digest, grants, created_at, expires_at) "
+                "VALUES (%s, %s, %s, %s, %s, %s)",
+                (
+                    token.id,
+                    token.name,
+                    token.digest,
+                    json.dumps([str(grant) for grant in token.grants]),
+                    token.created_at,
+                    token.expires_at,
+                ),
+            )
+            _count_change(connection)
+            return token
+
+        return self._database.write(work, keeps_cache=True)
+
+    def revoke(self, name: str, token_id: str | None = None) -> Token:
+        """Delete a token; see `Tokens.revoke`."""
+        check_text("the token's name", name)
+
+        def work(connection: C) -> Token:
+            connection.take_lock(Lock.TOKENS)
+            found = connection.execute(f"{_SELECT} WHERE name = %s", (name,)).fetchone()
+            if found is None or token_id not in {None, found[0]}:
+                raise no_token(name)
+            connection.execute("DELETE FROM tokens WHERE id = %s", (found[0],))
+            _count_change(connection)
+            return _token(*found)
+
+        return self._database.write(work, keeps_cache=True)
+
+    def all(self, *, after: str | None = None, items_max: int | None = None) -> list[Token]:
+        """Return the tokens by name; see `Tokens.all`."""
+        check_text("after", after or "")
+
+        def work(connection: C) -> list[Token]:
+            # A name is never empty.
+            rows = connection.execute(
+                f"{_SELECT} WHERE name > %s::text ORDER BY name LIMIT %s::bigint",
+                (after or "", items_max),
+            )
+            return [_token(*row) for row in rows.fetchall()]
+
+        return self._database.read(work)
+
+    def changes(self) -> int:
+        """Return how often tokens changed; see `Tokens.changes`."""
+
+        def work(connection: C) -> int:
+            row = connection.execute("SELECT changes FROM token_changes").fetchone()
+            return 0 if row is None else row[0]
+
+        return self._database.read(work)
+
+
+def _count_change(connection: Connection) -> None:
+    connection.execute(
+        "INSERT INTO token_changes (id, changes) VALUES (0, 1) "
+        "ON CONFLICT (id) DO UPDATE SET changes = token_changes.changes + 1"
+    )
+
+
+def _token(
+    token_id: str, name: str, digest: Any, grants: str, created_at: int, expires_at: int | None
+) -> Token:
+    parsed = tuple(Grant.parse(text) for text in json.loads(grants))
+    return Token(token_id, name, bytes(digest), parsed, created_at, expires_at)

@@ -1,0 +1,299 @@
+"""The index where waiting members of a group meet the partitions that may have messages for them.
+
+    commits ─▶ ┌─────────┐ ─▶ as many waiting members as there is work for
+    releases ─▶│  ready  │
+    times ────▶└─────────┘ ◀─ acquires, which take out what turns out to be empty
+
+So neither a push nor an idle member costs what there are of partitions or of members. A partition
+is taken out only as of a generation, so that what comes meanwhile is not missed; and a member that
+got something wakes the next one while more is ready.
+"""
+
+import heapq
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from wings_core.model import PartitionState
+from wings_core.partitions import Partition
+
+LISTED_SECONDS = 0.5
+"""How long it is believed where partitions stand."""
+
+NOTED_MAX = 1_000
+"""Partitions that are remembered to have been acquired from."""
+
+
+@dataclass(eq=False, frozen=True, slots=True)
+class _Waiting:
+    callback: Callable[[], None]
+    partition: Partition | None
+    messages: int
+
+
+class ReadyPartitions:
+    """The index of one group on this node; all methods from any thread.
+
+    Args:
+        clock: The coordinator's, in seconds.
+        listed: Returns all partitions of the topic.
+        watched: Watches the topic with a callback; see `OffsetRegistry.watch_topic`.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        listed: Callable[[], Iterable[PartitionState]],
+        watched: Callable[
+            [Callable[[Mapping[Partition, int] | None], None]], AbstractContextManager[None]
+        ],
+    ) -> None:
+        self._clock = clock
+        self._listed = listed
+        self._lock = threading.Lock()
+        self._ready: OrderedDict[Partition, int] = OrderedDict()
+        """The generation of each."""
+        self._generation = 0
+        self._ends: dict[Partition, int] = {}
+        """The next offset of each, as last told."""
+        self._listed_states: dict[Partition, PartitionState] = {}
+        """As they were listed, for a moment."""
+        self._noted: dict[Partition, tuple[float, PartitionState]] = {}
+        """Where partitions stood that were acquired from, and when."""
+        self._listed_until = 0.0
+        self._due: list[tuple[float, Partition]] = []
+        """When partitions may be ready, a heap; those that were overtaken are still there."""
+        self._due_at: dict[Partition, float] = {}
+        self._waiting: OrderedDict[_Waiting, None] = OrderedDict()
+        self._is_listed = False
+        self._is_stale = True
+        """Whether all partitions are to be looked at again."""
+        self._listing = threading.Lock()
+        self.used_at = clock()
+        self._watch = watched(self._hear)
+        self._watch.__enter__()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no member waits."""
+        return not self._waiting
+
+    def close(self) -> None:
+        """Hear of commits no more, and wake all that wait."""
+        self._watch.__exit__(None, None, None)
+        self.wake_all()
+
+    def look(self) -> None:
+        """List the partitions, where that is due; blocks for metadata then.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+        """
+        self.used_at = self._clock()
+        if self._is_listed:
+            return
+        with self._listing:
+            if self._is_listed:
+                return
+            self._is_listed = True  # What is committed from now on is told of.
+            try:
+                states = {state.partition: state for state in self._listed()}
+            except BaseException:
+                self._is_listed = False
+                raise
+            with self._lock:
+                self._listed_states = states
+                self._listed_until = self._clock() + LISTED_SECONDS
+                for partition, state in states.items():
+                    if state.next_offset > self._ends.get(partition, 0) or (
+                        self._is_stale and state.next_offset
+                    ):
+                        self._ends[partition] = state.next_offset
+                        self._mark(partition)
+                self._is_stale = False
+
+    def look_again(self) -> None:
+        """List the partitions again, if that was not done just now; blocks for metadata then."""
+        if self._clock() >= self._listed_until:
+            self._is_listed = False
+            self.look()
+
+    def note(self, state: PartitionState) -> None:
+        """Learn where a partition stands, which may not have been told of yet."""
+        with self._lock:
+            if state.next_offset > self._ends.get(state.partition, 0):
+                self._ends[state.partition] = state.next_offset
+                self._mark(state.partition)
+            if len(self._noted) >= NOTED_MAX:
+                self._noted.clear()
+            self._noted[state.partition] = (self._clock(), state)
+
+    def peek(self, partition: Partition | None, most: int) -> list[tuple[Partition, int]]:
+        """Return partitions that may have messages, with their generation; others come next time.
+
+        Args:
+            partition: This one alone; None: any.
+            most: So many at most.
+        """
+        with self._lock:
+            self._expire()
+            if partition is not None:
+                found = self._ready.get(partition)
+                return [] if found is None else [(partition, found)]
+            some = [item for item, _ in zip(self._ready.items(), range(most), strict=False)]
+            for each, _ in some:
+                self._ready.move_to_end(each)
+            return some
+
+    def listed_state(self, partition: Partition) -> PartitionState | None:
+        """Return where a partition stands, if it was listed just now and not written to since."""
+        if self._clock() >= self._listed_until:
+            self._listed_states = {}
+            return None
+        state = self._listed_states.get(partition)
+        return None if state is None or self._ends[partition] > state.next_offset else state
+
+    def known_state(self, partition: Partition) -> PartitionState | None:
+        """Return where a partition stood when it was last noted, less than a moment ago.
+
+        Commits and retention may have moved it since.
+        """
+        noted = self._noted.get(partition)
+        if noted is None or noted[0] + LISTED_SECONDS < self._clock():
+            self._noted.pop(partition, None)
+            return None
+        return noted[1]
+
+    def looked_at(
+        self, partition: Partition, generation: int, end: int, again_seconds: float | None
+    ) -> None:
+        """Take a partition out that has nothing, unless something came since it was peeked at.
+
+        Args:
+            partition: Which.
+            generation: As it was peeked at.
+            end: Its next offset, as it was looked at: maybe before a commit that was told of since,
+                and before it was peeked at.
+            again_seconds: When it may have something without being told; None: not before.
+        """
+        with self._lock:
+            if self._ready.get(partition) == generation and self._ends.get(partition, 0) <= end:
+                del self._ready[partition]
+            if again_seconds is not None:
+                at = self._clock() + again_seconds
+                if at < self._due_at.get(partition, float("inf")):
+                    self._due_at[partition] = at
+                    heapq.heappush(self._due, (at, partition))
+
+    def changed(self, partition: Partition) -> None:
+        """Hear that something may have become available, and wake a member."""
+        with self._lock:
+            self._mark(partition)
+            woken = self._next(partition, 1)
+        _call(woken)
+
+    def took_some(self) -> None:
+        """Hear that a member got messages: where more is ready, the next one is woken."""
+        with self._lock:
+            woken = self._next(None, 1) if self._waiting and self._ready else []
+        _call(woken)
+
+    def wake_due(self) -> float | None:
+        """Wake members for what has become due; returns in how many seconds something will be."""
+        with self._lock:
+            came = self._expire()
+            woken = [waiting for each in came for waiting in self._next(each, 1)]
+            left = self._due[0][0] - self._clock() if self._due else None
+        _call(woken)
+        return left
+
+    def next_due(self) -> float | None:
+        """Return in how many seconds something may be ready without being told; None: never."""
+        with self._lock:
+            if not self._due:
+                return None
+            return max(0.0, self._due[0][0] - self._clock())
+
+    def wake_all(self) -> None:
+        """Let all members look again, at all partitions."""
+        with self._lock:
+            self._is_listed, self._is_stale = False, True
+            woken = list(self._waiting)
+        _call(woken)
+
+    @contextmanager
+    def waiting(
+        self, partition: Partition | None, messages: int, callback: Callable[[], None]
+    ) -> Generator[None]:
+        """Call back during the block when there may be something for a member.
+
+        Args:
+            partition: Of this one alone; None: of any.
+            messages: How many it takes at once, about.
+            callback: Quick, and does not raise; from any thread.
+        """
+        waiting = _Waiting(callback, partition, messages)
+        with self._lock:
+            self._waiting[waiting] = None
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._waiting[waiting]
+            self.used_at = self._clock()
+
+    # Inside; the lock is held.
+
+    def _hear(self, ends: Mapping[Partition, int] | None) -> None:
+        if ends is None:
+            self.wake_all()
+            return
+        woken: dict[_Waiting, None] = {}
+        with self._lock:
+            for partition, end in ends.items():
+                messages = end - self._ends.get(partition, 0)
+                self._ends[partition] = max(end, self._ends.get(partition, 0))
+                self._mark(partition)
+                if len(woken) < len(self._waiting):
+                    woken |= dict.fromkeys(self._next(partition, max(1, messages)))
+        _call(woken)
+
+    def _mark(self, partition: Partition) -> None:
+        self._generation += 1
+        self._ready[partition] = self._generation
+
+    def _next(self, partition: Partition | None, messages: int) -> list[_Waiting]:
+        """Return as many of those that wait as there are messages for, the longest first."""
+        woken: list[_Waiting] = []
+        for waiting in self._waiting:
+            if messages <= 0:
+                break
+            wanted = waiting.partition
+            if (
+                wanted is None
+                or wanted == partition
+                or (partition is None and wanted in self._ready)
+            ):
+                woken.append(waiting)
+                messages -= waiting.messages
+        for waiting in woken:
+            self._waiting.move_to_end(waiting)
+        return woken
+
+    def _expire(self) -> list[Partition]:
+        """Make ready what is due; returns what was not."""
+        now, came = self._clock(), list[Partition]()
+        while self._due and self._due[0][0] <= now:
+            at, partition = heapq.heappop(self._due)
+            if self._due_at.get(partition) == at:
+                del self._due_at[partition]
+                came.append(partition)
+                self._mark(partition)
+        return came
+
+
+def _call(waiting: Iterable[_Waiting]) -> None:
+    for each in waiting:
+        each.callback()

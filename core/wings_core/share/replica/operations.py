@@ -1,0 +1,247 @@
+"""What a replica of holds does for each request, in memory; `Replica` makes it durable."""
+
+import heapq
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+
+from wings_core.errors import GroupNotFound
+from wings_core.partitions import Partition
+from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.replica.interfaces import CountedRange, Outcome, Part, ReplicaState
+from wings_core.share.replica.partition import Hold, Piece, ReplicaPartition, part_of
+from wings_core.share.replica.requests import (
+    Answer,
+    ForgetRequest,
+    HoldRequest,
+    ReadRequest,
+    ReleaseRequest,
+    RenewRequest,
+    Request,
+    TombstoneRequest,
+)
+
+SWEEP_MAX = 10_000
+"""Holds that one call lets expire at most."""
+
+STALE_MAX = 1_024
+"""Expiries that were overtaken are forgotten when they are more than this, and than the holds."""
+
+ROOM_RETRY_SECONDS = 0.1
+"""When to ask again for what was refused because too much is in flight."""
+
+
+class Operations(ABC):
+    """The partitions of a replica and what changes them; used under the replica's lock."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[ShareKey, ReplicaPartition] = {}
+        self._keys: dict[str, dict[Partition, ShareKey]] = {}
+        """By group and partition."""
+        self._forgotten: OrderedDict[str, None] = OrderedDict()
+        self._expiries: list[tuple[float, int, ShareKey, int, int]] = []
+        self._pushed = 0
+        self._holds = 0
+        self._touched: dict[ShareKey, ReplicaPartition] = {}
+        """Those that may have changed since the last write."""
+        self._refused_until: dict[str, float] = {}
+        """Until when a group is refused, as holds of before the start may not have expired."""
+
+    def _answer(self, request: Request, now: float) -> Answer:
+        if isinstance(request, ReadRequest):
+            return self._read(request)
+        assert not isinstance(request, ForgetRequest), "it takes long, and goes alone"
+        if request.key.group_uuid in self._forgotten:
+            # What comes late must not begin it anew.
+            return GroupNotFound("the group was deleted")
+        match request:
+            case HoldRequest():
+                return self._hold(request, now)
+            case RenewRequest():
+                return self._renew(request, now)
+            case ReleaseRequest():
+                return self._release(request, now)
+            case TombstoneRequest():
+                return self._tombstone(request, now)
+
+    def _hold(self, request: HoldRequest, now: float) -> list[Part]:
+        key, ttl_ms, lease = request.key, request.ttl_ms, request.lease
+        partition = self._partition(key)
+        refused = self._refused_until.get(key.group_uuid, 0.0) - now
+        expires_at = now + ttl_ms / 1_000
+        parts: list[Part] = []
+        for wanted in request.ranges:
+            for piece in partition.pieces(wanted.first, wanted.last):
+                if piece.finished:
+                    parts.append(part_of(piece, Outcome.TOMB))
+                elif refused > 0:
+                    parts.append(part_of(piece, Outcome.NOK, refused))
+                elif (wait := self._wait(piece, lease, now)) > 0:
+                    parts.append(part_of(piece, Outcome.NOK, wait))
+                else:
+                    room = request.in_flight_max - partition.held
+                    room += piece.messages if piece.hold else 0
+                    parts += self._grant(partition, piece, lease, expires_at, room)
+        if any(part.outcome is Outcome.OK for part in parts):
+            self._mark(key.group_uuid, now, ttl_ms / 1_000)
+        return parts
+
+    def _renew(self, request: RenewRequest, now: float) -> list[Part]:
+        key, ttl_ms = request.key, request.ttl_ms
+        partition = self._partition(key)
+        expires_at = now + ttl_ms / 1_000
+        parts: list[Part] = []
+        for entry in request.entries:
+            for piece in partition.pieces(entry.first, entry.last):
+                outcome = self._outcome(piece, entry.lease, now)
+                parts.append(part_of(piece, outcome))
+                if outcome is Outcome.OK:
+                    assert piece.hold is not None
+                    deliveries = max(piece.hold.deliveries, entry.count)
+                    hold = Hold(entry.lease, expires_at, deliveries)
+                    self._put_hold(partition, piece.first, piece.last, hold)
+        if any(part.outcome is Outcome.OK for part in parts):
+            self._mark(key.group_uuid, now, ttl_ms / 1_000)
+        return parts
+
+    def _release(self, request: ReleaseRequest, now: float) -> list[Part]:
+        partition = self._partition(request.key)
+        parts: list[Part] = []
+        for entry in request.entries:
+            until = now + entry.delay_ms / 1_000 if entry.delay_ms else 0.0
+            for piece in partition.pieces(entry.first, entry.last):
+                outcome = self._outcome(piece, entry.lease, now)
+                parts.append(part_of(piece, outcome))
+                if outcome is Outcome.OK:
+                    partition.free(piece.first, piece.last, entry.count, until)
+        return parts
+
+    def _tombstone(self, request: TombstoneRequest, now: float) -> list[Part]:
+        partition = self._partition(request.key)
+        found = [
+            (piece, self._outcome(piece, entry.lease, now))
+            for entry in request.entries
+            for piece in partition.pieces(entry.first, entry.last)
+        ]
+        refused = any(outcome is Outcome.NOK for _, outcome in found)
+        for wanted in request.repair:
+            partition.finish(wanted.first, wanted.last)
+        parts: list[Part] = []
+        for piece, outcome in found:
+            if outcome is Outcome.OK and refused:
+                outcome = Outcome.NOK
+            elif outcome is Outcome.OK:
+                partition.finish(piece.first, piece.last)
+            parts.append(part_of(piece, outcome))
+        return parts
+
+    def _read(self, request: ReadRequest) -> list[ReplicaState]:
+        group_uuid, partitions = request.group_uuid, request.partitions
+        known = self._keys.get(group_uuid, {})
+        states: list[ReplicaState] = []
+        for name in partitions or known:
+            key = known.get(name)
+            found = (
+                ReplicaPartition(ShareKey(group_uuid, "", name))
+                if key is None
+                else self._partitions[key]
+            )
+            states.append(_state(found))
+        return states
+
+    def _partition(self, key: ShareKey) -> ReplicaPartition:
+        partition = self._partitions.get(key)
+        if partition is None:
+            partition = self._add(ReplicaPartition(key))
+        self._touched[key] = partition
+        return partition
+
+    def _add(self, partition: ReplicaPartition) -> ReplicaPartition:
+        self._partitions[partition.key] = partition
+        self._keys.setdefault(partition.key.group_uuid, {})[partition.key.partition] = partition.key
+        return partition
+
+    def _wait(self, piece: Piece, lease: Lease, now: float) -> float:
+        """Return for how long a piece cannot be held by a lease."""
+        if piece.hold is not None:
+            return 0.0 if piece.hold.lease == lease else max(piece.hold.expires_at - now, 1e-3)
+        return piece.delayed_until - now
+
+    def _outcome(self, piece: Piece, lease: Lease, now: float) -> Outcome:
+        """Judge whether a lease may act on a piece."""
+        if piece.finished:
+            return Outcome.TOMB
+        hold = piece.hold
+        held = hold is not None and hold.lease == lease and hold.expires_at > now
+        return Outcome.OK if held else Outcome.NOK
+
+    def _grant(
+        self,
+        partition: ReplicaPartition,
+        piece: Piece,
+        lease: Lease,
+        expires_at: float,
+        room: int,
+    ) -> list[Part]:
+        last = min(piece.last, piece.first + room - 1)
+        parts: list[Part] = []
+        if last >= piece.first:
+            hold = Hold(lease, expires_at, piece.count + 1)
+            self._put_hold(partition, piece.first, last, hold)
+            parts.append(Part(piece.first, last, Outcome.OK, piece.count))
+        if last < piece.last:
+            first = max(piece.first, last + 1)
+            retry_ms = int(ROOM_RETRY_SECONDS * 1_000)
+            parts.append(Part(first, piece.last, Outcome.NOK, piece.count, retry_ms))
+        return parts
+
+    def _put_hold(self, partition: ReplicaPartition, first: int, last: int, hold: Hold) -> None:
+        partition.hold(first, last, hold)
+        self._pushed += 1  # So that entries of one moment are never compared further.
+        entry = (hold.expires_at, self._pushed, partition.key, first, last)
+        heapq.heappush(self._expiries, entry)
+        if len(self._expiries) > 2 * self._holds + STALE_MAX:
+            self._forget_stale()
+
+    def _forget_stale(self) -> None:
+        self._expiries = [
+            (hold.expires_at, number, partition.key, first, last)
+            for number, partition in enumerate(self._partitions.values())
+            for first, last, hold in partition.holds
+        ]
+        self._holds = len(self._expiries)
+        self._expiries = [
+            (expires_at, number, key, first, last)
+            for number, (expires_at, _, key, first, last) in enumerate(self._expiries)
+        ]
+        self._pushed = len(self._expiries)
+        heapq.heapify(self._expiries)
+
+    def _sweep(self, now: float) -> list[tuple[float, int, ShareKey, int, int]]:
+        """Let holds expire, which counts as a delivery."""
+        swept: list[tuple[float, int, ShareKey, int, int]] = []
+        while self._expiries and self._expiries[0][0] <= now and len(swept) < SWEEP_MAX:
+            entry = heapq.heappop(self._expiries)
+            swept.append(entry)
+            _, _, key, first, last = entry
+            partition = self._partitions.get(key)
+            if partition is None:
+                continue
+            for begin, end, hold in partition.holds.parts(first, last):
+                if hold.expires_at <= now:
+                    self._touched[key] = partition
+                    partition.free(begin, end, hold.deliveries)
+        return swept
+
+    @abstractmethod
+    def _mark(self, group_uuid: str, now: float, ttl_seconds: float) -> None:
+        """See to it that a restart respects a hold that is granted now."""
+
+
+def _state(partition: ReplicaPartition) -> ReplicaState:
+    return ReplicaState(
+        partition.key.partition,
+        partition.start_offset,
+        tuple(OffsetRange(first, last) for first, last, _ in partition.finished),
+        tuple(CountedRange(*counted) for counted in partition.counts),
+        partition.held,
+    )

@@ -1,0 +1,138 @@
+"""Rebuild the file of a replica of holds from what of it is sound.
+
+A message whose tombstone is lost is delivered again, and one whose count is lost is delivered as
+often as one that was never: at least once still holds. What is not certain is left out, as
+a tombstone that nobody wrote would lose a message.
+"""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from wings_core.data_directory import sync_directory
+from wings_core.errors import AlreadyExists
+from wings_core.metadata.sqlite.integrity import FAULTS, is_empty, open_to_check
+from wings_core.share.model import ShareGroup
+from wings_core.share.replica.sqlite_store import (
+    MIGRATIONS,
+    SqliteHoldStore,
+    problems_of,
+    read_marks,
+    read_partitions,
+    read_version,
+)
+from wings_core.share.replica.store import Mark, PartitionWrite, StoredPartition
+
+LOCK_SECONDS_UNKNOWN = 30.0
+"""Of a group whose mark is lost and whose configuration is not at hand: the default of groups."""
+
+_FILES = ("", "-wal", "-shm")
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What became of the holds."""
+
+    partitions: int
+    """Of groups, whose state was taken over."""
+    ranges: int
+    """Of finished messages above their partition's start, and of counted deliveries."""
+    problems: tuple[str, ...]
+    """What is wrong with the file that was replaced."""
+    groups_lost: tuple[ShareGroup, ...]
+    """Of which nothing was left: each of their messages that is still kept is delivered again."""
+    kept_as: Path | None
+    """The file that was replaced; None: there was none."""
+
+
+def rebuild_holds(path: Path, groups: Sequence[ShareGroup]) -> Rebuilt:
+    """Replace a file of holds by one with all that can be read of it and is sound.
+
+    Until the locks have passed that members may hold, nothing of a group is delivered. Partitions
+    of a group whose state is lost begin at the start of their log.
+
+    Args:
+        path: The file, in a directory that the caller has locked; need not exist.
+        groups: Those there are, where their names and configurations are at hand.
+
+    Raises:
+        AlreadyExists: The file is sound; nothing was changed.
+        WingsError: The new file cannot be written.
+    """
+    problems = list(problems_of(path)) if path.exists() else ["it is missing"]
+    if not problems and not is_empty(path):
+        raise AlreadyExists(f"{path} is sound: there is nothing to rebuild")
+    partitions, marks = _read(path)
+    known = {group.uuid: group for group in groups}
+    seconds = {uuid: group.config.lock_duration_ms / 1_000 for uuid, group in known.items()}
+    for stored in partitions:
+        uuid = stored.key.group_uuid
+        seconds.setdefault(uuid, LOCK_SECONDS_UNKNOWN)
+    for uuid, mark in marks.items():
+        seconds[uuid] = max(seconds.get(uuid, 0.0), mark.ttl_seconds)
+    new = path.with_name(f"{path.name}.rebuilt")
+    for suffix in _FILES:
+        new.with_name(new.name + suffix).unlink(missing_ok=True)
+    with closing(SqliteHoldStore(new)) as store:
+        store.load()
+        store.write(
+            [
+                PartitionWrite(
+                    stored.key,
+                    stored.start_offset,
+                    finished_added=stored.finished,
+                    counts_added=stored.counts,
+                )
+                for stored in partitions
+            ],
+            # Of no boot that there is: the next start counts the time from then on.
+            {uuid: Mark("rebuilt", 0.0, ttl) for uuid, ttl in seconds.items()},
+        )
+    kept_as = _replace(path, new)
+    alive = {stored.key.group_uuid for stored in partitions}
+    return Rebuilt(
+        partitions=len(partitions),
+        ranges=sum(len(stored.finished) + len(stored.counts) for stored in partitions),
+        problems=tuple(problems),
+        groups_lost=tuple(group for group in groups if group.uuid not in alive),
+        kept_as=kept_as,
+    )
+
+
+def _read(path: Path) -> tuple[list[StoredPartition], dict[str, Mark]]:
+    """Return what is sound; nothing of a file that has no checksums yet."""
+    if not path.exists():
+        return [], {}
+    try:
+        with closing(open_to_check(path)) as connection:
+            if read_version(connection) != len(MIGRATIONS):
+                return [], {}
+            return (
+                list(read_partitions(connection, _left_out).values()),
+                read_marks(connection, _left_out),
+            )
+    except FAULTS:
+        return [], {}
+
+
+def _left_out(problem: str) -> None:
+    """Do nothing: `problems_of` has told of it."""
+    del problem
+
+
+def _replace(path: Path, new: Path) -> Path | None:
+    """Put a file into the place of another, durably; return where that is now."""
+    kept_as = None
+    if path.exists():
+        number = 1
+        while path.with_name(f"{path.name}.damaged-{number}").exists():
+            number += 1
+        kept_as = path.with_name(f"{path.name}.damaged-{number}")
+        for suffix in reversed(_FILES):  # The log first: it is never beside another database.
+            found = path.with_name(path.name + suffix)
+            if found.exists():
+                found.rename(kept_as.with_name(kept_as.name + suffix))
+    new.rename(path)
+    sync_directory(path.parent)
+    return kept_as

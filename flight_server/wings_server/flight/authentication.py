@@ -1,0 +1,105 @@
+"""Who calls over Flight: the header `authorization` of each call, or a basic handshake.
+
+    authorization: Bearer TOKEN        with each call
+    Handshake, Basic USER:TOKEN        answered by that header, as drivers of ADBC and JDBC expect
+
+The middleware runs on the thread of the call before its handler, and what it raises is the answer.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+import pyarrow.flight as flight
+
+from wings_core.errors import WingsError
+from wings_core.security.principal import Principal
+from wings_core.security.tokens import is_presentable
+from wings_server.flight.boundary import flight_errors
+from wings_server.gate import Gate
+
+MIDDLEWARE = "wings"
+
+_HEADER = "authorization"
+
+
+class Caller(flight.ServerMiddleware):
+    """The principal of one call."""
+
+    def __init__(self, principal: Principal, answered: str | None) -> None:
+        self.principal = principal
+        self._answered = answered
+
+    def sending_headers(self) -> dict[str, str]:  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs want lists
+        """Answer a handshake with the header that later calls are to present."""
+        return {} if self._answered is None else {_HEADER: f"Bearer {self._answered}"}
+
+
+class Authentication(flight.ServerMiddlewareFactory):
+    """Finds the principal of each call.
+
+    Args:
+        gate: Knows the tokens.
+        failed: Told the code of each refusal.
+    """
+
+    def __init__(self, gate: Gate, failed: Callable[[str], None]) -> None:
+        self._gate = gate
+        self._failed = failed
+
+    def start_call(self, info: flight.CallInfo, headers: Mapping[str, Sequence[Any]]) -> Caller:  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs want a dict
+        """Return the call's principal.
+
+        Raises:
+            FlightUnauthenticatedError: It presents no token, or none that is valid.
+        """
+        is_handshake = info.method == flight.FlightMethod.HANDSHAKE
+        secret = secret_of(headers.get(_HEADER, ()))
+        with flight_errors("authentication"):
+            try:
+                principal = self._gate.principal(secret, info.method.name.lower())
+            except WingsError as error:
+                self._failed(error.code)
+                raise
+        return Caller(principal, secret if is_handshake else None)
+
+
+class OpenHandshake(flight.ServerAuthHandler):
+    """Lets the handshake through, which Flight refuses without a handler: see `Authentication`."""
+
+    def authenticate(self, outgoing: Any, incoming: Any) -> None:
+        """Do nothing: the middleware has judged the call's header."""
+
+    def is_valid(self, token: str) -> str:  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs say bool
+        """Return no identity: the middleware has found the principal."""
+        del token
+        return ""
+
+
+def principal_of(context: flight.ServerCallContext) -> Principal:
+    """Return who makes a call."""
+    return cast("Caller", context.get_middleware(MIDDLEWARE)).principal
+
+
+def secret_of(headers: Sequence[Any]) -> str | None:
+    """Return the token in the values of the header `authorization`.
+
+    It is that of `Bearer TOKEN`, or the password of `Basic`, whose user is ignored; None where the
+    header is absent or of another form, or a password is what no header can hold, since a handshake
+    answers with it in one.
+    """
+    if not headers:
+        return None
+    value = headers[0]
+    text: str = value.decode("latin-1") if isinstance(value, bytes) else value
+    scheme, _, credentials = text.strip().partition(" ")
+    credentials = credentials.strip()
+    secret = ""
+    if scheme.lower() == "bearer":
+        secret = credentials
+    elif scheme.lower() == "basic":
+        with suppress(binascii.Error, ValueError):
+            secret = base64.b64decode(credentials, validate=True).decode().partition(":")[2]
+    return secret if is_presentable(secret) else None

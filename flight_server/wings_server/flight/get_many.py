@@ -1,0 +1,102 @@
+"""DoGet of many partitions: from a ticket with `partitions` to chunks that mix them.
+
+Names, columns and filter are checked before the schema goes out; where the partitions stand is
+looked up once commits are watched, so that none in between is missed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from wings_core.contracts.chunks import EndReason, many_end_metadata, ranges_metadata
+from wings_core.contracts.tickets import ReadTicket, ScanTicket
+from wings_core.fetch.engines import Allowance
+from wings_core.fetch.fetcher import Cancel
+from wings_core.fetch.many import ManyChunk, ManyRead, Rotation, named_partitions, places_of
+from wings_core.fetch.selection import Selection
+from wings_core.fetch.state import FetchState
+from wings_core.log import Log
+from wings_core.model import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class ManyGet:
+    """A validated DoGet of many partitions, ready to be streamed."""
+
+    log: Log
+    ticket: ReadTicket
+    many: ManyRead
+    state: FetchState | None
+    """None for a scan."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of every batch of the stream."""
+        return self.many.selection.schema
+
+    def chunks(self, cancel: Cancel) -> Iterator[list[ManyChunk]]:
+        """Yield the rows, chunk by chunk; blocks while a read waits.
+
+        Raises:
+            OffsetOutOfRange: An offset is below its partition's start, now or later.
+        """
+        reader = self.log.many
+        if self.state is None:
+            self._begin()
+            for chunk in reader.scan(self.many, cancel):
+                yield [chunk]
+            return
+        with reader.watched(self.many, cancel):
+            self._begin()
+            for chunk in reader.read(self.many, self.state, cancel):
+                yield [chunk]
+
+    def metadata_of(self, chunk: ManyChunk) -> bytes:
+        """Return the app_metadata of a chunk."""
+        return ranges_metadata(chunk.ranges)
+
+    def end_metadata(self, end: EndReason) -> bytes:
+        """Return the app_metadata of the last chunk."""
+        places = self.many.rotation.places
+        return many_end_metadata(
+            end, [(place.partition, place.offset, place.log_end) for place in places]
+        )
+
+    def _begin(self) -> None:
+        """Look where the partitions stand, and where to begin and end in each."""
+        many, ticket = self.many, self.ticket
+        assert ticket.partitions is not None
+        states = self.log.many.states(many.topic, many.wanted)
+        end_offset = ticket.end_offset if isinstance(ticket, ScanTicket) else None
+        for place in places_of(
+            self.log.fetcher, many.topic, states, ticket.partitions, ticket.offset, end_offset
+        ):
+            many.rotation.add(place)
+
+
+def open_many(log: Log, topic: Topic, ticket: ReadTicket, state: FetchState | None) -> ManyGet:
+    """Resolve a ticket with `partitions`.
+
+    Args:
+        log: The log.
+        topic: Which the ticket names.
+        ticket: The ticket.
+        state: The budget and deadline of a fetch or follow; None for a scan.
+
+    Raises:
+        InvalidTicket: An unknown column.
+        PartitionRequired: And the other errors of a partition value.
+        InvalidFilter: The filter is not one that a ticket may have.
+    """
+    assert ticket.partitions is not None
+    selection = Selection.of(
+        topic,
+        ticket.columns,
+        ticket.filter,
+        system_columns=ticket.system_columns,
+        many=True,
+        allowance=None if state is None else Allowance(state.deadline),
+    )
+    wanted = named_partitions(topic, ticket.partitions)
+    return ManyGet(log, ticket, ManyRead(topic, selection, wanted, Rotation()), state)

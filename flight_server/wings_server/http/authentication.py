@@ -1,0 +1,62 @@
+"""Who calls over HTTP: the header `authorization: Bearer TOKEN` of each request.
+
+request ─▶ Authentication: its principal, or 401 ─▶ the route: what the principal may do, or 403
+"""
+
+from typing import cast
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from wings_core.errors import Unauthenticated, WingsError
+from wings_core.security.principal import Principal
+from wings_server.flight.authentication import secret_of
+from wings_server.http.documentation import OPEN_PATHS
+from wings_server.http.errors import status_of
+from wings_server.http.service import HttpService
+
+_PRINCIPAL = "wings.principal"
+
+
+class Authentication:
+    """Finds the principal of each request, and answers 401 where there is none.
+
+    Args:
+        app: The application behind it.
+        service: Whose gate knows the tokens.
+    """
+
+    def __init__(self, app: ASGIApp, service: HttpService) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or hand it to the application."""
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            try:
+                scope[_PRINCIPAL] = await self._principal(scope)
+            except WingsError as error:
+                self._service.metrics.failed("http", error.code)
+                answer = JSONResponse(
+                    {"message": error.message, "code": error.code}, status_of(error)
+                )
+                if isinstance(error, Unauthenticated):
+                    answer.headers["www-authenticate"] = "Bearer"
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    async def _principal(self, scope: Scope) -> Principal:
+        headers = [value for name, value in scope["headers"] if name == b"authorization"]
+        secret = secret_of(headers)
+        gate = self._service.gate
+        call = f"{scope['method']} {scope['path']}"
+        if gate.authenticator.knows(secret):
+            return gate.principal(secret, call)
+        return await self._service.read(lambda: gate.principal(secret, call))
+
+
+def principal_of(request: Request) -> Principal:
+    """Return who makes a request."""
+    return cast("Principal", request.scope[_PRINCIPAL])

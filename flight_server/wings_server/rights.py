@@ -1,0 +1,242 @@
+"""Which right each action and each call needs, and on what: one table for Flight and HTTP.
+
+An action that is not in the table is refused to all but operators.
+"""
+
+import re
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from wings_core.contracts.actions import (
+    CommitOffsets,
+    GetOffsets,
+    ListTopics,
+    Maintain,
+    NamespaceBody,
+    StageAbort,
+    StagePublish,
+)
+from wings_core.contracts.share import AlterGroup, CreateGroup, ListGroups, Redrive
+from wings_core.errors import PermissionDenied
+from wings_core.log import Log
+from wings_core.names import DEFAULT_NAMESPACE, ID_PATTERN, NamespaceName, TopicName
+from wings_core.security.principal import Principal, authorize
+from wings_core.security.rights import DATA_RIGHTS, EVERYTHING, SOMEWHERE, Right
+from wings_server.action import Json
+
+Names = Callable[[Log, Any], Iterable[str]]
+"""Returns the full names that an action is on, from its body."""
+
+Shown = Callable[[Principal, Any], Json]
+"""Returns what of an action's answer may be seen."""
+
+
+def _nothing(_: Log, __: Any) -> list[str]:
+    return []
+
+
+def _everything(_: Log, __: Any) -> list[str]:
+    return [EVERYTHING]
+
+
+def _topic(_: Log, body: Any) -> list[str]:
+    return [str(TopicName.parse(body.topic))]
+
+
+def _namespace(_: Log, body: NamespaceBody) -> list[str]:
+    return [str(NamespaceName.parse(body.namespace))]
+
+
+def _offsets(_: Log, body: CommitOffsets) -> list[str]:
+    return [str(TopicName.parse(entry.topic)) for entry in body.offsets] or [SOMEWHERE]
+
+
+def _consumed(_: Log, body: GetOffsets) -> list[str]:
+    return [SOMEWHERE if body.topic is None else str(TopicName.parse(body.topic))]
+
+
+def _maintained(_: Log, body: Maintain) -> list[str]:
+    return [EVERYTHING if body.topic is None else str(TopicName.parse(body.topic))]
+
+
+def _listed_groups(_: Log, body: ListGroups) -> list[str]:
+    return [] if body.topic is None else [str(TopicName.parse(body.topic))]
+
+
+def _group(_: Log, body: CreateGroup | AlterGroup) -> list[str]:
+    """The topic, and that of the dead letters, which the server creates and writes to."""
+    names = [str(TopicName.parse(body.topic))]
+    return names if body.config.dlq_topic is None else [*names, body.config.dlq_topic]
+
+
+def _dead_letters(_: Log, body: Redrive) -> list[str]:
+    return [str(TopicName.parse(body.dlq_topic))]
+
+
+_NAME_IN_TEXT = re.compile(
+    rf"tenants/{ID_PATTERN}/namespaces/{ID_PATTERN}(?:/topics/{ID_PATTERN})?(?![a-z0-9_-])"
+)
+
+
+def _named_in(text: str) -> list[str]:
+    """The full names in what a client chose as the name of a source or a writer.
+
+    Such a name belongs to no topic. One that holds a full name is kept from those without the right
+    on that; of any other, a right on anything will do.
+    """
+    return _NAME_IN_TEXT.findall(text) or [SOMEWHERE]
+
+
+def _shards(_: Log, body: Any) -> list[str]:
+    return _named_in(body.source)
+
+
+def _stages(_: Log, body: StagePublish | StageAbort) -> list[str]:
+    names = _named_in(body.writer)
+    if isinstance(body, StagePublish):
+        for entry in body.shards:
+            names += _named_in(entry.source)
+    return names
+
+
+def _topics_of_stages(log: Log, body: StagePublish | StageAbort) -> list[str]:
+    prefix = body.prefix if isinstance(body, StageAbort) else None
+    return [str(topic) for topic in log.stages.topics(body.stages, prefix)]
+
+
+def _all(_: Principal, answer: Any) -> Json:
+    return answer
+
+
+def _visible_topics(principal: Principal, answer: Any) -> Json:
+    return [each for each in answer if principal.may_see(each["topic"])]
+
+
+def _visible_namespaces(principal: Principal, answer: Any) -> Json:
+    return [
+        each
+        for each in answer
+        if principal.may_see_namespace(NamespaceName.parse(each["namespace"]))
+    ]
+
+
+def _readable_offsets(principal: Principal, answer: Any) -> Json:
+    offsets = answer["offsets"]
+    return {"offsets": [each for each in offsets if principal.may(Right.READ, each["topic"])]}
+
+
+def _shared_groups(principal: Principal, answer: Any) -> Json:
+    return [each for each in answer if principal.may(Right.SHARE, each["topic"])]
+
+
+def _published(principal: Principal, answer: Any) -> Json:
+    """A batch that was published before is answered whatever stages are named now."""
+    for topic in {each["topic"] for each in answer["committed"]}:
+        with unnamed(principal):
+            authorize(principal, Right.WRITE, topic)
+    return answer
+
+
+@contextmanager
+def unnamed(principal: Principal) -> Generator[None]:
+    """Refuse without the name of a topic that the caller did not name."""
+    try:
+        yield
+    except PermissionDenied:
+        raise PermissionDenied(
+            f"{principal.name} has no right to write on all topics that these stages or this batch "
+            "are of"
+        ) from None
+
+
+def _any_namespace(_: Any) -> None:
+    return None
+
+
+def _of_namespace(body: ListTopics | ListGroups) -> NamespaceName | None:
+    if isinstance(body, ListGroups) and body.topic is not None:
+        return None
+    return DEFAULT_NAMESPACE if body.namespace is None else NamespaceName.parse(body.namespace)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What an action needs.
+
+    Attributes:
+        rights: Any of them will do, on each of the names.
+        names: What it is on.
+        found: What it turns out to be on besides, by names that the caller does not know: a
+            refusal does not tell them.
+        shown: What of its answer may be seen.
+        listed: The namespace that a list is of. The list is empty for a principal that may see
+            nothing there, whether or not there is such a namespace.
+    """
+
+    rights: tuple[Right, ...]
+    names: Names
+    shown: Shown = _all
+    found: Names = _nothing
+    listed: Callable[[Any], NamespaceName | None] = _any_namespace
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the action is logged, as one of administration."""
+        return self.rights == (Right.ADMIN,)
+
+
+_READ, _WRITE, _SHARE, _ADMIN = (Right.READ,), (Right.WRITE,), (Right.SHARE,), (Right.ADMIN,)
+
+
+ACTION_RULES: Mapping[str, Rule] = {
+    "create-topic": Rule(_ADMIN, _topic),
+    "describe-topic": Rule(DATA_RIGHTS, _topic),
+    "alter-topic": Rule(_ADMIN, _topic),
+    "delete-topic": Rule(_ADMIN, _topic),
+    "list-topics": Rule(DATA_RIGHTS, _nothing, _visible_topics, listed=_of_namespace),
+    "create-namespace": Rule(_ADMIN, _namespace),
+    "delete-namespace": Rule(_ADMIN, _namespace),
+    "list-namespaces": Rule(DATA_RIGHTS, _nothing, _visible_namespaces),
+    "partition-states": Rule(_READ, _topic),
+    "offset-for-timestamp": Rule(_READ, _topic),
+    "commit-offsets": Rule(_READ, _offsets),
+    "get-offsets": Rule(_READ, _consumed, _readable_offsets),
+    "tier-states": Rule(_READ, _topic),
+    "stage-publish": Rule(_WRITE, _stages, _published, _topics_of_stages),
+    "stage-abort": Rule(_WRITE, _stages, found=_topics_of_stages),
+    "shard-open": Rule(_WRITE, _shards),
+    "shard-acquire": Rule(_WRITE, _shards),
+    "shard-reset": Rule(_WRITE, _shards),
+    "shard-get": Rule(_WRITE, _shards),
+    "shard-list": Rule(_WRITE, _shards),
+    "shard-count": Rule(_WRITE, _shards),
+    "shard-prune": Rule(_WRITE, _shards),
+    "share-create": Rule(_ADMIN, _group),
+    "share-alter": Rule(_ADMIN, _group),
+    "share-describe": Rule(_SHARE, _topic),
+    "share-delete": Rule(_ADMIN, _topic),
+    "share-list": Rule(_SHARE, _listed_groups, _shared_groups, listed=_of_namespace),
+    "share-acknowledge": Rule(_SHARE, _topic),
+    "share-redrive": Rule(_ADMIN, _dead_letters),
+    "maintain": Rule(_ADMIN, _maintained),
+    "list-nodes": Rule(_ADMIN, _everything),
+    "token-create": Rule(_ADMIN, _everything),
+    "token-list": Rule(_ADMIN, _everything),
+    "token-revoke": Rule(_ADMIN, _everything),
+}
+"""By the name of the action."""
+
+OTHER_ACTIONS = Rule(_ADMIN, _everything)
+"""Of an action that was forgotten in the table."""
+
+CALL_RIGHTS: Mapping[str, tuple[Right, ...]] = {
+    "read": _READ,
+    "push": _WRITE,
+    "acquire": _SHARE,
+    "flight-info": _READ,
+    "schema": DATA_RIGHTS,
+    "metrics": (Right.METRICS,),
+}
+"""By what is called, over Flight or HTTP, that is no action."""

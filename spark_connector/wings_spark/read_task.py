@@ -1,0 +1,168 @@
+"""One task's read: ranges of a log, in one stream, as batches of Spark's schema."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from wings_client import Client
+from wings_client.ranges import read_ranges
+from wings_core.contracts.many import PartitionEntry
+from wings_core.contracts.tickets import ScanTicket
+from wings_core.errors import OffsetOutOfRange, TopicNotFound
+from wings_core.partitions import JsonScalar, partition_of_value, partition_value
+from wings_spark.connection import Server
+from wings_spark.options import ReadOptions
+from wings_spark.positions import data_loss, topic_replaced
+from wings_spark.ranges import Task
+from wings_spark.subscription import TOPIC_COLUMN, Subscription
+from wings_spark.to_spark_schema import SchemaConverter, arrow_schema
+from wings_spark.worker import prepare_worker
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReader:
+    """Reads any task of one query; goes to the tasks pickled."""
+
+    server: Server
+    schema: StructType
+    """Of the rows that Spark takes."""
+    columns: tuple[str, ...]
+    """Of the topic, as asked for on the wire."""
+    system_columns: bool
+    filter: str | None
+    fail_on_data_loss: bool
+    nodes: tuple[str, ...] = ()
+    """Endpoints of a cluster's nodes at planning, over which tasks are spread."""
+    retry_timeout: float | None = None
+    """Seconds; see `Server.connect`."""
+
+    @classmethod
+    def of(
+        cls,
+        options: ReadOptions,
+        schema: StructType,
+        subscription: Subscription,
+        nodes: tuple[str, ...] = (),
+    ) -> "TaskReader":
+        """Return the reader of a query.
+
+        Args:
+            options: The user's.
+            schema: Of the rows that Spark takes.
+            subscription: The topics and columns that are read.
+            nodes: Of the cluster; empty for a single server.
+
+        Raises:
+            SchemaMismatch: The schema has a column that the topic lacks, or a type that the topic's
+                cannot become.
+        """
+        available = subscription.all_columns(options)
+        SchemaConverter(available, arrow_schema(schema))  # Raises at planning.
+        columns = [name for name in schema.names if not name.startswith("__")]
+        return cls(
+            server=options.server,
+            schema=schema,
+            # A ticket cannot ask for no column at all.
+            columns=tuple(columns or subscription.topics[0].schema.names[:1]),
+            system_columns=len(columns) < len(schema.names),
+            filter=options.filter,
+            fail_on_data_loss=options.fail_on_data_loss,
+            nodes=nodes,
+            retry_timeout=options.retry_timeout,
+        )
+
+    def read(self, task: Task) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task, of each partition in order of offset.
+
+        Raises:
+            OffsetOutOfRange: They, or their topic, were deleted, and `failOnDataLoss` holds.
+            SchemaMismatch: A value does not fit the type that the user asked for.
+        """
+        prepare_worker()
+        target = arrow_schema(self.schema)
+        converter: SchemaConverter | None = None
+        with self.server.connect(self.retry_timeout, nodes=self.nodes) as client:
+            if not self._is_there(client, task):
+                return
+            for batch in self._batches(client, task):
+                if converter is None:
+                    constants = {TOPIC_COLUMN: task.topic}
+                    converter = SchemaConverter(batch.schema, target, constants)
+                yield converter.convert(batch)
+            # Tickets name a topic by name: the rows are another's if it was replaced meanwhile.
+            self._is_there(client, task)
+
+    def _is_there(self, client: Client, task: Task) -> bool:
+        """Tell whether a task's topic is the one that was planned."""
+        try:
+            if client.topic(task.topic).uuid == task.uuid:
+                return True
+        except TopicNotFound:
+            pass
+        if self.fail_on_data_loss:
+            raise topic_replaced(task.topic)
+        return False
+
+    def _batches(self, client: Client, task: Task) -> Iterator[pa.RecordBatch]:
+        left = {partition_value(partition): (start, end) for partition, start, end in task.spans}
+        shrinks = False
+        # What is left gets less each time, or an error is raised.
+        while left:
+            try:
+                if shrinks:
+                    left = self._still_kept(client, task, left)
+                for batch, reached in self._chunks(client, task.topic, left):
+                    for value, end_offset in reached:
+                        left[value] = (end_offset + 1, left[value][1])
+                    yield batch
+                return
+            except TopicNotFound as error:
+                if self.fail_on_data_loss:
+                    raise topic_replaced(task.topic) from error
+                return
+            except OffsetOutOfRange as error:
+                value = error.facts.get("partition") if len(left) > 1 else next(iter(left))
+                lost = left[value][0]
+                log_start_offset = int(error.log_start_offset)
+                if self.fail_on_data_loss or log_start_offset <= lost:
+                    partition = partition_of_value(value)
+                    raise data_loss(task.topic, partition, lost, log_start_offset) from error
+                left[value] = (log_start_offset, left[value][1])
+                shrinks = True
+
+    def _chunks(
+        self, client: Client, topic: str, left: dict[JsonScalar, tuple[int, int]]
+    ) -> Iterator[tuple[pa.RecordBatch, Iterable[tuple[JsonScalar, int]]]]:
+        """Yield batches, each with the partitions that it has rows of and their last offset."""
+        ticket = ScanTicket(
+            topic=topic,
+            columns=self.columns,
+            filter=self.filter,
+            system_columns=self.system_columns,
+        )
+        if len(left) == 1:
+            ((value, (start, end)),) = left.items()
+            ticket = ticket.model_copy(
+                update={"partition": value, "offset": start, "end_offset": end}
+            )
+            for chunk in client.read_ticket(ticket):
+                yield chunk.batch, [(value, chunk.end_offset)]
+            return
+        entries = [PartitionEntry(value, start, end) for value, (start, end) in left.items()]
+        ticket = ticket.model_copy(update={"partitions": tuple(entries)})
+        for batch, ranges in read_ranges(client, ticket):
+            yield batch, [(each.partition, each.end_offset) for each in ranges]
+
+    def _still_kept(
+        self, client: Client, task: Task, left: dict[JsonScalar, tuple[int, int]]
+    ) -> dict[JsonScalar, tuple[int, int]]:
+        """Return what the log still holds of what is left."""
+        starts = {
+            state.partition: state.log_start_offset for state in client.partitions(task.topic)
+        }
+        found = {
+            value: (max(start, starts.get(value, 0)), end) for value, (start, end) in left.items()
+        }
+        return {value: (start, end) for value, (start, end) in found.items() if start < end}

@@ -1,0 +1,129 @@
+"""A server on a disk that is full: what must go on does, the rest is refused and says why."""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from flight_calls import act, code_of, create_topic, get, numbers, push
+from http_calls import push_body
+from share_calls import Member, create_group
+
+from wings_core.limits import Limits
+from wings_core.storage import disk
+from wings_server.testing import RunningServer, running_server
+
+MIB = 1024 * 1024
+DISK_BYTES = 64 * MIB
+LIMITS = Limits(disk_free_bytes_min=8 * MIB, maintenance_seconds=100_000)
+SECONDS_MAX = 60.0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file system of its own."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(path)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    monkeypatch.setattr(disk, "RESERVE_BYTES", 8 * MIB)
+    monkeypatch.setattr(disk, "RESERVE_STEP_BYTES", 4 * MIB)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Take all that is free, to the last byte."""
+    with (path / "filler").open("ab", buffering=0) as file:
+        for size in (MIB, 4096):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    assert os.statvfs(path).f_bavail == 0
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS_MAX
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def ready(server: RunningServer) -> int:
+    return httpx.get(f"{server.http}/readyz").status_code
+
+
+def refused(server: RunningServer, client: flight.FlightClient) -> None:
+    """See to it that pushes are refused, and that it says so."""
+    with pytest.raises(pa.ArrowException) as caught:
+        push(client, "t", numbers(1))
+    assert code_of(caught.value) == "RESOURCE_EXHAUSTED"
+    assert "disk_free_bytes_min" in str(caught.value)
+    body = push_body({"topic": "t", "data": [{"n": 1}]})
+    pushed = httpx.post(f"{server.http}/v1/push", json=body)
+    assert "RESOURCE_EXHAUSTED" in pushed.text
+    answer = httpx.get(f"{server.http}/readyz")
+    assert (answer.status_code, answer.json()["code"]) == (503, "UNAVAILABLE")
+    assert "disk_free_bytes_min" in answer.json()["message"]
+    assert httpx.get(f"{server.http}/healthz").status_code == 200
+
+
+def test_what_must_go_on_does_at_zero_bytes_free(small_disk: Path) -> None:
+    data = small_disk / "data"
+    with running_server(data, limits=LIMITS) as server, flight.connect(server.flight) as client:
+        for topic in ("t", "gone"):
+            create_topic(client, topic, ["n: int64"])
+            push(client, topic, *(numbers(number) for number in range(10)))
+            push(client, topic, numbers(*range(500_000)))
+        create_group(client, "t", start="earliest")
+        (leased,) = Member(client, "t").acquire(max_messages=10)
+        assert ready(server) == 200
+        fill(small_disk)
+        until(lambda: ready(server) == 503)
+        refused(server, client)
+        # The whole reserve but its last step is gone to others as well.
+        until(lambda: os.statvfs(small_disk).f_bavail > 0)
+
+        assert get(client, topic="t", offset=0, max_messages=10).column("n") == list(range(10))
+        assert Member(client, "t").acknowledge(leased.ack("accept")) == [None]
+        position = {"topic": "t", "partition": None, "offset": 7}
+        act(client, "commit-offsets", consumer="etl", offsets=[position])
+        act(client, "alter-topic", topic="t", config={"retention_bytes": 1})
+        act(client, "maintain", topic="t")
+        (state,) = act(client, "partition-states", topic="t")
+        assert (state["log_start_offset"], state["next_offset"]) == (10, 500_010)
+        act(client, "delete-topic", topic="gone")
+
+        (small_disk / "filler").unlink()
+        until(lambda: ready(server) == 200)
+        push(client, "t", numbers(11))
+        until(lambda: (data / "RESERVE").stat().st_size == 8 * MIB)
+
+
+def test_a_server_starts_on_a_full_disk(small_disk: Path) -> None:
+    data = small_disk / "data"
+    with running_server(data, limits=LIMITS) as server, flight.connect(server.flight) as client:
+        create_topic(client, "t", ["n: int64"])
+        create_topic(client, "gone", ["n: int64"])
+        push(client, "t", *(numbers(number) for number in range(10)))
+    for topic in ("gone", "t"):  # The second time with what is left of the reserve.
+        fill(small_disk)
+        with running_server(data, limits=LIMITS) as server, flight.connect(server.flight) as client:
+            refused(server, client)
+            assert get(client, topic="t", offset=0, max_messages=10).column("n") == [*range(10)]
+            assert httpx.get(f"{server.http}/readyz").status_code == 503
+            act(client, "delete-topic", topic=topic)
+    (small_disk / "filler").unlink()
+    with running_server(data, limits=LIMITS) as server, flight.connect(server.flight) as client:
+        assert ready(server) == 200
+        create_topic(client, "t", ["n: int64"])
+        push(client, "t", numbers(10))

@@ -1,0 +1,164 @@
+"""A queue's writers choose files within what its source may read, and no others."""
+
+import os
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fix_client import Connect
+from fix_ingest import MakeSource, Start, numbers, write_jsonl
+
+import wings_client
+from wings_client import Client
+from wings_core.queue.claims import Fate, Outcome
+from wings_core.queue.sqlite import SqliteQueue
+from wings_spark.ingest import status
+from wings_spark.ingest.run import figures
+from wings_spark.ingest.settings import SourceSettings
+
+if TYPE_CHECKING:
+    from fix_aws import Aws
+
+
+@pytest.fixture
+def connect() -> Connect:
+    """The way to a client; one face will do."""
+    return wings_client.connect
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Generator[SqliteQueue]:
+    """The queue of the test's source."""
+    opened = SqliteQueue(tmp_path / "queue.sqlite")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def topic(wings: Client, new_topic_id: str) -> str:
+    """A topic of one column, `n`."""
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    return new_topic_id
+
+
+def linked(link: Path, target: Path) -> Path:
+    link.symlink_to(target)
+    return link
+
+
+def linked_directory(root: Path) -> Path:
+    linked(root / "in" / "folder", root / "out")
+    return root / "in" / "folder" / "secret.jsonl"
+
+
+REFUSED: dict[str, Callable[[Path], object]] = {
+    "another file of the machine": lambda _: "/etc/passwd",
+    "one that is not there": lambda _: "/etc/there-is-no-such-file",
+    "by its URI": lambda _: "file:///etc/group",
+    "a neighbour by its name's beginning": lambda root: root / "in-secret" / "a.jsonl",
+    "the directory above": lambda root: f"{root}/in/../out/secret.jsonl",
+    "the directory above, encoded": lambda root: f"file://{root}/in/%2E%2E/in-secret/a.jsonl",
+    "within it, by way of above": lambda root: f"{root}/in/../in/a.jsonl",
+    "a link": lambda root: linked(root / "in" / "link.jsonl", root / "out" / "secret.jsonl"),
+    "a link that leads nowhere": lambda root: linked(root / "in" / "l", Path("/etc/not-there")),
+    "a folder that is a link": linked_directory,
+    "a process's own files": lambda _: "/proc/self/environ",
+    "a bucket": lambda _: "s3://another/a.jsonl",
+    "an address of a cloud's metadata": lambda _: "s3://169.254.169.254/latest/meta-data",
+}
+
+UNINTELLIGIBLE = (
+    "http://169.254.169.254/latest/meta-data/iam/security-credentials/",
+    "file://169.254.169.254/latest/meta-data",
+    "gs://bucket/a.jsonl",
+    "in/a.jsonl",
+)
+
+
+def published(outcomes: list[Outcome]) -> dict[Fate, int]:
+    fates = [file.fate for outcome in outcomes for file in outcome.files]
+    return {fate: fates.count(fate) for fate in set(fates)}
+
+
+def test_what_is_not_in_its_places_is_refused_counted_and_a_dead_letter(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    for name in ("in", "in-secret", "out"):
+        (tmp_path / name).mkdir()
+    inside = write_jsonl(tmp_path / "in" / "a.jsonl", range(3))
+    for name in ("in-secret/a.jsonl", "out/secret.jsonl"):
+        write_jsonl(tmp_path / name, range(100, 103))
+    announced = {what: str(make(tmp_path)) for what, make in REFUSED.items()}
+    nested = linked(tmp_path / "in" / "again.jsonl", inside)
+    queue.send([str(inside), *announced.values(), *UNINTELLIGIBLE, str(nested)])
+    dead = f"{topic}-dead"
+    settings = source(
+        files={"allowed_prefixes": [str(tmp_path / "in")]}, dead_letters={"topic": dead}
+    )
+    outcomes = start(settings).drain()
+    # The rows of a link within the directory are a file's of its own.
+    assert numbers(wings, topic) == [0, 0, 1, 1, 2, 2]
+    assert published(outcomes) == {
+        Fate.FINISHED: 2,
+        Fate.REFUSED: len(announced),
+        Fate.DEAD: len(UNINTELLIGIBLE),
+    }
+    assert sum(figures(each)["files"].get("refused", 0) for each in outcomes) == len(announced)
+    assert status.Status.ask(settings).refused == len(announced)
+    letters = wings.scan(dead).read_all().to_pylist()
+    assert len(letters) == len(announced) + len(UNINTELLIGIBLE)
+    for what, name in announced.items():
+        uri = name.removeprefix("file://").replace("%2E", ".")
+        (error,) = {letter["error"] for letter in letters if letter["uri"] == uri}
+        assert "may read" in error or "'..'" in error, what
+        # Neither whether it is there, nor what is in it.
+        assert not any(word in error for word in ("No such file", "root:", "100")), what
+    assert queue.remaining == 0
+
+
+def test_a_watched_directory_is_the_place_of_its_source(
+    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path
+) -> None:
+    watched, elsewhere = tmp_path / "watched", tmp_path / "elsewhere"
+    watched.mkdir()
+    elsewhere.mkdir()
+    write_jsonl(watched / "a.jsonl", range(3))
+    linked(watched / "link.jsonl", write_jsonl(elsewhere / "secret.jsonl", range(10, 13)))
+    os.mkfifo(watched / "pipe.jsonl")  # Not waited for, though it has no writer.
+    found: Any = source(limits={"max_delivery_attempts": 1}).model_dump(
+        mode="json", exclude_none=True
+    )
+    found["queue"] = {"kind": "directory", "path": str(watched), "wait_seconds": 0}
+    outcomes = start(SourceSettings.parse(found, "test")).drain()
+    assert published(outcomes) == {Fate.FINISHED: 1, Fate.REFUSED: 1, Fate.DEAD: 1}
+    assert numbers(wings, topic) == [0, 1, 2]
+
+
+def test_a_bucket_or_a_folder_of_it_is_all_that_is_read_in_s3(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    topic: str,
+    tmp_path: Path,
+    aws: "Aws",
+) -> None:
+    s3 = aws.client("s3")
+    for bucket in (topic, f"{topic}-other"):
+        s3.create_bucket(Bucket=bucket)
+        for index, key in enumerate(("in/a.jsonl", "in-secret/a.jsonl", "a.jsonl")):
+            body = write_jsonl(tmp_path / "x", range(index * 2, index * 2 + 2)).read_bytes()
+            s3.put_object(Bucket=bucket, Key=key, Body=body)
+    keys = ("in/a.jsonl", "in-secret/a.jsonl", "a.jsonl", "in/../a.jsonl", "in", "in/%2e%2e/a")
+    queue.send(f"s3://{topic}/{key}" for key in keys)
+    queue.send([f"s3://{topic}-other/in/a.jsonl", f"s3://{topic}.in/a.jsonl", "/etc/passwd"])
+    prefixes = [f"s3://{topic}/in/"]
+    settings = source(
+        files={"endpoint": aws.endpoint, "allowed_prefixes": prefixes},
+        limits={"max_delivery_attempts": 1},
+    )
+    outcomes = start(settings).drain()
+    assert numbers(wings, topic) == [0, 1]
+    # `..` in a key is no folder above for S3, but could be for what asks it.
+    assert published(outcomes) == {Fate.FINISHED: 1, Fate.REFUSED: 7, Fate.DEAD: 1}

@@ -1,0 +1,80 @@
+"""A server that is killed and started again under hundreds of producers."""
+
+from collections import defaultdict
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from wings_client import Client, Committed, Producer, Retry, connect
+from wings_server.testing import ServerProcess, server_process
+
+PRODUCERS = 200
+CLIENTS = 8
+"""Connections that the producers share."""
+ROUNDS = 12
+"""Batches of each producer."""
+KILLED_IN = (4, 8)
+"""Rounds in whose midst the server is killed."""
+SECONDS_MAX = 60.0
+
+SCHEMA = pa.schema([("producer", pa.int32()), ("number", pa.int64())])
+
+Row = tuple[int, int]
+
+
+def rows_of(producer: int, number: int) -> list[Row]:
+    """Return the rows of a batch: one to three, numbered on from the last."""
+    return [(producer, 3 * number + row) for row in range(1 + (producer + number) % 3)]
+
+
+def send(producer: Producer, index: int, number: int) -> "Future[Committed]":
+    rows = rows_of(index, number)
+    columns = {"producer": [row[0] for row in rows], "number": [row[1] for row in rows]}
+    return producer.send(columns)
+
+
+def stored(client: Client) -> list[Row]:
+    """Return all rows, by offset."""
+    rows = client.scan("numbers").read_all()
+    columns: list[list[Any]] = [rows["producer"].to_pylist(), rows["number"].to_pylist()]
+    return list(zip(*columns, strict=True))
+
+
+def test_what_200_producers_pushed_is_there_once_and_in_order_after_kills(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(server_process(tmp_path))
+        address = server.flight
+
+        def start_again(killed: ServerProcess) -> ServerProcess:
+            killed.kill()
+            port = ("--flight", address.removeprefix("grpc://"))
+            return stack.enter_context(server_process(tmp_path, flags=port))
+
+        patient = Retry(delay_max=0.2, reconnect_seconds=SECONDS_MAX)
+        clients = [stack.enter_context(connect(address, retry=patient)) for _ in range(CLIENTS)]
+        clients[0].create_topic("numbers", SCHEMA)
+        producers = [
+            stack.enter_context(clients[index % CLIENTS].producer("numbers"))
+            for index in range(PRODUCERS)
+        ]
+        futures: dict[tuple[int, int], Future[Committed]] = {}
+        for number in range(ROUNDS):
+            for index, producer in enumerate(producers):
+                if number in KILLED_IN and index == PRODUCERS // 2:
+                    assert any(future.done() for future in futures.values())
+                    server = start_again(server)
+                futures[index, number] = send(producer, index, number)
+        committed = {key: future.result(SECONDS_MAX) for key, future in futures.items()}
+        log = stored(clients[0])
+    by_producer: dict[int, list[Row]] = defaultdict(list)
+    for row in log:
+        by_producer[row[0]].append(row)
+    for index in range(PRODUCERS):
+        sent = [row for number in range(ROUNDS) for row in rows_of(index, number)]
+        assert by_producer[index] == sent
+    for (index, number), result in committed.items():
+        (part,) = result.committed
+        assert log[part.start_offset : part.end_offset + 1] == rows_of(index, number)

@@ -1,0 +1,353 @@
+"""The share stream by plain pyarrow, against a real server."""
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from flight_calls import act, create_topic, numbers, push
+from share_calls import Leased, Member, ShareStreamCall, create_group, offsets_of
+
+from wings_server.testing import RunningServer, running_server
+
+LONG = 20_000
+"""Longer than anything that a test waits for, in milliseconds."""
+
+
+@pytest.fixture
+def topic(client: flight.FlightClient, new_topic_id: str) -> str:
+    """A topic of ten messages, `n` being the offset, with a group of a long lock."""
+    create_topic(client, new_topic_id, ["n: int64"])
+    push(client, new_topic_id, numbers(*range(10)))
+    create_group(client, new_topic_id, lock_duration_ms=12 * 3_600_000)
+    return new_topic_id
+
+
+def in_flight(client: flight.FlightClient, topic: str) -> int:
+    (partition,) = Member(client, topic).describe()["partitions"]
+    return partition["in_flight"]
+
+
+def taken(stream: ShareStreamCall, messages: int) -> list[Leased]:
+    """Return deliveries until they have so many messages."""
+    found: list[Leased] = []
+    while sum(len(each.offsets) for each in found) < messages:
+        found.append(stream.delivery())
+    return found
+
+
+def test_deliveries_are_those_of_an_acquire(client: flight.FlightClient, topic: str) -> None:
+    stream = ShareStreamCall(client, topic)
+    leased = stream.delivery()
+    assert leased.about == {
+        "partition": None,
+        "start_offset": 0,
+        "end_offset": 9,
+        "lease": leased.lease,
+        "delivery_count": 1,
+        "lock_duration_ms": 12 * 3_600_000,
+    }
+    assert leased.column("n") == list(range(10)) == leased.offsets
+    assert leased.batch.schema.names == [
+        "n", "__offset", "__timestamp", "__partition", "__delivery_count", "__lease",
+    ]  # fmt: skip
+    assert stream.answer(stream.acknowledge(leased.ack("accept"))) == [None]
+    assert stream.close() == []
+    (partition,) = Member(client, topic).describe()["partitions"]
+    assert partition == {"partition": None, "start_offset": 10, "in_flight": 0, "lag": 0}
+
+
+def test_no_more_than_the_credit_is_held_at_once(client: flight.FlightClient, topic: str) -> None:
+    stream = ShareStreamCall(client, topic, credit=4)
+    first = taken(stream, 4)
+    assert offsets_of(first) == [0, 1, 2, 3]
+    assert stream.answer(stream.acknowledge(first[0].ack("accept", 1, 2))) == [None]
+    assert offsets_of(taken(stream, 2)) == [4, 5]
+    assert in_flight(client, topic) == 4
+    stream.send({"credit": 5})
+    assert offsets_of([stream.delivery()]) == [6]
+    stream.send({"credit": 0})
+    ack = stream.acknowledge(first[0].ack("accept", 0, 0), first[0].ack("accept", 3, 3))
+    assert stream.answer(ack) == [None, None]
+    assert stream.answer(stream.acknowledge()) == [], "and nothing is delivered before it"
+    assert in_flight(client, topic) == 3
+    stream.send({"credit": 100})
+    assert offsets_of(taken(stream, 3)) == [7, 8, 9]
+    stream.close()
+
+
+def test_a_delivery_has_no_more_messages_than_asked_for(
+    client: flight.FlightClient, topic: str
+) -> None:
+    stream = ShareStreamCall(client, topic, max_messages=3)
+    found = taken(stream, 10)
+    assert [each.offsets for each in found] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+    spans = [(each.about["start_offset"], each.about["end_offset"]) for each in found]
+    assert spans == [(0, 2), (3, 5), (6, 8), (9, 9)]
+    assert stream.answer(stream.acknowledge(*[each.ack("accept") for each in found])) == [None] * 4
+    stream.close()
+
+
+def test_requests_are_answered_in_their_order_and_each_by_itself(
+    client: flight.FlightClient, topic: str
+) -> None:
+    stream = ShareStreamCall(client, topic, max_messages=1)
+    found = taken(stream, 10)
+    requests = [stream.acknowledge(each.ack("accept")) for each in found[:5]]
+    bad = stream.acknowledge(found[5].ack("accept"), {**found[6].ack("accept"), "lease": "x.1.y"})
+    renewed = stream.acknowledge(found[5].ack("renew"), found[6].ack("renew"))
+    released = stream.acknowledge(found[7].ack("release", delay_ms=3_600_000))
+    assert [stream.answer(request) for request in requests] == [[None]] * 5
+    assert stream.answer(bad) == ["INVALID_RECORD_STATE"] * 2
+    assert stream.answer(renewed) == [None, None]
+    assert stream.answer(released) == [None]
+    stream.close()
+    assert in_flight(client, topic) == 0
+
+
+def test_a_partition_value_that_cannot_be_fails_its_entry_alone(
+    client: flight.FlightClient, topic: str
+) -> None:
+    stream = ShareStreamCall(client, topic)
+    leased = stream.delivery()
+    impossible = {**leased.ack("accept"), "partition": "a"}
+    codes = stream.answer(stream.acknowledge(impossible, leased.ack("accept")))
+    assert codes == ["PARTITION_NOT_ALLOWED", None]
+    stream.close()
+
+
+def test_a_push_reaches_a_waiting_stream(client: flight.FlightClient, topic: str) -> None:
+    stream = ShareStreamCall(client, topic)
+    taken(stream, 10)
+    push(client, topic, numbers(10, 11))
+    assert stream.delivery().offsets == [10, 11]
+    stream.close()
+
+
+def test_a_partition_born_later_reaches_a_waiting_stream(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["key: string", "n: int64"], "key")
+    create_group(client, new_topic_id)
+    stream = ShareStreamCall(client, new_topic_id)
+    for key in ("a", "b"):
+        push(client, new_topic_id, pa.record_batch({"key": [key], "n": pa.array([1], pa.int64())}))
+        leased = stream.delivery()
+        assert leased.about["partition"] == key
+    stream.close()
+
+
+def test_one_partition_alone_is_delivered_where_it_is_named(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["key: string", "n: int64"], "key")
+    rows = {"key": ["a", "b", "a"], "n": pa.array([1, 2, 3], pa.int64())}
+    push(client, new_topic_id, pa.record_batch(rows))
+    create_group(client, new_topic_id)
+    stream = ShareStreamCall(client, new_topic_id, partition="a")
+    assert stream.delivery().column("n") == [1, 3]
+    assert stream.answer(stream.acknowledge()) == []
+    stream.close()
+
+
+def test_what_a_stream_holds_is_released_when_its_client_ends_it(
+    client: flight.FlightClient, topic: str
+) -> None:
+    stream = ShareStreamCall(client, topic, max_messages=5)
+    first, second = stream.delivery(), stream.delivery()
+    request = stream.acknowledge(first.ack("accept"), second.ack("release", 5, 6))
+    assert stream.close() == []
+    assert [answer["request"] for answer in stream.answers] == [request], "it is answered first"
+    assert in_flight(client, topic) == 0
+    again = Member(client, topic, name="two").acquire()
+    assert offsets_of(again) == [5, 6, 7, 8, 9]
+    assert {each.about["delivery_count"] for each in again} == {2}
+
+
+def test_a_stream_that_breaks_releases_what_it_held_at_once(
+    client: flight.FlightClient, topic: str
+) -> None:
+    stream = ShareStreamCall(client, topic)
+    assert stream.delivery().offsets == [*range(10)]
+    stream.cancel()
+    (again,) = Member(client, topic, name="two").acquire(timeout_ms=LONG)
+    assert (again.offsets, again.about["delivery_count"]) == ([*range(10)], 2)
+
+
+def test_a_worker_that_dies_releases_what_it_held_at_once(
+    server: RunningServer, client: flight.FlightClient, topic: str
+) -> None:
+    command = {"kind": "share", "group": "billing", "topic": topic, "member": "dies", "credit": 10}
+    script = f"""
+import sys, pyarrow as pa, pyarrow.flight as flight
+client = flight.FlightClient({server.flight!r})
+descriptor = flight.FlightDescriptor.for_command({json.dumps(command).encode()!r})
+writer, reader = client.do_exchange(descriptor)
+writer.write_metadata(pa.py_buffer(b'{{"credit": 10}}'))
+print(reader.read_chunk().data.num_rows, flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline().strip() == "10"
+        worker.kill()
+    assert offsets_of(Member(client, topic).acquire(timeout_ms=LONG)) == [*range(10)]
+
+
+def test_a_lock_that_ends_gives_its_credit_back(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["n: int64"])
+    push(client, new_topic_id, numbers(*range(4)))
+    create_group(client, new_topic_id, lock_duration_ms=1_000)
+    stream = ShareStreamCall(client, new_topic_id, credit=2)
+    assert offsets_of(taken(stream, 2)) == [0, 1]
+    later = taken(stream, 2)
+    assert {each.about["delivery_count"] for each in later} == {2}
+    stream.close()
+
+
+BAD_DESCRIPTORS: list[tuple[dict[str, Any], str]] = [
+    ({"kind": "other"}, "INVALID_ARGUMENT"),
+    ({"credit": 0}, "INVALID_ARGUMENT"),
+    ({"credit": 10_001}, "INVALID_ARGUMENT"),
+    ({"max_messages": 0}, "INVALID_ARGUMENT"),
+    ({"more": 1}, "INVALID_ARGUMENT"),
+    ({"member": ""}, "INVALID_ARGUMENT"),
+    ({"topic": "no-such"}, "TOPIC_NOT_FOUND"),
+    ({"group": "no-such"}, "GROUP_NOT_FOUND"),
+    ({"partition": "a"}, "PARTITION_NOT_ALLOWED"),
+]
+
+
+@pytest.mark.parametrize(("keys", "code"), BAD_DESCRIPTORS, ids=lambda each: str(each))
+def test_a_bad_descriptor_ends_the_stream_in_band(
+    client: flight.FlightClient, topic: str, keys: dict[str, Any], code: str
+) -> None:
+    command = {"kind": "share", "group": "billing", "topic": topic, "member": "m", "credit": 5}
+    stream = _raw(client, json.dumps({**command, **keys}).encode())
+    end = stream.ended()
+    assert end["end"] == code
+    assert end["message"]
+
+
+def _raw(client: flight.FlightClient, command: bytes) -> ShareStreamCall:
+    stream = ShareStreamCall.__new__(ShareStreamCall)
+    descriptor = flight.FlightDescriptor.for_command(command)
+    stream._writer, stream._reader = client.do_exchange(descriptor)  # pyright: ignore[reportPrivateUsage]
+    stream._requests, stream.answers, stream.end = 0, [], None  # pyright: ignore[reportPrivateUsage]
+    stream.send({"credit": 5})
+    return stream
+
+
+@pytest.mark.parametrize("command", [b"", b"no JSON", b"[]", b"\xff", b'{"kind": "share"}'])
+def test_a_descriptor_that_is_no_command_ends_the_stream_in_band(
+    client: flight.FlightClient, command: bytes
+) -> None:
+    assert _raw(client, command).ended()["end"] == "INVALID_ARGUMENT"
+
+
+BAD_MESSAGES = [
+    b"no JSON",
+    b"{}",
+    b'{"credit": -1}',
+    b'{"credit": 10001}',
+    b'{"credit": 5, "more": 1}',
+    b'{"request": 1}',
+    b'{"request": 2, "acks": []}',
+    b'{"request": 1, "acks": [{"first": 0}]}',
+    b'{"request": 1, "acks": [], "credit": 1}',
+]
+
+
+@pytest.mark.parametrize("message", BAD_MESSAGES)
+def test_a_bad_message_ends_the_stream_in_band_and_what_it_held_is_released(
+    client: flight.FlightClient, topic: str, message: bytes
+) -> None:
+    stream = ShareStreamCall(client, topic, max_messages=5)
+    first, _ = stream.delivery(), stream.delivery()
+    stream.send({"request": 1, "acks": [first.ack("accept")]})
+    # Requests of the list are the first; here one was before.
+    bad = re.sub(rb'"request": (\d)', lambda m: b'"request": %d' % (int(m[1]) + 1), message)
+    stream.send_raw(bad)
+    end = stream.ended()
+    assert end["end"] == "INVALID_ARGUMENT"
+    assert [answer["request"] for answer in stream.answers] == [1], "what came before is answered"
+    assert offsets_of(Member(client, topic).acquire(timeout_ms=LONG)) == [5, 6, 7, 8, 9]
+
+
+def test_a_batch_of_the_client_ends_the_stream_in_band(
+    client: flight.FlightClient, topic: str
+) -> None:
+    stream = ShareStreamCall(client, topic)
+    stream._writer.begin(numbers(1).schema)  # pyright: ignore[reportPrivateUsage]
+    stream._writer.write_batch(numbers(1))  # pyright: ignore[reportPrivateUsage]
+    assert stream.ended()["end"] == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("what", ["group", "topic"])
+def test_a_deletion_ends_the_stream_in_band(
+    client: flight.FlightClient, topic: str, what: str
+) -> None:
+    stream = ShareStreamCall(client, topic)
+    taken(stream, 10)
+    if what == "group":
+        act(client, "share-delete", group="billing", topic=topic)
+    else:
+        act(client, "delete-topic", topic=topic)
+    assert stream.ended()["end"] == f"{what.upper()}_NOT_FOUND"
+
+
+def test_a_stop_in_order_ends_streams_in_band_and_releases_what_they_hold(tmp_path: Path) -> None:
+    with running_server(tmp_path / "data") as server:
+        client = server.client()
+        create_topic(client, "t", ["n: int64"])
+        push(client, "t", numbers(*range(10)))
+        create_group(client, "t", lock_duration_ms=12 * 3_600_000)
+        stream = ShareStreamCall(client, "t", max_messages=5)
+        first, _ = stream.delivery(), stream.delivery()
+        assert stream.answer(stream.acknowledge(first.ack("accept"))) == [None]
+        stopping = threading.Thread(target=server.stop)
+        stopping.start()
+        end = stream.ended()
+        assert (end["end"], "stopping" in end["message"]) == (None, True)
+        stopping.join(30)
+    with running_server(tmp_path / "data") as server:
+        (again,) = Member(server.client(), "t").acquire(timeout_ms=LONG)
+        assert (again.offsets, again.about["delivery_count"]) == ([5, 6, 7, 8, 9], 2)
+
+
+def test_two_streams_get_each_message_once(client: flight.FlightClient, new_topic_id: str) -> None:
+    create_topic(client, new_topic_id, ["n: int64"])
+    push(client, new_topic_id, numbers(*range(500)))
+    create_group(client, new_topic_id)
+    streams = [
+        ShareStreamCall(client, new_topic_id, member=name, credit=7, max_messages=3)
+        for name in ("one", "two")
+    ]
+    taken_of_both: list[int] = []
+
+    def work(stream: ShareStreamCall) -> None:
+        with contextlib.suppress(flight.FlightError, pa.ArrowException):
+            while len(taken_of_both) < 500:
+                leased = stream.delivery()
+                taken_of_both.extend(leased.offsets)
+                stream.acknowledge(leased.ack("accept"))
+        for each in streams:
+            each.cancel()  # One of them waits.
+
+    threads = [threading.Thread(target=work, args=(stream,), daemon=True) for stream in streams]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(taken_of_both) == list(range(500))

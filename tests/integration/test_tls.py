@@ -1,0 +1,361 @@
+"""TLS and mutual TLS of every listener, the token of a cluster, and what refuses to start."""
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pyarrow.flight as flight
+import pytest
+from flight_calls import act
+from token_calls import ROOT, bearer, client_of
+from typer.testing import CliRunner
+
+import wings_client
+from wings_core.errors import InvalidArgument
+from wings_server import certificates
+from wings_server.exposure import check_exposure, is_loopback
+from wings_server.http.app import create_app
+from wings_server.http.listener import HttpListener
+from wings_server.security import service_security
+from wings_server.settings import Address, MetadataSettings, Settings, load
+from wings_server.testing import hold_process, metadata_process, server_process
+from wings_server.tls import Tls
+
+CLUSTER = "cluster-" + "c" * 40
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("certs")
+    result = CliRunner().invoke(certificates.app, ["dev", "--out", str(directory)])
+    assert result.exit_code == 0, result.output
+    return directory
+
+
+def flags(certs: Path, *, mutual: bool = False) -> list[str]:
+    found = ["--tls-cert", f"{certs}/server.pem", "--tls-key", f"{certs}/server-key.pem"]
+    return [*found, "--tls-client-ca", f"{certs}/ca.pem"] if mutual else found
+
+
+def client_context(certs: Path, *, mutual: bool = False) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=certs / "ca.pem")
+    if mutual:
+        context.load_cert_chain(certs / "client.pem", certs / "client-key.pem")
+    return context
+
+
+@pytest.fixture(scope="module")
+def authority(certs: Path) -> bytes:
+    return (certs / "ca.pem").read_bytes()
+
+
+def test_both_faces_speak_tls(certs: Path, authority: bytes) -> None:
+    environment = {"WINGS_ROOT_TOKEN": ROOT}
+    with server_process(flags=flags(certs), environment=environment) as server:
+        assert server.flight.startswith("grpc+tls://")
+        assert server.http.startswith("https://")
+        with wings_client.connect(server.flight, token=ROOT, tls_ca=certs / "ca.pem") as client:
+            client.create_topic("topic", {"n": "int64"})
+            client.push("topic", {"n": [1, 2]})
+            assert client.fetch("topic", offset=0).table.num_rows == 2
+        with client_of(server.flight, ROOT, tls_root_certs=authority) as plain:
+            pair = plain.authenticate_basic_token("anyone", ROOT)
+            assert pair[1] == f"Bearer {ROOT}".encode()
+        answer = httpx.get(
+            f"{server.http}/v1/namespaces", verify=client_context(certs), headers=bearer(ROOT)
+        )
+        assert answer.status_code == 200
+        fetched = subprocess.run(
+            [
+                *(sys.executable, "-m", "wings_client.cli", "fetch", "topic", "--offset", "0"),
+                *("--endpoint", server.http, "--tls-ca", str(certs / "ca.pem")),
+            ],
+            env={"WINGS_TOKEN": ROOT, "PATH": ""},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert fetched.returncode == 0, fetched.stderr
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{server.http}/healthz")  # Of an authority that it does not know.
+        with (
+            flight.FlightClient(server.flight.replace("grpc+tls", "grpc")) as plaintext,
+            pytest.raises(flight.FlightError),
+        ):
+            act(plaintext, "list-topics")
+
+
+def test_mutual_tls_refuses_clients_without_a_certificate(certs: Path, authority: bytes) -> None:
+    with server_process(flags=flags(certs, mutual=True)) as server:
+        files = {name: certs / f"{file}.pem" for name, file in
+                 (("tls_ca", "ca"), ("tls_cert", "client"), ("tls_key", "client-key"))}  # fmt: skip
+        with wings_client.connect(server.flight, **cast("dict[str, Any]", files)) as client:
+            assert client.topics() == []
+        httpx.get(
+            f"{server.http}/healthz", verify=client_context(certs, mutual=True)
+        ).raise_for_status()
+        with pytest.raises((httpx.ReadError, httpx.ConnectError, httpx.RemoteProtocolError)):
+            httpx.get(f"{server.http}/healthz", verify=client_context(certs))
+        with (
+            client_of(server.flight, None, tls_root_certs=authority) as stranger,
+            pytest.raises(flight.FlightError),
+        ):
+            act(stranger, "list-topics")
+
+
+def serial_of(address: str, certs: Path) -> int:
+    """Return the serial number of the certificate that a server shows to a new connection."""
+    from cryptography import x509
+
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    context = client_context(certs)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    with (
+        socket.create_connection((host, int(port)), 10) as raw,
+        context.wrap_socket(raw, server_hostname=host) as secured,
+    ):
+        shown = secured.getpeercert(binary_form=True)
+    assert shown is not None
+    return x509.load_der_x509_certificate(shown).serial_number
+
+
+def test_renewed_certificates_are_read_on_a_hangup(tmp_path: Path) -> None:
+    certs = tmp_path / "certs"
+    certificates.make_certificates(certs, [])
+    with ExitStack() as stack:
+        server = stack.enter_context(server_process(flags=flags(certs)))
+        metadata = stack.enter_context(metadata_process(tmp_path / "m", flags=flags(certs)))
+        before = serial_of(server.http, certs)
+        flight_before = serial_of(server.flight, certs)
+        assert before == flight_before == serial_of(metadata.address, certs)
+        certificates.make_certificates(tmp_path / "renewed", [])
+        for file in certs.iterdir():
+            (tmp_path / "renewed" / file.name).replace(file)
+        for pid in (server.pid, metadata.pid):
+            os.kill(pid, signal.SIGHUP)
+        for address in (server.http, metadata.address):
+            until = time.monotonic() + 20
+            while serial_of(address, certs) == before:
+                assert time.monotonic() < until, address
+                time.sleep(0.1)
+        assert serial_of(server.flight, certs) == flight_before, "needs a restart"
+
+
+def test_an_authority_that_was_removed_is_trusted_no_more(tmp_path: Path) -> None:
+    live, other = tmp_path / "live", tmp_path / "other"
+    for directory in (live, other):
+        certificates.make_certificates(directory, [])
+    tls = Tls(live / "server.pem", live / "server-key.pem", live / "ca.pem")
+    trusting = ssl.create_default_context(cafile=live / "ca.pem")
+    trusting.load_verify_locations(other / "ca.pem")
+    trusting.load_cert_chain(live / "client.pem", live / "client-key.pem")
+    with ExitStack() as stack:
+        listener = HttpListener(create_app(lambda: True), Address("127.0.0.1", 0), tls)
+        stack.callback(listener.stop)
+        address = f"https://localhost:{listener.address.port}/healthz"
+        for newest in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            trusting.maximum_version = newest
+            assert httpx.get(address, verify=trusting).status_code == 200
+        for file in other.iterdir():
+            (live / file.name).write_bytes(file.read_bytes())
+        tls.reload()
+        for newest in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            trusting.maximum_version = newest
+            with pytest.raises(httpx.TransportError):
+                httpx.get(address, verify=trusting)
+        trusting.load_cert_chain(other / "client.pem", other / "client-key.pem")
+        assert httpx.get(address, verify=trusting).status_code == 200
+
+
+@pytest.mark.parametrize("by", ["token", "mutual TLS"])
+def test_a_cluster_keeps_to_its_nodes(tmp_path: Path, certs: Path, by: str) -> None:
+    environment = {"WINGS_CLUSTER_TOKEN": CLUSTER} if by == "token" else {}
+    service = flags(certs, mutual=by == "mutual TLS")
+    node = [*flags(certs), "--cluster-ca", f"{certs}/ca.pem"]
+    with ExitStack() as stack:
+        metadata = stack.enter_context(
+            metadata_process(tmp_path / "m", flags=service, environment=environment)
+        )
+        holds = [
+            stack.enter_context(
+                hold_process(tmp_path / f"h{number}", flags=service, environment=environment)
+            )
+            for number in range(3)
+        ]
+        replicas = ",".join(each.address for each in holds)
+        server = stack.enter_context(
+            server_process(
+                tmp_path / "log",
+                flags=["--metadata", metadata.address, "--hold-replicas", replicas, *node],
+                environment=environment,
+            )
+        )
+        with wings_client.connect(server.flight, tls_ca=certs / "ca.pem") as client:
+            client.create_topic("topic", {"n": "int64"})
+            client.push("topic", {"n": [1]})
+            client.create_share_group("g", "topic", {"start": "earliest"})
+            with client.share_consumer("g", "topic", timeout=10) as consumer:
+                for _ in consumer:
+                    break
+            assert all(each.startswith("grpc+tls://") for each in client.locations("topic"))
+        stranger = flags(certs) if by == "token" else []
+        with (
+            pytest.raises(RuntimeError, match=r"token of the cluster|cannot be reached|not answer"),
+            server_process(
+                tmp_path / "other",
+                flags=["--metadata", metadata.address, *stranger]
+                + (["--cluster-ca", f"{certs}/ca.pem"] if by == "token" else []),
+                ready_seconds=60,
+            ),
+        ):
+            pass
+
+
+EVERYWHERE = Address("0.0.0.0", 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({}, "TLS .*and tokens|tokens .*and TLS"),
+        ({"root_token": ROOT}, "needs TLS"),
+        ({"tls": True}, "needs tokens"),
+    ],
+)
+def test_a_server_beyond_loopback_needs_tokens_and_tls(
+    tmp_path: Path, certs: Path, given: dict[str, object], missing: str
+) -> None:
+    arguments = ["--flight", "0.0.0.0:0"] + (flags(certs) if "tls" in given else [])
+    environment = {"WINGS_ROOT_TOKEN": ROOT} if "root_token" in given else {}
+    with (
+        pytest.raises(RuntimeError, match=missing),
+        server_process(tmp_path / "log", flags=arguments, environment=environment),
+    ):
+        pass
+
+
+def test_insecure_opens_and_says_so(tmp_path: Path) -> None:
+    with server_process(tmp_path / "log", flags=["--flight", "0.0.0.0:0", "--insecure"]) as server:
+        assert "open to every machine" in server.stderr
+        assert "tokens" in server.stderr
+        assert "TLS" in server.stderr
+
+
+def test_with_both_a_server_listens_everywhere(tmp_path: Path, certs: Path) -> None:
+    arguments = ["--flight", "0.0.0.0:0", "--http", "0.0.0.0:0", *flags(certs)]
+    environment = {"WINGS_ROOT_TOKEN": ROOT}
+    with server_process(tmp_path / "log", flags=arguments, environment=environment) as server:
+        assert "open to every machine" not in server.stderr
+
+
+def test_services_of_a_cluster_need_tls_and_a_way_to_know_nodes(certs: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"TLS .* and mutual TLS"):
+        service_security(MetadataSettings(listen=EVERYWHERE))
+    files: dict[str, Any] = {
+        "tls_cert": certs / "server.pem",
+        "tls_key": certs / "server-key.pem",
+    }
+    with pytest.raises(InvalidArgument, match=r"needs mutual TLS .*WINGS_CLUSTER_TOKEN"):
+        service_security(MetadataSettings(listen=EVERYWHERE, **files))
+    service_security(MetadataSettings(listen=EVERYWHERE, tls_client_ca=certs / "ca.pem", **files))
+    service_security(MetadataSettings(listen=EVERYWHERE, insecure=True))
+    service_security(MetadataSettings(listen=Address("127.0.0.1", 0)))
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True),
+        ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("nosuch.invalid", False),
+    ],
+)  # fmt: skip
+def test_loopback(host: str, loopback: bool) -> None:
+    assert is_loopback(Address(host, 1)) == loopback
+    listeners = [("HTTP", Address(host, 1))]
+    if loopback:
+        check_exposure(Settings(), listeners, ["all"])
+    else:
+        with pytest.raises(InvalidArgument, match=r"HTTP on .* needs all"):
+            check_exposure(Settings(), listeners, ["all"])
+
+
+def test_files_that_are_no_certificate_are_named(tmp_path: Path, certs: Path) -> None:
+    (tmp_path / "bad.pem").write_text("nothing")
+    for given, problem in (
+        ({"tls_cert": certs / "server.pem"}, "both"),
+        ({"tls_cert": certs / "nowhere", "tls_key": certs / "server-key.pem"}, "nowhere"),
+        ({"tls_cert": tmp_path / "bad.pem", "tls_key": certs / "server-key.pem"}, r"bad\.pem"),
+        ({"tls_cert": certs / "server.pem", "tls_key": certs / "client-key.pem"}, "no certificate"),
+    ):
+        with pytest.raises(InvalidArgument, match=problem):
+            service_security(MetadataSettings(**cast("dict[str, Any]", given)))
+
+
+@pytest.fixture(scope="module")
+def http() -> Generator[httpx.Client]:
+    with (
+        server_process(flags=["--allowed-host", "log.example.com"]) as server,
+        httpx.Client(base_url=server.http) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:1", 200), ("127.0.0.1", 200), ("[::1]:7780", 200), ("LOG.example.com", 200),
+        ("log.example.com:443", 200), ("evil.example", 403), ("127.0.0.1.evil.example", 403),
+        ("localhost.evil.example", 403), ("", 403), ("10.0.0.1", 403), ("[", 403),
+    ],
+)  # fmt: skip
+def test_http_is_asked_by_its_own_names(http: httpx.Client, host: str, status: int) -> None:
+    answer = http.get("/v1/namespaces", headers={"host": host})
+    assert answer.status_code in ({status} if host else {400, 403})
+    assert http.get("/healthz", headers={"host": host or "x"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:7780", 200), ("http://localhost", 403), ("null", 403),
+        ("https://evil.example", 403), ("http://localhost:7780.evil.example", 403), ("", 403),
+        ("http://[", 403), ("http://[::1", 403), ("http://[localhost]:7780", 403),
+    ],
+)  # fmt: skip
+def test_pages_of_other_origins_are_refused(http: httpx.Client, origin: str, status: int) -> None:
+    headers = {"host": "localhost:7780", "origin": origin}
+    body = {"namespace": "tenants/default/namespaces/default", "batches": []}
+    assert http.get("/v1/namespaces", headers=headers).status_code == status
+    assert (http.post("/v1/push", json=body, headers=headers).status_code == 403) == (status == 403)
+
+
+@pytest.mark.parametrize("name", ["log.example.com:7780", "https://log.example.com", "a/b", ""])
+def test_an_allowed_host_that_no_request_can_have_is_refused(name: str) -> None:
+    with pytest.raises(InvalidArgument, match="without a port"):
+        load(flags={"allowed_host": (name,)})
+    assert load(flags={"allowed_host": ("A.example", "::1")}).allowed_host == ("a.example", "::1")
+
+
+def test_a_token_of_the_cluster_that_no_header_can_hold_is_refused() -> None:
+    for bad in ("é" * 40, "c" * 40 + "\n", "c" * 31):
+        with pytest.raises(InvalidArgument, match="cluster-token: it") as refusal:
+            load(None, {"cluster_token": bad}, MetadataSettings)
+        assert bad not in str(refusal.value)
+
+
+def test_certificates_are_not_overwritten(tmp_path: Path) -> None:
+    files = certificates.make_certificates(tmp_path, ["node-1", "10.0.0.1"])
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    with pytest.raises(InvalidArgument, match="there already"):
+        certificates.make_certificates(tmp_path, [])

@@ -1,0 +1,285 @@
+"""What small pushes leave in metadata is drained into storage, and stays the same log."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from wings_core.data_directory import DataDirectory
+from wings_core.errors import ResourceExhausted, StorageCorrupt, Unavailable
+from wings_core.ingest.group_commit import PushStream
+from wings_core.ingest.prepare import Preparer, PushOptions
+from wings_core.limits import Limits
+from wings_core.log import Log
+from wings_core.maintain import drain
+from wings_core.model import Location, PageAddress, PageFormat, Topic
+from wings_core.names import TopicName
+from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.storage.codecs import Wanted, read_pages
+from wings_core.storage.interfaces import EncodedPage
+
+SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
+LIMITS = Limits(maintenance_seconds=1e6)
+NEVER = 1e6
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[DataDirectory]:
+    with DataDirectory.open(tmp_path / "data") as opened:
+        yield opened
+
+
+@pytest.fixture
+def log(directory: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+    """A log that is drained when a test says so."""
+    monkeypatch.setattr(drain, "DRAIN_SECONDS", NEVER)
+    monkeypatch.setattr(drain, "IDLE_SECONDS", NEVER)
+    log = Log.open(directory, LIMITS)
+    yield log
+    log.close()
+
+
+def topic_of(log: Log, name: str = "t", key: str | None = None) -> Topic:
+    return log.admin.create_topic(TopicName.parse(name), SCHEMA, key)
+
+
+def push(log: Log, topic: Topic, first: int, rows: int = 1, key: str = "a") -> None:
+    numbers = range(first, first + rows)
+    columns = [pa.array([key] * rows), pa.array(numbers, pa.int64())]
+    prepared = Preparer(topic, log.limits).prepare(
+        pa.record_batch(columns, schema=SCHEMA), PushOptions()
+    )
+    log.group_commit.submit(PushStream(), prepared, awaited=True).accepted()
+
+
+def error_of_push(log: Log, topic: Topic) -> ResourceExhausted:
+    with pytest.raises(ResourceExhausted) as refused:
+        push(log, topic, 0)
+    return refused.value
+
+
+def drained(log: Log) -> bool:
+    assert log.drain is not None
+    return log.drain.run()
+
+
+def locations(log: Log, topic: Topic, partition: Partition = UNPARTITIONED) -> tuple[Location, ...]:
+    return tuple(log.registry.locate(topic.uuid, partition, 0, 1 << 40).locations)
+
+
+def formats(log: Log, topic: Topic) -> list[PageFormat]:
+    return [page.format for page in locations(log, topic)]
+
+
+def rows_of(
+    log: Log, topic: Topic, partition: Partition = UNPARTITIONED
+) -> list[tuple[Any, Any, Any]]:
+    """Return the offset, the number and the timestamp of every row."""
+    found: list[tuple[Any, Any, Any]] = []
+    pages = locations(log, topic, partition)
+    for page, read in zip(
+        pages, read_pages(log.store, topic, pages, Wanted(timestamps=True)), strict=True
+    ):
+        times = read.timestamps
+        is_one = isinstance(times, int)
+        each = [times] * page.rows if is_one else times.cast(pa.int64()).to_pylist()
+        rows = enumerate(zip(read.rows.column(1).to_pylist(), each, strict=True), page.start_offset)
+        found += [(offset, number, time) for offset, (number, time) in rows]
+    return found
+
+
+def test_rows_offsets_and_timestamps_are_the_same_after_as_before(log: Log) -> None:
+    topic = topic_of(log)
+    for number in range(20):
+        push(log, topic, number)
+    assert set(formats(log, topic)) == {PageFormat.INLINE}
+    before = rows_of(log, topic)
+    assert [row[:2] for row in before] == [(number, number) for number in range(20)]
+    assert drained(log)
+    assert formats(log, topic) == [PageFormat.DRAINED]
+    assert rows_of(log, topic) == before
+    assert log.maintenance.inline_backlog(1).bytes == 0
+    assert log.drain is not None
+    assert log.drain.backlog_bytes == 0
+
+
+def test_small_partitions_share_a_page_and_stay_apart(log: Log) -> None:
+    topic = topic_of(log, key="k")
+    keys = [f'"key {number}"' for number in range(30)]
+    for turn in range(3):
+        for number, key in enumerate(keys):
+            push(log, topic, 100 * number + turn, key=key.strip('"'))
+    before = {key: rows_of(log, topic, Partition(key)) for key in keys}
+    assert drained(log)
+    pages = [locations(log, topic, Partition(key)) for key in keys]
+    assert all(len(page) == 1 for page in pages)
+    assert len({page[0].address for page in pages}) == 1
+    assert sum(page[0].bytes for page in pages) == pages[0][0].address.length
+    assert {key: rows_of(log, topic, Partition(key)) for key in keys} == before
+
+
+def test_large_pushes_between_small_ones_stay_where_they_are(log: Log) -> None:
+    topic = topic_of(log)
+    push(log, topic, 0)
+    push(log, topic, 1)
+    push(log, topic, 2, rows=20_000)
+    push(log, topic, 20_002)
+    inline, plain = PageFormat.INLINE, PageFormat.PLAIN
+    assert formats(log, topic) == [inline, inline, plain, inline]
+    before = rows_of(log, topic)
+    assert drained(log)
+    assert formats(log, topic) == [PageFormat.DRAINED, plain, PageFormat.DRAINED]
+    assert rows_of(log, topic) == before
+
+
+def test_what_a_crash_left_is_drained_after_the_next_start(
+    directory: DataDirectory, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topic_of(log)
+    push(log, topic, 0)
+    before = rows_of(log, topic)
+    log.close()
+    monkeypatch.undo()
+    done = threading.Event()
+    with closing(Log.open(directory, LIMITS)) as again:
+        for _ in range(200):
+            if formats(again, topic) == [PageFormat.DRAINED]:
+                break
+            done.wait(0.05)
+        assert formats(again, topic) == [PageFormat.DRAINED]
+        assert rows_of(again, topic) == before
+
+
+@pytest.mark.parametrize("step", ["write", "replace_all", "after"])
+def test_a_drain_that_ends_at_any_step_loses_and_doubles_nothing(
+    directory: DataDirectory, log: Log, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    topic = topic_of(log)
+    for number in range(5):
+        push(log, topic, number)
+    before = rows_of(log, topic)
+    fault = Unavailable("as if the process had ended")
+
+    def fail(*_: object) -> None:
+        raise fault
+
+    if step == "write":
+        monkeypatch.setattr(type(log.store), "write", fail)
+    elif step == "replace_all":
+        monkeypatch.setattr(type(log.maintenance), "replace_all", fail)
+    else:
+        replace_all = type(log.maintenance).replace_all
+
+        def late(*arguments: object) -> None:
+            replace_all(*arguments)  # pyright: ignore[reportArgumentType]
+            raise fault
+
+        monkeypatch.setattr(type(log.maintenance), "replace_all", late)
+    with pytest.raises(Unavailable):
+        drained(log)
+    assert rows_of(log, topic) == before
+    monkeypatch.undo()
+    log.close()
+    with closing(Log.open(directory, LIMITS)) as again:
+        assert rows_of(again, topic) == before
+        assert drained(again)
+        assert formats(again, topic) == [PageFormat.DRAINED]
+        assert rows_of(again, topic) == before
+
+
+def test_a_reader_that_located_pages_before_a_drain_reads_on(log: Log) -> None:
+    topic = topic_of(log)
+    for number in range(5):
+        push(log, topic, number)
+    old = locations(log, topic)
+    assert drained(log)
+    assert log.storage.inline is not None
+    for page in old:
+        log.storage.inline.forget(page.address.folio)
+    with pytest.raises(StorageCorrupt) as gone:
+        list(read_pages(log.store, topic, old, Wanted()))
+    assert gone.value.facts["missing"] is True  # At which a reader looks again.
+
+
+def test_a_damaged_page_is_corrupt_for_its_rows_alone_and_holds_up_no_other(log: Log) -> None:
+    topics = [topic_of(log, name) for name in ("one", "two")]
+    for number in range(3):
+        for topic in topics:
+            push(log, topic, number)
+    bad = locations(log, topics[0])[1]
+    data = log.registry.read_inline(bad.address.folio)
+    assert data is not None
+    assert log.storage.inline is not None
+    spoilt = bytearray(data)
+    spoilt[bad.address.position + bad.address.length // 2] ^= 0xFF
+    folio = bad.address.folio
+
+    def read(name: str) -> bytes | None:
+        return bytes(spoilt) if name == folio else log.registry.read_inline(name)
+
+    log.storage.inline._read_inline = read  # pyright: ignore[reportPrivateUsage]
+    log.storage.inline.forget(folio)
+    before = rows_of(log, topics[1])
+    assert drained(log)
+    assert formats(log, topics[0]) == [
+        PageFormat.DRAINED,
+        PageFormat.INLINE,
+        PageFormat.DRAINED,
+    ]
+    assert formats(log, topics[1]) == [PageFormat.DRAINED]
+    assert rows_of(log, topics[1]) == before
+    with pytest.raises(StorageCorrupt) as told:
+        list(read_pages(log.store, topics[0], [bad], Wanted()))
+    assert told.value.facts == {"folio": folio, "position": bad.address.position}
+
+
+def test_a_folio_that_is_gone_without_its_pages_ends_the_drain(log: Log) -> None:
+    topic = topic_of(log)
+    push(log, topic, 0)
+    assert log.storage.inline is not None
+
+    def gone(_: str) -> None:
+        return None
+
+    log.storage.inline._read_inline = gone  # pyright: ignore[reportPrivateUsage]
+    log.storage.inline.forget(locations(log, topic)[0].address.folio)
+    assert not drained(log)  # It is tried again after a pause.
+    assert formats(log, topic) == [PageFormat.INLINE]
+
+
+def test_where_storage_takes_nothing_small_pushes_go_on_to_a_bound_and_all_recovers(
+    directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "DRAIN_SECONDS", 0.01)
+    monkeypatch.setattr(drain, "RETRY_SECONDS", 0.01)
+    limits = LIMITS.model_copy(update={"inline_bytes_max": 10_000})
+    with closing(Log.open(directory, limits)) as log:
+        topic = topic_of(log)
+        full = ResourceExhausted("the disk is full")
+
+        def fail(self: object, pages: list[EncodedPage]) -> list[PageAddress]:
+            raise full
+
+        with monkeypatch.context() as broken:
+            broken.setattr(type(log.store), "write", fail)
+            pushed, refusals = 0, 0
+            while refusals < 20:
+                try:
+                    push(log, topic, pushed)
+                    pushed += 1
+                except ResourceExhausted as error:
+                    refusals += "disk is full" in error.message
+                    threading.Event().wait(0.01)
+            assert "the limit is 10000" in error_of_push(log, topic).message
+            assert 5 < pushed < 200
+            assert [row[:2] for row in rows_of(log, topic)] == [(n, n) for n in range(pushed)]
+        for _ in range(500):
+            if log.maintenance.inline_backlog(1).bytes == 0:
+                break
+            threading.Event().wait(0.01)
+        push(log, topic, pushed)
+        assert [row[:2] for row in rows_of(log, topic)] == [(n, n) for n in range(pushed + 1)]

@@ -1,0 +1,231 @@
+"""Which secrets are valid, and how soon that changes."""
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from fix_metadata import DAY, NOON, Clock
+
+from wings_core.errors import InvalidArgument, Unauthenticated, Unavailable
+from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.security import authenticator as module
+from wings_core.security.authenticator import Authenticator
+from wings_core.security.principal import ANYONE
+from wings_core.security.rights import Grant, Right
+from wings_core.security.tokens import Token, digest_of, new_secret, parse_expiry
+
+ROOT = "r" * 32
+
+
+@pytest.fixture
+def metadata(tmp_path: Path) -> Generator[SqliteMetadata]:
+    with SqliteMetadata(tmp_path / "metadata.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def monotonic(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Moves the clock by which answers of metadata become stale."""
+    now = [1_000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module, "POLL_SECONDS", 3_600)
+
+    def move(seconds: float) -> None:
+        now[0] += seconds
+
+    return move
+
+
+def create(metadata: SqliteMetadata, name: str, expires_at: int | None = None) -> str:
+    secret = new_secret()
+    grants = (Grant(Right.READ, "*"),)
+    metadata.tokens.create(Token(uuid4().hex, name, digest_of(secret), grants, NOON, expires_at))
+    return secret
+
+
+def test_without_any_token_all_callers_are_anyone(metadata: SqliteMetadata) -> None:
+    with closing(Authenticator(metadata.tokens)) as authenticator:
+        assert authenticator.is_open
+        assert authenticator.principal(None) is ANYONE
+        assert authenticator.principal("anything") is ANYONE
+
+
+def test_a_log_that_had_a_token_is_never_open_again(metadata: SqliteMetadata) -> None:
+    create(metadata, "a")
+    metadata.tokens.revoke("a")
+    with closing(Authenticator(metadata.tokens)) as authenticator:
+        assert not authenticator.is_open
+        with pytest.raises(Unauthenticated, match="a token is needed"):
+            authenticator.principal(None)
+
+
+def test_a_secret_stands_for_its_principal(metadata: SqliteMetadata) -> None:
+    secret = create(metadata, "a")
+    with closing(Authenticator(metadata.tokens, ROOT)) as authenticator:
+        assert authenticator.principal(secret).name == "a"
+        assert authenticator.principal(ROOT).is_operator
+        for bad in (secret + "x", secret[:-1], "", ROOT[:-1], "\ud800"):
+            with pytest.raises(Unauthenticated, match="not valid"):
+                authenticator.principal(bad)
+
+
+def test_a_root_token_that_cannot_be_presented_is_refused(metadata: SqliteMetadata) -> None:
+    with pytest.raises(InvalidArgument, match="31 characters, at least 32"):
+        Authenticator(metadata.tokens, "r" * 31)
+    for bad in ("é" * 32, "r" * 32 + "\n", " " + "r" * 32, "r" * 16 + "\x7f" + "r" * 16):
+        with pytest.raises(InvalidArgument, match="printable ASCII") as refusal:
+            Authenticator(metadata.tokens, bad)
+        assert bad not in str(refusal.value)
+
+
+def test_a_token_created_elsewhere_is_found_when_it_is_first_presented(
+    metadata: SqliteMetadata, monotonic: Callable[[float], None]
+) -> None:
+    create(metadata, "a")
+    with closing(Authenticator(metadata.tokens)) as authenticator:
+        secret = create(metadata, "b")
+        monotonic(module.UNKNOWN_SECONDS + 0.01)
+        assert not authenticator.knows(secret)
+        assert authenticator.principal(secret).name == "b"
+        assert authenticator.knows(secret)
+
+
+def test_unknown_tokens_do_not_flood_metadata(
+    metadata: SqliteMetadata,
+    monotonic: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create(metadata, "a")
+    with closing(Authenticator(metadata.tokens)) as authenticator:
+        monotonic(module.UNKNOWN_SECONDS + 0.01)
+        asked: list[int] = []
+        changes = metadata.tokens.changes
+        monkeypatch.setattr(metadata.tokens, "changes", lambda: asked.append(1) or changes())
+        for _ in range(10):
+            with pytest.raises(Unauthenticated):
+                authenticator.principal("bad")
+        assert len(asked) == 1
+
+
+def test_unknown_tokens_that_come_at_once_share_a_question(
+    metadata: SqliteMetadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(metadata, "a")
+    monkeypatch.setattr(module, "POLL_SECONDS", 3_600)
+    monkeypatch.setattr(module, "UNKNOWN_SECONDS", 0)
+    arrived: set[int] = set()
+    asked: list[int] = []
+    changes, monotonic = metadata.tokens.changes, time.monotonic
+
+    def noted_monotonic() -> float:
+        now = monotonic()
+        arrived.add(threading.get_ident())
+        return now
+
+    def answer() -> int:
+        asked.append(1)
+        deadline = monotonic() + 60
+        while len(arrived) < callers and monotonic() < deadline:
+            time.sleep(0.001)
+        return changes()
+
+    def present(number: int) -> None:
+        with pytest.raises(Unauthenticated):
+            authenticator.principal(f"bad-{number}")
+
+    callers = 20
+    with closing(Authenticator(metadata.tokens)) as authenticator, ThreadPoolExecutor(20) as pool:
+        monkeypatch.setattr(metadata.tokens, "changes", answer)
+        monkeypatch.setattr(time, "monotonic", noted_monotonic)
+        list(pool.map(present, range(callers)))
+    assert len(asked) <= 2  # That of the first, and one for all who came during it.
+
+
+def test_unknown_tokens_do_not_wait_for_metadata_that_is_silent(
+    metadata: SqliteMetadata,
+    monotonic: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create(metadata, "a")
+    with closing(Authenticator(metadata.tokens)) as authenticator:
+        monotonic(module.STALE_SECONDS + 0.1)
+        asked: list[int] = []
+        monkeypatch.setattr(metadata.tokens, "changes", lambda: asked.append(1))
+        with pytest.raises(Unavailable, match="cannot be told"):
+            authenticator.principal("bad")
+        assert not asked
+
+
+def test_a_revoked_token_ends_its_principal(metadata: SqliteMetadata) -> None:
+    secret = create(metadata, "a")
+    kept = create(metadata, "b")
+    with closing(Authenticator(metadata.tokens)) as authenticator:
+        principal = authenticator.principal(secret)
+        principal.check()
+        metadata.tokens.revoke("a")
+        authenticator.refresh()
+        with pytest.raises(Unauthenticated, match="'a' was revoked"):
+            principal.check()
+        with pytest.raises(Unauthenticated, match="not valid"):
+            authenticator.principal(secret)
+        assert authenticator.principal(kept).name == "b"
+
+
+def test_a_principal_ends_when_its_token_expires(metadata: SqliteMetadata) -> None:
+    clock = Clock()
+    secret = create(metadata, "a", expires_at=NOON + DAY)
+    with closing(Authenticator(metadata.tokens, clock=clock)) as authenticator:
+        principal = authenticator.principal(secret)
+        clock.time += DAY - 1
+        principal.check()
+        clock.time += 1
+        for expired in (principal.check, lambda: authenticator.principal(secret)):
+            with pytest.raises(Unauthenticated, match="'a' has expired"):
+                expired()
+
+
+def test_tokens_are_not_trusted_while_metadata_is_silent(
+    metadata: SqliteMetadata, monotonic: Callable[[float], None]
+) -> None:
+    secret = create(metadata, "a")
+    with closing(Authenticator(metadata.tokens, ROOT)) as authenticator:
+        principal = authenticator.principal(secret)
+        monotonic(module.STALE_SECONDS - 0.1)
+        principal.check()
+        monotonic(0.2)
+        with pytest.raises(Unavailable, match="cannot be told"):
+            principal.check()
+        assert authenticator.principal(ROOT).is_operator
+        authenticator.refresh()
+        assert authenticator.principal(secret) is principal
+
+
+def test_a_revocation_elsewhere_holds_within_the_poll(metadata: SqliteMetadata) -> None:
+    assert module.POLL_SECONDS + module.STALE_SECONDS <= 5
+    secret = create(metadata, "a")
+    with closing(Authenticator(metadata.tokens)) as authenticator:
+        principal = authenticator.principal(secret)
+        metadata.tokens.revoke("a")
+        deadline = time.monotonic() + 5
+        while principal.ended() is None:
+            assert time.monotonic() < deadline
+
+
+def test_generated_secrets_have_256_random_bits() -> None:
+    secrets = {new_secret() for _ in range(100)}
+    assert len(secrets) == 100
+    assert all(each.startswith("wings_") and len(each) == 6 + 43 for each in secrets)
+
+
+def test_expiries() -> None:
+    assert parse_expiry("90d", NOON) == NOON + 90 * DAY
+    assert parse_expiry("12h", NOON) == NOON + DAY // 2
+    assert parse_expiry("2036-01-01T00:00:00Z", 0) == 2_082_758_400_000_000
+    for bad in ("", "0d", "1y", "-1d", "1.5h", "2020-01-01T00:00:00Z", "tomorrow", "9999999d"):
+        with pytest.raises(InvalidArgument):
+            parse_expiry(bad, NOON)

@@ -1,0 +1,37 @@
+"""Rows that were read beside the ones asked for are not read again."""
+
+import pyarrow as pa
+from test_record_fetcher import TOPIC, fetcher, offsets, rows
+
+from wings_core.partitions import UNPARTITIONED
+from wings_core.share.delivery import read_ahead
+
+
+def test_neighbours_that_are_taken_one_by_one_are_read_together() -> None:
+    def read(offset: int, stop: int) -> list[pa.RecordBatch]:
+        return [rows(offset, min(stop, 5_000) - 1)]
+
+    with fetcher(read) as (opened, source):
+        for offset in range(2_500):
+            assert offsets(opened.collect(TOPIC, UNPARTITIONED, offset, offset)) == [offset]
+        assert source.reads == [0, 1, 1_001, 2_001]
+        assert offsets(opened.collect(TOPIC, UNPARTITIONED, 2_990, 3_010)) == [*range(2_990, 3_011)]
+
+
+def test_what_is_kept_is_bounded() -> None:
+    kept = read_ahead.ReadAhead()
+    size = rows(0, 999).nbytes
+    for number in range(2 * read_ahead.CACHED_BYTES_MAX // size):
+        kept.keep(str(number), UNPARTITIONED, rows(0, 999))
+    assert kept.rows("0", UNPARTITIONED, 0, 1) is None
+    assert kept._bytes <= read_ahead.CACHED_BYTES_MAX  # pyright: ignore[reportPrivateUsage]
+    many = rows(0, read_ahead.CHUNK_BYTES_MAX // 8)
+    kept.keep("large", UNPARTITIONED, many)
+    assert kept.rows("large", UNPARTITIONED, 0, 1) is None, "it is enough for requests of its own"
+
+
+def test_rows_with_gaps_are_not_kept() -> None:
+    kept = read_ahead.ReadAhead()
+    gap = pa.concat_batches([rows(0, 1), rows(3, 4)])  # pyright: ignore[reportAttributeAccessIssue]
+    kept.keep("t", UNPARTITIONED, gap)
+    assert kept.rows("t", UNPARTITIONED, 0, 1) is None

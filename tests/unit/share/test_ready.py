@@ -1,0 +1,170 @@
+"""The index of ready partitions and waiting members: who is woken for what."""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+from fix_metadata import A, B
+from fix_share import HandClock
+
+from wings_core.model import PartitionState
+from wings_core.partitions import Partition
+from wings_core.share.coordinator.ready import ReadyPartitions
+
+Hear = Callable[[Mapping[Partition, int] | None], None]
+
+
+class Topic:
+    """A topic whose commits are told of by hand."""
+
+    def __init__(self) -> None:
+        self.ends: dict[Partition, int] = {}
+        self.watches: list[Hear] = []
+        self.lists = 0
+        self.clock = HandClock()
+        self.index = ReadyPartitions(self.clock.now, self.states, self.watched)
+        self.woken: list[str] = []
+        self.stack = ExitStack()
+
+    def states(self) -> list[PartitionState]:
+        self.lists += 1
+        return [PartitionState(each, 0, end, 0, None) for each, end in self.ends.items()]
+
+    def watched(self, hear: Hear) -> AbstractContextManager[None]:
+        @contextmanager
+        def watching() -> Generator[None]:
+            self.watches.append(hear)
+            yield
+            self.watches.remove(hear)
+
+        return watching()
+
+    def commit(self, partition: Partition, messages: int = 1) -> list[str]:
+        """Commit messages; return the members that were woken."""
+        self.ends[partition] = self.ends.get(partition, 0) + messages
+        for hear in list(self.watches):
+            hear({partition: self.ends[partition]})
+        return self.taken()
+
+    def wait(self, *names: str, messages: int = 1, partition: Partition | None = None) -> None:
+        for name in names:
+            waiting = self.index.waiting(
+                partition, messages, lambda name=name: self.woken.append(name)
+            )
+            self.stack.enter_context(waiting)
+
+    def taken(self) -> list[str]:
+        woken, self.woken = self.woken, []
+        return woken
+
+    def ready(self, partition: Partition | None = None) -> list[Partition]:
+        return [each for each, _ in self.index.peek(partition, 100)]
+
+    def empty(self, partition: Partition, again: float | None = None) -> None:
+        ((_, generation),) = self.index.peek(partition, 1)
+        self.index.looked_at(partition, generation, self.ends[partition], again)
+
+
+def test_partitions_are_listed_once_and_told_of_afterwards() -> None:
+    topic = Topic()
+    topic.ends = {A: 3}
+    topic.index.look()
+    topic.index.look()
+    assert (topic.ready(), topic.lists) == ([A], 1)
+    topic.commit(B)
+    assert sorted(topic.ready()) == sorted([A, B])
+    assert topic.ready(B) == [B]
+
+
+def test_a_push_wakes_as_many_as_it_has_work_for_the_longest_waiting_first() -> None:
+    topic = Topic()
+    topic.wait("one", "two", "three")
+    assert topic.commit(A) == ["one"]
+    assert topic.commit(A) == ["two"]
+    assert topic.commit(A, 2) == ["three", "one"]
+    assert sorted(topic.commit(A, 50)) == ["one", "three", "two"]
+
+
+def test_members_that_take_many_are_woken_for_many() -> None:
+    topic = Topic()
+    topic.wait("one", "two", messages=100)
+    assert topic.commit(A, 100) == ["one"]
+    assert sorted(topic.commit(A, 101)) == ["one", "two"]
+
+
+def test_a_member_of_one_partition_is_woken_for_that_alone() -> None:
+    topic = Topic()
+    topic.wait("of b", partition=B)
+    topic.wait("any")
+    assert topic.commit(A) == ["any"]
+    assert topic.commit(B) == ["of b"]
+
+
+def test_one_that_took_some_wakes_the_next_while_more_is_ready() -> None:
+    topic = Topic()
+    topic.commit(A)
+    topic.wait("one", "two")
+    topic.index.took_some()
+    assert topic.taken() == ["one"]
+    topic.empty(A)
+    topic.index.took_some()
+    assert topic.taken() == []
+
+
+def test_what_comes_while_a_partition_is_looked_at_is_not_missed() -> None:
+    topic = Topic()
+    topic.commit(A)
+    ((_, generation),) = topic.index.peek(None, 1)
+    topic.commit(A)
+    topic.index.looked_at(A, generation, 1, None)
+    assert topic.ready() == [A]
+    # It was looked up before a commit that was told of before it was peeked at.
+    ((_, generation),) = topic.index.peek(None, 1)
+    topic.index.looked_at(A, generation, 1, None)
+    assert topic.ready() == [A]
+    topic.empty(A)
+    assert topic.ready() == []
+
+
+def test_a_lock_that_ends_makes_its_partition_ready_and_wakes_one() -> None:
+    topic = Topic()
+    topic.commit(A)
+    topic.wait("one", "two")
+    topic.empty(A, 30.0)
+    assert topic.index.next_due() == 30.0
+    assert topic.index.wake_due() == 30.0
+    assert (topic.ready(), topic.taken()) == ([], [])
+    topic.clock.time += 30
+    assert topic.index.wake_due() is None
+    assert (topic.ready(), topic.taken()) == ([A], ["one"])
+
+
+def test_the_earliest_time_counts() -> None:
+    topic = Topic()
+    topic.commit(A)
+    topic.empty(A, 30.0)
+    topic.index.changed(A)
+    topic.empty(A, 5.0)
+    topic.index.changed(A)
+    topic.empty(A, 60.0)
+    assert topic.index.next_due() == 5.0
+    topic.clock.time += 5
+    assert topic.ready() == [A]
+
+
+def test_after_a_change_of_the_group_all_is_looked_at_again() -> None:
+    topic = Topic()
+    topic.ends = {A: 3}
+    topic.index.look()
+    topic.empty(A)
+    topic.wait("one", "two")
+    topic.index.wake_all()
+    assert topic.taken() == ["one", "two"]
+    topic.index.look()
+    assert topic.ready() == [A]
+
+
+def test_a_closed_index_hears_nothing() -> None:
+    topic = Topic()
+    topic.wait("one")
+    topic.index.close()
+    assert (topic.taken(), topic.watches) == (["one"], [])
