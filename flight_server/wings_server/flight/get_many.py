@@ -13,7 +13,7 @@ from wings_core.contracts.chunks import EndReason, many_end_metadata, ranges_met
 from wings_core.contracts.tickets import ReadTicket, ScanTicket
 from wings_core.fetch.engines import Allowance
 from wings_core.fetch.fetcher import Cancel
-from wings_core.fetch.many import ManyChunk, ManyRead, Rotation, named_partitions, places_of
+from wings_core.fetch.many import ManyChunk, ManyRead, Rotation, cursors_of, named_partitions
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.log import Log
@@ -58,9 +58,9 @@ class ManyGet:
 
     def end_metadata(self, end: EndReason) -> bytes:
         """Return the app_metadata of the last chunk."""
-        places = self.many.rotation.places
+        cursors = self.many.rotation.cursors
         return many_end_metadata(
-            end, [(place.partition, place.offset, place.log_end) for place in places]
+            end, [(cursor.partition, cursor.offset, cursor.log_end) for cursor in cursors]
         )
 
     def _begin(self) -> None:
@@ -69,10 +69,10 @@ class ManyGet:
         assert ticket.partitions is not None
         states = self.log.many.states(many.topic, many.wanted)
         end_offset = ticket.end_offset if isinstance(ticket, ScanTicket) else None
-        for place in places_of(
+        for cursor in cursors_of(
             self.log.fetcher, many.topic, states, ticket.partitions, ticket.offset, end_offset
         ):
-            many.rotation.add(place)
+            many.rotation.add(cursor)
 
 
 def open_many(log: Log, topic: Topic, ticket: ReadTicket, state: FetchState | None) -> ManyGet:

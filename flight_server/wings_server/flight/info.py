@@ -11,7 +11,7 @@ from wings_core.contracts.many import ALL, PartitionEntry
 from wings_core.contracts.parts import divide
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import InvalidArgument, InvalidTicket
-from wings_core.fetch.many import named_partitions, places_of
+from wings_core.fetch.many import cursors_of, named_partitions
 from wings_core.fetch.selection import Selection
 from wings_core.log import Log
 from wings_core.model import PartitionState, Topic
@@ -160,12 +160,12 @@ def _ranges(log: Log, topic: Topic, command: InfoCommand) -> list[_Range]:
     found: list[_Range] = []
     states = _states(log, topic, command)
     partitions = ALL if command.partitions is None else command.partitions
-    places = places_of(log.fetcher, topic, states, partitions, command.offset, command.end_offset)
-    for state, place in zip(states, places, strict=True):
-        rows = max(0, place.stop - place.offset)
+    cursors = cursors_of(log.fetcher, topic, states, partitions, command.offset, command.end_offset)
+    for state, cursor in zip(states, cursors, strict=True):
+        rows = max(0, cursor.stop - cursor.offset)
         kept = state.next_offset - state.log_start_offset
         size = state.bytes * rows // kept if kept else 0
-        found.append(_Range(place.partition, place.offset, rows, size))
+        found.append(_Range(cursor.partition, cursor.offset, rows, size))
     return found
 
 

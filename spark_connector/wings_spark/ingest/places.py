@@ -1,4 +1,4 @@
-"""The places that a source may read: whoever can write to its queue chooses files within them.
+"""The places that a source may read: who can write to its queue chooses files within them.
 
 A place is a bucket or a folder of one, `s3://BUCKET/FOLDER`, or a directory. A name is judged as
 text, and a path on this machine once more by the file that was opened: links are followed, and must

@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wings_core.fetch.many.pieces import pieces_of
-from wings_core.fetch.many.rotation import Place
+from wings_core.fetch.many.rotation import PartitionCursor
 from wings_core.model import LocatedPartition, Location, PageAddress, PartitionState
 from wings_core.partitions import Partition
 
 
 def located(
     partition: str, *pages: tuple[int, PageAddress, int | None]
-) -> tuple[Place, LocatedPartition]:
+) -> tuple[PartitionCursor, LocatedPartition]:
     """Return a partition of these pages: how many rows, where, and from which row on."""
     locations: list[Location] = []
     end = 0
@@ -22,7 +22,9 @@ def located(
         end += rows
     name = Partition(partition)
     state = PartitionState(name, 0, end, end, 5)
-    return Place(name, 0, end, end, clamps=False), LocatedPartition(state, tuple(locations))
+    return PartitionCursor(name, 0, end, end, clamps=False), LocatedPartition(
+        state, tuple(locations)
+    )
 
 
 PAGES = [
@@ -36,14 +38,17 @@ def test_slices_of_a_page_are_one_piece_in_the_order_of_its_rows() -> None:
         located("1", (4, PAGES[0], 0), (1, PAGES[1], 2)),
         located("3", (10, PAGES[2], None)),
     ]
-    pieces = pieces_of([place for place, _ in found], [partition for _, partition in found], 100)
+    pieces = pieces_of([cursor for cursor, _ in found], [partition for _, partition in found], 100)
     assert [(piece.location.address, piece.location.first_row, piece.rows) for piece in pieces] == [
         (PAGES[0], 0, 7),
         (PAGES[1], 0, 3),
         (PAGES[2], None, 10),
     ]
     assert [
-        [(segment.place.partition, segment.start_offset, segment.rows) for segment in each.segments]
+        [
+            (segment.cursor.partition, segment.start_offset, segment.rows)
+            for segment in each.segments
+        ]
         for each in pieces
     ] == [[("1", 0, 4), ("2", 0, 3)], [("2", 3, 2), ("1", 4, 1)], [("3", 0, 10)]]
 
@@ -64,29 +69,29 @@ def test_every_row_is_read_once_and_in_the_order_of_its_partition(
     partitions: list[list[tuple[int, PageAddress, int | None]]], data: st.DataObject
 ) -> None:
     found = [located(str(number), *pages) for number, pages in enumerate(partitions)]
-    places = [place for place, _ in found]
-    for place in places:
-        place.offset = data.draw(st.integers(0, place.stop), label="offset")
+    cursors = [cursor for cursor, _ in found]
+    for cursor in cursors:
+        cursor.offset = data.draw(st.integers(0, cursor.stop), label="offset")
     rows_max = data.draw(st.integers(1, 40), label="rows of each")
     expected = {
-        place.partition: list(range(place.offset, min(place.stop, place.offset + rows_max)))
-        for place in places
+        cursor.partition: list(range(cursor.offset, min(cursor.stop, cursor.offset + rows_max)))
+        for cursor in cursors
     }
     rows_of: dict[tuple[str, int], tuple[PageAddress, int]] = {}
-    for place, partition in found:
+    for cursor, partition in found:
         for location in partition.locations:
             for row in range(location.rows):
                 where = (location.first_row or 0) + row
-                rows_of[place.partition, location.start_offset + row] = (location.address, where)
-    read: dict[Partition, list[int]] = {place.partition: [] for place in places}
-    for piece in pieces_of(places, [partition for _, partition in found], rows_max):
+                rows_of[cursor.partition, location.start_offset + row] = (location.address, where)
+    read: dict[Partition, list[int]] = {cursor.partition: [] for cursor in cursors}
+    for piece in pieces_of(cursors, [partition for _, partition in found], rows_max):
         assert all(segment.rows > 0 for segment in piece.segments)
         assert piece.rows == sum(segment.rows for segment in piece.segments)
         assert piece.first + piece.rows <= piece.location.rows
         row = (piece.location.first_row or 0) + piece.first
         for segment in piece.segments:
             for offset in range(segment.start_offset, segment.start_offset + segment.rows):
-                assert rows_of[segment.place.partition, offset] == (piece.location.address, row)
-                read[segment.place.partition].append(offset)
+                assert rows_of[segment.cursor.partition, offset] == (piece.location.address, row)
+                read[segment.cursor.partition].append(offset)
                 row += 1
     assert read == expected

@@ -5,14 +5,14 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from wings_core.fetch.many import Place, Rotation
+from wings_core.fetch.many import PartitionCursor, Rotation
 from wings_core.partitions import Partition
 
 PARTITIONS = [Partition(str(number)) for number in range(8)]
 
 
-def place(partition: Partition, offset: int, stop: int) -> Place:
-    return Place(partition, offset, stop, stop, clamps=False)
+def cursor(partition: Partition, offset: int, stop: int) -> PartitionCursor:
+    return PartitionCursor(partition, offset, stop, stop, clamps=False)
 
 
 class RotationMachine(RuleBasedStateMachine):
@@ -32,7 +32,7 @@ class RotationMachine(RuleBasedStateMachine):
         known = self.rotation.find(partition)
         if known is None:
             self.offsets[partition] = 0
-            self.rotation.add(place(partition, 0, self.stops[partition]))
+            self.rotation.add(cursor(partition, 0, self.stops[partition]))
         else:
             self.rotation.extend(known, self.stops[partition])
 
@@ -41,7 +41,7 @@ class RotationMachine(RuleBasedStateMachine):
     def take_a_turn(self, data: st.DataObject) -> None:
         each = data.draw(st.integers(1, 4), label="rows each")
         rows_max = data.draw(st.integers(each, 20), label="rows in all")
-        turn = self.rotation.turn(each, rows_max, data.draw(st.integers(1, 9), label="places"))
+        turn = self.rotation.turn(each, rows_max, data.draw(st.integers(1, 9), label="cursors"))
         assert turn
         assert sum(min(each, found.stop - found.offset) for found in turn) <= rows_max
         assert len({found.partition for found in turn}) == len(turn)
@@ -63,9 +63,9 @@ class RotationMachine(RuleBasedStateMachine):
             assert self.waited[partition] <= 2 * len(PARTITIONS)
 
     @precondition(lambda self: self.rotation.ready > 0)
-    @rule(places=st.integers(0, 7))
-    def begin_with_another(self, places: int) -> None:
-        self.rotation.skip(places)
+    @rule(cursors=st.integers(0, 7))
+    def begin_with_another(self, cursors: int) -> None:
+        self.rotation.skip(cursors)
         self.waited.clear()
 
     @invariant()
@@ -74,14 +74,14 @@ class RotationMachine(RuleBasedStateMachine):
         ready = self.rotation.turn(1, 1 << 62, 1_000)
         assert {found.partition for found in ready} == behind
         assert self.rotation.ready == len(ready) == len(behind)
-        assert {found.partition: found.offset for found in self.rotation.places} == self.offsets
+        assert {found.partition: found.offset for found in self.rotation.cursors} == self.offsets
 
 
 TestRotation: Any = RotationMachine.TestCase
 
 
 def test_a_partition_that_is_born_is_read_from_its_first_message() -> None:
-    unborn = Place(PARTITIONS[0], 7, stop=0, log_end=0, clamps=False, is_born=False)
+    unborn = PartitionCursor(PARTITIONS[0], 7, stop=0, log_end=0, clamps=False, is_born=False)
     rotation = Rotation([unborn])
     rotation.extend(unborn, 0)
     assert (rotation.ready, unborn.offset) == (0, 7)

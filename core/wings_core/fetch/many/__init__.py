@@ -6,17 +6,17 @@ rotation ─▶ locate many ─▶ pieces, in the order of the pages ─▶ chun
 """
 
 from wings_core.fetch.many.chunks import ManyChunk, PartRange
-from wings_core.fetch.many.places import named_partitions, places_of
+from wings_core.fetch.many.cursors import cursors_of, named_partitions
 from wings_core.fetch.many.reader import ManyRead, ManyReader
-from wings_core.fetch.many.rotation import Place, Rotation
+from wings_core.fetch.many.rotation import PartitionCursor, Rotation
 
 __all__ = [
     "ManyChunk",
     "ManyRead",
     "ManyReader",
     "PartRange",
-    "Place",
+    "PartitionCursor",
     "Rotation",
+    "cursors_of",
     "named_partitions",
-    "places_of",
 ]

@@ -11,7 +11,7 @@ from wings_core.errors import StorageCorrupt
 from wings_core.fetch.chunks import cut_to_wire, is_small, wire_rows
 from wings_core.fetch.engines import Allowance
 from wings_core.fetch.many.pieces import Piece, Segment
-from wings_core.fetch.many.rotation import Place
+from wings_core.fetch.many.rotation import PartitionCursor
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.timestamps import timestamp_column
 from wings_core.limits import Limits
@@ -47,7 +47,7 @@ class PieceFailed(Exception):  # noqa: N818 - translated by the reader of many p
 
     def __init__(self, piece: Piece, error: StorageCorrupt) -> None:
         super().__init__(error.message)
-        self.place = piece.segments[0].place
+        self.cursor = piece.segments[0].cursor
         """Of the first of its partitions, which stands where the piece begins."""
         self.address = piece.location.address
         self.error = error
@@ -83,7 +83,7 @@ class ManyChunks:
         selection: Selection,
         allowance: Allowance | None = None,
     ) -> Iterator[ManyChunk]:
-        """Read pieces as chunks; the places move with the rows, before a chunk is yielded.
+        """Read pieces as chunks; the cursors move with the rows, before a chunk is yielded.
 
         Small pages are merged up to the wire's bounds, large ones are delivered without a copy and
         cut where they exceed them. With a filter, a chunk may be empty.
@@ -103,8 +103,8 @@ class ManyChunks:
         rows_left = rows_max
         for run in self._runs(self._parts(topic, pieces, selection), selection):
             chunk, moved = _chunk(run, selection, rows_left, allowance)
-            for place, next_offset in moved:
-                place.offset = next_offset
+            for cursor, next_offset in moved:
+                cursor.offset = next_offset
             rows_left -= chunk.batch.num_rows
             yield chunk
             if rows_left == 0:
@@ -173,23 +173,23 @@ def _split(segments: list[Segment], rows: int) -> tuple[list[Segment], list[Segm
         if segment.rows < rows:
             rows -= segment.rows
             continue
-        place, start, count, timestamp = (
-            segment.place,
+        cursor, start, count, timestamp = (
+            segment.cursor,
             segment.start_offset,
             segment.rows,
             segment.timestamp,
         )
-        head = [*segments[:index], Segment(place, start, rows, timestamp)]
+        head = [*segments[:index], Segment(cursor, start, rows, timestamp)]
         tail = segments[index + 1 :]
         if rows < count:
-            tail = [Segment(place, start + rows, count - rows, timestamp), *tail]
+            tail = [Segment(cursor, start + rows, count - rows, timestamp), *tail]
         return head, tail
     return segments, []
 
 
 def _chunk(
     run: Sequence[_Part], selection: Selection, rows_max: int, allowance: Allowance | None
-) -> tuple[ManyChunk, list[tuple[Place, int]]]:
+) -> tuple[ManyChunk, list[tuple[PartitionCursor, int]]]:
     """Merge the parts of a run, filter, and end with the last row that may be delivered.
 
     Returns:
@@ -200,7 +200,7 @@ def _chunk(
     segments = [segment for part in run for segment in part.segments]
     times = _timestamps(run) if selection.system_columns else None
     ranges = _ranges(segments)
-    if len(ranges) > len({place.partition for place, _, _ in ranges}):
+    if len(ranges) > len({cursor.partition for cursor, _, _ in ranges}):
         # Each partition stands in one range. To copy the rows once more takes less than a range for
         # each of many small pages would, here and at the reader.
         indices, ranges = _by_partition(ranges)
@@ -219,15 +219,15 @@ def _chunk(
         counts = _true_counts(mask, counts)
     size = int(sum(part.bytes for part in run) * selection.stored_share)
     covered = [
-        PartRange(place.partition, start, start + looked_at - 1, delivered)
-        for (place, start, looked_at), delivered in zip(ranges, counts, strict=True)
+        PartRange(cursor.partition, start, start + looked_at - 1, delivered)
+        for (cursor, start, looked_at), delivered in zip(ranges, counts, strict=True)
     ]
-    moved = [(place, start + looked_at) for place, start, looked_at in ranges]
+    moved = [(cursor, start + looked_at) for cursor, start, looked_at in ranges]
     return ManyChunk(batch, covered, size), moved
 
 
-_Range = tuple[Place, int, int]
-"""A place, a first offset, and so many rows."""
+_Range = tuple[PartitionCursor, int, int]
+"""A cursor, a first offset, and so many rows."""
 
 
 def _ranges(segments: Iterable[Segment]) -> list[_Range]:
@@ -235,21 +235,21 @@ def _ranges(segments: Iterable[Segment]) -> list[_Range]:
     ranges: list[_Range] = []
     for segment in segments:
         if ranges:
-            place, start, rows = ranges[-1]
-            if place is segment.place and start + rows == segment.start_offset:
-                ranges[-1] = (place, start, rows + segment.rows)
+            cursor, start, rows = ranges[-1]
+            if cursor is segment.cursor and start + rows == segment.start_offset:
+                ranges[-1] = (cursor, start, rows + segment.rows)
                 continue
-        ranges.append((segment.place, segment.start_offset, segment.rows))
+        ranges.append((segment.cursor, segment.start_offset, segment.rows))
     return ranges
 
 
 def _cut(ranges: Iterable[_Range], rows_left: int) -> list[_Range]:
     """Return the ranges of the first rows."""
     cut: list[_Range] = []
-    for place, start, rows in ranges:
+    for cursor, start, rows in ranges:
         if rows_left == 0:
             break
-        cut.append((place, start, min(rows, rows_left)))
+        cut.append((cursor, start, min(rows, rows_left)))
         rows_left -= cut[-1][2]
     return cut
 
@@ -258,16 +258,16 @@ def _by_partition(ranges: Iterable[_Range]) -> "tuple[pa.Array[Any], list[_Range
     """Return the order of rows in which each partition's follow one another, and their ranges."""
     groups: dict[Partition, list[tuple[int, _Range]]] = {}
     first = 0
-    for place, start, rows in ranges:
-        groups.setdefault(place.partition, []).append((first, (place, start, rows)))
+    for cursor, start, rows in ranges:
+        groups.setdefault(cursor.partition, []).append((first, (cursor, start, rows)))
         first += rows
     indices: list[pa.Array[Any]] = []
     ordered: list[_Range] = []
     for group in groups.values():
         indices += [cast("Any", pa).arange(first, first + rows) for first, (_, _, rows) in group]
         # A partition's rows are read in order and without gaps.
-        place, start, _ = group[0][1]
-        ordered.append((place, start, sum(rows for _, (_, _, rows) in group)))
+        cursor, start, _ = group[0][1]
+        ordered.append((cursor, start, sum(rows for _, (_, _, rows) in group)))
     return pa.concat_arrays(indices), ordered
 
 
@@ -308,8 +308,8 @@ def _deliver(
     if times is not None:
         texts: list[str] = []
         offsets: list[int] = []
-        for place, start, count in ranges:
-            texts += [place.partition] * count
+        for cursor, start, count in ranges:
+            texts += [cursor.partition] * count
             offsets += range(start, start + count)
         arrays += [pa.array(texts, pa.string()), pa.array(offsets, pa.int64()), times]
     return pa.RecordBatch.from_arrays(arrays, schema=selection.schema)

@@ -8,7 +8,7 @@ time.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from wings_core.fetch.many.rotation import Place
+from wings_core.fetch.many.rotation import PartitionCursor
 from wings_core.model import LocatedPartition, Location
 
 
@@ -16,7 +16,7 @@ from wings_core.model import LocatedPartition, Location
 class Segment:
     """Rows of one partition, one after another in the log and in their page."""
 
-    place: Place
+    cursor: PartitionCursor
     start_offset: int
     rows: int
     timestamp: int
@@ -35,21 +35,21 @@ class Piece:
 
 
 def pieces_of(
-    places: Sequence[Place], located: Iterable[LocatedPartition], rows_max: int
+    cursors: Sequence[PartitionCursor], located: Iterable[LocatedPartition], rows_max: int
 ) -> list[Piece]:
     """Return the pieces that hold the next rows of partitions.
 
     A partition's rows stay in the order of their offsets, over all pieces.
 
     Args:
-        places: The partitions; of each, rows from its offset to its stop.
+        cursors: The partitions; of each, rows from its offset to its stop.
         located: What was found of each of them, as far as it goes; what is before its offset is
             left out.
         rows_max: The most rows of each.
     """
     found: list[tuple[tuple[str, int, int], Segment, Location, int]] = []
-    for place, partition in zip(places, located, strict=False):
-        stop = min(place.stop, place.offset + rows_max)
+    for cursor, partition in zip(cursors, located, strict=False):
+        stop = min(cursor.stop, cursor.offset + rows_max)
         # Maintenance and publishes may write pages in another order than their offsets: a segment
         # comes no earlier than the one before it.
         last = ("", 0, 0)
@@ -57,13 +57,13 @@ def pieces_of(
             start = location.start_offset
             if start >= stop:
                 break
-            if location.end_offset < place.offset:
+            if location.end_offset < cursor.offset:
                 continue
             address = location.address
             last = max(last, (address.folio, address.position, location.first_row or 0))
-            first = max(place.offset, start)
+            first = max(cursor.offset, start)
             rows = min(stop, location.end_offset + 1) - first
-            segment = Segment(place, first, rows, location.timestamp)
+            segment = Segment(cursor, first, rows, location.timestamp)
             found.append((last, segment, location, first - start))
     found.sort(key=lambda each: each[0])
     return list(_joined(found))

@@ -14,7 +14,7 @@ from wings_core.fetch.engines import Allowance, FilterTimedOut
 from wings_core.fetch.fetcher import LOCATE_ROWS_MAX, MOVES_MAX, UNLIMITED, Cancel
 from wings_core.fetch.many.chunks import ManyChunk, ManyChunks, PieceFailed
 from wings_core.fetch.many.pieces import pieces_of
-from wings_core.fetch.many.rotation import Place, Rotation
+from wings_core.fetch.many.rotation import PartitionCursor, Rotation
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.fetch.waits import Waits
@@ -101,7 +101,7 @@ class ManyReader:
     def scan(self, read: ManyRead, cancel: Cancel) -> Iterator[ManyChunk]:
         """Yield the rows of each partition up to its stop; never waits.
 
-        The places move with the rows; empty chunks are left out.
+        The cursors move with the rows; empty chunks are left out.
 
         Raises: as `read`.
         """
@@ -204,21 +204,21 @@ class ManyReader:
         each = max(1, rows // rotation.ready)
         if rows == LOCATE_ROWS_MAX:
             each = max(each, TURN_ROWS_MIN)
-        places = rotation.turn(each, rows, POSITIONS_MAX)
+        cursors = rotation.turn(each, rows, POSITIONS_MAX)
         located = self._registry.locate_many(
-            read.topic.uuid, [(place.partition, place.offset) for place in places], each
+            read.topic.uuid, [(cursor.partition, cursor.offset) for cursor in cursors], each
         )
-        before = [place.offset for place in places]
+        before = [cursor.offset for cursor in cursors]
         try:
-            for place, found in zip(places, located, strict=False):
-                _look(place, found)
-            pieces = pieces_of(places, located, each)
+            for cursor, found in zip(cursors, located, strict=False):
+                _look(cursor, found)
+            pieces = pieces_of(cursors, located, each)
             yield from self._chunks.read(
                 read.topic, pieces, rows_max, read.selection, read.allowance
             )
         except PieceFailed as failed:
             if not self._is_elsewhere(read, failed):
-                raise with_partition(failed.error, failed.place.partition) from None
+                raise with_partition(failed.error, failed.cursor.partition) from None
         finally:
             rotation.rotate(len(located), before)
 
@@ -228,13 +228,15 @@ class ManyReader:
         Raises:
             TopicNotFound: Its topic was deleted.
         """
-        place = failed.place
-        (found,) = self._registry.locate_many(read.topic.uuid, [(place.partition, place.offset)], 1)
-        if found.state.log_start_offset > place.offset:
+        cursor = failed.cursor
+        (found,) = self._registry.locate_many(
+            read.topic.uuid, [(cursor.partition, cursor.offset)], 1
+        )
+        if found.state.log_start_offset > cursor.offset:
             return True  # The next turn says whether that is an error.
-        place.moves += 1
+        cursor.moves += 1
         moved = bool(found.locations) and found.locations[0].address != failed.address
-        return moved and place.moves <= MOVES_MAX
+        return moved and cursor.moves <= MOVES_MAX
 
     def _hear(self, read: ManyRead) -> None:
         """Take what was committed into the rotation."""
@@ -244,24 +246,24 @@ class ManyReader:
             states = self.states(read.topic, read.wanted)
             ends = {state.partition: state.next_offset for state in states}
         for partition, log_end in ends.items():
-            place = read.rotation.find(partition)
-            if place is not None:
-                read.rotation.extend(place, log_end)
+            cursor = read.rotation.find(partition)
+            if cursor is not None:
+                read.rotation.extend(cursor, log_end)
             elif log_end > 0:
-                read.rotation.add(Place(partition, 0, log_end, log_end, clamps=True))
+                read.rotation.add(PartitionCursor(partition, 0, log_end, log_end, clamps=True))
 
 
-def _look(place: Place, found: LocatedPartition) -> None:
+def _look(cursor: PartitionCursor, found: LocatedPartition) -> None:
     """Take what was found of a partition."""
     start = found.state.log_start_offset
-    place.log_end = max(place.log_end, found.state.next_offset)
-    if place.offset < start:
-        if not place.clamps:
-            raise below_start(place.partition, place.offset, start)
-        place.offset = start
+    cursor.log_end = max(cursor.log_end, found.state.next_offset)
+    if cursor.offset < start:
+        if not cursor.clamps:
+            raise below_start(cursor.partition, cursor.offset, start)
+        cursor.offset = start
     elif not found.locations:
         # Nothing is there where something was known to be: the next turns have nothing to read.
-        place.stop = place.offset
+        cursor.stop = cursor.offset
 
 
 def below_start(partition: Partition, offset: int, log_start_offset: int) -> OffsetOutOfRange:

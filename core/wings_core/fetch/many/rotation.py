@@ -9,7 +9,7 @@ from wings_core.partitions import Partition
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class PartitionCursor:
     """Where the read of one partition stands."""
 
     partition: Partition
@@ -41,86 +41,86 @@ class Rotation:
     its turn after at most one turn of each other. For one thread.
     """
 
-    def __init__(self, places: Iterable[Place] = ()) -> None:
-        self._places: dict[Partition, Place] = {}
-        self._ready: deque[Place] = deque()
-        for place in places:
-            self.add(place)
+    def __init__(self, cursors: Iterable[PartitionCursor] = ()) -> None:
+        self._cursors: dict[Partition, PartitionCursor] = {}
+        self._ready: deque[PartitionCursor] = deque()
+        for cursor in cursors:
+            self.add(cursor)
 
     @property
-    def places(self) -> Iterable[Place]:
+    def cursors(self) -> Iterable[PartitionCursor]:
         """All partitions, in the order in which they came."""
-        return self._places.values()
+        return self._cursors.values()
 
     @property
     def ready(self) -> int:
         """How many partitions have rows."""
         return len(self._ready)
 
-    def find(self, partition: Partition) -> Place | None:
-        """Return a partition's place, None where it is not read."""
-        return self._places.get(partition)
+    def find(self, partition: Partition) -> PartitionCursor | None:
+        """Return a partition's cursor, None where it is not read."""
+        return self._cursors.get(partition)
 
-    def add(self, place: Place) -> None:
+    def add(self, cursor: PartitionCursor) -> None:
         """Add a partition."""
-        assert place.partition not in self._places
-        self._places[place.partition] = place
-        self._queue(place)
+        assert cursor.partition not in self._cursors
+        self._cursors[cursor.partition] = cursor
+        self._queue(cursor)
 
-    def extend(self, place: Place, log_end: int) -> None:
+    def extend(self, cursor: PartitionCursor, log_end: int) -> None:
         """Record that a partition's log ends at an offset, and read on to there."""
-        if not place.is_born and log_end > 0:
+        if not cursor.is_born and log_end > 0:
             # It was born after the request came: it is read from its first message.
-            place.is_born, place.clamps = True, True
-            place.offset = 0
-        place.log_end = max(place.log_end, log_end)
-        place.stop = max(place.stop, log_end)
-        self._queue(place)
+            cursor.is_born, cursor.clamps = True, True
+            cursor.offset = 0
+        cursor.log_end = max(cursor.log_end, log_end)
+        cursor.stop = max(cursor.stop, log_end)
+        self._queue(cursor)
 
-    def skip(self, places: int) -> None:
+    def skip(self, cursors: int) -> None:
         """Begin with another partition: so many of those with rows go to the back."""
-        self._ready.rotate(-places)
+        self._ready.rotate(-cursors)
 
-    def turn(self, rows_each: int, rows_max: int, places_max: int) -> Sequence[Place]:
+    def turn(self, rows_each: int, rows_max: int, cursors_max: int) -> Sequence[PartitionCursor]:
         """Return the partitions whose turn it is, one at least where one has rows.
 
         Args:
             rows_each: How many rows of each are read in a turn, at most `rows_max`.
             rows_max: The most rows of all of them together.
-            places_max: The most partitions.
+            cursors_max: The most partitions.
         """
-        taken: list[Place] = []
-        for place in islice(self._ready, places_max):
-            rows_max -= min(rows_each, place.stop - place.offset)
+        taken: list[PartitionCursor] = []
+        for cursor in islice(self._ready, cursors_max):
+            rows_max -= min(rows_each, cursor.stop - cursor.offset)
             if rows_max < 0:
                 break
-            taken.append(place)
+            taken.append(cursor)
         return taken
 
-    def rotate(self, places: int, before: Sequence[int]) -> None:
+    def rotate(self, cursors: int, before: Sequence[int]) -> None:
         """End a turn.
 
         Args:
-            places: How many of the partitions it came to, from the first on.
+            cursors: How many of the partitions it came to, from the first on.
             before: The offsets at which they stood when it began: those that did not move stay in
                 front, as they have not had their turn.
         """
-        moved: list[Place] = []
-        waiting: list[Place] = []
-        for offset in before[:places]:
-            place = self._ready.popleft()
-            place.queued = False
-            if place.offset > offset:
-                place.moves = 0
-            if place.has_rows:
-                (moved if place.offset > offset else waiting).append(place)
-        for place in reversed(waiting):
-            place.queued = True
-            self._ready.appendleft(place)
-        for place in moved:
-            self._queue(place)
+        moved: list[PartitionCursor] = []
+        waiting: list[PartitionCursor] = []
+        for offset in before[:cursors]:
+            cursor = self._ready.popleft()
+            cursor.queued = False
+            if cursor.offset > offset:
+                cursor.moves = 0
+            if cursor.has_rows:
+                (moved if cursor.offset > offset else waiting).append(cursor)
+        for cursor in reversed(waiting):
+            cursor.queued = True
+            self._ready.appendleft(cursor)
+        for cursor in moved:
+            self._queue(cursor)
 
-    def _queue(self, place: Place) -> None:
-        if place.has_rows and not place.queued:
-            place.queued = True
-            self._ready.append(place)
+    def _queue(self, cursor: PartitionCursor) -> None:
+        if cursor.has_rows and not cursor.queued:
+            cursor.queued = True
+            self._ready.append(cursor)

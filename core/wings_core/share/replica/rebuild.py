@@ -2,7 +2,7 @@
 
 A message whose tombstone is lost is delivered again, and one whose count is lost is delivered as
 often as one that was never: at least once still holds. What is not certain is left out, as
-a tombstone that nobody wrote would lose a message.
+a tombstone that was never written would lose a message.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ _FILES = ("", "-wal", "-shm")
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What became of the holds."""
+    """What a rebuild kept of the holds, and what it lost."""
 
     partitions: int
     """Of groups, whose state was taken over."""

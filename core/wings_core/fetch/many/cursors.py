@@ -1,4 +1,4 @@
-"""Places: where the read of each partition begins and ends, as a ticket or command says."""
+"""Cursors: where the read of each partition begins and ends, as a ticket or command says."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,7 +6,7 @@ from wings_core.contracts.many import ALL, PartitionEntry, Partitions
 from wings_core.contracts.offsets import Offset, TimestampOffset
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.fetch.many.reader import below_start
-from wings_core.fetch.many.rotation import Place
+from wings_core.fetch.many.rotation import PartitionCursor
 from wings_core.model import PartitionState, Topic
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 
@@ -25,14 +25,14 @@ def named_partitions(topic: Topic, partitions: Partitions) -> list[Partition] | 
     return [partition_of(entry.partition, key_type) for entry in partitions]
 
 
-def places_of(
+def cursors_of(
     fetcher: Fetcher,
     topic: Topic,
     states: Sequence[PartitionState],
     partitions: Partitions,
     offset: Offset | None,
     end_offset: int | None = None,
-) -> Iterator[Place]:
+) -> Iterator[PartitionCursor]:
     """Yield where each partition is read from, and up to what is committed now.
 
     Args:
@@ -56,7 +56,7 @@ def places_of(
         start = _number(fetcher, topic, state, begin)
         if start < state.log_start_offset:
             raise below_start(state.partition, start, state.log_start_offset)
-        yield Place(
+        yield PartitionCursor(
             state.partition,
             start,
             stop=state.next_offset if end is None else min(end, state.next_offset),
