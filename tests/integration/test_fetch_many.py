@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -15,8 +15,11 @@ import pytest
 from flight_calls import Json, act, chunks, create_topic, error_of, push, ticket_of
 from many_calls import get_many, read_many
 
+from wings_core.contracts.tickets import ReadTicket, parse_ticket
+from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import Limits
 from wings_core.partitions import Partition
+from wings_server.flight.do_get import open_get
 from wings_server.testing import RunningServer, running_server
 
 LIMITS = Limits(wire_rows_max=1_000, segment_bytes_max=64 * 1024)
@@ -273,6 +276,20 @@ def test_a_named_partition_that_is_born_meanwhile_is_read_from_its_first_message
     )
     push(client, topic, keyed({3: [0, 1], 4: [0, 1]}))
     assert answer().column("n") == {3: [0, 1], 4: [0, 1]}
+
+
+@pytest.mark.parametrize("partitions", ["all", [{"partition": 3}, {"partition": 4}]])
+def test_latest_is_where_the_log_ends_when_the_request_comes(
+    client: flight.FlightClient, server: RunningServer, topic: str, partitions: Any
+) -> None:
+    push(client, topic, keyed({3: [0, 1]}))
+    ticket = ticket_of(
+        topic=topic, partitions=partitions, offset="latest", min_messages=3, timeout_ms=60_000
+    )
+    opened = open_get(server.server.log, cast("ReadTicket", parse_ticket(ticket.ticket)))
+    push(client, topic, keyed({3: [2], 4: [0, 1]}))
+    found = [chunk.batch.select(["n"]) for some in opened.chunks(Cancel()) for chunk in some]
+    assert pa.Table.from_batches(found).sort_by("n").to_pydict() == {"n": [0, 1, 2]}
 
 
 def test_a_follow_delivers_every_commit_once(

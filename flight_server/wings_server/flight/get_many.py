@@ -1,7 +1,8 @@
 """DoGet of many partitions: from a ticket with `partitions` to chunks that mix them.
 
 Names, columns and filter are checked before the schema goes out; where the partitions stand is
-looked up once commits are watched, so that none in between is missed.
+looked up once commits are watched, so that none in between is missed. A read from `"latest"` looks
+before the schema goes out too: who has the schema, and pushes, is to find those messages.
 """
 
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from wings_core.contracts.chunks import EndReason, many_end_metadata, ranges_metadata
+from wings_core.contracts.many import ALL
 from wings_core.contracts.tickets import ReadTicket, ScanTicket
 from wings_core.fetch.engines import Allowance
 from wings_core.fetch.fetcher import Cancel
@@ -29,6 +31,8 @@ class ManyGet:
     many: ManyRead
     state: FetchState | None
     """None for a scan."""
+    has_begun: bool = False
+    """Whether the partitions were looked at before commits are watched."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -43,12 +47,15 @@ class ManyGet:
         """
         reader = self.log.many
         if self.state is None:
-            self._begin()
+            _begin(self.log, self.many, self.ticket)
             for chunk in reader.scan(self.many, cancel):
                 yield [chunk]
             return
-        with reader.watched(self.many, cancel):
-            self._begin()
+        with reader.watched(self.many, cancel) as changes:
+            if self.has_begun:
+                changes.hear(None)  # What was committed in between.
+            else:
+                _begin(self.log, self.many, self.ticket)
             for chunk in reader.read(self.many, self.state, cancel):
                 yield [chunk]
 
@@ -62,17 +69,6 @@ class ManyGet:
         return many_end_metadata(
             end, [(cursor.partition, cursor.offset, cursor.log_end) for cursor in cursors]
         )
-
-    def _begin(self) -> None:
-        """Look where the partitions stand, and where to begin and end in each."""
-        many, ticket = self.many, self.ticket
-        assert ticket.partitions is not None
-        states = self.log.many.states(many.topic, many.wanted)
-        end_offset = ticket.end_offset if isinstance(ticket, ScanTicket) else None
-        for cursor in cursors_of(
-            self.log.fetcher, many.topic, states, ticket.partitions, ticket.offset, end_offset
-        ):
-            many.rotation.add(cursor)
 
 
 def open_many(log: Log, topic: Topic, ticket: ReadTicket, state: FetchState | None) -> ManyGet:
@@ -99,4 +95,23 @@ def open_many(log: Log, topic: Topic, ticket: ReadTicket, state: FetchState | No
         allowance=None if state is None else Allowance(state.deadline),
     )
     wanted = named_partitions(topic, ticket.partitions)
-    return ManyGet(log, ticket, ManyRead(topic, selection, wanted, Rotation()), state)
+    many = ManyRead(topic, selection, wanted, Rotation())
+    entries = () if ticket.partitions == ALL else ticket.partitions
+    has_begun = state is not None and "latest" in (
+        ticket.offset,
+        *(each.offset for each in entries),
+    )
+    if has_begun:
+        _begin(log, many, ticket)
+    return ManyGet(log, ticket, many, state, has_begun)
+
+
+def _begin(log: Log, many: ManyRead, ticket: ReadTicket) -> None:
+    """Look where the partitions stand, and where to begin and end in each."""
+    assert ticket.partitions is not None
+    states = log.many.states(many.topic, many.wanted)
+    end_offset = ticket.end_offset if isinstance(ticket, ScanTicket) else None
+    for cursor in cursors_of(
+        log.fetcher, many.topic, states, ticket.partitions, ticket.offset, end_offset
+    ):
+        many.rotation.add(cursor)

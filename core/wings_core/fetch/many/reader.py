@@ -65,18 +65,19 @@ class ManyReader:
         self._waits = waits
 
     @contextmanager
-    def watched(self, read: ManyRead, cancel: Cancel) -> Generator[None]:
+    def watched(self, read: ManyRead, cancel: Cancel) -> Generator[TopicChanges]:
         """Hear of commits to a read's partitions during the block; each wakes `cancel`.
 
-        Entered before the partitions are first looked at, so that no commit is missed.
+        Entered before the partitions are first looked at, so that no commit is missed; or else
+        what it yields is told of all partitions once.
 
         Raises:
             ResourceExhausted: Too many wait already.
         """
         wanted = None if read.wanted is None else frozenset(read.wanted)
-        read.changes = TopicChanges(cancel.wake.set, wanted)
-        with self._registry.watch_topic(read.topic.uuid, read.changes.hear):
-            yield
+        read.changes = changes = TopicChanges(cancel.wake.set, wanted)
+        with self._registry.watch_topic(read.topic.uuid, changes.hear):
+            yield changes
 
     def states(
         self, topic: Topic, partitions: Sequence[Partition] | None
