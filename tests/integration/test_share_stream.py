@@ -15,6 +15,7 @@ import pytest
 from flight_calls import act, create_topic, numbers, push
 from share_calls import Leased, Member, ShareStreamCall, create_group, offsets_of
 
+from wings_server.flight.share_stream import REQUESTS_WAITING_MAX
 from wings_server.testing import RunningServer, running_server
 
 LONG = 20_000
@@ -201,6 +202,37 @@ sys.stdin.read()
         assert worker.stdout.readline().strip() == "10"
         worker.kill()
     assert offsets_of(Member(client, topic).acquire(timeout_ms=LONG)) == [*range(10)]
+
+
+def test_a_stream_ends_whose_client_dies_with_more_requests_than_may_wait(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        client = server.client()
+        create_topic(client, "jobs", ["text: string"])
+        create_group(client, "jobs")
+        for _ in range(10):  # More than goes over the wire to a client that does not read.
+            push(client, "jobs", pa.record_batch({"text": ["x" * 10_000] * 1_000}))
+        command = {"kind": "share", "group": "billing", "topic": "jobs", "member": "dies"}
+        command |= {"credit": 10_000}
+        script = f"""
+import pyarrow as pa, pyarrow.flight as flight
+client = flight.FlightClient({server.flight!r})
+descriptor = flight.FlightDescriptor.for_command({json.dumps(command).encode()!r})
+writer, reader = client.do_exchange(descriptor)
+writer.write_metadata(pa.py_buffer(b'{{"credit": 10000}}'))
+reader.read_chunk()
+for request in range(1, {REQUESTS_WAITING_MAX + 500}):
+    writer.write_metadata(pa.py_buffer(b'{{"request": %d, "acks": []}}' % request))
+    print(request, flush=True)
+"""
+        with subprocess.Popen(
+            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as worker:
+            assert worker.stdout is not None
+            for line in worker.stdout:
+                if int(line) > REQUESTS_WAITING_MAX:
+                    break
+            worker.kill()
+        server.wait_for_calls(0)
 
 
 def test_a_lock_that_ends_gives_its_credit_back(

@@ -128,20 +128,32 @@ class ShareCoordinator(Protocol):
         """
         ...
 
+    def following(
+        self, group: ShareGroup, callback: Callable[[], None]
+    ) -> AbstractContextManager[object]:
+        """Follow a group during the block: calls in it use its configuration as it is by then.
+
+        Calls back when the group or its topic is altered or deleted, from any thread, so the
+        callback must be quick and must not raise. A call that waits, or a stream, follows its group
+        from its beginning to its end.
+
+        Raises:
+            ResourceExhausted: Too many follow already.
+        """
+        ...
+
     def watch(
         self, request: AcquireRequest, callback: Callable[[], None]
     ) -> AbstractContextManager[object]:
         """Call back during the block when there may be something to acquire by a request.
 
         After commits, releases and rejections seen by this process, when locks and delays end, and
-        when the group or its topic is altered or deleted. Of those who wait as many are called as
-        there are messages for, the longest waiting first; one that acquires some is followed by the
-        next. Called from any thread, so it must be quick and must not raise. Enter the watch first
-        and call `acquire_now` second, at once; leave it before working with what was acquired, and
-        call `acquire_now` after a call that came meanwhile.
-
-        Raises:
-            ResourceExhausted: Too many wait already.
+        when the group is altered here. Enter it while the group is followed. Of those who wait as
+        many are called as there are messages for, the longest waiting first; one that acquires some
+        is followed by the next. Called from any thread, so it must be quick and must not raise.
+        Enter the watch first and call `acquire_now` second, at once; leave it before working with
+        what was acquired. A caller that was called back, at the latest as the block is left, calls
+        `acquire_now` after it, or `wake_another`: no other is called for the same messages.
         """
         ...
 

@@ -190,6 +190,12 @@ class NoCoordinator(ShareCoordinator):
         """Refuse."""
         self._refuse()
 
+    def following(
+        self, group: ShareGroup, callback: Callable[[], None]
+    ) -> AbstractContextManager[object]:
+        """Refuse."""
+        self._refuse()
+
     def watch(
         self, request: AcquireRequest, callback: Callable[[], None]
     ) -> AbstractContextManager[object]:

@@ -186,11 +186,22 @@ class Shares:
         with self._blamed_on_topic(request.group):
             return self._coordinator.acquire_now(request)
 
+    def following(
+        self, group: ShareGroup, callback: Callable[[], None]
+    ) -> AbstractContextManager[object]:
+        """Follow a group while a call waits or a stream is open; see `ShareCoordinator.following`.
+
+        Raises:
+            GroupNotFound: It was deleted.
+            TopicNotFound: The topic was deleted.
+        """
+        return self._entered(group, lambda: self._coordinator.following(group, callback))
+
     def watch(
         self, request: AcquireRequest, callback: Callable[[], None]
     ) -> AbstractContextManager[object]:
         """Call back when there may be something to acquire; see `ShareCoordinator.watch`."""
-        return self._watched(request, callback)
+        return self._entered(request.group, lambda: self._coordinator.watch(request, callback))
 
     def wake_another(self, group: ShareGroup) -> None:
         """Call back another of those who wait; see `ShareCoordinator.wake_another`."""
@@ -237,11 +248,13 @@ class Shares:
         self._records.close()
 
     @contextmanager
-    def _watched(self, request: AcquireRequest, callback: Callable[[], None]) -> Generator[object]:
+    def _entered(
+        self, group: ShareGroup, opened: Callable[[], AbstractContextManager[object]]
+    ) -> Generator[object]:
         with ExitStack() as stack:
-            with self._blamed_on_topic(request.group):
-                watched = stack.enter_context(self._coordinator.watch(request, callback))
-            yield watched
+            with self._blamed_on_topic(group):
+                entered = stack.enter_context(opened())
+            yield entered
 
     @contextmanager
     def _blamed_on_topic(self, group: ShareGroup) -> Generator[None]:

@@ -164,6 +164,8 @@ class ShareStream:
         self._end: ShareEnd | None = None
         self._closed = False
         """Whether the client has ended its side."""
+        self._is_done = False
+        """Whether the worker has ended, and takes no more requests."""
         # The worker's alone.
         self._holds = StreamHolds()
         self._look_at: float | None = None
@@ -218,11 +220,15 @@ class ShareStream:
                 self._look = True  # Without room, it stops waiting for messages.
             else:
                 self._changed.wait_for(
-                    lambda: len(self._requests) < REQUESTS_WAITING_MAX or self._end is not None
+                    lambda: (
+                        len(self._requests) < REQUESTS_WAITING_MAX
+                        or self._end is not None
+                        or self._is_done
+                    )
                 )
                 self._requests.append(message)
             self._changed.notify_all()
-            return self._end is None
+            return self._end is None and not self._is_done
 
     # The worker's thread.
 
@@ -240,19 +246,22 @@ class ShareStream:
             _logger.exception("share stream failed by a fault of the server")
             end = ShareEnd(Internal.code, f"internal error: {type(error).__name__}")
         self._release()
+        self._shares.wake_another(self._group)  # It may have been called, and has not looked.
         if end is not None:
             self.end(end)
             self._try_write(self._nothing, end_metadata(end))
+        with self._changed:
+            self._is_done = True
+            self._changed.notify_all()
 
     def _serve(self) -> ShareEnd | None:
         """Acknowledge and deliver; returns why it ended, None where the client ended its side."""
-        with ExitStack() as watching:
+        with self._shares.following(self._group, self._wake), ExitStack() as watching:
             while True:
                 requests, room, is_over = self._wait()
                 if requests:
                     self._acknowledge(requests)
                 if is_over:
-                    self._shares.wake_another(self._group)
                     return self._end
                 if room > 0 and not requests:
                     self._deliver(room, watching)
@@ -310,11 +319,11 @@ class ShareStream:
 
     def _deliver(self, room: int, watching: ExitStack) -> None:
         """Acquire and deliver up to `room` messages, or see to it that the worker is woken."""
-        self._look = False
         request = AcquireRequest(self._group, self._member, self._opened.partition, room, room)
         try:
             self._is_watching = False
             watching.close()  # Who is busy is not woken for messages that others could take.
+            self._look = False
             acquired = self._shares.acquire_now(request)
             if not acquired.ranges:
                 watching.enter_context(self._shares.watch(request, self._wake))
@@ -323,6 +332,8 @@ class ShareStream:
                 if acquired.ranges:
                     self._is_watching = False
                     watching.close()
+                    # It may have been called for more than it has room for.
+                    self._shares.wake_another(self._group)
             if acquired.ranges:
                 self._look = True
             elif acquired.again_after_seconds is not None:

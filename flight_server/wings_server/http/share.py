@@ -6,8 +6,8 @@ All but the wait runs on a few threads; a waiting call holds none of them.
 """
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 from wings_core.contracts.chunks import EndReason
@@ -57,9 +57,14 @@ class AcquirePoll:
         self.messages = 0
         """How many messages the answer has."""
 
-    def watch(self, callback: Callable[[], None]) -> AbstractContextManager[object]:
+    @contextmanager
+    def watch(self, callback: Callable[[], None]) -> Generator[None]:
         """Call back when messages may be available; see `ShareCoordinator.watch`."""
-        return self._shares.watch(self._request, callback)
+        with self._shares.following(self._group, callback):
+            with self._shares.watch(self._request, callback):
+                yield
+            # It may have been called after its last look.
+            self._shares.wake_another(self._group)
 
     @property
     def look_again(self) -> Deadline:

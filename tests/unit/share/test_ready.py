@@ -8,7 +8,7 @@ from fix_share import HandClock
 
 from wings_core.model import PartitionState
 from wings_core.partitions import Partition
-from wings_core.share.coordinator.ready import ReadyPartitions
+from wings_core.share.coordinator.ready import STALE_MAX, ReadyPartitions
 
 Hear = Callable[[Mapping[Partition, int] | None], None]
 
@@ -168,3 +168,66 @@ def test_a_closed_index_hears_nothing() -> None:
     topic.wait("one")
     topic.index.close()
     assert (topic.taken(), topic.watches) == (["one"], [])
+
+
+def test_a_look_at_one_partition_wakes_for_others_that_have_become_due() -> None:
+    topic = Topic()
+    for partition in (A, B):
+        topic.commit(partition)
+        topic.empty(partition, 5.0)
+    topic.wait("of a", partition=A)
+    topic.wait("any")
+    topic.clock.time += 5
+    assert topic.ready(B) == [B]
+    assert topic.taken() == ["of a"]
+    assert topic.index.wake_due() is None
+    assert sorted(topic.ready()) == sorted([A, B])
+
+
+def test_times_that_were_overtaken_are_forgotten() -> None:
+    topic = Topic()
+    topic.commit(A)
+    for _ in range(4 * STALE_MAX):
+        topic.empty(A, 3_600.0)  # Held for an hour,
+        topic.index.changed(A)
+        topic.empty(A, 0.1)  # and released for a moment.
+        topic.clock.time += 0.1
+        assert topic.ready() == [A]
+    assert len(topic.index._due) <= 2 * STALE_MAX  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_member_that_was_chosen_has_been_called_when_it_leaves() -> None:
+    topic = Topic()
+    order: list[str] = []
+
+    def leave_first() -> None:
+        leaving.close()
+        order.append("woken")
+
+    leaving = ExitStack()
+    with topic.index.waiting(None, 1, leave_first):
+        leaving.enter_context(topic.index.waiting(None, 1, lambda: order.append("other")))
+        topic.commit(A, 2)  # Chooses both, and the first to be called lets the other leave.
+    assert order[:2] == ["other", "woken"]
+
+
+def test_a_member_of_one_partition_that_finds_none_wakes_one_for_what_else_is_ready() -> None:
+    topic = Topic()
+    topic.commit(A)
+    topic.commit(B)
+    topic.wait("of a", partition=A)
+    topic.wait("any")
+    topic.index.found_none(A)
+    assert topic.taken() == ["any"]
+    topic.empty(B)
+    topic.index.found_none(A)
+    assert topic.taken() == []
+
+
+def test_what_another_member_took_out_is_ready_again_for_one_that_finds_some() -> None:
+    topic = Topic()
+    topic.commit(A)
+    ((_, generation),) = topic.index.peek(None, 1)
+    topic.empty(A)
+    topic.index.looked_at(A, generation, 1, 0.0)
+    assert topic.ready() == [A]

@@ -69,9 +69,7 @@ class Acknowledge:
         foreign = [entry for entry in live if entry.lease.coordinator != self._coordinator]
         with self._table.lock:
             tracked.state.advance(self._clock.now(), bounds.start)
-            was_full = (
-                tracked.state.in_flight >= group.config.in_flight_max or tracked.state.is_full
-            )
+            was_full = tracked.state.is_full
             self._end_holds(tracked, asked, bounds)
             retired = tracked.state.take_retired()
             for entry in live:
@@ -88,7 +86,12 @@ class Acknowledge:
             error = yield from self._finalize(group, tracked, live, foreign, member)
         if error is not None:
             return [error] * len(asked)
-        if was_full or any(entry.asked.type == "release" for entry in live):
+        with self._table.lock:
+            makes_room = tracked.is_seen_full and (
+                tracked.state.in_flight < group.config.in_flight_max
+            )
+            tracked.is_seen_full = tracked.is_seen_full and not makes_room
+        if was_full or makes_room or any(entry.asked.type == "release" for entry in live):
             self._changed(group.uuid, partition)
         return [entry.error for entry in checked]
 

@@ -175,8 +175,7 @@ class Acquirer:
             try:
                 self._extend(tracked, picks, batch_end, bounds.end, rows_max, group)
             except WingsError:
-                with self._table.lock:
-                    self._put_off(tracked, [(pick.first, pick.last, 0.0) for pick in picks])
+                self._put_back(tracked, picks)
                 raise
         if not picks:
             return []
@@ -199,8 +198,7 @@ class Acquirer:
                 tracked.key, ranges, lease, config.lock_duration_ms, config.in_flight_max
             )
         except WingsError:
-            with self._table.lock:
-                self._put_off(tracked, [(pick.first, pick.last, 0.0) for pick in picks])
+            self._put_back(tracked, picks)
             raise
         until = self._quorum.expiry(asked_at, config.lock_duration_ms)
         limit = config.delivery_limit
@@ -261,6 +259,12 @@ class Acquirer:
         room = rows_max - sum(pick.last - pick.first + 1 for pick in picks if not pick.exhausted)
         with self._table.lock:
             picks[-1] = tracked.state.extend(last, end, log_end, room, group.config.in_flight_max)
+
+    def _put_back(self, tracked: TrackedPartition, picks: Iterable[Pick]) -> None:
+        """Make what could not be held available again, also for those who saw it pending."""
+        with self._table.lock:
+            self._put_off(tracked, [(pick.first, pick.last, 0.0) for pick in picks])
+        self._changed(tracked.key.group_uuid, tracked.key.partition)
 
     def _put_off(self, tracked: TrackedPartition, ranges: Iterable[tuple[int, int, float]]) -> None:
         """Make what others hold available again after a pause, which grows; the lock is held."""

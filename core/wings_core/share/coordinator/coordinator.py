@@ -174,18 +174,24 @@ class Coordinator:
     ) -> list[LeasedRange]:
         """See `ShareCoordinator.acquire`."""
         acquired = self.acquire_now(request)
-        while not acquired.ranges and not deadline.passed:
-            # Entered anew each time: who waits longest is woken first.
-            with self.watch(request, cancel.wake.set):
-                cancel.wake.clear()
-                cancel.check()
-                acquired = self.acquire_now(request)
-                if not acquired.ranges:
-                    wait = _shorter(deadline.remaining(), acquired.again_after_seconds)
-                    cancel.wake.wait(wait)
+        if acquired.ranges or deadline.passed:
+            return list(acquired.ranges)
+        with self.following(request.group, cancel.wake.set):
+            while not acquired.ranges and not deadline.passed:
+                # Entered anew each time: who waits longest is woken first.
+                with self.watch(request, cancel.wake.set):
+                    cancel.wake.clear()
                     cancel.check()
-            if not acquired.ranges and not deadline.passed:
-                acquired = self.acquire_now(request)
+                    acquired = self.acquire_now(request)
+                    if not acquired.ranges:
+                        wait = _shorter(deadline.remaining(), acquired.again_after_seconds)
+                        cancel.wake.wait(wait)
+                        cancel.check()
+                if acquired.ranges:
+                    if cancel.wake.is_set():
+                        self.wake_another(request.group)
+                elif cancel.wake.is_set() or not deadline.passed:
+                    acquired = self.acquire_now(request)  # It was woken, and no other for it.
         return list(acquired.ranges)
 
     def acquire_now(self, request: AcquireRequest) -> Acquired:
@@ -196,25 +202,34 @@ class Coordinator:
         assert request.rows_max >= 1
         request = replace(request, group=self._check(request.group))
         index = self._index(request.group)
-        ranges = self._acquire(request, index)
+        try:
+            ranges = self._acquire(request, index)
+        except WingsError:
+            index.took_some()  # It may have been woken for what another can get.
+            raise
         if ranges:
             index.took_some()
             return Acquired(tuple(ranges), None)
+        if request.partition is not None:
+            index.found_none(request.partition)
         return Acquired((), index.next_due())
+
+    @contextmanager
+    def following(self, group: ShareGroup, callback: Callable[[], None]) -> Generator[None]:
+        """See `ShareCoordinator.following`."""
+        with self._watchers.registered(self._check(group), callback):
+            yield
 
     @contextmanager
     def watch(self, request: AcquireRequest, callback: Callable[[], None]) -> Generator[None]:
         """See `ShareCoordinator.watch`."""
         group = self._check(request.group)
-        with (
-            self._watchers.registered(group, callback),
-            self._index(group).waiting(request.partition, request.messages_max, callback),
-        ):
-            try:
+        try:
+            with self._index(group).waiting(request.partition, request.messages_max, callback):
                 yield
-            except BaseException:
-                self.wake_another(group)
-                raise
+        except BaseException:
+            self.wake_another(group)
+            raise
 
     def wake_another(self, group: ShareGroup) -> None:
         """See `ShareCoordinator.wake_another`."""
@@ -331,8 +346,7 @@ class Coordinator:
             for (each, generation), state in zip(some, states, strict=True):
                 bounds = Bounds(state.log_start_offset, state.next_offset)
                 again = self._core.table.look(group, each, bounds) if bounds.end else None
-                if again is None or again > 0:
-                    index.looked_at(each, generation, state.next_offset, again)
+                index.looked_at(each, generation, state.next_offset, again)
             if ranges:
                 return ranges
         return []

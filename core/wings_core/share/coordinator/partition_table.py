@@ -48,6 +48,8 @@ class TrackedPartition:
     """When the replicas were asked for its state, by the coordinator's clock."""
     collisions: int = 0
     """How often in a row all that was asked for was held by others."""
+    is_seen_full: bool = False
+    """Whether a member found no room in the window: who makes some tells of it."""
 
 
 class PartitionTable:
@@ -137,6 +139,7 @@ class PartitionTable:
             tracked.state.advance(now, bounds.start)
             event = tracked.state.next_event(now)
             if tracked.state.in_flight >= group.config.in_flight_max:
+                tracked.is_seen_full = True
                 if self._quorum.is_local:
                     return event
                 again = max(REREAD_SECONDS_MIN, tracked.read_at + READ_AGAIN_SECONDS - now)

@@ -12,7 +12,7 @@ got something wakes the next one while more is ready.
 import heapq
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Container, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
@@ -26,11 +26,17 @@ NOTED_MAX = 1_000
 """Partitions that are remembered to have been acquired from."""
 
 
-@dataclass(eq=False, frozen=True, slots=True)
+STALE_MAX = 1_024
+"""Times that were overtaken are forgotten when they are more than so many, and than the others."""
+
+
+@dataclass(eq=False, slots=True)
 class _Waiting:
     callback: Callable[[], None]
     partition: Partition | None
     messages: int
+    is_called: bool = False
+    """Whether it was chosen to be woken; the call itself may be on its way."""
 
 
 class ReadyPartitions:
@@ -133,19 +139,24 @@ class ReadyPartitions:
     def peek(self, partition: Partition | None, most: int) -> list[tuple[Partition, int]]:
         """Return partitions that may have messages, with their generation; others come next time.
 
+        Wakes members for what has become due and is not returned.
+
         Args:
             partition: This one alone; None: any.
             most: So many at most.
         """
         with self._lock:
-            self._expire()
+            came = self._expire()
             if partition is not None:
                 found = self._ready.get(partition)
-                return [] if found is None else [(partition, found)]
-            some = [item for item, _ in zip(self._ready.items(), range(most), strict=False)]
-            for each, _ in some:
-                self._ready.move_to_end(each)
-            return some
+                some = [] if found is None else [(partition, found)]
+            else:
+                some = [item for item, _ in zip(self._ready.items(), range(most), strict=False)]
+                for each, _ in some:
+                    self._ready.move_to_end(each)
+            woken = self._next_of(came, dict(some)) if came else []
+        _call(woken)
+        return some
 
     def listed_state(self, partition: Partition) -> PartitionState | None:
         """Return where a partition stands, if it was listed just now and not written to since."""
@@ -176,16 +187,21 @@ class ReadyPartitions:
             generation: As it was peeked at.
             end: Its next offset, as it was looked at: maybe before a commit that was told of since,
                 and before it was peeked at.
-            again_seconds: When it may have something without being told; None: not before.
+            again_seconds: When it may have something without being told; 0: it has some, which
+                another member may not have seen; None: not before.
         """
         with self._lock:
+            if again_seconds == 0:
+                if partition not in self._ready:
+                    self._mark(partition)
+                return
             if self._ready.get(partition) == generation and self._ends.get(partition, 0) <= end:
                 del self._ready[partition]
             if again_seconds is not None:
                 at = self._clock() + again_seconds
                 if at < self._due_at.get(partition, float("inf")):
                     self._due_at[partition] = at
-                    heapq.heappush(self._due, (at, partition))
+                    self._remember(at, partition)
 
     def changed(self, partition: Partition) -> None:
         """Hear that something may have become available, and wake a member."""
@@ -200,11 +216,17 @@ class ReadyPartitions:
             woken = self._next(None, 1) if self._waiting and self._ready else []
         _call(woken)
 
+    def found_none(self, partition: Partition) -> None:
+        """Hear that a member of one partition got nothing: what else is ready is for others."""
+        with self._lock:
+            left = len(self._ready) - (partition in self._ready)
+            woken = self._next(None, 1, partition) if self._waiting and left else []
+        _call(woken)
+
     def wake_due(self) -> float | None:
         """Wake members for what has become due; returns in how many seconds something will be."""
         with self._lock:
-            came = self._expire()
-            woken = [waiting for each in came for waiting in self._next(each, 1)]
+            woken = self._next_of(self._expire(), ())
             left = self._due[0][0] - self._clock() if self._due else None
         _call(woken)
         return left
@@ -229,6 +251,8 @@ class ReadyPartitions:
     ) -> Generator[None]:
         """Call back during the block when there may be something for a member.
 
+        A member that was chosen has been called when the block is left, which may be twice.
+
         Args:
             partition: Of this one alone; None: of any.
             messages: How many it takes at once, about.
@@ -243,6 +267,8 @@ class ReadyPartitions:
             with self._lock:
                 del self._waiting[waiting]
             self.used_at = self._clock()
+            if waiting.is_called:  # The thread that chose it may not have come to call it yet.
+                callback()
 
     # Inside; the lock is held.
 
@@ -264,23 +290,46 @@ class ReadyPartitions:
         self._generation += 1
         self._ready[partition] = self._generation
 
-    def _next(self, partition: Partition | None, messages: int) -> list[_Waiting]:
-        """Return as many of those that wait as there are messages for, the longest first."""
+    def _next(
+        self, partition: Partition | None, messages: int, besides: Partition | None = None
+    ) -> list[_Waiting]:
+        """Return as many of those that wait as there are messages for, the longest first.
+
+        Args:
+            partition: Where the messages are; None: in some that is ready.
+            messages: How many.
+            besides: Not those that wait for this one alone.
+        """
         woken: list[_Waiting] = []
         for waiting in self._waiting:
             if messages <= 0:
                 break
             wanted = waiting.partition
-            if (
-                wanted is None
-                or wanted == partition
-                or (partition is None and wanted in self._ready)
+            if wanted is None or (
+                wanted in self._ready if partition is None else wanted == partition
             ):
+                if wanted is not None and wanted == besides:
+                    continue
                 woken.append(waiting)
                 messages -= waiting.messages
         for waiting in woken:
+            waiting.is_called = True
             self._waiting.move_to_end(waiting)
         return woken
+
+    def _next_of(
+        self, partitions: Iterable[Partition], besides: Container[Partition]
+    ) -> list[_Waiting]:
+        """Return a member for each partition that has become due, but for some."""
+        return [
+            waiting for each in partitions if each not in besides for waiting in self._next(each, 1)
+        ]
+
+    def _remember(self, at: float, partition: Partition) -> None:
+        heapq.heappush(self._due, (at, partition))
+        if len(self._due) > 2 * len(self._due_at) + STALE_MAX:
+            self._due = [(due_at, each) for each, due_at in self._due_at.items()]
+            heapq.heapify(self._due)
 
     def _expire(self) -> list[Partition]:
         """Make ready what is due; returns what was not."""

@@ -11,6 +11,9 @@ from wings_core.partitions import Partition
 from wings_core.share.model import Acknowledgement, LeasedRange
 from wings_core.share.state.ranges import RangeMap
 
+STALE_MAX = 1_024
+"""Times that were overtaken are forgotten when they are more than so many, and than the ranges."""
+
 
 class _Held(NamedTuple):
     lease: str
@@ -79,6 +82,13 @@ class StreamHolds:
         ranges.put(first, last, held)
         self.messages += last - first + 1 - before
         heapq.heappush(self._expiries, (held.until, partition, first, last))
+        if len(self._expiries) > 2 * self.messages + STALE_MAX:
+            self._expiries = [
+                (held.until, partition, first, last)
+                for partition, ranges in self._partitions.items()
+                for first, last, held in ranges
+            ]
+            heapq.heapify(self._expiries)
 
     def _remove(self, partition: Partition, first: int, last: int) -> None:
         ranges = self._partitions[partition]

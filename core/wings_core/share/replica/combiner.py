@@ -6,7 +6,7 @@ threads share one sync, as pushes do. There is no thread beside the callers'.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
 from wings_core.errors import Internal, WingsError
@@ -57,7 +57,8 @@ class Combiner:
             for each in pending:
                 if each.answer is None:
                     each.answer = error
-                    if each in self._waiting:
+                    # The thread that has the lock may take it at this moment.
+                    with suppress(ValueError):
                         self._waiting.remove(each)
         return [each.answer for each in pending if each.answer is not None]
 

@@ -1,0 +1,218 @@
+"""No wake-up is lost: what becomes available reaches a member that waits, whatever others do."""
+
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_share import ShareUnderTest, open_share, spans
+
+from wings_core.errors import GroupNotFound, Internal, Unavailable
+from wings_core.fetch.fetcher import Cancel
+from wings_core.partitions import UNPARTITIONED
+from wings_core.share.delivery import stream_holds
+from wings_core.share.delivery.stream_holds import StreamHolds
+from wings_core.share.model import Acknowledgement, AcquireRequest, LeasedRange, ShareGroup
+from wings_core.share.replica.combiner import Combiner
+from wings_core.share.replica.requests import Answer, ReadRequest, Request
+from wings_core.times import Deadline
+
+LONG = 20.0
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Generator[ShareUnderTest]:
+    """A topic without a key, and groups over it, with the replica in the process."""
+    with open_share(tmp_path, 1) as opened:
+        yield opened
+
+
+def request(group: ShareGroup, messages: int = 10, member: str = "me") -> AcquireRequest:
+    return AcquireRequest(group, member, None, messages)
+
+
+def before(share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch, method: str) -> list[Any]:
+    """Return a list whose functions are called before the replica's next calls of a method."""
+    todo: list[Callable[[], object]] = []
+    replica = share.replicas[0]
+    original = getattr(replica, method)
+
+    def called(*args: Any) -> Any:
+        if todo:
+            todo.pop(0)()
+        return original(*args)
+
+    monkeypatch.setattr(replica, method, called)
+    return todo
+
+
+def test_messages_whose_hold_fails_are_not_lost_for_one_who_saw_them_pending(
+    embedded: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded.metadata.push(embedded.topic, 2)
+    group = embedded.group()
+    todo = before(embedded, monkeypatch, "hold")
+
+    def fail_amid_a_look() -> None:
+        assert embedded.acquire(group, member="other") == []
+        raise Unavailable("the disk is away")
+
+    todo.append(fail_amid_a_look)
+    with pytest.raises(Unavailable):
+        embedded.acquire(group)
+    embedded.clock.time += 1
+    assert spans(embedded.acquire(group, member="other")) == [(0, 1, 1)]
+
+
+def test_a_hold_that_fails_wakes_another_member(
+    embedded: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded.metadata.push(embedded.topic, 2)
+    group = embedded.group()
+    todo = before(embedded, monkeypatch, "hold")
+    woken = threading.Event()
+    other = request(group, member="other")
+
+    def fail_amid_a_look() -> None:
+        assert not embedded.coordinator.acquire_now(other).ranges
+        woken.clear()
+        raise Unavailable("the disk is away")
+
+    todo.append(fail_amid_a_look)
+    with embedded.coordinator.watch(other, woken.set):
+        with pytest.raises(Unavailable):
+            embedded.acquire(group)
+        assert woken.is_set()
+
+
+def test_a_wake_up_as_the_deadline_passes_is_not_taken_along(embedded: ShareUnderTest) -> None:
+    group = embedded.group()
+    deadline = Deadline.after(0.05)
+
+    class CommitAtTheEnd(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            del timeout
+            while not deadline.passed:
+                super().wait(0.01)
+            embedded.metadata.push(embedded.topic, 2)
+            return self.is_set()
+
+    leased = embedded.coordinator.acquire(request(group), deadline, Cancel(CommitAtTheEnd()))
+    assert spans(leased) == [(0, 1, 1)]
+
+
+def test_room_that_an_acknowledgement_makes_is_seen_by_one_who_found_none_meanwhile(
+    embedded: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded.metadata.push(embedded.topic, 4)
+    group = embedded.group(in_flight_max=2)
+    (leased,) = embedded.acquire(group, 1)
+    todo = before(embedded, monkeypatch, "tombstone")
+
+    def fill_up() -> None:
+        assert spans(embedded.acquire(group, member="two")) == [(1, 1, 1)]
+        assert embedded.acquire(group, member="three") == []
+
+    todo.append(fill_up)
+    assert embedded.acknowledge(group, leased, "accept") is None
+    assert spans(embedded.acquire(group, member="three")) == [(2, 2, 1)]
+
+
+def test_a_member_that_waits_alone_follows_what_another_node_does_to_its_group(
+    embedded: ShareUnderTest,
+) -> None:
+    embedded.metadata.push(embedded.topic, 2)
+    group = embedded.group(in_flight_max=1, lock_duration_ms=43_200_000)
+    wider = ShareGroup(
+        group.name, group.uuid, group.topic, group.config.model_copy(update={"in_flight_max": 2})
+    )
+    (held,) = embedded.acquire(group)
+    now = [group]
+
+    def waited(future: "Future[list[LeasedRange]]") -> list[LeasedRange]:
+        while not future.done():
+            embedded.clock.time += 0.1  # What another held was put off for a moment.
+            wait([future], 0.01)
+        return future.result()
+
+    def find(asked: ShareGroup) -> ShareGroup:
+        if not now:
+            raise GroupNotFound("it was deleted")
+        assert asked.uuid == group.uuid
+        return now[0]
+
+    there = embedded.open_coordinator(find)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(there.acquire, request(group), Deadline.after(LONG), Cancel())
+        now[0] = wider
+        assert spans(waited(waiting)) == [(1, 1, 1)]
+        waiting = threads.submit(there.acquire, request(group), Deadline.after(LONG), Cancel())
+        now.clear()
+        with pytest.raises(GroupNotFound):
+            waited(waiting)
+    assert embedded.acknowledge(group, held, "accept") is None
+
+
+def test_what_follows_a_group_uses_its_configuration_also_where_it_waits_for_nothing(
+    share: ShareUnderTest,
+) -> None:
+    share.metadata.push(share.topic, 2)
+    group = share.group(in_flight_max=1)
+    wider = ShareGroup(
+        group.name, group.uuid, group.topic, group.config.model_copy(update={"in_flight_max": 2})
+    )
+    heard = threading.Event()
+    with share.coordinator.following(group, heard.set):
+        assert len(share.acquire(group)) == 1
+        share.coordinator.altered(wider)
+        assert heard.is_set()
+        assert spans(share.acquire(group)) == [(1, 1, 1)]
+
+
+def test_a_stream_that_always_holds_something_forgets_the_locks_of_what_is_done() -> None:
+    holds = StreamHolds()
+    for offset in range(5 * stream_holds.STALE_MAX):
+        leased = LeasedRange(UNPARTITIONED, offset, offset, f"c.{offset}.m", 1, 43_200_000)
+        holds.add(leased, 0.0)
+        if offset:
+            done = Acknowledgement(
+                UNPARTITIONED, offset - 1, offset - 1, f"c.{offset - 1}.m", "accept"
+            )
+            holds.acknowledged(done, 0.0)
+    assert holds.messages == 1
+    assert len(holds._expiries) <= stream_holds.STALE_MAX + 2  # pyright: ignore[reportPrivateUsage]
+    holds.expire(43_200.0)
+    assert holds.messages == 0
+
+
+def test_a_request_that_is_refused_as_another_thread_takes_it_ends_with_the_refusal() -> None:
+    class Lock:
+        """Refuses, while another thread that has the lock takes what waits."""
+
+        def __enter__(self) -> None:
+            raise Unavailable("occupied")
+
+        def __exit__(self, *_: object) -> None: ...
+
+    class Taken(list[Any]):
+        """What waits: as long as it is looked at, it is there."""
+
+        def __contains__(self, item: object) -> bool:
+            found = super().__contains__(item)
+            self.clear()
+            return found
+
+        def remove(self, item: object) -> None:
+            self.clear()
+            super().remove(item)
+
+    def perform(_: object) -> list[Answer]:
+        raise Internal("not reached")
+
+    combiner = Combiner(Lock, perform)
+    combiner._waiting = Taken()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+    asked: list[Request] = [ReadRequest("group", ())]
+    (answer,) = combiner.run(asked)
+    assert isinstance(answer, Unavailable)
