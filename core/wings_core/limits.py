@@ -100,6 +100,18 @@ class Limits(BaseModel):
         ge=1,
         description="Most calls of Flight, and as many of HTTP, at once, those that wait included.",
     )
+    http_connections_max: int = Field(
+        default=16_384,
+        ge=1,
+        description="Most connections of HTTP at once, and a quarter of the files that the process "
+        "may open; beyond it the ones without a request make room.",
+    )
+    flight_connections_max: int = Field(
+        default=16_384,
+        ge=1,
+        description="Most connections of Flight at once, and half of the files that the process "
+        "may open; beyond it the least used are closed.",
+    )
     calls_waiting_max: int = Field(
         default=8_192, ge=1, description="Most long polls waiting at once."
     )

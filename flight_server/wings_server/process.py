@@ -21,6 +21,7 @@ from wings_core.security.authenticator import Authenticator
 from wings_core.share.remote.link import parse_targets
 from wings_server import logs
 from wings_server.allocator import keep_freed_memory
+from wings_server.descriptors import raise_limit
 from wings_server.exposure import TLS_MISSING, TOKENS_MISSING, check_exposure
 from wings_server.flight.service import FlightService
 from wings_server.gate import Gate
@@ -119,7 +120,8 @@ class Server:
             hosts = set(settings.allowed_host)
             hosts |= {found.host.lower() for found in (settings.advertise, settings.http) if found}
             app = create_app(lambda: self._ready, self.http_service, hosts)
-            listener = HttpListener(app, settings.http, self.tls)
+            connections = settings.limits.http_connections_max
+            listener = HttpListener(app, settings.http, self.tls, connections)
             started.callback(listener.stop)
             started.callback(self.http_service.drain, settings.drain_seconds)
             membership = Membership(log.nodes, settings.node_lease_seconds)
@@ -251,6 +253,7 @@ def run_until_signalled(
         WingsError: It could not start.
     """
     signals = _Signals()
+    raise_limit()
     start()
     signals.hung_up = lambda: _reload(tls())
     # What stands now stays for as long as the process: collections need not look at it again and

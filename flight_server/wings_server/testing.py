@@ -206,6 +206,7 @@ def server_process(
     flags: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     ready_seconds: float = READY_SECONDS,
+    open_files_max: int | None = None,
 ) -> Generator[ServerProcess]:
     """Run `wings serve` as a child process, on free ports, for as long as the `with` lasts.
 
@@ -216,12 +217,15 @@ def server_process(
         flags: Further flags of the command; they win over the ports chosen here.
         environment: Variables added to those of this process.
         ready_seconds: How long the child may take to say that it serves.
+        open_files_max: Files and connections that it may have open; None: as many as this process.
 
     Raises:
         RuntimeError: The child ended, or was not ready in time; shows its standard error.
     """
     with _directory(data_dir) as path:
         command = [sys.executable, "-m", "wings_client.cli", "serve", "--data-dir", str(path)]
+        if open_files_max is not None:
+            command = ["sh", "-c", 'ulimit -n "$0" && exec "$@"', str(open_files_max), *command]
         command += ["--flight", str(_ANY_PORT), "--http", str(_ANY_PORT), *flags]
         child = _Child(command, {**os.environ, **(environment or {})}, ready_seconds)
         running = None

@@ -16,6 +16,7 @@ from wings_core.contracts.tickets import AcquireTicket, parse_ticket
 from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
 from wings_core.log import Log
 from wings_server.actions import ACTIONS
+from wings_server.descriptors import RPC_SHARE, connections_max
 from wings_server.flight.acquire import Acquire, open_acquire, stream_acquired
 from wings_server.flight.authentication import (
     MIDDLEWARE,
@@ -25,6 +26,7 @@ from wings_server.flight.authentication import (
 )
 from wings_server.flight.boundary import flight_errors
 from wings_server.flight.client_watch import ClientGone, ClientWatch
+from wings_server.flight.connections import FlightConnections
 from wings_server.flight.do_get import Get, open_get, stream
 from wings_server.flight.do_put import Put, parse_descriptor
 from wings_server.flight.get_many import ManyGet
@@ -80,6 +82,9 @@ class FlightService(flight.FlightServerBase):
             middleware={
                 MIDDLEWARE: Authentication(gate, lambda code: self._metrics.failed("flight", code))
             },
+        )
+        self._connections = FlightConnections(
+            self.port, connections_max(log.limits.flight_connections_max, RPC_SHARE)
         )
 
     def do_get(
@@ -195,6 +200,7 @@ class FlightService(flight.FlightServerBase):
         closing.start()
         closing.join(SHUTDOWN_SECONDS_MAX)
         self._watch.join()
+        self._connections.stop()
 
     def _locations(self) -> list[str]:
         return [f"{self._scheme}://{address}" for address in self._addresses()]

@@ -1,16 +1,17 @@
 """The HTTP listener: uvicorn in a thread of its own, on a socket that is bound beforehand."""
 
 import asyncio
-import json
 import socket
 import threading
 from contextlib import suppress
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.errors import Unavailable
+from wings_server.descriptors import HTTP_SHARE, OPEN_MAX, connections_max
+from wings_server.http import protocol
+from wings_server.http.connections import Connections
 from wings_server.settings import Address
 from wings_server.tls import Tls
 
@@ -31,13 +32,6 @@ START_SECONDS_MAX = 30
 
 STOP_SECONDS_MAX = 5
 """How long a stop waits for the thread; its work is bounded by less."""
-
-_BAD_REQUEST = (
-    b"HTTP/1.1 400 Bad Request\r\n"
-    b"content-type: application/json\r\n"
-    b"content-length: %d\r\n"
-    b"connection: close\r\n\r\n"
-)
 
 
 def bind(address: Address) -> socket.socket:
@@ -72,6 +66,7 @@ class HttpListener:
         app: What is served.
         address: Where; port 0 picks a free one.
         tls: The certificate; None: without TLS.
+        connections: The most connections at once; fewer where the process may open few files.
 
     Attributes:
         address: Where it listens, with the real port.
@@ -80,24 +75,32 @@ class HttpListener:
         Unavailable: The address cannot be listened on.
     """
 
-    def __init__(self, app: FastAPI, address: Address, tls: Tls | None = None) -> None:
-        self._socket = bind(address)
+    def __init__(
+        self,
+        app: FastAPI,
+        address: Address,
+        tls: Tls | None = None,
+        connections: int = OPEN_MAX,
+    ) -> None:
+        self._socket = Connections(
+            bind(address), connections_max(connections, HTTP_SHARE), is_plain=tls is None
+        )
         self.address = Address(address.host, self._socket.getsockname()[1])
         config = uvicorn.Config(
             app,
-            http=_Protocol,
             ws="none",
             lifespan="off",
             log_config=None,
             log_level="warning",
             access_log=False,
             server_header=False,
+            h11_max_incomplete_event_size=protocol.HEAD_BYTES_MAX - 1,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=REQUESTS_SECONDS_MAX,
         )
         config.load()
         config.ssl = None if tls is None else tls.context
-        self._server = _Server(config)
+        self._server = _Server(config, self._socket)
         # A daemon, so that a request that never ends cannot keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="wings-http", daemon=True)
         self._thread.start()
@@ -115,25 +118,9 @@ class HttpListener:
     def _run(self) -> None:
         # uvicorn touches signal handlers on the main thread only, and this is not it.
         try:
-            asyncio.run(self._server.serve(sockets=[self._socket]))
+            asyncio.run(self._server.serve())
         finally:
             self._server.start_ended.set()
-
-
-class _Protocol(H11Protocol):
-    """HTTP/1.1 that answers a malformed request with `ErrorBody` too."""
-
-    def send_400_response(self, msg: str) -> None:
-        cycle = self.cycle
-        is_answering = cycle.response_started and not cycle.response_complete if cycle else False
-        if not is_answering:  # Else it would look like a part of that answer.
-            body = json.dumps({"message": msg, "code": InvalidArgument.code}).encode()
-            self.transport.write(_BAD_REQUEST % len(body) + body)
-        self.transport.close()
-
-    def _unsupported_upgrade_warning(self) -> None:
-        # An upgrade to WebSocket gets a plain answer, and no entry in the log.
-        return
 
 
 class _Server(uvicorn.Server):
@@ -142,9 +129,10 @@ class _Server(uvicorn.Server):
     uvicorn's own main loop polls ten times a second for its flag to end.
     """
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
         super().__init__(config)
         self.start_ended = threading.Event()
+        self._connections = connections
         self._leaving = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -156,11 +144,22 @@ class _Server(uvicorn.Server):
                 self._loop.call_soon_threadsafe(self._leaving.set)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        del sockets  # uvicorn's own start does not bound TLS handshakes.
         self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)
+        tls = self.config.ssl
+        serving = await self._loop.create_server(
+            lambda: protocol.Protocol(self.config, self.server_state, {}, self._connections),
+            sock=self._connections,
+            ssl=tls,
+            backlog=BACKLOG,
+            ssl_handshake_timeout=None if tls is None else protocol.HEAD_SECONDS,
+        )
+        self.servers = [serving]
+        self.started = True
         self.start_ended.set()
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):  # Which also renews the date in the headers.
+            self._connections.look()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._leaving.wait(), TICK_SECONDS)

@@ -27,6 +27,7 @@ from wings_core.metadata.remote.channel import MESSAGE_BYTES_MAX
 from wings_core.metadata.remote.errors import ERROR_KEY, error_body, error_message, status_of
 from wings_core.protocol.v1 import offset_registry_pb2
 from wings_core.share.replica.interfaces import HoldReplica
+from wings_server.descriptors import RPC_SHARE, connections_max
 from wings_server.holds.handlers import hold_service
 from wings_server.http.listener import bind
 from wings_server.metadata.handlers import services
@@ -37,6 +38,9 @@ from wings_server.settings import Address
 
 CALLS_RUNNING_MAX = 16_384
 """Calls at once, those that wait included; further ones are refused with RESOURCE_EXHAUSTED."""
+
+CONNECTIONS_MAX = 4_096
+"""Connections at once, at most half of the files that the process may open; further ones end."""
 
 CALLS_WAITING_MAX = 8_192
 """Calls of `OffsetLocation` that wait at once."""
@@ -112,6 +116,10 @@ class GrpcService:
                 ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.http2.min_ping_interval_without_data_ms", PING_SECONDS_MIN * 1_000),
                 ("grpc.so_reuseport", 0),
+                (
+                    "grpc.max_allowed_incoming_connections",
+                    connections_max(CONNECTIONS_MAX, RPC_SHARE),
+                ),
             ],
             maximum_concurrent_rpcs=CALLS_RUNNING_MAX,
         )

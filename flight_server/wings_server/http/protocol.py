@@ -1,0 +1,187 @@
+"""HTTP/1.1 on one connection: uvicorn's, with bounds on what a client may leave undone.
+
+The head of a request has a size and a time in which it must be complete. A client that takes
+nothing of an answer for a minute is let go. Bodies are bounded where they are read: see `wire`.
+"""
+
+import asyncio
+import json
+import sys
+from http import HTTPStatus
+from typing import Any, cast
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from wings_core.errors import InvalidArgument
+from wings_server.http.connections import REFUSED_SECONDS, Connections
+
+HEAD_BYTES_MAX = 64 * 1024
+"""The longest head of a request; one that comes behind another request may be longer, up to what is
+read at once."""
+
+HEAD_SECONDS = 10.0
+"""How long a head may take to come, and a TLS handshake."""
+
+UNREAD_SECONDS_MAX = 60.0
+"""How long a client may take nothing of an answer."""
+
+_ERROR = (
+    "HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+    "connection: close\r\n\r\n%s"
+)
+
+
+class Protocol(H11Protocol):
+    """One connection.
+
+    Args:
+        config: Of the server.
+        server_state: Of the server, too.
+        app_state: For each request.
+        connections: Told whether a request is under way.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        connections: Connections,
+    ) -> None:
+        super().__init__(config, server_state, app_state)
+        self._connections = connections
+        self._descriptor = -1
+        self._refused = False
+        self._head_timer: asyncio.TimerHandle | None = None
+        """Runs from the beginning of the connection, or of a later head, until that is complete."""
+        self._unread_timer: asyncio.TimerHandle | None = None
+        """Runs while an answer waits to be taken."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - uvicorn's is of this type
+        """Begin; the head of the first request has its time from here."""
+        super().connection_made(transport)
+        self._descriptor = transport.get_extra_info("socket").fileno()
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._head_ended()
+        self._unread_ended()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came, of a head no more than it may have."""
+        if self._refused:
+            return
+        while data and self.conn.their_state is h11.IDLE:
+            room = HEAD_BYTES_MAX - len(self.conn.trailing_data[0])
+            super().data_received(data[:room])
+            data = data[room:]
+            if self._refused or self.transport.is_closing():
+                return
+        if data:
+            super().data_received(data)
+        if not (self._refused or self.transport.is_closing()):
+            self._look_at_head()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, or wait for one."""
+        super().on_response_complete()
+        self._unread_ended()
+        if self.transport.get_write_buffer_size():
+            self._await_reader()
+        if not self.transport.is_closing():
+            self._look_at_head()
+
+    def pause_writing(self) -> None:
+        """Note that the client does not take what is written."""
+        super().pause_writing()
+        self._await_reader()
+
+    def resume_writing(self) -> None:
+        """Note that it has taken most of it."""
+        super().resume_writing()
+        self._unread_ended()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, or too long a head, as `ErrorBody`, and close."""
+        too_large = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        # uvicorn calls this where it handles h11's error.
+        if getattr(sys.exception(), "error_status_hint", None) == too_large:
+            self._refuse(too_large, f"the request's head is larger than {HEAD_BYTES_MAX} bytes")
+        else:
+            self._refuse(HTTPStatus.BAD_REQUEST, msg)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        # An upgrade to WebSocket gets a plain answer, and no entry in the log.
+        return
+
+    def _look_at_head(self) -> None:
+        """Tell the connections whether a request is under way, and keep the head's time."""
+        if self.conn.their_state is not h11.IDLE:
+            self._head_ended()
+            self._connections.begin(self._descriptor)
+        elif self.conn.trailing_data[0]:
+            self._await_head()
+        elif not self.transport.get_write_buffer_size():
+            self._connections.end(self._descriptor)
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self._end_head)
+
+    def _head_ended(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _end_head(self) -> None:
+        self._head_timer = None
+        if self.transport.is_closing():
+            return
+        if self.conn.trailing_data[0]:
+            message = f"the head of the request was not complete after {HEAD_SECONDS:g} s"
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, message)
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: HTTPStatus, message: str) -> None:
+        cycle = cast("Any", self.cycle)  # None before the first request.
+        if cycle and cycle.response_started and not cycle.response_complete:
+            self.transport.close()  # An answer would look like a part of that one.
+            return
+        body = json.dumps({"message": message, "code": InvalidArgument.code})
+        answer = _ERROR % (status, status.phrase, len(body), body)
+        self.transport.write(answer.encode())
+        if (cycle and not cycle.response_complete) or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        # Were it closed with bytes unread, the client might lose the answer: they are dropped.
+        self._refused = True
+        self._head_ended()
+        self._connections.end(self._descriptor)
+        self.transport.write_eof()
+        self.loop.call_later(REFUSED_SECONDS, self.transport.close)
+
+    def _await_reader(self) -> None:
+        if self._unread_timer is None:
+            self._unread_timer = self.loop.call_later(
+                UNREAD_SECONDS_MAX, self._end_unread, self.transport.get_write_buffer_size()
+            )
+
+    def _unread_ended(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
+    def _end_unread(self, unread_bytes: int) -> None:
+        """Let the client go, unless it has taken something."""
+        self._unread_timer = None
+        left = self.transport.get_write_buffer_size()
+        if left >= unread_bytes:
+            self.transport.abort()
+        elif left:
+            self._await_reader()
