@@ -123,6 +123,10 @@ def is_timeout(error: BaseException) -> bool:
     return isinstance(error, WingsError) and error.facts.get("connection") == Connection.TIMEOUT
 
 
+LASTING_QUOTAS = ("topics", "partitions")
+"""Quotas that are not free again by themselves, as those of calls and bytes are."""
+
+
 def is_passing(error: WingsError, *, repeatable: bool) -> bool:
     """Return whether the same call may succeed later, and may be sent again.
 
@@ -131,6 +135,8 @@ def is_passing(error: WingsError, *, repeatable: bool) -> bool:
         repeatable: Whether the call may be carried out twice: a read, or an idempotent write.
     """
     if not isinstance(error, (Unavailable, ResourceExhausted)):
+        return False
+    if error.facts.get("quota") in LASTING_QUOTAS:
         return False
     how = error.facts.get("connection")
     if how == Connection.CLOSED:

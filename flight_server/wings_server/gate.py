@@ -11,9 +11,11 @@ from wings_core.log import Log
 from wings_core.names import TopicName
 from wings_core.security.authenticator import Authenticator
 from wings_core.security.principal import CALLER, Principal, authorize
+from wings_core.security.quotas import CallUsage
 from wings_core.security.rights import EVERYTHING, Right
 from wings_server.action import Json
 from wings_server.actions import ACTIONS
+from wings_server.quotas import PlaceQuotas, PushQuotas
 from wings_server.rights import ACTION_RULES, CALL_RIGHTS, OTHER_ACTIONS, unnamed
 from wings_server.token_actions import TOKEN_ACTIONS
 
@@ -32,6 +34,7 @@ class Gate:
 
     def __init__(self, log: Log, authenticator: Authenticator) -> None:
         self._log = log
+        self._places = PlaceQuotas(log)
         self.authenticator = authenticator
 
     def principal(self, secret: str | None, call: str) -> Principal:
@@ -73,11 +76,16 @@ class Gate:
         """
         self._authorize(principal, "metrics", CALL_RIGHTS["metrics"], EVERYTHING)
 
+    def push_quotas(self, principal: Principal, usage: CallUsage | None) -> PushQuotas | None:
+        """Return what a principal's quotas ask of a push by one call of it; None: nothing."""
+        return None if usage is None else PushQuotas(principal, usage, self._places)
+
     def run(self, principal: Principal, name: str, body: ActionBody) -> Json:
         """Run an action, one of `ACTIONS`, for a principal; returns what of its answer it may see.
 
         Raises:
             PermissionDenied: It may not.
+            ResourceExhausted: It would have more topics than it may.
             WingsError: An error of the action.
         """
         action = ACTIONS[name]
@@ -93,7 +101,11 @@ class Gate:
                 return []
         token = CALLER.set(principal)
         try:
-            answer = action.run(self._log, body)
+            if principal.usage is None:
+                answer = action.run(self._log, body)
+            else:
+                with self._places.creating(principal, rule.creates(self._log, body)):
+                    answer = action.run(self._log, body)
         finally:
             CALLER.reset(token)
         if name in TOKEN_ACTIONS:

@@ -67,8 +67,11 @@ def _listed_groups(_: Log, body: ListGroups) -> list[str]:
 
 def _group(_: Log, body: CreateGroup | AlterGroup) -> list[str]:
     """The topic, and that of the dead letters, which the server creates and writes to."""
-    names = [str(TopicName.parse(body.topic))]
-    return names if body.config.dlq_topic is None else [*names, body.config.dlq_topic]
+    return [str(TopicName.parse(body.topic)), *_dlq(_, body)]
+
+
+def _dlq(_: Log, body: CreateGroup | AlterGroup) -> list[str]:
+    return [] if body.config.dlq_topic is None else [body.config.dlq_topic]
 
 
 def _dead_letters(_: Log, body: Redrive) -> list[str]:
@@ -171,6 +174,7 @@ class Rule:
         found: What it turns out to be on besides, by names that the caller does not know: a
             refusal does not tell them.
         shown: What of its answer may be seen.
+        creates: The full names, of those that it is on, of topics that it may create.
         listed: The namespace that a list is of. The list is empty for a principal that may see
             nothing there, whether or not there is such a namespace.
     """
@@ -179,6 +183,7 @@ class Rule:
     names: Names
     shown: Shown = _all
     found: Names = _nothing
+    creates: Names = _nothing
     listed: Callable[[Any], NamespaceName | None] = _any_namespace
 
     @property
@@ -191,7 +196,7 @@ _READ, _WRITE, _SHARE, _ADMIN = (Right.READ,), (Right.WRITE,), (Right.SHARE,), (
 
 
 ACTION_RULES: Mapping[str, Rule] = {
-    "create-topic": Rule(_ADMIN, _topic),
+    "create-topic": Rule(_ADMIN, _topic, creates=_topic),
     "describe-topic": Rule(DATA_RIGHTS, _topic),
     "alter-topic": Rule(_ADMIN, _topic),
     "delete-topic": Rule(_ADMIN, _topic),
@@ -213,8 +218,8 @@ ACTION_RULES: Mapping[str, Rule] = {
     "shard-list": Rule(_WRITE, _shards),
     "shard-count": Rule(_WRITE, _shards),
     "shard-prune": Rule(_WRITE, _shards),
-    "share-create": Rule(_ADMIN, _group),
-    "share-alter": Rule(_ADMIN, _group),
+    "share-create": Rule(_ADMIN, _group, creates=_dlq),
+    "share-alter": Rule(_ADMIN, _group, creates=_dlq),
     "share-describe": Rule(_SHARE, _topic),
     "share-delete": Rule(_ADMIN, _topic),
     "share-list": Rule(_SHARE, _listed_groups, _shared_groups, listed=_of_namespace),
@@ -223,6 +228,7 @@ ACTION_RULES: Mapping[str, Rule] = {
     "maintain": Rule(_ADMIN, _maintained),
     "list-nodes": Rule(_ADMIN, _everything),
     "token-create": Rule(_ADMIN, _everything),
+    "token-alter": Rule(_ADMIN, _everything),
     "token-list": Rule(_ADMIN, _everything),
     "token-revoke": Rule(_ADMIN, _everything),
 }

@@ -2,7 +2,13 @@
 
 from uuid import uuid4
 
-from wings_core.contracts.tokens import TokenCreate, TokenList, TokenRevoke, describe_token
+from wings_core.contracts.tokens import (
+    TokenAlter,
+    TokenCreate,
+    TokenList,
+    TokenRevoke,
+    describe_token,
+)
 from wings_core.log import Log
 from wings_core.security.rights import Grant
 from wings_core.security.tokens import Token, digest_of, new_secret, parse_expiry
@@ -24,8 +30,15 @@ def create_token(log: Log, body: TokenCreate) -> Json:
         grants=tuple(dict.fromkeys(Grant.parse(text) for text in body.grants)),
         created_at=now,
         expires_at=None if body.expires is None else parse_expiry(body.expires, now),
+        quotas=body.quotas.quotas,
     )
     return {**describe_token(log.tokens.create(token)), "token": secret}
+
+
+@TOKEN_ACTIONS.add("token-alter", TokenAlter)
+def alter_token(log: Log, body: TokenAlter) -> Json:
+    """Replace a token's quotas; returns its description."""
+    return describe_token(log.tokens.alter(body.name, body.quotas.quotas))
 
 
 @TOKEN_ACTIONS.add("token-list", TokenList)

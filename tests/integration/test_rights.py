@@ -60,6 +60,7 @@ BODIES: dict[str, tuple[str, Json]] = {
 
 OPERATORS: dict[str, Json] = {
     "token-create": {"name": "never", "grants": ["read=*"]},
+    "token-alter": {"name": "nobody", "quotas": {}},
     "token-list": {},
     "token-revoke": {"name": "nobody"},
 }
@@ -404,7 +405,7 @@ def test_a_log_without_tokens_takes_any_caller() -> None:
 
 def test_what_tokens_answer(granted: Granted, root: flight.FlightClient) -> None:
     created = act(root, "token-create", name="t", grants=["read=mine", "metrics"], expires="90d")
-    assert created.keys() == {"name", "grants", "created_at", "expires_at", "token"}
+    assert created.keys() == {"name", "grants", "created_at", "expires_at", "quotas", "token"}
     assert created["grants"] == [f"read={MINE}", "metrics=*"]
     (listed,) = (each for each in act(root, "token-list") if each["name"] == "t")
     assert listed == {key: value for key, value in created.items() if key != "token"}

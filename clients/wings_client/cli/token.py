@@ -1,6 +1,7 @@
-"""`wings token`: create, list and revoke tokens."""
+"""`wings token`: create, alter, list and revoke tokens."""
 
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -10,17 +11,28 @@ from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected_transpo
 from wings_client.cli.plugins import MARKUP
 from wings_client.cli.tables import Column, render, terminal_width
 from wings_core.contracts.actions import ActionBody
-from wings_core.contracts.tokens import TokenCreate, TokenList, TokenRevoke
+from wings_core.contracts.tokens import QuotasBody, TokenAlter, TokenCreate, TokenList, TokenRevoke
 from wings_core.errors import InvalidArgument
+from wings_core.security.quotas import Quotas
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=MARKUP,
-    help="Create, list and revoke the tokens that callers present.",
+    help="Create, alter, list and revoke the tokens that callers present.",
 )
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Of the token, and of who presents it in the log.")
+]
+
+QuotaOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=NUMBER",
+        help="The most at once: calls (under way) and bytes (in flight) at each node; topics (that "
+        "it may administer) and partitions (of keyed topics that it may write to). May be given "
+        "many times; without one of a name, there is no bound.",
+    ),
 ]
 
 
@@ -40,6 +52,7 @@ def create(
         str | None,
         typer.Option(metavar="90d", help="When: 90d, 12h, or a time in RFC 3339. Default: never."),
     ] = None,
+    quota: QuotaOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Create a token and print it: this once, for only its hash is kept.
@@ -48,11 +61,30 @@ def create(
     everything: create that first, or start the server with WINGS_ROOT_TOKEN.
     """
     body = build(
-        TokenCreate, InvalidArgument, "token", name=name, grants=tuple(grant), expires=expires
+        TokenCreate,
+        InvalidArgument,
+        "token",
+        name=name,
+        grants=tuple(grant),
+        expires=expires,
+        quotas=_quotas(quota),
     )
     created = _act(endpoint, "token-create", body)
     sys.stderr.write(f"{created['name']}: {', '.join(created['grants'])}; keep what follows\n")
     typer.echo(created["token"])
+
+
+@app.command()
+def alter(
+    name: NameArgument,
+    *,
+    quota: QuotaOption = None,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Replace all quotas of a token by those given, for calls from now on; without any, by none."""
+    body = build(TokenAlter, InvalidArgument, "token", name=name, quotas=_quotas(quota))
+    altered = _act(endpoint, "token-alter", body)
+    sys.stderr.write(f"{name}: {_shown(altered['quotas']) or 'no quotas'}\n")
 
 
 @app.command("list")
@@ -63,6 +95,7 @@ def list_tokens(endpoint: EndpointOption = DEFAULT) -> None:
         Column("name", [each["name"] for each in found]),
         Column("expires", [each["expires_at"] or "never" for each in found]),
         Column("grants", [" ".join(each["grants"]) for each in found]),
+        Column("quotas", [_shown(each.get("quotas", {})) for each in found]),
     ]
     for line in render(columns, terminal_width()):
         typer.echo(line)
@@ -73,6 +106,14 @@ def revoke(name: NameArgument, endpoint: EndpointOption = DEFAULT) -> None:
     """Revoke a token: within five seconds it is refused everywhere, and its open streams end."""
     _act(endpoint, "token-revoke", TokenRevoke(name=name))
     sys.stderr.write(f"revoked {name}\n")
+
+
+def _quotas(texts: list[str] | None) -> QuotasBody:
+    return QuotasBody(**Quotas.parse(texts or ()).to_json())
+
+
+def _shown(quotas: Mapping[str, int]) -> str:
+    return " ".join(f"{name}={number}" for name, number in quotas.items())
 
 
 def _act(endpoint: str, action: str, body: ActionBody) -> Any:

@@ -5,13 +5,28 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from wings_core.contracts.actions import ActionBody
-from wings_core.contracts.messages import Identifier, accepted_by
+from wings_core.contracts.messages import Identifier, Message, accepted_by
+from wings_core.security.quotas import QUOTA_MAX, Quotas
 from wings_core.security.rights import Grant
 from wings_core.security.tokens import GRANTS_MAX, Token
 from wings_core.times import format_timestamp
 
 GrantText = Annotated[str, AfterValidator(accepted_by(Grant.parse))]
 """`RIGHT=PATTERN`"""
+
+
+class QuotasBody(Message):
+    """The quotas of a token: without a key, there is no bound."""
+
+    calls: Annotated[int, Field(ge=1, le=QUOTA_MAX)] | None = None
+    bytes: Annotated[int, Field(ge=1, le=QUOTA_MAX)] | None = None
+    topics: Annotated[int, Field(ge=0, le=QUOTA_MAX)] | None = None
+    partitions: Annotated[int, Field(ge=0, le=QUOTA_MAX)] | None = None
+
+    @property
+    def quotas(self) -> Quotas:
+        """The quotas themselves."""
+        return Quotas(self.calls, self.bytes, self.topics, self.partitions)
 
 
 class TokenCreate(ActionBody):
@@ -23,6 +38,15 @@ class TokenCreate(ActionBody):
     ]
     expires: Annotated[str, Field(max_length=64)] | None = None
     """A duration like `90d`, or a time in RFC 3339; None: never."""
+    quotas: QuotasBody = QuotasBody()
+
+
+class TokenAlter(ActionBody):
+    """The body of `token-alter`."""
+
+    name: Identifier
+    quotas: QuotasBody
+    """All that the token has from now on."""
 
 
 class TokenList(ActionBody):
@@ -43,4 +67,5 @@ def describe_token(token: Token) -> dict[str, Any]:
         "grants": [str(grant) for grant in token.grants],
         "created_at": format_timestamp(token.created_at),
         "expires_at": None if expires_at is None else format_timestamp(expires_at),
+        "quotas": token.quotas.to_json(),
     }

@@ -60,6 +60,7 @@ from wings_core.protocol.v1 import maintenance_pb2 as maintenance
 from wings_core.protocol.v1 import offset_registry_pb2 as registry
 from wings_core.protocol.v1 import shards_pb2 as shards
 from wings_core.protocol.v1 import tokens_pb2 as tokens
+from wings_core.security.quotas import Quotas
 from wings_core.security.rights import Grant
 from wings_core.security.tokens import Token
 from wings_core.share.model import ShareConfig, ShareGroup
@@ -205,6 +206,7 @@ INLINE_PAGE = Codec(InlinePage, maintenance.InlinePage)
 INLINE_BACKLOG = Codec(InlineBacklog, maintenance.InlineBacklog)
 TIER_STATE = Codec(TierState, maintenance.TierState)
 
+QUOTAS = Codec(Quotas, tokens.Quotas)
 TOKEN = Codec(Token, tokens.Token, digest=Convert())
 
 

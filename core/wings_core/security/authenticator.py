@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wings_core.errors import InvalidArgument, Unauthenticated, Unavailable, WingsError
 from wings_core.metadata.interfaces import Tokens
 from wings_core.security.principal import ANYONE, OPERATOR_GRANTS, Principal
+from wings_core.security.quotas import Usage
 from wings_core.security.tokens import Token, check_root, digest_of
 from wings_core.times import now_us
 
@@ -41,6 +42,8 @@ class _Known:
     token: Token
     principal: Principal = field(init=False)
     revoked: bool = False
+    usage: Usage = field(init=False)
+    """Kept over changes of the quotas, so that calls under way stay counted."""
 
 
 class Authenticator:
@@ -171,6 +174,8 @@ class Authenticator:
     def _replace(self, tokens: list[Token]) -> None:
         before = self._known
         known = {token.digest: before.get(token.digest) or self._learn(token) for token in tokens}
+        for token in tokens:
+            _alter(known[token.digest], token)
         self._known = known
         for digest, each in before.items():
             each.revoked = digest not in known
@@ -178,6 +183,7 @@ class Authenticator:
     def _learn(self, token: Token) -> _Known:
         known = _Known(token)
         known.principal = Principal(token.name, token.grants, lambda: self._ended(known))
+        known.usage = Usage(token.name, token.quotas)
         return known
 
     def _ended(self, known: _Known) -> WingsError | None:
@@ -204,3 +210,12 @@ class Authenticator:
         while not self._closing.wait(POLL_SECONDS):
             with suppress(Exception):  # Tokens become stale; the next answer ends that.
                 self.refresh()
+
+
+def _alter(known: _Known, token: Token) -> None:
+    """Give a principal the quotas that its token has now; calls of one without them pass freely."""
+    known.token = token
+    known.usage.quotas = token.quotas
+    if (known.principal.usage is None) == bool(token.quotas):
+        usage = known.usage if token.quotas else None
+        known.principal = replace(known.principal, usage=usage)

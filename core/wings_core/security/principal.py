@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from wings_core.errors import PermissionDenied, WingsError
 from wings_core.names import NamespaceName
+from wings_core.security.quotas import Usage
 from wings_core.security.rights import DATA_RIGHTS, EVERYTHING, SOMEWHERE, Grant, Right
 
 
@@ -22,11 +23,13 @@ class Principal:
         grants: What it may do. `admin` on `*` makes it an operator, who may do everything.
         ended: Returns the error that ends its calls once its token was revoked or has expired,
             else None; from any thread, without blocking.
+        usage: What it uses, where it has quotas; None: it has none.
     """
 
     name: str
     grants: tuple[Grant, ...]
     ended: Callable[[], WingsError | None] = field(default=_stays, repr=False)
+    usage: Usage | None = field(default=None, repr=False)
 
     @property
     def is_operator(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from wings_core.errors import AlreadyExists, InvalidArgument, ResourceExhausted, TokenNotFound
+from wings_core.security.quotas import NO_QUOTAS, Quotas
 from wings_core.security.rights import Grant
 from wings_core.times import parse_timestamp
 
@@ -45,6 +46,8 @@ class Token:
     """Microseconds since the epoch."""
     expires_at: int | None
     """Microseconds since the epoch, exclusive; None: never."""
+    quotas: Quotas = NO_QUOTAS
+    """What its principal may use at once."""
 
 
 def new_secret() -> str:
@@ -110,7 +113,7 @@ def check_token(token: Token) -> None:
 
     Raises:
         InvalidArgument: A name that is not 1 to 128 letters, digits and `._:@-`, no or too many
-            grants, or a digest that is none.
+            grants, a digest that is none, or a quota out of range.
     """
     if _NAME.fullmatch(token.name) is None:
         raise InvalidArgument(f"{token.name[:80]!a} is not a token's name: expected {NAME_PATTERN}")
@@ -118,6 +121,7 @@ def check_token(token: Token) -> None:
         raise InvalidArgument(f"a token has 1 to {GRANTS_MAX} grants, not {len(token.grants)}")
     if len(token.digest) != DIGEST_BYTES or not token.id:
         raise InvalidArgument("a token has an id and a digest of 32 bytes")
+    token.quotas.check()
 
 
 def check_room(tokens: int) -> None:

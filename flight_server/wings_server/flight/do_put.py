@@ -34,6 +34,7 @@ from wings_core.model import Accepted, CommitResult, Rejected, Sequence, StageEn
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of
 from wings_server.metrics import Metrics
+from wings_server.quotas import PushQuotas
 
 _logger = structlog.get_logger("wings.flight")
 
@@ -65,15 +66,22 @@ class Put:
         command: From the descriptor.
         metrics: Counts the batches committed.
         check: Raises once the caller's token has ended.
+        quotas: What the caller's quotas ask; None: nothing.
 
     Raises:
         TopicNotFound: And the other refusals before any batch.
     """
 
     def __init__(
-        self, log: Log, command: PutCommand, metrics: Metrics, check: Callable[[], None]
+        self,
+        log: Log,
+        command: PutCommand,
+        metrics: Metrics,
+        check: Callable[[], None],
+        quotas: PushQuotas | None = None,
     ) -> None:
         self._log = log
+        self._quotas = quotas
         self._check = check
         self._metrics = metrics
         self._topic = log.admin.get_topic(TopicName.parse(command.topic))
@@ -105,7 +113,7 @@ class Put:
         Raises:
             WingsError: What a batch was refused with, once the client sends again or finishes.
         """
-        answers = Answers(writer, self._stream, self._metrics)
+        answers = Answers(writer, self._stream, self._metrics, self._quotas)
         try:
             for chunk in _read(reader):
                 if self._stream.refused is not None:
@@ -143,7 +151,11 @@ class Put:
                 options = self._options(metadata, first=index == 0)
                 if index > 0 and chunk.app_metadata is None and options.sequence is None:
                     self._plain = options
-                    self._repeats = self._topic.partition_key is None and options.stage is None
+                    self._repeats = (
+                        self._topic.partition_key is None
+                        and options.stage is None
+                        and self._quotas is None
+                    )
             elif self._repeats:
                 size = self._preparer.check_small(chunk.data)
                 if size is not None:
@@ -153,17 +165,21 @@ class Put:
                     if joined is not None:
                         answers.add(joined)
                         return
-            prepared = self._preparer.prepare(chunk.data, options)
-            # A batch whose answer is next is flushed by the thread that answers; one behind others
-            # is not, as that thread may be held up by a client that does not read.
-            pending = self._log.group_commit.submit(self._stream, prepared, awaited=answers.idle)
-            answers.add(pending)
+            answers.add(self._submit(chunk.data, options, awaited=answers.idle))
         except WingsError as error:
             answers.add(Rejected(error))
             # Batches before this one are good: the stream is refused once they are committed. One
             # of them may fail in its flush; what it failed with comes first.
             answers.finish()
             self._stream.refused = self._stream.refused or error
+
+    def _submit(self, batch: pa.RecordBatch, options: PushOptions, *, awaited: bool) -> Pending:
+        prepared = self._preparer.prepare(batch, options)
+        if self._quotas is not None:
+            self._quotas.admit(prepared)
+        # A batch whose answer is next is flushed by the thread that answers; one behind others is
+        # not, as that thread may be held up by a client that does not read.
+        return self._log.group_commit.submit(self._stream, prepared, awaited=awaited)
 
     def _options(self, metadata: BatchMetadata, *, first: bool) -> PushOptions:
         """Return the batch's options: those of its own metadata, then those of the descriptor."""
@@ -204,8 +220,13 @@ class Answers:
     """
 
     def __init__(
-        self, writer: flight.FlightMetadataWriter, stream: PushStream, metrics: Metrics
+        self,
+        writer: flight.FlightMetadataWriter,
+        stream: PushStream,
+        metrics: Metrics,
+        quotas: PushQuotas | None = None,
     ) -> None:
+        self._quotas = quotas
         self._writer = writer
         self._stream = stream
         self._metrics = metrics
@@ -267,6 +288,8 @@ class Answers:
             rows = [0]
             if isinstance(outcome, Pending):
                 batch = outcome.batch
+                if self._quotas is not None:
+                    self._quotas.settle(batch)
                 rows = [part.num_rows for part in batch.parts]
                 if isinstance(result, Accepted):
                     # Counted before they are answered: a client that has its answer finds it

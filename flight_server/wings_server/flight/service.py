@@ -15,6 +15,8 @@ import pyarrow.flight as flight
 from wings_core.contracts.tickets import AcquireTicket, parse_ticket
 from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
 from wings_core.log import Log
+from wings_core.security.principal import Principal
+from wings_core.security.quotas import CallUsage
 from wings_server.actions import ACTIONS
 from wings_server.descriptors import RPC_SHARE, connections_max
 from wings_server.flight.acquire import Acquire, open_acquire, stream_acquired
@@ -35,6 +37,7 @@ from wings_server.flight.running import Running
 from wings_server.flight.share_stream import Admission, ShareStreams
 from wings_server.gate import Gate
 from wings_server.metrics import Metrics
+from wings_server.quotas import counted, using
 from wings_server.tls import Tls
 
 SHUTDOWN_SECONDS_MAX = 1.0
@@ -91,15 +94,15 @@ class FlightService(flight.FlightServerBase):
         self, context: flight.ServerCallContext, ticket: flight.Ticket
     ) -> flight.FlightDataStream:
         """Stream the messages that a ticket reads or acquires."""
-        with flight_errors("do_get"), self._call():
+        with flight_errors("do_get"), self._call(context) as (principal, _):
             parsed = parse_ticket(ticket.ticket)
             call = "acquire" if isinstance(parsed, AcquireTicket) else "read"
-            self._gate.allow(principal_of(context), call, parsed.topic)
+            self._gate.allow(principal, call, parsed.topic)
             if isinstance(parsed, AcquireTicket):
                 get = open_acquire(self._log, parsed)
             else:
                 get = open_get(self._log, parsed)
-            chunks = self._stream(get, context)
+            chunks = self._stream(get, context, principal)
             return flight.GeneratorStream(get.schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
 
     def do_put(
@@ -110,11 +113,11 @@ class FlightService(flight.FlightServerBase):
         writer: flight.FlightMetadataWriter,
     ) -> None:
         """Commit a stream of batches, and answer each with a PutResult."""
-        with flight_errors("do_put"), self._call():
+        with flight_errors("do_put"), self._call(context) as (principal, usage):
             command = parse_descriptor(descriptor)
-            principal = principal_of(context)
             self._gate.allow(principal, "push", command.topic)
-            put = Put(self._log, command, self._metrics, principal.check)
+            quotas = self._gate.push_quotas(principal, usage)
+            put = Put(self._log, command, self._metrics, principal.check, quotas)
             put.run(reader, writer, self._stopping)
 
     def do_exchange(
@@ -125,10 +128,9 @@ class FlightService(flight.FlightServerBase):
         writer: flight.MetadataRecordBatchWriter,
     ) -> None:
         """Deliver messages to a member of a share group, and take its acknowledgements."""
-        with flight_errors("do_exchange"), self._call():
-            principal = principal_of(context)
+        with flight_errors("do_exchange"), self._call(context) as (principal, usage):
             admission = Admission(
-                lambda topic: self._gate.allow(principal, "acquire", topic), principal
+                lambda topic: self._gate.allow(principal, "acquire", topic), principal, usage
             )
             self._share_streams.serve(
                 self._log, descriptor, reader, writer, self._metrics, admission
@@ -138,26 +140,25 @@ class FlightService(flight.FlightServerBase):
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         """Return the tickets that read a topic."""
-        with flight_errors("get_flight_info"), self._call():
+        with flight_errors("get_flight_info"), self._call(context) as (principal, _):
             topic = parse_info_descriptor(descriptor).topic
-            self._gate.allow(principal_of(context), "flight-info", topic)
+            self._gate.allow(principal, "flight-info", topic)
             return get_info(self._log, descriptor, self._locations())
 
     def get_schema(  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs say Schema
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.SchemaResult:
         """Return a topic's schema."""
-        with flight_errors("get_schema"), self._call():
+        with flight_errors("get_schema"), self._call(context) as (principal, _):
             topic = parse_info_descriptor(descriptor).topic
-            self._gate.allow(principal_of(context), "schema", topic)
+            self._gate.allow(principal, "schema", topic)
             return flight.SchemaResult(get_schema(self._log, descriptor))
 
     def list_flights(  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs say str
         self, context: flight.ServerCallContext, criteria: bytes
     ) -> Iterator[flight.FlightInfo]:
         """Yield the topics that the criteria name, by name."""
-        with flight_errors("list_flights"), self._call():
-            principal = principal_of(context)
+        with flight_errors("list_flights"), self._call(context) as (principal, _):
             found = list_flights(self._log, criteria, self._locations(), principal)
             return iter(list(found))
 
@@ -171,12 +172,12 @@ class FlightService(flight.FlightServerBase):
         self, context: flight.ServerCallContext, action: flight.Action
     ) -> Iterator[bytes]:
         """Run an action, and yield its answer as JSON."""
-        with flight_errors("do_action"), self._call():
+        with flight_errors("do_action"), self._call(context) as (principal, _):
             found = ACTIONS.get(action.type)
             if found is None:
                 raise InvalidArgument(f"there is no action {action.type!r:.80}")
             body = found.body.parse_body(action.body.to_pybytes())
-            answer = self._gate.run(principal_of(context), action.type, body)
+            answer = self._gate.run(principal, action.type, body)
             return iter([json.dumps(answer, ensure_ascii=False).encode("utf-8")])
 
     @property
@@ -206,12 +207,16 @@ class FlightService(flight.FlightServerBase):
         return [f"{self._scheme}://{address}" for address in self._addresses()]
 
     @contextmanager
-    def _call(self) -> Generator[None]:
+    def _call(
+        self, context: flight.ServerCallContext
+    ) -> Generator[tuple[Principal, CallUsage | None]]:
+        """Count a call; yields who makes it, and what it uses of that one's quotas, if any."""
         with self._errors_counted():
             if self._stopping.is_set():
                 raise Unavailable("the server is stopping")
-            with self._running.one():
-                yield
+            principal = principal_of(context)
+            with self._running.one(), using(principal) as usage:
+                yield principal, usage
 
     @contextmanager
     def _errors_counted(self) -> Generator[None]:
@@ -225,10 +230,18 @@ class FlightService(flight.FlightServerBase):
             raise
 
     def _stream(
-        self, get: Get | ManyGet | Acquire, context: flight.ServerCallContext
+        self,
+        get: Get | ManyGet | Acquire,
+        context: flight.ServerCallContext,
+        principal: Principal,
     ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         # Counted here, as the stream outlives the handler.
-        with flight_errors("do_get"), self._errors_counted(), self._running.one():
+        with (
+            flight_errors("do_get"),
+            self._errors_counted(),
+            self._running.one(),
+            using(principal) as usage,
+        ):
             self._metrics.fetch_begun("flight")
             # Closed with this generator, so that the call is no longer watched when it ends.
             if isinstance(get, Acquire):
@@ -236,4 +249,9 @@ class FlightService(flight.FlightServerBase):
             else:
                 opened = stream(get, context, self._watch, self._metrics)
             with closing(opened) as chunks:
-                yield from chunks
+                if usage is None:
+                    yield from chunks
+                else:
+                    # What was leased is sent, or its holder would wait for its lock to expire.
+                    refuses = not isinstance(get, Acquire)
+                    yield from counted(chunks, usage, refuses=refuses)

@@ -37,6 +37,7 @@ from wings_core.log import Log
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.security.principal import ANYONE, Principal
+from wings_core.security.quotas import CallUsage
 from wings_core.share.delivery.delivery import Delivery, delivery_schema
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import AcquireRequest, ShareGroup
@@ -77,6 +78,8 @@ class Admission:
     allow: Callable[[str], None]
     """Raises `PermissionDenied` for a topic that the caller may not acquire messages of."""
     principal: Principal
+    usage: CallUsage | None
+    """What the call uses of the principal's quotas; None: it has none."""
 
     @property
     def check_seconds(self) -> float | None:
@@ -358,8 +361,13 @@ class ShareStream:
     def _send(self, piece: Delivery) -> None:
         self._holds.add(piece.range, time.monotonic())
         self._metrics.delivered("flight", piece.batch.num_rows, piece.batch.nbytes)
+        usage = self._admission.usage
+        if usage is not None:  # Counted, and not refused: it is leased already.
+            usage.hold(piece.batch.nbytes)
         if not self._try_write(piece.batch, acquired_metadata(piece.range)):
             raise _ClientGone
+        if usage is not None:
+            usage.release(piece.batch.nbytes)
 
     def _wake(self) -> None:
         with self._changed:

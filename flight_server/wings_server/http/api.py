@@ -40,7 +40,7 @@ from wings_server.http.answers import (
     PushAnswer,
     TopicDescription,
 )
-from wings_server.http.authentication import principal_of
+from wings_server.http.authentication import principal_of, push_quotas_of
 from wings_server.http.bodies import (
     FetchBody,
     FetchRequest,
@@ -152,7 +152,8 @@ class _Api:
                 del raw
                 body.raw = b""
                 admit = partial(self._admit_push, principal_of(request))
-                pushed = await service.write(partial(push, service.log, batches, admit))
+                quotas = push_quotas_of(request, service.gate)
+                pushed = await service.write(partial(push, service.log, batches, admit, quotas))
             for one in pushed:
                 if isinstance(one.result, Rejected):
                     service.metrics.failed("http", one.result.error.code)

@@ -3,6 +3,7 @@
 request ─▶ Authentication: its principal, or 401 ─▶ the route: what the principal may do, or 403
 """
 
+from contextlib import ExitStack
 from typing import cast
 
 from starlette.requests import Request
@@ -12,9 +13,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from wings_core.errors import Unauthenticated, WingsError
 from wings_core.security.principal import Principal
 from wings_server.flight.authentication import secret_of
+from wings_server.gate import Gate
 from wings_server.http.documentation import OPEN_PATHS
 from wings_server.http.errors import status_of
 from wings_server.http.service import HttpService
+from wings_server.http.wire import USAGE
+from wings_server.quotas import PushQuotas, using
 
 _PRINCIPAL = "wings.principal"
 
@@ -33,19 +37,24 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or hand it to the application."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        with ExitStack() as call:  # It counts until all of the answer is sent.
             try:
-                scope[_PRINCIPAL] = await self._principal(scope)
+                principal = scope[_PRINCIPAL] = await self._principal(scope)
+                scope[USAGE] = call.enter_context(using(principal))
             except WingsError as error:
-                self._service.metrics.failed("http", error.code)
-                answer = JSONResponse(
-                    {"message": error.message, "code": error.code}, status_of(error)
-                )
-                if isinstance(error, Unauthenticated):
-                    answer.headers["www-authenticate"] = "Bearer"
-                await answer(scope, receive, send)
+                await self._refuse(error, scope, receive, send)
                 return
-        await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
+
+    async def _refuse(self, error: WingsError, scope: Scope, receive: Receive, send: Send) -> None:
+        self._service.metrics.failed("http", error.code)
+        answer = JSONResponse({"message": error.message, "code": error.code}, status_of(error))
+        if isinstance(error, Unauthenticated):
+            answer.headers["www-authenticate"] = "Bearer"
+        await answer(scope, receive, send)
 
     async def _principal(self, scope: Scope) -> Principal:
         headers = [value for name, value in scope["headers"] if name == b"authorization"]
@@ -60,3 +69,8 @@ class Authentication:
 def principal_of(request: Request) -> Principal:
     """Return who makes a request."""
     return cast("Principal", request.scope[_PRINCIPAL])
+
+
+def push_quotas_of(request: Request, gate: Gate) -> PushQuotas | None:
+    """Return what the quotas of who makes a request ask of a push; None: nothing."""
+    return gate.push_quotas(principal_of(request), request.scope[USAGE])

@@ -15,6 +15,7 @@ from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of, partition_value
 from wings_core.times import format_timestamp
 from wings_server.http.envelope import PushedRows
+from wings_server.quotas import PushQuotas
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,10 @@ class Pushed:
 
 
 def push(
-    log: Log, batches: Sequence[PushedRows], admit: Callable[[TopicName], None]
+    log: Log,
+    batches: Sequence[PushedRows],
+    admit: Callable[[TopicName], None],
+    quotas: PushQuotas | None = None,
 ) -> list[Pushed]:
     """Commit batches, each by itself: one that is refused refuses no other.
 
@@ -46,8 +50,9 @@ def push(
         log: The log.
         batches: What to commit.
         admit: Raises `PermissionDenied` for a topic that the caller may not write to.
+        quotas: What the caller's quotas ask; None: nothing.
     """
-    prepared = [_prepare(log, batch, admit) for batch in batches]
+    prepared = [_prepare(log, batch, admit, quotas) for batch in batches]
     submitted = [
         _submit(log, found) if isinstance(found, _Prepared) else Rejected(found)
         for found in prepared
@@ -72,7 +77,10 @@ def push_answer(batches: Sequence[PushedRows], results: Sequence[Pushed]) -> byt
 
 
 def _prepare(
-    log: Log, batch: PushedRows, admit: Callable[[TopicName], None]
+    log: Log,
+    batch: PushedRows,
+    admit: Callable[[TopicName], None],
+    quotas: PushQuotas | None,
 ) -> "_Prepared | WingsError":
     """Parse and check the rows of a batch."""
     try:
@@ -86,7 +94,10 @@ def _prepare(
             fill[topic.partition_key] = partition
         rows = decode_rows(batch.rows, topic.schema, fill)
         options = PushOptions(partition=partition, timestamp=batch.entry.timestamp_us)
-        return _Prepared(Preparer(topic, log.limits).prepare(rows, options), rows.num_rows)
+        prepared = Preparer(topic, log.limits).prepare(rows, options)
+        if quotas is not None:
+            quotas.admit_partitions(prepared)  # Its bytes were counted as they came.
+        return _Prepared(prepared, rows.num_rows)
     except WingsError as error:
         return error
 

@@ -11,12 +11,17 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from wings_core.errors import BatchTooLarge, ResourceExhausted
+from wings_core.security.quotas import CallUsage
 
 PIECE_BYTES = 256 * 1024
 """Answers are sent in pieces of this size, each once the transport has taken the one before."""
 
 PIECE_SECONDS_MAX = 60.0
 """How long a client may take to send, or to take, the next piece of a body."""
+
+
+USAGE = "wings.usage"
+"""The key of a request's scope for what it uses of its principal's quotas; None: it has none."""
 
 
 class Budget:
@@ -103,13 +108,14 @@ class Body:
 
         Raises:
             BatchTooLarge: The body is longer; the rest of it is not read.
-            ResourceExhausted: The budget is used up.
+            ResourceExhausted: The budget, or the quota of who sends it, is used up.
             ClientDisconnect: The client disconnected before the end of the body.
             HTTPException: No byte came within `PIECE_SECONDS_MAX`.
         """
         declared = request.headers.get("content-length", "")
         if declared.isdecimal() and len(declared) < 20 and int(declared) > bytes_max:
             raise _too_large(bytes_max)
+        usage: CallUsage | None = request.scope.get(USAGE)
         pieces: list[bytes] = []
         stream = request.stream()
         while piece := await _next_piece(stream):
@@ -117,6 +123,8 @@ class Body:
                 raise _too_large(bytes_max)
             self._budget.take(len(piece))
             self._held += len(piece)
+            if usage is not None:
+                usage.take(len(piece))
             pieces.append(piece)
         self.raw = b"".join(pieces)
         return self.raw
@@ -157,10 +165,13 @@ class JsonAnswer(Response):
         """Send the answer.
 
         Raises:
-            ResourceExhausted: The budget is used up; nothing was sent.
+            ResourceExhausted: The budget, or the quota of who asked, is used up; nothing was sent.
         """
-        del scope, receive
+        del receive
         body = bytes(self.body)
+        usage: CallUsage | None = scope.get(USAGE)
+        if usage is not None:
+            (usage.hold if self._is_of_change else usage.take)(len(body))
         if self._is_of_change:
             self._budget.hold(len(body))
         else:

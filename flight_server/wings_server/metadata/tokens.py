@@ -22,6 +22,11 @@ class TokenHandlers:
     def delete_token(self, request: pb.DeleteTokenRequest) -> pb.Token:
         return messages.TOKEN.encode(self._tokens.revoke(request.name, request.id or None))
 
+    def alter_token(self, request: pb.AlterTokenRequest) -> pb.Token:
+        quotas = messages.QUOTAS.decode(request.quotas)
+        altered = self._tokens.alter(request.name, quotas, request.id or None)
+        return messages.TOKEN.encode(altered)
+
     def list_tokens(self, request: pb.ListTokensRequest) -> pb.ListTokensResponse:
         found, token = page(
             request,

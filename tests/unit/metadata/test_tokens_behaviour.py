@@ -1,5 +1,6 @@
 """How every store of `Tokens` keeps them."""
 
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -7,6 +8,7 @@ from fix_metadata import DAY, NOON, MetadataUnderTest
 from tables import each
 
 from wings_core.errors import AlreadyExists, InvalidArgument, ResourceExhausted, TokenNotFound
+from wings_core.security.quotas import QUOTA_MAX, Quotas
 from wings_core.security.rights import Grant, Right
 from wings_core.security.tokens import Token, digest_of
 
@@ -68,6 +70,49 @@ def test_a_token_is_revoked_by_name_and_id(metadata: MetadataUnderTest) -> None:
         tokens.revoke("a")
     again = tokens.create(token("a"))
     assert tokens.all() == [again]
+
+
+def test_quotas_are_kept_and_replaced(metadata: MetadataUnderTest) -> None:
+    tokens = metadata.opened.tokens
+    plain = tokens.create(token("a"))
+    bounded = tokens.create(replace(token("b"), quotas=Quotas(calls=1, topics=0)))
+    assert tokens.all() == [plain, bounded]
+    quotas = Quotas(QUOTA_MAX, QUOTA_MAX, QUOTA_MAX, QUOTA_MAX)
+    assert tokens.alter("a", quotas) == replace(plain, quotas=quotas)
+    assert tokens.alter("b", Quotas(), bounded.id).quotas == Quotas()
+    assert tokens.changes() == 4
+    metadata.reopen()
+    tokens = metadata.opened.tokens
+    assert [each.quotas for each in tokens.all()] == [quotas, Quotas()]
+    assert tokens.revoke("a").quotas == quotas
+
+
+def test_quotas_that_are_what_they_were_change_nothing(metadata: MetadataUnderTest) -> None:
+    tokens = metadata.opened.tokens
+    tokens.create(token("a"))
+    for _ in range(2):
+        tokens.alter("a", Quotas(bytes=5))
+    assert tokens.changes() == 2
+
+
+def test_a_token_is_altered_by_name_and_id(metadata: MetadataUnderTest) -> None:
+    tokens = metadata.opened.tokens
+    created = tokens.create(token("a"))
+    for name, token_id in (("b", None), ("a", "another"), ("b", created.id)):
+        with pytest.raises(TokenNotFound, match=name):
+            tokens.alter(name, Quotas(calls=1), token_id)
+    assert tokens.all() == [created]
+
+
+def test_quotas_out_of_range_are_refused(metadata: MetadataUnderTest) -> None:
+    tokens = metadata.opened.tokens
+    tokens.create(token("a"))
+    for quotas in (Quotas(calls=0), Quotas(bytes=0), Quotas(topics=-1), Quotas(partitions=1 << 63)):
+        with pytest.raises(InvalidArgument, match="quota"):
+            tokens.alter("a", quotas)
+        with pytest.raises(InvalidArgument, match="quota"):
+            tokens.create(replace(token("b"), quotas=quotas))
+    assert tokens.changes() == 1
 
 
 def test_creating_tokens_keeps_what_commits_remember_right(metadata: MetadataUnderTest) -> None:

@@ -11,11 +11,12 @@ from uuid import uuid4
 import pytest
 from fix_metadata import DAY, NOON, Clock
 
-from wings_core.errors import InvalidArgument, Unauthenticated, Unavailable
+from wings_core.errors import InvalidArgument, ResourceExhausted, Unauthenticated, Unavailable
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.security import authenticator as module
 from wings_core.security.authenticator import Authenticator
 from wings_core.security.principal import ANYONE
+from wings_core.security.quotas import Quotas
 from wings_core.security.rights import Grant, Right
 from wings_core.security.tokens import Token, digest_of, new_secret, parse_expiry
 
@@ -72,6 +73,31 @@ def test_a_secret_stands_for_its_principal(metadata: SqliteMetadata) -> None:
         for bad in (secret + "x", secret[:-1], "", ROOT[:-1], "\ud800"):
             with pytest.raises(Unauthenticated, match="not valid"):
                 authenticator.principal(bad)
+
+
+def test_altered_quotas_hold_at_once_and_calls_stay_counted(metadata: SqliteMetadata) -> None:
+    secret = create(metadata, "a")
+    with closing(Authenticator(metadata.tokens)) as authenticator:
+
+        def alter(quotas: Quotas) -> None:
+            metadata.tokens.alter("a", quotas)
+            authenticator.refresh()
+
+        assert authenticator.principal(secret).usage is None
+        alter(Quotas(calls=2))
+        usage = authenticator.principal(secret).usage
+        assert usage is not None
+        with usage.call():
+            alter(Quotas())
+            assert authenticator.principal(secret).usage is None
+            alter(Quotas(calls=1))
+            again = authenticator.principal(secret).usage
+            assert again is usage
+            assert again is not None
+            with pytest.raises(ResourceExhausted, match="'calls' of a is 1"), again.call():
+                pass
+        with usage.call():
+            pass
 
 
 def test_a_root_token_that_cannot_be_presented_is_refused(metadata: SqliteMetadata) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from wings_core.security.quotas import Quotas
 from wings_core.security.tokens import Token
 
 
@@ -34,6 +35,20 @@ class Tokens(Protocol):
         """
         ...
 
+    def alter(self, name: str, quotas: Quotas, token_id: str | None = None) -> Token:
+        """Replace a token's quotas and return it as it is then.
+
+        Args:
+            name: Its name.
+            quotas: All that it has from now on.
+            token_id: Its UUID; None: whichever has the name.
+
+        Raises:
+            TokenNotFound: There is none of this name, or its UUID differs.
+            InvalidArgument: A quota is out of range.
+        """
+        ...
+
     def all(self, *, after: str | None = None, items_max: int | None = None) -> list[Token]:
         """Return the tokens, expired ones too, by name.
 
@@ -44,7 +59,7 @@ class Tokens(Protocol):
         ...
 
     def changes(self) -> int:
-        """Return how often a token was created or revoked; 0: there was never any.
+        """Return how often a token was created, altered or revoked; 0: there was never any.
 
         Blocks for a few seconds at most, also where the store is out of reach.
         """

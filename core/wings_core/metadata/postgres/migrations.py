@@ -450,6 +450,13 @@ _INLINE = (
     """,
 )
 
+_QUOTAS: Sequence[LiteralString] = (
+    """
+    -- JSON: the quotas of a token by name; NULL: none.
+    ALTER TABLE tokens ADD COLUMN quotas TEXT
+    """,
+)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _INITIAL,
     _FLUSHES,
@@ -466,6 +473,7 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _SLICES,
     _TOKENS,
     _INLINE,
+    _QUOTAS,
 )
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 

@@ -6,6 +6,7 @@ from wings_core.metadata.remote.paging import BY_TEXT, listed
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import tokens_pb2 as pb
 from wings_core.protocol.v1.tokens_pb2_grpc import TokenServiceStub
+from wings_core.security.quotas import Quotas
 from wings_core.security.tokens import Token, check_token, no_token
 
 CHANGES_SECONDS_MAX = 2.0
@@ -40,6 +41,16 @@ class RemoteTokens(Tokens):
         gone = messages.TOKEN.encode(found)
         deleted = self._channel.call_repeatedly(self._stub.DeleteToken, request, gone)
         return messages.TOKEN.decode(deleted)
+
+    def alter(self, name: str, quotas: Quotas, token_id: str | None = None) -> Token:
+        """Replace a token's quotas; see `Tokens.alter`. Repeated where the response was lost."""
+        messages.text("the token's name", name)
+        quotas.check()
+        request = pb.AlterTokenRequest(
+            name=name, id=token_id or "", quotas=messages.QUOTAS.fields(quotas)
+        )
+        altered = self._channel.call_repeatedly(self._stub.AlterToken, request)
+        return messages.TOKEN.decode(altered)
 
     def all(self, *, after: str | None = None, items_max: int | None = None) -> list[Token]:
         """Return the tokens by name; see `Tokens.all`."""

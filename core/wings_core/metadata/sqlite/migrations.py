@@ -489,6 +489,13 @@ _CHECKSUMS = (
     """,
 )
 
+_QUOTAS = (
+    """
+    -- JSON: the quotas of a token by name; NULL: none.
+    ALTER TABLE tokens ADD COLUMN quotas TEXT
+    """,
+)
+
 MIGRATIONS: Sequence[Sequence[str]] = (
     _INITIAL,
     _STAGES,
@@ -507,6 +514,7 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     _TOKENS,
     _INLINE,
     _CHECKSUMS,
+    _QUOTAS,
 )
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 

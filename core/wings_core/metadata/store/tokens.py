@@ -1,16 +1,18 @@
 """Tokens in a database: each method is one transaction."""
 
 import json
+from dataclasses import replace
 from typing import Any, Generic
 
 from wings_core.metadata.interfaces import Tokens
 from wings_core.metadata.judge import check_text
 from wings_core.metadata.store.database import C, Connection, Database
 from wings_core.metadata.store.locks import Lock
+from wings_core.security.quotas import NO_QUOTAS, Quotas
 from wings_core.security.rights import Grant
 from wings_core.security.tokens import Token, check_room, check_token, existing_token, no_token
 
-_SELECT = "SELECT id, name, digest, grants, created_at, expires_at FROM tokens"
+_SELECT = "SELECT id, name, digest, grants, created_at, expires_at, quotas FROM tokens"
 
 
 class DatabaseTokens(Tokens, Generic[C]):
@@ -39,8 +41,8 @@ class DatabaseTokens(Tokens, Generic[C]):
             assert counted is not None
             check_room(counted[0])
             connection.execute(
-                "INSERT INTO tokens (id, name, digest, grants, created_at, expires_at) "
-                "VALUES (%s, %s, %s, %s, %s, %s)",
+                "INSERT INTO tokens (id, name, digest, grants, created_at, expires_at, quotas) "
+                "VALUES (%s, %s, %s, %s, %s, %s, %s)",
                 (
                     token.id,
                     token.name,
@@ -48,6 +50,7 @@ class DatabaseTokens(Tokens, Generic[C]):
                     json.dumps([str(grant) for grant in token.grants]),
                     token.created_at,
                     token.expires_at,
+                    _stored(token.quotas),
                 ),
             )
             _count_change(connection)
@@ -67,6 +70,26 @@ class DatabaseTokens(Tokens, Generic[C]):
             connection.execute("DELETE FROM tokens WHERE id = %s", (found[0],))
             _count_change(connection)
             return _token(*found)
+
+        return self._database.write(work, keeps_cache=True)
+
+    def alter(self, name: str, quotas: Quotas, token_id: str | None = None) -> Token:
+        """Replace a token's quotas; see `Tokens.alter`."""
+        check_text("the token's name", name)
+        quotas.check()
+
+        def work(connection: C) -> Token:
+            connection.take_lock(Lock.TOKENS)
+            found = connection.execute(f"{_SELECT} WHERE name = %s", (name,)).fetchone()
+            if found is None or token_id not in {None, found[0]}:
+                raise no_token(name)
+            token = _token(*found)
+            if token.quotas != quotas:
+                connection.execute(
+                    "UPDATE tokens SET quotas = %s WHERE id = %s", (_stored(quotas), token.id)
+                )
+                _count_change(connection)
+            return replace(token, quotas=quotas)
 
         return self._database.write(work, keeps_cache=True)
 
@@ -101,8 +124,19 @@ def _count_change(connection: Connection) -> None:
     )
 
 
+def _stored(quotas: Quotas) -> str | None:
+    return json.dumps(quotas.to_json()) if quotas else None
+
+
 def _token(
-    token_id: str, name: str, digest: Any, grants: str, created_at: int, expires_at: int | None
+    token_id: str,
+    name: str,
+    digest: Any,
+    grants: str,
+    created_at: int,
+    expires_at: int | None,
+    quotas: str | None,
 ) -> Token:
     parsed = tuple(Grant.parse(text) for text in json.loads(grants))
-    return Token(token_id, name, bytes(digest), parsed, created_at, expires_at)
+    bounds = Quotas.of(json.loads(quotas)) if quotas else NO_QUOTAS
+    return Token(token_id, name, bytes(digest), parsed, created_at, expires_at, bounds)

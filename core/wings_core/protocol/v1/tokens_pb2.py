@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#wings_core/protocol/v1/tokens.proto\x12\x08wings.v1\"\x86\x01\n\x05Token\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x0e\n\x06grants\x18\x04 \x03(\t\x12\x15\n\rcreated_at_us\x18\x05 \x01(\x03\x12\x1a\n\rexpires_at_us\x18\x06 \x01(\x03H\x00\x88\x01\x01\x42\x10\n\x0e_expires_at_us\".\n\x12\x44\x65leteTokenRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\":\n\x11ListTokensRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"N\n\x12ListTokensResponse\x12\x1f\n\x06tokens\x18\x01 \x03(\x0b\x32\x0f.wings.v1.Token\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x1a\n\x18\x43ountTokenChangesRequest\",\n\x19\x43ountTokenChangesResponse\x12\x0f\n\x07\x63hanges\x18\x01 \x01(\x03\x32\xa4\x02\n\x0cTokenService\x12/\n\x0b\x43reateToken\x12\x0f.wings.v1.Token\x1a\x0f.wings.v1.Token\x12<\n\x0b\x44\x65leteToken\x12\x1c.wings.v1.DeleteTokenRequest\x1a\x0f.wings.v1.Token\x12G\n\nListTokens\x12\x1b.wings.v1.ListTokensRequest\x1a\x1c.wings.v1.ListTokensResponse\x12\\\n\x11\x43ountTokenChanges\x12\".wings.v1.CountTokenChangesRequest\x1a#.wings.v1.CountTokenChangesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#wings_core/protocol/v1/tokens.proto\x12\x08wings.v1\"\xa8\x01\n\x05Token\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x0e\n\x06grants\x18\x04 \x03(\t\x12\x15\n\rcreated_at_us\x18\x05 \x01(\x03\x12\x1a\n\rexpires_at_us\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12 \n\x06quotas\x18\x07 \x01(\x0b\x32\x10.wings.v1.QuotasB\x10\n\x0e_expires_at_us\"\x8c\x01\n\x06Quotas\x12\x12\n\x05\x63\x61lls\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\x05\x62ytes\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x13\n\x06topics\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x17\n\npartitions\x18\x04 \x01(\x03H\x03\x88\x01\x01\x42\x08\n\x06_callsB\x08\n\x06_bytesB\t\n\x07_topicsB\r\n\x0b_partitions\"O\n\x11\x41lterTokenRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12 \n\x06quotas\x18\x03 \x01(\x0b\x32\x10.wings.v1.Quotas\".\n\x12\x44\x65leteTokenRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\":\n\x11ListTokensRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"N\n\x12ListTokensResponse\x12\x1f\n\x06tokens\x18\x01 \x03(\x0b\x32\x0f.wings.v1.Token\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x1a\n\x18\x43ountTokenChangesRequest\",\n\x19\x43ountTokenChangesResponse\x12\x0f\n\x07\x63hanges\x18\x01 \x01(\x03\x32\xe0\x02\n\x0cTokenService\x12/\n\x0b\x43reateToken\x12\x0f.wings.v1.Token\x1a\x0f.wings.v1.Token\x12<\n\x0b\x44\x65leteToken\x12\x1c.wings.v1.DeleteTokenRequest\x1a\x0f.wings.v1.Token\x12:\n\nAlterToken\x12\x1b.wings.v1.AlterTokenRequest\x1a\x0f.wings.v1.Token\x12G\n\nListTokens\x12\x1b.wings.v1.ListTokensRequest\x1a\x1c.wings.v1.ListTokensResponse\x12\\\n\x11\x43ountTokenChanges\x12\".wings.v1.CountTokenChangesRequest\x1a#.wings.v1.CountTokenChangesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,17 +32,21 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'wings_core.protocol.v1.toke
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TOKEN']._serialized_start=50
-  _globals['_TOKEN']._serialized_end=184
-  _globals['_DELETETOKENREQUEST']._serialized_start=186
-  _globals['_DELETETOKENREQUEST']._serialized_end=232
-  _globals['_LISTTOKENSREQUEST']._serialized_start=234
-  _globals['_LISTTOKENSREQUEST']._serialized_end=292
-  _globals['_LISTTOKENSRESPONSE']._serialized_start=294
-  _globals['_LISTTOKENSRESPONSE']._serialized_end=372
-  _globals['_COUNTTOKENCHANGESREQUEST']._serialized_start=374
-  _globals['_COUNTTOKENCHANGESREQUEST']._serialized_end=400
-  _globals['_COUNTTOKENCHANGESRESPONSE']._serialized_start=402
-  _globals['_COUNTTOKENCHANGESRESPONSE']._serialized_end=446
-  _globals['_TOKENSERVICE']._serialized_start=449
-  _globals['_TOKENSERVICE']._serialized_end=741
+  _globals['_TOKEN']._serialized_end=218
+  _globals['_QUOTAS']._serialized_start=221
+  _globals['_QUOTAS']._serialized_end=361
+  _globals['_ALTERTOKENREQUEST']._serialized_start=363
+  _globals['_ALTERTOKENREQUEST']._serialized_end=442
+  _globals['_DELETETOKENREQUEST']._serialized_start=444
+  _globals['_DELETETOKENREQUEST']._serialized_end=490
+  _globals['_LISTTOKENSREQUEST']._serialized_start=492
+  _globals['_LISTTOKENSREQUEST']._serialized_end=550
+  _globals['_LISTTOKENSRESPONSE']._serialized_start=552
+  _globals['_LISTTOKENSRESPONSE']._serialized_end=630
+  _globals['_COUNTTOKENCHANGESREQUEST']._serialized_start=632
+  _globals['_COUNTTOKENCHANGESREQUEST']._serialized_end=658
+  _globals['_COUNTTOKENCHANGESRESPONSE']._serialized_start=660
+  _globals['_COUNTTOKENCHANGESRESPONSE']._serialized_end=704
+  _globals['_TOKENSERVICE']._serialized_start=707
+  _globals['_TOKENSERVICE']._serialized_end=1059
 # @@protoc_insertion_point(module_scope)

@@ -31,6 +31,7 @@ class Token(_message.Message):
     GRANTS_FIELD_NUMBER: _builtins.int
     CREATED_AT_US_FIELD_NUMBER: _builtins.int
     EXPIRES_AT_US_FIELD_NUMBER: _builtins.int
+    QUOTAS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Tells it from a token of the same name before or after it."""
     name: _builtins.str
@@ -43,6 +44,10 @@ class Token(_message.Message):
     def grants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """RIGHT=PATTERN"""
 
+    @_builtins.property
+    def quotas(self) -> Global___Quotas:
+        """Absent: none."""
+
     def __init__(
         self,
         *,
@@ -52,16 +57,95 @@ class Token(_message.Message):
         grants: _abc.Iterable[_builtins.str] | None = ...,
         created_at_us: _builtins.int = ...,
         expires_at_us: _builtins.int | None = ...,
+        quotas: Global___Quotas | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_expires_at_us", b"_expires_at_us", "expires_at_us", b"expires_at_us"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expires_at_us", b"_expires_at_us", "expires_at_us", b"expires_at_us", "quotas", b"quotas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires_at_us", b"_expires_at_us", "created_at_us", b"created_at_us", "digest", b"digest", "expires_at_us", b"expires_at_us", "grants", b"grants", "id", b"id", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires_at_us", b"_expires_at_us", "created_at_us", b"created_at_us", "digest", b"digest", "expires_at_us", b"expires_at_us", "grants", b"grants", "id", b"id", "name", b"name", "quotas", b"quotas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expires_at_us: _TypeAlias = _typing.Literal["expires_at_us"]  # noqa: Y015
     _WhichOneofArgType__expires_at_us: _TypeAlias = _typing.Literal["_expires_at_us", b"_expires_at_us"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__expires_at_us) -> _WhichOneofReturnType__expires_at_us | None: ...
 
 Global___Token: _TypeAlias = Token  # noqa: Y015
+
+@_typing.final
+class Quotas(_message.Message):
+    """The most that a token's principal may use; absent: no bound."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    calls: _builtins.int
+    """Under way at one node."""
+    bytes: _builtins.int
+    """In flight at one node."""
+    topics: _builtins.int
+    """That it may administer."""
+    partitions: _builtins.int
+    """Of keyed topics that it may write to."""
+    def __init__(
+        self,
+        *,
+        calls: _builtins.int | None = ...,
+        bytes: _builtins.int | None = ...,
+        topics: _builtins.int | None = ...,
+        partitions: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_calls", b"_calls", "_partitions", b"_partitions", "_topics", b"_topics", "bytes", b"bytes", "calls", b"calls", "partitions", b"partitions", "topics", b"topics"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_calls", b"_calls", "_partitions", b"_partitions", "_topics", b"_topics", "bytes", b"bytes", "calls", b"calls", "partitions", b"partitions", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bytes: _TypeAlias = _typing.Literal["bytes"]  # noqa: Y015
+    _WhichOneofArgType__bytes: _TypeAlias = _typing.Literal["_bytes", b"_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__calls: _TypeAlias = _typing.Literal["calls"]  # noqa: Y015
+    _WhichOneofArgType__calls: _TypeAlias = _typing.Literal["_calls", b"_calls"]  # noqa: Y015
+    _WhichOneofReturnType__partitions: _TypeAlias = _typing.Literal["partitions"]  # noqa: Y015
+    _WhichOneofArgType__partitions: _TypeAlias = _typing.Literal["_partitions", b"_partitions"]  # noqa: Y015
+    _WhichOneofReturnType__topics: _TypeAlias = _typing.Literal["topics"]  # noqa: Y015
+    _WhichOneofArgType__topics: _TypeAlias = _typing.Literal["_topics", b"_topics"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes) -> _WhichOneofReturnType__bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__calls) -> _WhichOneofReturnType__calls | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partitions) -> _WhichOneofReturnType__partitions | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topics) -> _WhichOneofReturnType__topics | None: ...
+
+Global___Quotas: _TypeAlias = Quotas  # noqa: Y015
+
+@_typing.final
+class AlterTokenRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    QUOTAS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    id: _builtins.str
+    """Empty: the token that has the name now."""
+    @_builtins.property
+    def quotas(self) -> Global___Quotas:
+        """All that it has from now on."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        id: _builtins.str = ...,
+        quotas: Global___Quotas | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["quotas", b"quotas"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "name", b"name", "quotas", b"quotas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterTokenRequest: _TypeAlias = AlterTokenRequest  # noqa: Y015
 
 @_typing.final
 class DeleteTokenRequest(_message.Message):
@@ -152,7 +236,7 @@ class CountTokenChangesResponse(_message.Message):
 
     CHANGES_FIELD_NUMBER: _builtins.int
     changes: _builtins.int
-    """How often a token was created or deleted; 0: there was never any."""
+    """How often a token was created, altered or deleted; 0: there was never any."""
     def __init__(
         self,
         *,

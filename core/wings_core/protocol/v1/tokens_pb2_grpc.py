@@ -44,6 +44,11 @@ class TokenServiceStub:
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_tokens__pb2.DeleteTokenRequest.SerializeToString,
                 response_deserializer=wings__core_dot_protocol_dot_v1_dot_tokens__pb2.Token.FromString,
                 _registered_method=True)
+        self.AlterToken = channel.unary_unary(
+                '/wings.v1.TokenService/AlterToken',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_tokens__pb2.AlterTokenRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_tokens__pb2.Token.FromString,
+                _registered_method=True)
         self.ListTokens = channel.unary_unary(
                 '/wings.v1.TokenService/ListTokens',
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_tokens__pb2.ListTokensRequest.SerializeToString,
@@ -68,6 +73,13 @@ class TokenServiceServicer:
 
     def DeleteToken(self, request, context):
         """Answers what it was.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterToken(self, request, context):
+        """Answers what it is then.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -98,6 +110,11 @@ def add_TokenServiceServicer_to_server(servicer, server):
             'DeleteToken': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteToken,
                     request_deserializer=wings__core_dot_protocol_dot_v1_dot_tokens__pb2.DeleteTokenRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_tokens__pb2.Token.SerializeToString,
+            ),
+            'AlterToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterToken,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_tokens__pb2.AlterTokenRequest.FromString,
                     response_serializer=wings__core_dot_protocol_dot_v1_dot_tokens__pb2.Token.SerializeToString,
             ),
             'ListTokens': grpc.unary_unary_rpc_method_handler(
@@ -164,6 +181,33 @@ class TokenService:
             target,
             '/wings.v1.TokenService/DeleteToken',
             wings__core_dot_protocol_dot_v1_dot_tokens__pb2.DeleteTokenRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_tokens__pb2.Token.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.TokenService/AlterToken',
+            wings__core_dot_protocol_dot_v1_dot_tokens__pb2.AlterTokenRequest.SerializeToString,
             wings__core_dot_protocol_dot_v1_dot_tokens__pb2.Token.FromString,
             options,
             channel_credentials,

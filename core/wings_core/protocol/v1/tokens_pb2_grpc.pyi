@@ -38,6 +38,8 @@ class TokenServiceStub:
     """A token of this UUID that is there is answered as it is, so a call may be repeated."""
     DeleteToken: _grpc.UnaryUnaryMultiCallable[_tokens_pb2.DeleteTokenRequest, _tokens_pb2.Token]
     """Answers what it was."""
+    AlterToken: _grpc.UnaryUnaryMultiCallable[_tokens_pb2.AlterTokenRequest, _tokens_pb2.Token]
+    """Answers what it is then."""
     ListTokens: _grpc.UnaryUnaryMultiCallable[_tokens_pb2.ListTokensRequest, _tokens_pb2.ListTokensResponse]
     """By name, expired ones too."""
     CountTokenChanges: _grpc.UnaryUnaryMultiCallable[_tokens_pb2.CountTokenChangesRequest, _tokens_pb2.CountTokenChangesResponse]
@@ -50,6 +52,8 @@ class TokenServiceAsyncStub(TokenServiceStub):
     """A token of this UUID that is there is answered as it is, so a call may be repeated."""
     DeleteToken: _aio.UnaryUnaryMultiCallable[_tokens_pb2.DeleteTokenRequest, _tokens_pb2.Token]  # type: ignore[assignment]
     """Answers what it was."""
+    AlterToken: _aio.UnaryUnaryMultiCallable[_tokens_pb2.AlterTokenRequest, _tokens_pb2.Token]  # type: ignore[assignment]
+    """Answers what it is then."""
     ListTokens: _aio.UnaryUnaryMultiCallable[_tokens_pb2.ListTokensRequest, _tokens_pb2.ListTokensResponse]  # type: ignore[assignment]
     """By name, expired ones too."""
     CountTokenChanges: _aio.UnaryUnaryMultiCallable[_tokens_pb2.CountTokenChangesRequest, _tokens_pb2.CountTokenChangesResponse]  # type: ignore[assignment]
@@ -71,6 +75,14 @@ class TokenServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tokens_pb2.Token, _abc.Awaitable[_tokens_pb2.Token]]:
         """Answers what it was."""
+
+    @_abc_1.abstractmethod
+    def AlterToken(
+        self,
+        request: _tokens_pb2.AlterTokenRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tokens_pb2.Token, _abc.Awaitable[_tokens_pb2.Token]]:
+        """Answers what it is then."""
 
     @_abc_1.abstractmethod
     def ListTokens(

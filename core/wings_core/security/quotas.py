@@ -1,0 +1,214 @@
+"""Quotas: how much one token's principal may use at once, and what it uses now.
+
+`calls` and `bytes` are counted here, by each process for itself. `topics` and `partitions` are
+counted in metadata, by the server's gate.
+"""
+
+import threading
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Self
+
+from wings_core.errors import InvalidArgument, ResourceExhausted
+
+QUOTA_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """The most that a principal may use; None: no bound.
+
+    Attributes:
+        calls: Calls of Flight and HTTP under way at a node, open streams and long polls included.
+        bytes: Bytes in flight at a node: received and not yet committed, or read and not yet sent.
+            One call may exceed it where the principal has no bytes of another call in flight.
+        topics: Topics that it may administer, for it to create another.
+        partitions: Partitions of keyed topics that it may write to, for it to begin another.
+    """
+
+    calls: int | None = None
+    bytes: int | None = None
+    topics: int | None = None
+    partitions: int | None = None
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> Self:
+        """Parse texts of the form `NAME=NUMBER`.
+
+        Raises:
+            InvalidArgument: One is of another form, twice there, or out of range.
+        """
+        found: dict[str, int] = {}
+        for text in texts:
+            name, _, number = text.partition("=")
+            if name not in NAMES or not (number.isascii() and number.isdecimal()):
+                raise InvalidArgument(
+                    f"{text[:80]!r} is not a quota: expected NAME=NUMBER with one of "
+                    f"{', '.join(NAMES)}"
+                )
+            if name in found:
+                raise InvalidArgument(f"the quota {name!r} is given twice")
+            found[name] = int(number[:20])
+        return cls.of(found)
+
+    @classmethod
+    def of(cls, found: Mapping[str, int]) -> Self:
+        """Return quotas by their names.
+
+        Raises:
+            InvalidArgument: An unknown name, or a number out of range.
+        """
+        for name in found:
+            if name not in NAMES:
+                raise InvalidArgument(f"{name[:80]!r} is no quota: there are {', '.join(NAMES)}")
+        quotas = cls(**found)
+        quotas.check()
+        return quotas
+
+    def check(self) -> None:
+        """Check that the numbers are in range.
+
+        Raises:
+            InvalidArgument: One is not; `calls` and `bytes` are at least 1, the others at least 0.
+        """
+        for name, number in self.to_json().items():
+            least = 1 if name in {"calls", "bytes"} else 0
+            if not least <= number <= QUOTA_MAX:
+                raise InvalidArgument(f"the quota {name!r} is {least} to {QUOTA_MAX}, not {number}")
+
+    def to_json(self) -> dict[str, int]:
+        """Return those that are set, by name."""
+        found = {name: getattr(self, name) for name in NAMES}
+        return {name: number for name, number in found.items() if number is not None}
+
+    def __bool__(self) -> bool:
+        """Whether any is set."""
+        return self != NO_QUOTAS
+
+
+NAMES = tuple(field.name for field in fields(Quotas))
+
+NO_QUOTAS = Quotas()
+
+
+def exhausted(principal: str, quota: str, most: int, used: str) -> ResourceExhausted:
+    """Return the error of a call that a quota refuses; facts: `quota`, its name, and `most`."""
+    return ResourceExhausted(
+        f"the quota {quota!r} of {principal} is {most}: {used}", quota=quota, most=most
+    )
+
+
+class Usage:
+    """What one principal uses at this node; all methods from any thread.
+
+    Args:
+        principal: Its name, for errors.
+        quotas: Its quotas; may be replaced at any time, and then hold for what comes after.
+    """
+
+    def __init__(self, principal: str, quotas: Quotas) -> None:
+        self.principal = principal
+        self.quotas = quotas
+        self._changed = threading.Condition()
+        # Guarded by it.
+        self._calls = 0
+        self._bytes = 0
+
+    @property
+    def calls(self) -> int:
+        """How many calls are under way."""
+        return self._calls
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes are in flight."""
+        return self._bytes
+
+    @contextmanager
+    def call(self) -> Generator["CallUsage"]:
+        """Count one call, and what it holds, until the block ends.
+
+        Raises:
+            ResourceExhausted: As many calls are under way as may.
+        """
+        most = self.quotas.calls
+        with self._changed:
+            if most is not None and self._calls >= most:
+                raise exhausted(self.principal, "calls", most, f"{self._calls} run already")
+            self._calls += 1
+        call = CallUsage(self)
+        try:
+            yield call
+        finally:
+            with self._changed:
+                self._calls -= 1
+            call.close()
+
+    def take(self, call: "CallUsage", size: int, *, waits: bool) -> None:
+        """Count bytes of a call as in flight; see `CallUsage.take`."""
+        with self._changed:
+            while (most := self.quotas.bytes) is not None and self._bytes + size > most:
+                others = self._bytes - call.bytes
+                if call.bytes == 0 and others == 0:
+                    break
+                if not waits or call.bytes == 0:
+                    if not others:
+                        break
+                    used = f"{self._bytes} are in flight, and {size} more were to be"
+                    raise exhausted(self.principal, "bytes", most, used)
+                self._changed.wait()
+            self.add(call, size)
+
+    def add(self, call: "CallUsage", change: int) -> None:
+        """Count bytes of a call as in flight, or, negative, as no longer."""
+        with self._changed:
+            change = max(change, -call.bytes)
+            call.bytes += change
+            self._bytes += change
+            if change < 0:
+                self._changed.notify_all()
+
+
+class CallUsage:
+    """What one call of a principal holds.
+
+    Attributes:
+        bytes: Its bytes in flight; changed by `Usage` alone.
+    """
+
+    __slots__ = ("_usage", "bytes")
+
+    def __init__(self, usage: Usage) -> None:
+        self._usage = usage
+        self.bytes = 0
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether there is a quota of bytes."""
+        return self._usage.quotas.bytes is not None
+
+    def take(self, size: int, *, waits: bool = False) -> None:
+        """Count bytes as in flight until `release`, or the end of the call.
+
+        Args:
+            size: How many.
+            waits: Where this call has bytes in flight, block until they are fewer, and do not
+                refuse: another thread releases them. Else a call by itself may exceed the quota.
+
+        Raises:
+            ResourceExhausted: They exceed the quota, together with those of other calls.
+        """
+        self._usage.take(self, size, waits=waits)
+
+    def hold(self, size: int) -> None:
+        """Count bytes as in flight, even beyond the quota."""
+        self._usage.add(self, size)
+
+    def release(self, size: int) -> None:
+        """Count bytes as in flight no longer."""
+        self._usage.add(self, -size)
+
+    def close(self) -> None:
+        """Release all that is left."""
+        self._usage.add(self, -self.bytes)
