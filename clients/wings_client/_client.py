@@ -31,7 +31,8 @@ from wings_client._retry import Retry
 from wings_client._scan import plan, scan
 from wings_client._shards import ShardCalls
 from wings_client._share import DELIVERY_MESSAGES, ShareCalls
-from wings_client._share_consumer import ShareConsumer, ShareEngine
+from wings_client._share_consumer import ShareConsumer
+from wings_client._share_engine import ShareEngine
 from wings_client._stages import StageCalls
 from wings_client._stream import Chunks
 from wings_client._transport import Transport

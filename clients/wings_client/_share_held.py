@@ -22,11 +22,13 @@ class Held:
         due: When to renew next.
         renewing: Whether a renewal is under way.
         source: Of which stream it came; None: of none.
+        is_released: Whether that stream ended, so that its server released what came by it.
     """
 
     def __init__(self, delivery: Delivery, source: object = None) -> None:
         self.delivery = delivery
         self.source = source
+        self.is_released = False
         self.left: list[OffsetRange] = [(delivery.start_offset, delivery.end_offset)]
         self.renewing = False
         self.due = _due(delivery)

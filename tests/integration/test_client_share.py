@@ -288,7 +288,7 @@ class Renewals:
 @pytest.fixture
 def renewals(monkeypatch: pytest.MonkeyPatch) -> Renewals:
     renewals = Renewals()
-    monkeypatch.setattr("wings_client._share_consumer.acknowledge", renewals)
+    monkeypatch.setattr("wings_client._share_engine.acknowledge", renewals)
     return renewals
 
 

@@ -1,0 +1,364 @@
+"""Deliveries and acknowledgements of a member of a share group, by what consumers and workers use.
+
+They go over one share stream. Long polls and calls stand in for it where the consumer only looks
+what is there (a timeout of 0, and before a time-out), where it holds as much as a stream may, and
+with servers that have no such streams.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from wings_client._acquire import AckType, acknowledge, acquire, command_of
+from wings_client._cancellation import woken_by_cancellation
+from wings_client._errors import copy_of, is_passing
+from wings_client._retry import Backoff
+from wings_client._share_locks import Locks, entry_of
+from wings_client._share_model import Delivery, OffsetRange, Rows
+from wings_client._share_stream import ShareStream
+from wings_client._stream import Reading, StreamCancelled
+from wings_client._transport import Transport
+from wings_core.contracts.share import ACKNOWLEDGEMENTS_MAX, AcknowledgementEntry
+from wings_core.contracts.share_stream import CREDIT_MAX
+from wings_core.contracts.tickets import AcquireTicket
+from wings_core.errors import InvalidRecordState, WingsError
+from wings_core.times import Deadline
+
+POLL_SECONDS = 20.0
+"""How long one long poll waits; then another begins."""
+
+_logger = logging.getLogger("wings_client")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Settlement:
+    """How ranges of a delivery are to be acknowledged, together."""
+
+    delivery: Delivery
+    kind: AckType
+    ranges: Sequence[OffsetRange]
+    delay: float | None = None
+    """Of a release, in seconds."""
+    reason: str | None = None
+
+    def entries(self) -> list[AcknowledgementEntry]:
+        """Return what is sent."""
+        return [
+            entry_of(self.delivery, self.kind, first, last, self.delay, self.reason)
+            for first, last in self.ranges
+        ]
+
+
+class ShareEngine:
+    """The part of a share consumer that sync and async share; methods are thread-safe.
+
+    Args:
+        transport: To the server.
+        ticket: Its wait is set for each poll.
+        timeout: Seconds without a delivery after which it ends; None: never.
+        auto_renew: Whether to renew what is held; a number: for so many seconds of each delivery.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        ticket: AcquireTicket,
+        timeout: float | None,
+        auto_renew: bool | float,
+    ) -> None:
+        self.ticket = ticket
+        self._transport = transport
+        self._timeout = timeout
+        # Guards the fields below; never held across a blocking call. A signal handler or a
+        # finalizer may call `abandon` on a thread that holds it.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._locks = Locks(
+            self._changed, lambda entries: self._acknowledge(entries, repeatable=True), auto_renew
+        )
+        self._command = command_of(ticket)
+        self._stream: ShareStream | None = None
+        self._polls = timeout == 0
+        self._ready: deque[Delivery] = deque()
+        self._reading: Reading | None = None
+        self._stopped = False
+        self._closed = False
+
+    def fill(self) -> bool:
+        """Block until there is a delivery to `take`.
+
+        Returns:
+            False on time-out, and after `stop` or `close`.
+
+        Raises:
+            WingsError: The server's refusal; `Unavailable` where it could not be reached again.
+        """
+        deadline = Deadline.never() if self._timeout is None else Deadline.after(self._timeout)
+        backoff = Backoff(self._transport.retry)
+        failing = Deadline.never()
+        while not self._ready and not self._stopped:
+            try:
+                self._wait(deadline)
+                backoff.reset()
+            except StreamCancelled:
+                break
+            except WingsError as error:
+                if not is_passing(error, repeatable=True):
+                    raise
+                if backoff.failures == 0:
+                    failing = Deadline.after(self._transport.retry.reconnect_seconds)
+                if failing.passed or deadline.passed:
+                    raise
+                with self._lock:
+                    self._changed.wait_for(lambda: self._stopped, backoff.next_delay())
+            if deadline.passed:
+                break
+        return bool(self._ready)
+
+    @property
+    def uses_stream(self) -> bool:
+        """Whether deliveries come over a share stream; else they are polled for."""
+        return not self._polls
+
+    def take(self) -> Delivery | None:
+        """Return the next delivery received; None if there is none."""
+        with self._lock:
+            return self._ready.popleft() if self._ready else None
+
+    def holds(self, delivery: Delivery) -> bool:
+        """Return whether a delivery is still held, as far as is known."""
+        return self._locks.holds(delivery)
+
+    def acknowledge(
+        self,
+        delivery: Delivery,
+        kind: AckType,
+        rows: Rows,
+        delay: float | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Acknowledge rows of a delivery, all of them or none.
+
+        Raises:
+            InvalidRecordState: The lock on some has expired or ended; nothing was changed.
+            WingsError: The server's refusal; `Unavailable` where the outcome is unknown.
+        """
+        settlement = Settlement(delivery, kind, delivery.ranges(rows), delay, reason)
+        if not settlement.ranges:
+            return
+        entries = settlement.entries()
+        if kind == "renew":
+            _raise_first(self._acknowledge(entries, repeatable=True))
+            self._locks.renewed(delivery)
+            return
+        with self._locks.acknowledging(delivery, settlement.ranges):
+            _raise_first(self._acknowledge(entries))
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[WingsError | None]:
+        """Acknowledge ranges of many deliveries by one request; never raises a `WingsError`.
+
+        Returns:
+            The error of each, in order, or None. Each succeeds or fails by itself: what a partition
+            refuses because of another is sent again, alone.
+        """
+        begun = [self._locks.begin(each.delivery, each.ranges) for each in settlements]
+        errors: list[WingsError | None] = []
+        try:
+            errors = self._settle(settlements)
+            for index, each in enumerate(settlements):
+                if isinstance(errors[index], InvalidRecordState) and len(settlements) > 1:
+                    errors[index] = self._settle([each])[0]
+        finally:
+            for index, (held, each) in enumerate(zip(begun, settlements, strict=True)):
+                acknowledged = index < len(errors) and errors[index] is None
+                self._locks.done(held, each.ranges, acknowledged=acknowledged)
+        return errors
+
+    def _settle(self, settlements: Sequence[Settlement]) -> list[WingsError | None]:
+        lists = [each.entries() for each in settlements]
+        try:
+            found = iter(self._acknowledge([entry for entries in lists for entry in entries]))
+        except WingsError as error:
+            return [error for _ in settlements]
+        answers = [[next(found) for _ in entries] for entries in lists]
+        return [next(filter(None, each), None) for each in answers]
+
+    def stop(self) -> None:
+        """End the wait, for good; keeps what is held, its renewals and the stream. Never blocks."""
+        with self._lock:
+            self._stopped = True
+            reading = self._reading
+            self._changed.notify_all()
+        if reading is not None:
+            reading.cancel()
+
+    def drain(self) -> None:
+        """After `stop`: wait until nothing more comes; what came is there to `take`."""
+        stream = self._stream
+        if stream is None:
+            return
+        with suppress(WingsError):  # It has ended.
+            stream.set_credit(0)
+            stream.acknowledge(())  # What is on its way comes before the answer.
+
+    def abandon(self) -> None:
+        """End the wait, the renewals and the stream, whose server releases what it held."""
+        self._end()
+        stream = self._stream
+        if stream is not None:
+            stream.cancel()
+
+    def _end(self) -> list[list[AcknowledgementEntry]]:
+        """End the wait and the renewals; returns the entries that release what is still held.
+
+        Each list succeeds or fails by itself.
+        """
+        with self._lock:
+            self._closed = True
+            held = self._locks.end()
+            self._ready.clear()
+        self.stop()
+        return [
+            [entry_of(each.delivery, "release", first, last) for first, last in ranges]
+            for each in held
+            for ranges in each.parts()
+        ]
+
+    def close(self) -> None:
+        """End the wait and release what is still held; if that fails, the locks expire."""
+        lists = self._end()
+        with suppress(WingsError):  # The locks expire.
+            errors = iter(self._acknowledge([entry for entries in lists for entry in entries]))
+            for entries in lists:
+                refused = [isinstance(next(errors), InvalidRecordState) for _ in entries]
+                if any(refused) and len(lists) > 1:
+                    self._acknowledge(entries)  # Each alone: the refusal may be due to another.
+        stream = self._stream
+        if stream is not None:
+            stream.close()
+
+    def _wait(self, deadline: Deadline) -> None:
+        """Wait for a delivery until the deadline, or for a while."""
+        remaining = deadline.remaining()
+        wait = POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining)
+        held = self._locks.messages
+        if self._polls or held >= CREDIT_MAX:
+            self._poll(wait)
+            return
+        stream = self._open_stream()
+        credit = min(CREDIT_MAX, held + self._command.max_messages)
+        if credit != stream.credit:
+            stream.set_credit(credit)
+        with woken_by_cancellation(self._notify) as is_cancelled, self._lock:
+            self._changed.wait_for(
+                lambda: self._ready or self._stopped or stream.error is not None or is_cancelled(),
+                wait,
+            )
+            if is_cancelled():
+                raise StreamCancelled
+            if self._ready or self._stopped:
+                return
+        if not stream.is_served:
+            _logger.warning("%s serves no share streams: it is polled", stream.endpoint)
+            self._polls = True
+            return
+        if stream.error is not None:
+            raise copy_of(stream.error)
+        try:
+            if deadline.passed:
+                stream.set_credit(0)
+            # What is on its way comes before the answer; one that never comes ends the stream.
+            stream.acknowledge(())
+        except WingsError:
+            stream.cancel()
+            raise
+        if deadline.passed and not self._ready:
+            self._poll(0)  # What is there now comes, however short the time was.
+
+    def _notify(self) -> None:
+        with self._lock:
+            self._changed.notify_all()
+
+    def _open_stream(self) -> ShareStream:
+        """Return the open stream; opens one where there is none, for one thread at a time."""
+        stream = self._stream
+        if stream is not None and stream.error is None:
+            return stream
+        source = object()
+
+        def ended() -> None:
+            """Drop what the caller has not taken: the server has released it."""
+            with self._lock:
+                for each in self._locks.released(source, list(self._ready)):
+                    self._ready.remove(each)
+                self._changed.notify_all()
+
+        def delivered(delivery: Delivery) -> None:
+            self._receive([delivery], source)
+
+        stream = ShareStream(self._transport, self._command, delivered, ended)
+        with self._lock:
+            self._stream = stream
+            is_closed = self._closed
+        if is_closed:
+            stream.cancel()
+        return stream
+
+    def _poll(self, wait: float) -> None:
+        reading = Reading(self._transport)
+        with self._lock:
+            if self._stopped:
+                return
+            self._reading = reading
+        found = acquire(self._transport, self.ticket, wait, reading)
+        self._reading = None
+        if not self._receive(found):
+            # Closed meanwhile: release what was received.
+            self._acknowledge(
+                [entry_of(each, "release", each.start_offset, each.end_offset) for each in found]
+            )
+
+    def _receive(self, found: Sequence[Delivery], source: object = None) -> bool:
+        """Take deliveries in, and see to their renewal; returns False after `close`."""
+        with self._lock:
+            if self._closed:
+                return False
+            renews = self._locks.add(found, source)
+            self._ready.extend(found)
+            self._changed.notify_all()
+            if self._closed:
+                self._ready.clear()  # A signal handler closed it just now.
+                return False
+        if renews:
+            self._locks.start_renewing()
+        return True
+
+    def _acknowledge(
+        self, entries: Sequence[AcknowledgementEntry], *, repeatable: bool = False
+    ) -> list[WingsError | None]:
+        ticket = self.ticket
+        errors: list[WingsError | None] = []
+        for start in range(0, len(entries), ACKNOWLEDGEMENTS_MAX):
+            some = entries[start : start + ACKNOWLEDGEMENTS_MAX]
+            stream = self._stream
+            found = None if stream is None else stream.acknowledge(some)
+            if found is None:
+                found = acknowledge(
+                    self._transport,
+                    ticket.group,
+                    ticket.topic,
+                    ticket.member,
+                    some,
+                    repeatable=repeatable,
+                )
+            errors += found
+        return errors
+
+
+def _raise_first(errors: Sequence[WingsError | None]) -> None:
+    for error in errors:
+        if error is not None:
+            raise error

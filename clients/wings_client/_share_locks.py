@@ -1,0 +1,193 @@
+"""The locks of a member on what it holds: who is told of them, and the thread that renews them."""
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+
+from wings_client._acquire import AckType
+from wings_client._share_held import RENEWALS_PER_LOCK, Held
+from wings_client._share_model import Delivery, OffsetRange
+from wings_client._threads import start_thread
+from wings_core.contracts.share import AcknowledgementEntry
+from wings_core.errors import InvalidRecordState, WingsError
+
+PAUSE_SECONDS_MIN = 0.05
+"""The least seconds between two rounds of renewals."""
+
+ACKNOWLEDGE_WAIT_SECONDS = 1.0
+"""How long an acknowledgement waits for a renewal of its delivery; at most a third of its lock."""
+
+Send = Callable[[Sequence[AcknowledgementEntry]], list[WingsError | None]]
+
+
+class Locks:
+    """What a member holds; all methods from any thread, `add`, `pop` and `end` under the lock.
+
+    Args:
+        changed: Of the lock that guards this and the consumer's own fields; an RLock, as a signal
+            handler or a finalizer may come on a thread that holds it.
+        send: Sends renewals.
+        auto_renew: Whether to renew what is held; a number: for so many seconds of each delivery.
+    """
+
+    def __init__(self, changed: threading.Condition, send: Send, auto_renew: bool | float) -> None:
+        self._changed = changed
+        self._send = send
+        self._auto_renew = auto_renew
+        self._held: dict[int, Held] = {}
+        self._renewing = False
+        self._ended = False
+
+    @property
+    def messages(self) -> int:
+        """How many messages are held, as far as is known."""
+        with self._changed:
+            return sum(each.messages for each in self._held.values() if not each.has_expired)
+
+    def holds(self, delivery: Delivery) -> bool:
+        """Return whether a delivery is still held, as far as is known."""
+        with self._changed:
+            held = self._held.get(id(delivery))
+            return held is not None and not (held.has_expired or held.is_released)
+
+    def add(self, found: Sequence[Delivery], source: object) -> bool:
+        """Take deliveries in; returns whether `renew` is to be started now."""
+        self._held.update({id(each): Held(each, source) for each in found})
+        if self._ended or not found or self._auto_renew is False or self._renewing:
+            return False
+        self._renewing = True
+        return True
+
+    def start_renewing(self) -> None:
+        """Start the thread that `add` asked for.
+
+        Raises:
+            RuntimeError: No thread can be started.
+        """
+        try:
+            start_thread(self._renew, "wings-renew")
+        except RuntimeError:
+            with self._changed:
+                self._renewing = False
+            raise
+
+    def released(self, source: object, ready: Sequence[Delivery]) -> list[Delivery]:
+        """Record that a stream ended, whose server releases what came by it.
+
+        Returns:
+            Those of `ready` that came by it, which are forgotten.
+        """
+        came = [each for each in self._held.values() if each.source is source]
+        for each in came:
+            each.is_released = True
+        gone = {id(each.delivery) for each in came}
+        dropped = [each for each in ready if id(each) in gone]
+        for each in dropped:
+            del self._held[id(each)]
+        return dropped
+
+    def end(self) -> list[Held]:
+        """End the renewals; returns what is still held, and forgets it."""
+        self._ended = True
+        held = list(self._held.values())
+        self._held = {}  # Replaced, as another thread may iterate over it.
+        return held
+
+    @contextmanager
+    def acknowledging(self, delivery: Delivery, ranges: Sequence[OffsetRange]) -> Generator[None]:
+        """Exclude renewals of a delivery while the block acknowledges ranges of it."""
+        held = self.begin(delivery, ranges)
+        acknowledged = False
+        try:
+            yield
+            acknowledged = True
+        finally:
+            self.done(held, ranges, acknowledged=acknowledged)
+
+    def begin(self, delivery: Delivery, ranges: Sequence[OffsetRange]) -> Held | None:
+        """Exclude renewals of ranges that are to be acknowledged; `done` follows.
+
+        Waits for a renewal under way, at most a second.
+        """
+        wait = min(ACKNOWLEDGE_WAIT_SECONDS, delivery.lock_seconds / RENEWALS_PER_LOCK)
+        with self._changed:
+            held = self._held.get(id(delivery))
+            if held is not None:
+                self._changed.wait_for(lambda: not held.renewing, wait)
+                held.begin_acknowledging(ranges)
+        return held
+
+    def done(
+        self, held: Held | None, ranges: Sequence[OffsetRange], *, acknowledged: bool
+    ) -> None:
+        """Record the outcome of an acknowledgement."""
+        if held is None:
+            return
+        with self._changed:
+            held.end_acknowledging(ranges, acknowledged=acknowledged)
+            # Some of a refused range may still be held; the next renewal finds out.
+            if held.is_finished or (held.has_expired and not acknowledged):
+                self._held.pop(id(held.delivery), None)
+
+    def renewed(self, delivery: Delivery) -> None:
+        """Record that the caller renewed a delivery."""
+        with self._changed:
+            held = self._held.get(id(delivery))
+            if held is not None:
+                held.renewed()
+
+    def _renew(self) -> None:
+        """Renew each delivery as it becomes due, until none is held or `end`."""
+        while True:
+            with self._changed:
+                if self._ended or not self._held:
+                    self._renewing = False
+                    return
+                dues = [each.due.remaining() or 0.0 for each in self._held.values()]
+                pause = min(dues, default=0.0)  # A finalizer may have emptied it since.
+                if pause > 0:
+                    self._changed.wait(max(PAUSE_SECONDS_MIN, pause))
+                    continue
+                due = [each for each in self._held.values() if each.due.passed]
+            for each in due:
+                self._renew_one(each)
+
+    def _renew_one(self, held: Held) -> None:
+        delivery = held.delivery
+        with self._changed:
+            left, acknowledgements = held.begin_renewing()
+        # One delivery a call: with several, a lost one would fail the others.
+        entries = [entry_of(delivery, "renew", first, last) for first, last in left]
+        errors: list[WingsError | None] = []
+        with suppress(WingsError):  # Retried when it is next due.
+            errors = self._send(entries)
+        renewed = bool(errors) and not any(errors)
+        refused = any(isinstance(error, InvalidRecordState) for error in errors)
+        with self._changed:
+            lost = held.end_renewing(acknowledgements, renewed=renewed, refused=refused)
+            self._changed.notify_all()
+            expires = (
+                not isinstance(self._auto_renew, bool) and held.age_seconds >= self._auto_renew
+            )
+            if expires or lost:
+                self._held.pop(id(delivery), None)
+
+
+def entry_of(
+    delivery: Delivery,
+    kind: AckType,
+    first: int,
+    last: int,
+    delay: float | None = None,
+    reason: str | None = None,
+) -> AcknowledgementEntry:
+    """Return the acknowledgement of a range of a delivery; `delay` in seconds."""
+    return AcknowledgementEntry(
+        partition=delivery.partition,
+        first=first,
+        last=last,
+        lease=delivery.lease,
+        type=kind,
+        delay_ms=None if delay is None else round(delay * 1000),
+        reason=reason,
+    )
