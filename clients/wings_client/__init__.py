@@ -99,6 +99,7 @@ if TYPE_CHECKING:
         AsyncScan,
         AsyncShareConsumer,
         AsyncStage,
+        AsyncWorker,
         connect_async,
     )
     from wings_client._client import Client, connect
@@ -127,6 +128,8 @@ if TYPE_CHECKING:
     from wings_client._share_consumer import ShareConsumer
     from wings_client._share_model import Delivery, Redriven, ShareGroup, SharePartition
     from wings_client._stage import Stage
+    from wings_client._worker import Worker
+    from wings_client._worker_model import Message, Reject, Release, WorkerStats
     from wings_core.contracts.chunks import EndReason
     from wings_core.contracts.share import AcknowledgementEntry
     from wings_core.model import Shard, ShardCounts, ShardProgress, ShardsPruned, ShardState
@@ -144,6 +147,7 @@ __all__ = [
     "AsyncScan",
     "AsyncShareConsumer",
     "AsyncStage",
+    "AsyncWorker",
     "BatchTooLarge",
     "Chunk",
     "Client",
@@ -166,6 +170,7 @@ __all__ = [
     "InvalidRecordState",
     "InvalidSchema",
     "InvalidTicket",
+    "Message",
     "Namespace",
     "NamespaceNotEmpty",
     "NamespaceNotFound",
@@ -184,6 +189,8 @@ __all__ = [
     "PublishedRange",
     "PushResult",
     "Redriven",
+    "Reject",
+    "Release",
     "ResourceExhausted",
     "Retry",
     "SchemaMismatch",
@@ -205,6 +212,8 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "WingsError",
+    "Worker",
+    "WorkerStats",
     "connect",
     "connect_async",
     "error_from_json",
@@ -220,6 +229,7 @@ _MODULES = {
         "AsyncScan",
         "AsyncShareConsumer",
         "AsyncStage",
+        "AsyncWorker",
         "connect_async",
     ),
     "wings_client._client": (
@@ -256,6 +266,8 @@ _MODULES = {
         "SharePartition",
     ),
     "wings_client._stage": ("Stage",),
+    "wings_client._worker": ("Worker",),
+    "wings_client._worker_model": ("Message", "Reject", "Release", "WorkerStats"),
     "wings_core.contracts.chunks": ("EndReason",),
     "wings_core.contracts.share": ("AcknowledgementEntry",),
     "wings_core.model": (

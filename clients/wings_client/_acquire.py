@@ -1,5 +1,8 @@
 """Messages of share groups on the wire: a member's acquires and acknowledgements."""
 
+import os
+import secrets
+import socket
 from collections.abc import Sequence
 from typing import Literal
 
@@ -107,14 +110,33 @@ def acknowledge(
     return [None if each["code"] is None else error_from_json(each) for each in answer["results"]]
 
 
+def member_name() -> str:
+    """Return a random name for a member, which says where it runs."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
 def ticket_of(
-    group: str, topic: str, member: str, partition: PartitionValue, max_messages: int
+    group: str,
+    topic: str,
+    member: str,
+    partition: PartitionValue,
+    max_messages: int,
+    call: str = "share_consumer",
 ) -> AcquireTicket:
-    """Return the ticket of a member's acquires; without a partition, of any."""
+    """Return the ticket of a member's acquires; without a partition, of any.
+
+    Args:
+        group: The group's name.
+        topic: The topic of the group.
+        member: The member's name.
+        partition: The partition value, or None.
+        max_messages: Of a delivery.
+        call: Whose argument is at fault, for errors.
+    """
     return build(
         AcquireTicket,
         InvalidTicket,
-        "share_consumer",
+        call,
         group=group,
         topic=topic,
         member=member,

@@ -1,8 +1,5 @@
 """The client: one object for all calls, safe to share between threads."""
 
-import os
-import secrets
-import socket
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Literal, Self
@@ -10,7 +7,7 @@ from typing import Literal, Self
 import pyarrow as pa
 
 from wings_client._access import Access, Pem
-from wings_client._acquire import ticket_of
+from wings_client._acquire import member_name, ticket_of
 from wings_client._admin import TopicRef, name_of
 from wings_client._batches import BATCH_ROWS, Data
 from wings_client._consumer import Consumer, ConsumerEngine
@@ -36,6 +33,7 @@ from wings_client._share_engine import ShareEngine
 from wings_client._stages import StageCalls
 from wings_client._stream import Chunks
 from wings_client._transport import Transport
+from wings_client._worker import WorkerCalls
 from wings_client.gather._gather import Gather, gather
 from wings_client.gather._request import Request
 from wings_client.gather._rules import Rules, Sentinel, Strategy, wait
@@ -80,7 +78,7 @@ def connect(
     return Client(Transport(endpoint, timeout, retry or Retry(), access))
 
 
-class Client(StageCalls, ShardCalls, ShareCalls):
+class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
     """A client of one server; made by `connect`, safe to share between threads.
 
     Every call raises errors of the tree under `WingsError`: the server's own, or `Unavailable`
@@ -508,7 +506,7 @@ class Client(StageCalls, ShardCalls, ShareCalls):
             TopicNotFound: While iterating: there is no such topic.
             GroupNotFound: While iterating: the topic has no such group.
         """
-        name = member or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        name = member or member_name()
         ticket = ticket_of(group, name_of(topic), name, partition, max_messages)
         consumer = ShareConsumer(ShareEngine(self._transport, ticket, timeout, auto_renew))
         self._transport.add(consumer)

@@ -60,19 +60,27 @@ class ShareConsumer(Iterator[Delivery]):
         """
         self.engine.acknowledge(delivery, "accept", rows)
 
-    def release(self, delivery: Delivery, rows: Rows = None, *, delay: float | None = None) -> None:
+    def release(
+        self,
+        delivery: Delivery,
+        rows: Rows = None,
+        *,
+        delay: float | None = None,
+        reason: str | None = None,
+    ) -> None:
         """Release messages for redelivery to any member; this delivery counts.
 
         Args:
             delivery: The delivery.
             rows: The rows of it; None: all.
             delay: Seconds for which they are not delivered.
+            reason: The text of the error, for the dead letter if this was the last delivery.
 
         Raises:
             InvalidRecordState: The lock on some has expired or ended; nothing was changed.
             Unavailable: The outcome is unknown.
         """
-        self.engine.acknowledge(delivery, "release", rows, delay=delay)
+        self.engine.acknowledge(delivery, "release", rows, delay=delay, reason=reason)
 
     def reject(self, delivery: Delivery, rows: Rows = None, *, reason: str | None = None) -> None:
         """Reject messages: they become dead letters, if the group has a topic of them.

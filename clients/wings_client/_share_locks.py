@@ -117,9 +117,7 @@ class Locks:
                 held.begin_acknowledging(ranges)
         return held
 
-    def done(
-        self, held: Held | None, ranges: Sequence[OffsetRange], *, acknowledged: bool
-    ) -> None:
+    def done(self, held: Held | None, ranges: Sequence[OffsetRange], *, acknowledged: bool) -> None:
         """Record the outcome of an acknowledgement."""
         if held is None:
             return

@@ -167,6 +167,17 @@ def merged(offsets: Iterable[int]) -> list[OffsetRange]:
     return ranges
 
 
+def joined(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return ranges that do not overlap as the fewest, in order."""
+    found: list[OffsetRange] = []
+    for first, last in sorted(ranges):
+        if found and found[-1][1] + 1 == first:
+            found[-1] = (found[-1][0], last)
+        else:
+            found.append((first, last))
+    return found
+
+
 def without(ranges: Iterable[OffsetRange], cut: Iterable[OffsetRange]) -> list[OffsetRange]:
     """Return the difference of two lists of ranges, in order."""
     left = list(ranges)

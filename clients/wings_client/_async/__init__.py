@@ -10,6 +10,7 @@ from wings_client._async._producer import AsyncProducer
 from wings_client._async._share_consumer import AsyncShareConsumer
 from wings_client._async._stage import AsyncStage
 from wings_client._async._streams import AsyncChunks, AsyncFollow, AsyncScan
+from wings_client._async._worker import AsyncWorker
 
 __all__ = [
     "AsyncChunks",
@@ -20,5 +21,6 @@ __all__ = [
     "AsyncScan",
     "AsyncShareConsumer",
     "AsyncStage",
+    "AsyncWorker",
     "connect_async",
 ]

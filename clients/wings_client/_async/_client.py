@@ -14,6 +14,7 @@ from wings_client._async._producer import AsyncProducer
 from wings_client._async._share_consumer import AsyncShareConsumer
 from wings_client._async._stage import AsyncStage
 from wings_client._async._streams import AsyncChunks, AsyncFollow, AsyncScan
+from wings_client._async._worker import AsyncWorker
 from wings_client._client import TIMEOUT_SECONDS, Client
 from wings_client._messages import OffsetValue
 from wings_client._model import PartitionValue
@@ -286,4 +287,5 @@ class AsyncClient:
             lambda client, consumer: AsyncShareConsumer(client._reads, client._calls, consumer),
         )
     )
+    worker = opening(_made(Client.worker, lambda _, worker: AsyncWorker(worker)))
     gather = opening(_awaited(Client.gather))

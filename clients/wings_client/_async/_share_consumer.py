@@ -58,10 +58,15 @@ class AsyncShareConsumer(AsyncIterator[Delivery]):
         await self._acknowledge(delivery, "accept", rows)
 
     async def release(
-        self, delivery: Delivery, rows: Rows = None, *, delay: float | None = None
+        self,
+        delivery: Delivery,
+        rows: Rows = None,
+        *,
+        delay: float | None = None,
+        reason: str | None = None,
     ) -> None:
         """Release messages for redelivery; see `ShareConsumer.release`."""
-        await self._acknowledge(delivery, "release", rows, delay=delay)
+        await self._acknowledge(delivery, "release", rows, delay=delay, reason=reason)
 
     async def reject(
         self, delivery: Delivery, rows: Rows = None, *, reason: str | None = None

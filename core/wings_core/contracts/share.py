@@ -82,7 +82,7 @@ class AcknowledgementEntry(Message):
     delay_ms: Annotated[int, Field(ge=0, le=DELAY_MS_MAX)] | None = None
     """Of a release: how long until the messages are available again, in milliseconds."""
     reason: Annotated[str, Field(max_length=REASON_CHARACTERS_MAX)] | None = None
-    """Of a reject: a text for the dead letter."""
+    """Of a reject, or a release: a text for the dead letter, if there is one."""
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
@@ -90,7 +90,7 @@ class AcknowledgementEntry(Message):
             raise problem_of(f"key 'last': must be at least first ({self.first}); got {self.last}")
         if self.delay_ms is not None and self.type != "release":
             raise problem_of(f"key 'delay_ms' does not belong to type {self.type!r}")
-        if self.reason is not None and self.type != "reject":
+        if self.reason is not None and self.type not in {"reject", "release"}:
             raise problem_of(f"key 'reason' does not belong to type {self.type!r}")
         return self
 

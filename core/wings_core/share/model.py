@@ -255,7 +255,7 @@ class Acknowledgement:
     delay_ms: int = 0
     """Of a release: how long they are not leased again."""
     reason: str | None = None
-    """Of a reject: the text of the error, for the dead letter."""
+    """Of a reject, or of a release at the delivery limit: the error's text for the dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +291,7 @@ class DeadLetter:
     """How often they were delivered."""
     cause: Literal["rejected", "delivery_limit"]
     reason: str | None
-    """What the member that rejected them said."""
+    """What the member that rejected or last released them said."""
 
 
 def dead_letter_id(group_uuid: str, partition: Partition, offset: int) -> str:

@@ -1,0 +1,413 @@
+"""The part of a worker that sync and async share: takes deliveries, runs handlers, settles.
+
+One thread takes deliveries and begins handlers, each on a thread or as a task of an event loop. A
+second, while there is something finished, acknowledges all of it by one request after another.
+"""
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from wings_client._share_engine import Settlement, ShareEngine
+from wings_client._share_model import Delivery, OffsetRange, common, joined, merged
+from wings_client._threads import start_thread
+from wings_client._worker_model import (
+    BackoffPolicy,
+    Each,
+    Message,
+    Release,
+    Task,
+    WorkerStats,
+    is_verdict,
+    text_of,
+)
+from wings_core.errors import Internal, WingsError
+
+FINISHED_MAX = 1_000
+"""Tasks finished and not yet acknowledged, beyond which no other begins."""
+
+SETTLED_MAX = 1_000
+"""The most acknowledgements of one request."""
+
+_logger = logging.getLogger("wings_client")
+
+Handler = Callable[[Any], object]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How a worker works; see `Client.worker`."""
+
+    concurrency: int
+    each: Each
+    backoff: BackoffPolicy
+    prefetch: bool
+    limit: int | None
+
+
+class WorkerEngine:
+    """A worker; all methods from any thread.
+
+    Args:
+        engine: Closed at the end.
+        handler: Plain, or a coroutine function.
+        options: How it works.
+
+    Attributes:
+        done: Set when all is acknowledged or released, or after `abort`.
+        error: Why it ended, if it is not for `stop`, a time-out or the limit.
+    """
+
+    def __init__(self, engine: ShareEngine, handler: Handler, options: WorkerOptions) -> None:
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+        self._engine = engine
+        self._handler = handler
+        self._options = options
+        # An RLock's, as a signal handler may call `stop` on a thread that holds it.
+        self._changed = threading.Condition()
+        self._started = False
+        self._stopping = False
+        self._aborted = False
+        self._counts = Counter[str]()
+        self._waiting = 0
+        self._running = 0
+        self._tasks_running = 0
+        self._begun = 0
+        self._finished: deque[Settlement] = deque()
+        self._settling = False
+        self._when_done: list[Callable[[], None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._own_loop = False
+        self._coroutines: set[asyncio.Task[None]] = set()
+
+    @property
+    def stats(self) -> WorkerStats:
+        """What was done so far."""
+        with self._changed:
+            return WorkerStats(
+                delivered=self._counts["delivered"],
+                accepted=self._counts["accept"],
+                released=self._counts["release"],
+                rejected=self._counts["reject"],
+                lost=self._counts["lost"],
+                waiting=self._waiting,
+                running=self._running,
+            )
+
+    def start(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Begin; does nothing where it has begun before.
+
+        Args:
+            loop: Of coroutines; None: one of its own, on a thread.
+
+        Raises:
+            RuntimeError: No thread can be started.
+        """
+        with self._changed:
+            if self._started:
+                return
+            self._started = True
+        if is_async(self._handler):
+            self._loop = loop
+            if loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._own_loop = True
+                start_thread(partial(_run_loop, self._loop), "wings-worker-loop")
+        start_thread(self._run, "wings-worker")
+
+    def stop(self) -> None:
+        """Take no more, and end once what runs has finished. Never blocks."""
+        with self._changed:
+            self._stopping = True
+            if not self._started:
+                self._started = True
+                self.done.set()
+            self._changed.notify_all()
+        self._engine.stop()
+
+    def abort(self) -> None:
+        """Release all that is held at once, whatever runs; coroutines are cancelled."""
+        with self._changed:
+            self._aborted = True
+        self.stop()
+        self._engine.abandon()
+        loop = self._loop
+        if loop is not None:
+            _soon(loop, self._cancel)
+
+    def when_done(self, call: Callable[[], None]) -> None:
+        """Call this when `done` is set, on any thread; at once if it is."""
+        with self._changed:
+            if not self.done.is_set():
+                self._when_done.append(call)
+                return
+        call()
+
+    async def ended(self) -> None:
+        """Wait for the coroutines that `abort` cancelled; on their loop."""
+        await asyncio.gather(*self._coroutines, return_exceptions=True)
+
+    # The thread that takes deliveries.
+
+    def _run(self) -> None:
+        try:
+            self._dispatch()
+        except BaseException as error:  # noqa: BLE001 - raised where the worker is awaited.
+            self.error = error
+        try:
+            self.stop()
+            self._engine.drain()
+            while (delivery := self._engine.take()) is not None:
+                self._count("delivered", len(delivery))
+                self._settle_later([Settlement(delivery, "release", delivery.ranges(None))])
+            with self._changed:
+                self._changed.wait_for(lambda: self._aborted or self._is_settled())
+                aborted = self._aborted
+            if not aborted:
+                self._engine.close()
+        finally:
+            if self._own_loop and self._loop is not None:
+                _soon(self._loop, self._end_loop)
+            with self._changed:
+                self.done.set()
+                calls, self._when_done = self._when_done, []
+            for call in calls:
+                call()
+
+    def _is_settled(self) -> bool:
+        return not (self._tasks_running or self._finished or self._settling)
+
+    def _dispatch(self) -> None:
+        """Take deliveries and begin their tasks until the end."""
+        while self._may_ask():
+            if not self._engine.fill():
+                return
+            delivery = self._engine.take()
+            if delivery is None:
+                continue
+            self._count("delivered", len(delivery))
+            tasks = deque(self._tasks_of(delivery))
+            with self._changed:
+                self._waiting += len(delivery)
+            try:
+                while tasks and self._may_begin():
+                    if not self._engine.holds(delivery):
+                        self._lose(tasks)
+                        break
+                    self._begin(tasks.popleft())
+            finally:
+                self._give_back(tasks)
+
+    def _tasks_of(self, delivery: Delivery) -> Iterator[Task]:
+        if self._options.each == "batch":
+            yield Task(delivery)
+            return
+        for index in range(len(delivery)):
+            yield Task(delivery, Message(delivery, index))
+
+    def _may_ask(self) -> bool:
+        """Wait until more is to be asked for; returns False at the end."""
+        if not self._options.prefetch:
+            return self._may_begin()
+        return not (self._stopping or self._is_at_limit())
+
+    def _may_begin(self) -> bool:
+        """Wait until a task may begin; returns False at the end."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (
+                    self._stopping
+                    or (
+                        self._tasks_running < self._options.concurrency
+                        and len(self._finished) < FINISHED_MAX
+                    )
+                )
+            )
+            return not (self._stopping or self._is_at_limit())
+
+    def _is_at_limit(self) -> bool:
+        return self._options.limit is not None and self._begun >= self._options.limit
+
+    def _give_back(self, tasks: "deque[Task]") -> None:
+        """Release what will not begin."""
+        if not tasks:
+            return
+        delivery = tasks[0].delivery
+        ranges = [each for task in tasks for each in task.ranges]
+        with self._changed:
+            self._waiting -= sum(task.messages for task in tasks)
+        self._settle_later([Settlement(delivery, "release", ranges)])
+
+    def _lose(self, tasks: "deque[Task]") -> None:
+        messages = sum(task.messages for task in tasks)
+        with self._changed:
+            self._waiting -= messages
+            self._counts["lost"] += messages
+        tasks.clear()
+        _logger.info("the lock on %d messages ended before their handler began", messages)
+
+    def _begin(self, task: Task) -> None:
+        with self._changed:
+            self._waiting -= task.messages
+            self._running += task.messages
+            self._begun += task.messages
+            self._tasks_running += 1
+        try:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._spawn, task)
+            else:
+                start_thread(partial(self._call, task), "wings-handler")
+        except RuntimeError as error:  # No thread, or the loop is closed.
+            self._finish(task, Release(text_of(error), delay=0))
+            raise
+
+    # A task, on its thread or on the loop.
+
+    def _call(self, task: Task) -> None:
+        error: BaseException | None = None
+        try:
+            found = self._handler(task.argument)
+            if inspect.isawaitable(found):
+                if inspect.iscoroutine(found):
+                    found.close()
+                raise TypeError("the handler returned an awaitable: make it an `async def`")
+        except BaseException as raised:  # noqa: BLE001 - its messages are released.
+            error = raised
+        self._finish(task, error)
+
+    def _spawn(self, task: Task) -> None:
+        coroutine = asyncio.ensure_future(self._await(task))
+        self._coroutines.add(coroutine)
+        coroutine.add_done_callback(self._coroutines.discard)
+
+    async def _await(self, task: Task) -> None:
+        error: BaseException | None = asyncio.CancelledError("the worker was aborted")
+        try:
+            if not self._aborted:
+                await cast("Awaitable[object]", self._handler(task.argument))
+                error = None
+        except BaseException as raised:  # noqa: BLE001 - its messages are released.
+            error = raised
+        self._finish(task, error)
+
+    def _finish(self, task: Task, error: BaseException | None) -> None:
+        """Record that a handler returned or raised, and see to its acknowledgement."""
+        if error is not None and not self._aborted and not is_verdict(error):
+            _logger.warning(
+                "the handler of %s failed at %s, message %d of partition %r, delivery %d",
+                self._engine.ticket.group,
+                self._engine.ticket.topic,
+                task.ranges[0][0],
+                task.delivery.partition,
+                task.delivery.delivery_count,
+                exc_info=error,
+            )
+        try:
+            settlements = task.settlements(error, self._options.backoff)
+        except Exception as wrong:  # noqa: BLE001 - an error without a text, say.
+            settlements = task.settlements(Release(type(wrong).__name__), self._options.backoff)
+        self._settle_later(settlements)
+        with self._changed:
+            self._running -= task.messages
+            self._tasks_running -= 1
+            self._changed.notify_all()
+
+    def _cancel(self) -> None:
+        for coroutine in list(self._coroutines):
+            coroutine.cancel()
+
+    def _end_loop(self) -> None:
+        """Stop the loop once its coroutines have ended."""
+        loop = asyncio.get_running_loop()
+        asyncio.ensure_future(self.ended()).add_done_callback(lambda _: loop.stop())
+
+    # The thread that acknowledges.
+
+    def _settle_later(self, settlements: list[Settlement]) -> None:
+        with self._changed:
+            if self._aborted:  # The server releases it as the stream breaks.
+                self._counts["lost"] += sum(map(_messages_of, settlements))
+                return
+            self._finished.extend(settlements)
+            if self._settling or not self._finished:
+                return
+            self._settling = True
+        try:
+            start_thread(self._settle, "wings-settle")
+        except RuntimeError:
+            self._settle()
+
+    def _settle(self) -> None:
+        while True:
+            with self._changed:
+                count = min(SETTLED_MAX, len(self._finished))
+                batch = [self._finished.popleft() for _ in range(count)]
+                self._settling = bool(batch)
+                self._changed.notify_all()
+            if not batch:
+                return
+            batch = _joined(batch)
+            try:
+                errors = self._engine.settle(batch)
+            except Exception as error:
+                _logger.exception("messages could not be acknowledged")
+                errors = [Internal(text_of(error)) for _ in batch]
+            for settlement, error in zip(batch, errors, strict=True):
+                self._settled(settlement, error)
+
+    def _settled(self, settlement: Settlement, error: WingsError | None) -> None:
+        messages = _messages_of(settlement)
+        if error is not None and not self._aborted:
+            _logger.warning("%d messages may be delivered again: %s", messages, error.message)
+        self._count("lost" if error is not None else settlement.kind, messages)
+
+    def _count(self, what: str, messages: int) -> None:
+        with self._changed:
+            self._counts[what] += messages
+
+
+def is_async(handler: Handler) -> bool:
+    """Return whether a handler is a coroutine function, or an object whose call is one."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004 - its function, not whether it has one.
+    )
+
+
+def _joined(batch: list[Settlement]) -> list[Settlement]:
+    """Return settlements, the acceptances of each delivery as one."""
+    accepted: dict[int, tuple[Delivery, list[OffsetRange]]] = {}
+    rest: list[Settlement] = []
+    for each in batch:
+        if each.kind == "accept":
+            accepted.setdefault(id(each.delivery), (each.delivery, []))[1].extend(each.ranges)
+        else:
+            rest.append(each)
+    return [
+        *(Settlement(delivery, "accept", joined(found)) for delivery, found in accepted.values()),
+        *rest,
+    ]
+
+
+def _messages_of(settlement: Settlement) -> int:
+    """Return how many messages of the delivery are in it."""
+    rows = common(merged(settlement.delivery.offsets), settlement.ranges)
+    return sum(last - first + 1 for first, last in rows)
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    try:
+        loop.call_soon_threadsafe(call)
+    except RuntimeError:  # The loop has ended, and its coroutines with it.
+        return

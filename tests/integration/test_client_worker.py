@@ -1,0 +1,429 @@
+"""Workers of the client, sync and async, against a real server."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fix_client import NewTopic
+
+import wings_client
+from wings_client import (
+    Client,
+    Delivery,
+    Message,
+    Reject,
+    Release,
+    Topic,
+    WorkerStats,
+)
+from wings_core.errors import GroupNotFound, InvalidArgument, InvalidTicket
+from wings_server.testing import RunningServer
+
+SECONDS = 30.0
+"""How long a test waits for something that must come."""
+
+LONG = {"start": "earliest", "lock_duration_ms": 12 * 3_600_000}
+
+
+@pytest.fixture
+def topic(wings: Client, new_topic: NewTopic) -> Topic:
+    """A topic of ten messages, `n` being the offset, with a group and its dead letters."""
+    topic = new_topic()
+    wings.push(topic, {"n": list(range(10))})
+    wings.create_share_group("billing", topic, {**LONG, "dlq_topic": f"{topic.id}-dead"})
+    return topic
+
+
+def state(wings: Client, topic: Topic) -> tuple[int, int]:
+    """Return the messages that are not finished, and those held."""
+    (partition,) = wings.share_group("billing", topic).partitions
+    return partition.lag, partition.in_flight
+
+
+def letters(wings: Client, topic: Topic) -> dict[int, tuple[str, str | None, int]]:
+    found = wings.fetch(f"{topic.id}-dead", offset=0, timeout=0).table.to_pylist()
+    return {
+        each["source_offset"]: (each["reason"], each["error"], each["delivery_count"])
+        for each in found
+    }
+
+
+def plain(call: Callable[[Any], None]) -> Callable[[Any], Any]:
+    return call
+
+
+def coroutine(call: Callable[[Any], None]) -> Callable[[Any], Any]:
+    async def handle(given: Any) -> None:
+        await asyncio.sleep(0)
+        call(given)
+
+    return handle
+
+
+both = pytest.mark.parametrize("kind", [plain, coroutine])
+
+
+@both
+def test_each_message_is_handled_and_accepted(wings: Client, topic: Topic, kind: Any) -> None:
+    seen: list[Message] = []
+    worker = wings.worker("billing", topic, kind(seen.append), limit=10)
+    stats = worker.run()
+    assert [(each.offset, each.row, each["n"]) for each in seen] == [
+        (n, {"n": n}, n) for n in range(10)
+    ]
+    first = seen[0]
+    assert (first.partition, first.delivery_count, first.batch.num_rows) == (None, 1, 1)
+    assert first.timestamp.tzinfo is not None
+    assert stats == WorkerStats(10, 10, 0, 0, 0, 0, 0)
+    assert state(wings, topic) == (0, 0)
+    with pytest.raises(KeyError):
+        first["no such column"]
+
+
+@both
+def test_a_batch_is_handled_at_once(wings: Client, topic: Topic, kind: Any) -> None:
+    seen: list[list[int]] = []
+
+    def handle(delivery: Delivery) -> None:
+        seen.append(delivery.offsets)
+
+    wings.worker("billing", topic, kind(handle), each="batch", max_messages=4, limit=10).run()
+    assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert state(wings, topic) == (0, 0)
+
+
+@both
+def test_a_message_whose_handler_raises_comes_again_and_others_are_accepted(
+    wings: Client, topic: Topic, kind: Any
+) -> None:
+    tries = Counter[int]()
+
+    def handle(message: Message) -> None:
+        tries[message.offset] += 1
+        assert message.delivery_count == tries[message.offset]
+        if message.offset == 3 and tries[3] < 3:
+            raise ValueError("not yet")
+
+    worker = wings.worker("billing", topic, kind(handle), backoff=0.001, concurrency=4, limit=12)
+    stats = worker.run()
+    assert tries == {n: 3 if n == 3 else 1 for n in range(10)}
+    assert (stats.delivered, stats.accepted, stats.released) == (12, 10, 2)
+    assert state(wings, topic) == (0, 0)
+
+
+def test_the_last_error_is_told_by_the_dead_letter(wings: Client, topic: Topic) -> None:
+    def handle(message: Message) -> None:
+        if message.offset == 3:
+            raise ValueError(f"delivery {message.delivery_count}")
+        if message.offset == 4:
+            raise Reject("no such customer")
+        if message.offset == 5:
+            raise Release("later", delay=0)
+
+    wings.alter_share_group("billing", topic, {"delivery_limit": 2})
+    stats = wings.worker("billing", topic, handle, backoff=0.001, limit=12).run()
+    assert (stats.accepted, stats.released, stats.rejected) == (7, 4, 1)
+    assert letters(wings, topic) == {
+        3: ("delivery_limit", "ValueError: delivery 2", 2),
+        4: ("rejected", "no such customer", 1),
+        5: ("delivery_limit", "later", 2),
+    }
+    assert state(wings, topic) == (0, 0)
+
+
+def test_a_failed_message_waits_for_its_backoff(wings: Client, topic: Topic) -> None:
+    def handle(message: Message) -> None:
+        if message.offset % 2:
+            raise ValueError("odd")
+
+    stats = wings.worker("billing", topic, handle, backoff=3600, backoff_max=3600, limit=10).run()
+    assert (stats.accepted, stats.released) == (5, 5)
+    assert state(wings, topic) == (5, 0)
+    assert wings.acquire_messages("billing", topic, "other") == []
+
+
+def test_rows_of_a_batch_are_judged_each_for_itself(wings: Client, topic: Topic) -> None:
+    def handle(delivery: Delivery) -> None:
+        if delivery.delivery_count == 1:
+            raise ExceptionGroup(
+                "some failed",
+                [
+                    Reject("bad", rows=[1, 2]),
+                    Release("later", delay=0, rows=slice(5, 7)),
+                    Release("never met", rows=[1]),
+                ],
+            )
+
+    stats = wings.worker("billing", topic, handle, each="batch", limit=12).run()
+    assert (stats.accepted, stats.released, stats.rejected) == (8, 2, 2)
+    assert sorted(letters(wings, topic)) == [1, 2]
+    assert state(wings, topic) == (0, 0)
+
+
+@pytest.mark.parametrize("each", ["row", "batch"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        SystemExit(1),
+        KeyboardInterrupt(),
+        Reject("there is no such row", rows=[77]),
+        ExceptionGroup("mixed", [Reject("x"), ValueError("y")]),
+        ValueError("\ud800" * 10_000),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_worker_outlives_its_handlers(
+    wings: Client, topic: Topic, each: Any, error: BaseException
+) -> None:
+    rejects = isinstance(error, Reject) and each == "row"
+
+    def handle(given: Any) -> None:
+        if given.delivery_count == 1:
+            raise error
+
+    limit = 10 if rejects else 20
+    stats = wings.worker(
+        "billing", topic, handle, each=each, backoff=0, max_messages=10, limit=limit
+    ).run()
+    assert (stats.accepted, stats.released, stats.rejected) == (
+        (0, 0, 10) if rejects else (10, 10, 0)
+    )
+    assert state(wings, topic) == (0, 0)
+
+
+def test_a_plain_handler_that_forgets_to_await_accepts_nothing(wings: Client, topic: Topic) -> None:
+    async def forgotten() -> None: ...
+
+    stats = wings.worker("billing", topic, lambda _: forgotten(), backoff=60, limit=10).run()
+    assert (stats.accepted, stats.released) == (0, 10)
+
+
+@both
+def test_as_many_handlers_run_at_once_as_were_asked_for(
+    wings: Client, topic: Topic, kind: Any
+) -> None:
+    running = 0
+    most = 0
+    lock = threading.Lock()
+    barrier = threading.Barrier(3)
+    met = asyncio.Event()
+
+    def meet(_: Message) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        barrier.wait(SECONDS)
+        with lock:
+            running -= 1
+
+    async def meet_on_the_loop(_: Message) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if running == 3:
+            met.set()
+        await asyncio.wait_for(met.wait(), SECONDS)
+        running -= 1
+        if running == 0:
+            met.clear()
+
+    handler = meet if kind is plain else meet_on_the_loop
+    wings.worker("billing", topic, handler, concurrency=3, limit=9).run()
+    assert most == 3
+
+
+def test_messages_stay_locked_while_their_handler_works(wings: Client, topic: Topic) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def handle(_: Message) -> None:
+        begun.set()
+        assert end.wait(SECONDS)
+
+    wings.alter_share_group("billing", topic, {"lock_duration_ms": 1_000})
+    with wings.worker("billing", topic, handle, max_messages=10) as worker:
+        assert begun.wait(SECONDS)
+        # Two locks long, so without renewals it would get them.
+        with wings.share_consumer("billing", topic, timeout=2) as other:
+            assert list(other) == []
+        assert (worker.stats.running, worker.stats.waiting) == (1, 9)
+        end.set()
+        worker.stop()
+        worker.wait()
+        assert worker.stats.lost == 0
+
+
+def test_a_stop_ends_what_runs_and_releases_the_rest_at_once(wings: Client, topic: Topic) -> None:
+    begun, end = threading.Semaphore(0), threading.Event()
+
+    def handle(_: Message) -> None:
+        begun.release()
+        assert end.wait(SECONDS)
+
+    worker = wings.worker("billing", topic, handle, concurrency=2, max_messages=5)
+    with worker:
+        assert begun.acquire(timeout=SECONDS)
+        assert begun.acquire(timeout=SECONDS)
+        worker.stop()
+        with wings.share_consumer("billing", topic, timeout=SECONDS) as other:
+            taken: list[int] = []
+            while len(taken) < 8:
+                delivery = next(other)
+                taken += delivery.offsets
+                other.accept(delivery)
+        assert sorted(taken) == list(range(2, 10))
+        assert not worker.wait(0)
+        assert worker.stats.running == 2
+        end.set()
+        assert worker.wait(SECONDS)
+    stats = worker.stats
+    assert (stats.accepted, stats.running, stats.waiting) == (2, 0, 0)
+    assert stats.delivered == stats.accepted + stats.released
+    assert state(wings, topic) == (0, 0)
+
+
+@both
+def test_a_handler_stops_its_worker(wings: Client, topic: Topic, kind: Any) -> None:
+    def handle(message: Message) -> None:
+        if message.offset == 3:
+            worker.stop()
+
+    worker = wings.worker("billing", topic, kind(handle))
+    assert worker.run().accepted == 4
+    assert state(wings, topic) == (6, 0)
+    worker.close()
+
+
+@both
+def test_an_abort_releases_what_runs(wings: Client, topic: Topic, kind: Any) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def handle(_: Message) -> None:
+        begun.set()
+        assert end.wait(SECONDS)
+
+    async def wait_on_the_loop(_: Message) -> None:
+        begun.set()
+        await asyncio.sleep(SECONDS)
+
+    worker = wings.worker("billing", topic, handle if kind is plain else wait_on_the_loop)
+    with worker:
+        assert begun.wait(SECONDS)
+        worker.abort()
+        assert worker.wait(SECONDS)
+    with wings.share_consumer("billing", topic, timeout=SECONDS) as other:
+        taken: list[int] = []
+        while len(taken) < 10:
+            taken += next(other).offsets
+    assert sorted(taken) == list(range(10))
+    end.set()
+
+
+def test_a_worker_of_long_tasks_holds_only_what_it_runs(wings: Client, topic: Topic) -> None:
+    begun, end = threading.Semaphore(0), threading.Event()
+
+    def handle(_: Message) -> None:
+        begun.release()
+        assert end.wait(SECONDS)
+
+    with wings.worker("billing", topic, handle, concurrency=3, prefetch=False, limit=10) as worker:
+        for _ in range(3):
+            assert begun.acquire(timeout=SECONDS)
+        with wings.share_consumer("billing", topic, timeout=0) as other:
+            assert sorted(n for each in other for n in each.offsets) == list(range(3, 10))
+        end.set()
+        worker.wait()
+    assert worker.stats.accepted == 10
+
+
+def test_a_worker_ends_where_nothing_comes(wings: Client, topic: Topic) -> None:
+    assert wings.worker("billing", topic, lambda _: None, timeout=0.2).run().accepted == 10
+    assert wings.worker("billing", topic, lambda _: None, timeout=0).run().delivered == 0
+
+
+def test_a_deleted_group_ends_the_worker(wings: Client, topic: Topic) -> None:
+    done = threading.Semaphore(0)
+    worker = wings.worker("billing", topic, lambda _: done.release())
+
+    def work() -> None:
+        with worker:
+            for _ in range(10):
+                assert done.acquire(timeout=SECONDS)
+            wings.delete_share_group("billing", topic)
+            with pytest.raises(GroupNotFound):
+                worker.wait(SECONDS)
+
+    with pytest.raises(GroupNotFound):
+        work()
+
+
+def test_the_client_closes_its_workers(server: RunningServer, wings: Client, topic: Topic) -> None:
+    begun = threading.Event()
+
+    def handle(_: Message) -> None:
+        begun.set()
+
+    client = wings_client.connect(server.flight)
+    worker = client.worker("billing", topic, handle, limit=100).__enter__()
+    assert begun.wait(SECONDS)
+    client.close()
+    assert worker.wait(0)
+    assert worker.stats.lost == 0
+    assert state(wings, topic)[1] == 0
+
+
+def test_what_no_worker_may_be_is_refused(
+    wings: Client, topic: Topic, subtests: pytest.Subtests
+) -> None:
+    for wrong in (
+        {"concurrency": 0},
+        {"concurrency": 100_000},
+        {"backoff": -1},
+        {"backoff_max": 1e9},
+        {"limit": 0},
+        {"each": "rows"},
+    ):
+        with subtests.test(str(wrong)), pytest.raises(InvalidArgument):
+            wings.worker("billing", topic, print, **wrong)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InvalidTicket):
+        wings.worker("billing", topic, print, max_messages=0)
+
+
+WORKER = """
+import os, sys, time
+import wings_client
+
+def handle(message):
+    os.write(1, b"%d\\n" % message.offset)  # Whole, from ten threads.
+    time.sleep(3600)
+
+with wings_client.connect(sys.argv[1]) as client:
+    client.worker("billing", sys.argv[2], handle, concurrency=10).run()
+"""
+
+
+def test_the_messages_of_a_killed_worker_come_to_another(
+    server: RunningServer, wings: Client, topic: Topic
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKER, server.flight, topic.name], stdout=subprocess.PIPE
+    ) as killed:
+        assert killed.stdout is not None
+        try:
+            begun = sorted(int(killed.stdout.readline()) for _ in range(10))
+        finally:
+            killed.kill()
+    assert begun == list(range(10))
+    seen: list[tuple[int, int]] = []
+    wings.worker(
+        "billing",
+        topic,
+        lambda message: seen.append((message.offset, message.delivery_count)),
+        limit=10,
+    ).run()
+    assert sorted(seen) == [(n, 2) for n in range(10)]
