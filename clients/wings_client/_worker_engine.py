@@ -4,15 +4,15 @@ One thread takes deliveries and begins handlers, each on a thread or as a task o
 second, while there is something finished, acknowledges all of it by one request after another.
 """
 
-import asyncio
 import inspect
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from wings_client._share_engine import Settlement, ShareEngine
 from wings_client._share_model import Delivery, OffsetRange, common, joined, merged
@@ -28,6 +28,11 @@ from wings_client._worker_model import (
     text_of,
 )
 from wings_core.errors import Internal, WingsError
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from wings_client._worker_coroutines import Coroutines
 
 FINISHED_MAX = 1_000
 """Tasks finished and not yet acknowledged, beyond which no other begins."""
@@ -83,9 +88,7 @@ class WorkerEngine:
         self._finished: deque[Settlement] = deque()
         self._settling = False
         self._when_done: list[Callable[[], None]] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._own_loop = False
-        self._coroutines: set[asyncio.Task[None]] = set()
+        self._coroutines: Coroutines | None = None
 
     @property
     def stats(self) -> WorkerStats:
@@ -101,7 +104,7 @@ class WorkerEngine:
                 running=self._running,
             )
 
-    def start(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def start(self, loop: "asyncio.AbstractEventLoop | None" = None) -> None:
         """Begin; does nothing where it has begun before.
 
         Args:
@@ -115,11 +118,8 @@ class WorkerEngine:
                 return
             self._started = True
         if is_async(self._handler):
-            self._loop = loop
-            if loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._own_loop = True
-                start_thread(partial(_run_loop, self._loop), "wings-worker-loop")
+            module = import_module("wings_client._worker_coroutines")
+            self._coroutines = module.Coroutines(self._handler, self._finish, loop)
         start_thread(self._run, "wings-worker")
 
     def stop(self) -> None:
@@ -138,9 +138,8 @@ class WorkerEngine:
             self._aborted = True
         self.stop()
         self._engine.abandon()
-        loop = self._loop
-        if loop is not None:
-            _soon(loop, self._cancel)
+        if self._coroutines is not None:
+            self._coroutines.cancel()
 
     def when_done(self, call: Callable[[], None]) -> None:
         """Call this when `done` is set, on any thread; at once if it is."""
@@ -152,7 +151,8 @@ class WorkerEngine:
 
     async def ended(self) -> None:
         """Wait for the coroutines that `abort` cancelled; on their loop."""
-        await asyncio.gather(*self._coroutines, return_exceptions=True)
+        if self._coroutines is not None:
+            await self._coroutines.ended()
 
     # The thread that takes deliveries.
 
@@ -173,8 +173,8 @@ class WorkerEngine:
             if not aborted:
                 self._engine.close()
         finally:
-            if self._own_loop and self._loop is not None:
-                _soon(self._loop, self._end_loop)
+            if self._coroutines is not None:
+                self._coroutines.end()
             with self._changed:
                 self.done.set()
                 calls, self._when_done = self._when_done, []
@@ -260,15 +260,15 @@ class WorkerEngine:
             self._begun += task.messages
             self._tasks_running += 1
         try:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._spawn, task)
+            if self._coroutines is not None:
+                self._coroutines.begin(task)
             else:
                 start_thread(partial(self._call, task), "wings-handler")
         except RuntimeError as error:  # No thread, or the loop is closed.
             self._finish(task, Release(text_of(error), delay=0))
             raise
 
-    # A task, on its thread or on the loop.
+    # A task.
 
     def _call(self, task: Task) -> None:
         error: BaseException | None = None
@@ -278,21 +278,6 @@ class WorkerEngine:
                 if inspect.iscoroutine(found):
                     found.close()
                 raise TypeError("the handler returned an awaitable: make it an `async def`")
-        except BaseException as raised:  # noqa: BLE001 - its messages are released.
-            error = raised
-        self._finish(task, error)
-
-    def _spawn(self, task: Task) -> None:
-        coroutine = asyncio.ensure_future(self._await(task))
-        self._coroutines.add(coroutine)
-        coroutine.add_done_callback(self._coroutines.discard)
-
-    async def _await(self, task: Task) -> None:
-        error: BaseException | None = asyncio.CancelledError("the worker was aborted")
-        try:
-            if not self._aborted:
-                await cast("Awaitable[object]", self._handler(task.argument))
-                error = None
         except BaseException as raised:  # noqa: BLE001 - its messages are released.
             error = raised
         self._finish(task, error)
@@ -318,15 +303,6 @@ class WorkerEngine:
             self._running -= task.messages
             self._tasks_running -= 1
             self._changed.notify_all()
-
-    def _cancel(self) -> None:
-        for coroutine in list(self._coroutines):
-            coroutine.cancel()
-
-    def _end_loop(self) -> None:
-        """Stop the loop once its coroutines have ended."""
-        loop = asyncio.get_running_loop()
-        asyncio.ensure_future(self.ended()).add_done_callback(lambda _: loop.stop())
 
     # The thread that acknowledges.
 
@@ -399,15 +375,3 @@ def _messages_of(settlement: Settlement) -> int:
     """Return how many messages of the delivery are in it."""
     rows = common(merged(settlement.delivery.offsets), settlement.ranges)
     return sum(last - first + 1 for first, last in rows)
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()
-    loop.close()
-
-
-def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    try:
-        loop.call_soon_threadsafe(call)
-    except RuntimeError:  # The loop has ended, and its coroutines with it.
-        return
