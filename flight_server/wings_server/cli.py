@@ -168,8 +168,7 @@ def check(
     """Read every message of a data directory and report what is damaged or missing.
 
     Its databases are checked too: metadata, and what members of share groups have finished. Writes
-    nothing. Run it on a server's directory while that is stopped; beside a running one it
-    may take a topic that is deleted meanwhile for damaged.
+    nothing. It may run beside the directory's server.
 
     Exit status: 0 all is right, 1 problems were found, 2 it could not be checked.
     """

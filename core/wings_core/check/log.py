@@ -45,8 +45,8 @@ def check_log(
     any kind is reported, never raised.
 
     Blocks for as long as reading the whole log takes, and keeps 56 bytes a page, and what each
-    partition of one topic has in its tiers. Nothing is written. A server that deletes topics
-    meanwhile may make their pages look damaged.
+    partition of one topic has in its tiers. Nothing is written. What a server drains, merges, moves
+    or deletes meanwhile is looked for again.
 
     Args:
         metadata: May be open for reading only.
@@ -172,7 +172,7 @@ class _Check:
             for location in self._locations(topic, state):
                 for problem in walk.step(location):
                     self._report(problem)
-                self._check_page(Page.committed(topic, state, location))
+                self._check_page(Page.of_location(topic, state.partition, location))
         except FAULTS as error:
             message = f"the pages from offset {walk.next_offset} on cannot be found: "
             self._report(walk.problem(message + _reason(error)))
@@ -240,18 +240,51 @@ class _Check:
         self._extents.add(page)
         self._pages += 1
         self._bytes += page.bytes
+        message = self._read(page)
+        if message is not None and page.stage is None:
+            message = self._read_moved(page, message)
+        if message is not None:
+            self._report(page.problem(message))
+        if self._progress is not None:
+            self._progress(self._pages)
+
+    def _read(self, page: Page) -> str | None:
+        """Read a page; return what is wrong with it, or None."""
         try:
             batch = CODECS[page.format].check(self._store, page.topic, page.address)
             if page.first_row is not None:
                 batch = batch.slice(page.first_row, page.rows)
             self._rows += batch.num_rows
-            message = _problem_of(batch, page)
+            return _problem_of(batch, page)
         except FAULTS as error:
-            message = _reason(error)
-        if message is not None:
-            self._report(page.problem(message))
-        if self._progress is not None:
-            self._progress(self._pages)
+            return _reason(error)
+
+    def _read_moved(self, page: Page, message: str) -> str | None:
+        """Read a page that could not be read where a server has put it since, if it has.
+
+        Args:
+            page: Of the log.
+            message: What was wrong with it.
+
+        Returns:
+            What is wrong where it is now; None: nothing, or it is kept no longer.
+        """
+        assert page.start_offset is not None
+        assert page.end_offset is not None
+        try:
+            found = self._registry.locate(
+                page.topic.uuid, page.partition, page.start_offset, page.rows
+            )
+        except TopicNotFound:
+            return None
+        except FAULTS:
+            return message
+        if found.log_start_offset > page.end_offset:
+            return None
+        if not found.locations or any(each.address == page.address for each in found.locations):
+            return message
+        moved = (Page.of_location(page.topic, page.partition, each) for each in found.locations)
+        return next((fault for each in moved if (fault := self._read(each)) is not None), None)
 
     def _check_rests(self) -> None:
         """Look at what files have besides pages."""

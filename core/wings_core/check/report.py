@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from wings_core.model import Location, PageAddress, PageFormat, PartitionState, StoredPage, Topic
+from wings_core.model import Location, PageAddress, PageFormat, StoredPage, Topic
 from wings_core.partitions import Partition
 
 PROBLEMS_MAX = 1_000
@@ -87,11 +87,11 @@ class Page:
     """Stored bytes of the rows."""
 
     @classmethod
-    def committed(cls, topic: Topic, state: PartitionState, location: Location) -> "Page":
+    def of_location(cls, topic: Topic, partition: Partition, location: Location) -> "Page":
         """Return a page of the log."""
         return cls(
             topic,
-            state.partition,
+            partition,
             location.rows,
             location.address,
             location.start_offset,

@@ -36,7 +36,7 @@ class Walk:
 
         def wrong(message: str) -> Problem:
             self.is_sound = False
-            return Page.committed(self._topic, self._state, location).problem(message)
+            return Page.of_location(self._topic, self._state.partition, location).problem(message)
 
         expected, start, end = self.next_offset, location.start_offset, location.end_offset
         first = self._last_timestamp is None

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from wings_core.check import check_directory
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import ResourceExhausted, StorageCorrupt, Unavailable
 from wings_core.ingest.group_commit import PushStream
@@ -105,6 +106,24 @@ def test_rows_offsets_and_timestamps_are_the_same_after_as_before(log: Log) -> N
     assert log.maintenance.inline_backlog(1).bytes == 0
     assert log.drain is not None
     assert log.drain.backlog_bytes == 0
+
+
+def test_a_check_meanwhile_finds_the_pages_where_they_are_now(
+    directory: DataDirectory, log: Log
+) -> None:
+    topic = topic_of(log)
+    for number in range(20):
+        push(log, topic, number)
+
+    def change(pages: int) -> None:
+        if pages == 1:
+            assert drained(log)
+        if pages == 10:
+            log.admin.delete_topic(topic.name)
+            log.registry.purge(100)
+
+    report = check_directory(directory.path, progress=change)
+    assert (report.problems, report.pages) == ((), 20)
 
 
 def test_small_partitions_share_a_page_and_stay_apart(log: Log) -> None:
