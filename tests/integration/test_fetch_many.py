@@ -373,6 +373,23 @@ def test_offsets_may_be_words_or_times(client: flight.FlightClient, topic: str) 
     assert get_many(client, **ticket, offset="latest").rows == {}
 
 
+def test_all_partitions_are_read_on_from_where_another_read_stopped(
+    client: flight.FlightClient, topic: str, threads: ThreadPoolExecutor
+) -> None:
+    push(client, topic, keyed({1: [10, 11], 2: [20]}))
+    before = get_many(client, kind="scan", topic=topic, partitions="all")
+    push(client, topic, keyed({2: [21], 3: [30]}))
+    ticket: Json = {"topic": topic, "partitions": "all", "offset": 0}
+    ticket["positions"] = [*before.next_offsets.items(), (99, 7)]
+    answer = get_many(client, kind="scan", **ticket)
+    assert answer.column("n") == {2: [21], 3: [30]}
+    assert answer.next_offsets == {1: 2, 2: 2, 3: 1}, "99 is not born"
+    ticket["positions"] = [*answer.next_offsets.items(), (99, 7)]
+    waiting = poll(client, threads, **ticket, min_messages=2, timeout_ms=60_000)
+    push(client, topic, keyed({1: [12], 99: [990]}))
+    assert waiting().column("n") == {1: [12], 99: [990]}
+
+
 # What is refused, and how.
 
 BAD: list[tuple[Json, str]] = [
@@ -393,6 +410,10 @@ BAD: list[tuple[Json, str]] = [
     ({"partitions": [{"partition": 1, "end_offset": 3}]}, "INVALID_TICKET"),
     ({"partitions": "all", "columns": ["x"]}, "INVALID_TICKET"),
     ({"partitions": "all", "filter": "sum(n) > 1"}, "INVALID_FILTER"),
+    ({"partitions": [1], "positions": [[1, 0]]}, "INVALID_TICKET"),
+    ({"partitions": "all", "positions": [[1, -1]]}, "INVALID_TICKET"),
+    ({"partitions": "all", "positions": [[None, 1]]}, "PARTITION_REQUIRED"),
+    ({"partitions": "all", "positions": [["1", 1]]}, "PARTITION_TYPE_MISMATCH"),
     ({"partitions": [1, None]}, "PARTITION_REQUIRED"),
     ({"partitions": [1, "1"]}, "PARTITION_TYPE_MISMATCH"),
     ({"partitions": [[1]]}, "PARTITION_TYPE_MISMATCH"),

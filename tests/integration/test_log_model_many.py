@@ -77,7 +77,14 @@ class ManyMachine(LogMachine):
         starts: dict[Key, int] = dict.fromkeys(exists, default)
         ends: dict[Key, int | None] = dict.fromkeys(exists, end)
         ticket["partitions"] = "all"
-        if data.draw(st.booleans(), label="a list"):
+        if data.draw(st.booleans(), label="positions"):
+            keys = st.lists(st.sampled_from(KEYS[topic]), unique=True)
+            positions = ticket["positions"] = [
+                (key, data.draw(st.integers(0, len(model.log(key)) + 2)))
+                for key in data.draw(keys, label="positions of")
+            ]
+            starts |= {key: offset for key, offset in positions if key in starts}
+        elif data.draw(st.booleans(), label="a list"):
             keys = st.lists(st.sampled_from(KEYS[topic]), min_size=1, unique=True)
             starts, ends, entries = {}, {}, []
             for key in data.draw(keys, label="partitions"):

@@ -46,8 +46,7 @@ def _parse(found: object) -> object:
     seen: set[object] = set()
     for entry in entries:
         value = entry.partition
-        # With its type, since Python holds True and 1 equal.
-        key = json.dumps(value) if isinstance(value, (list, dict)) else (type(value), value)
+        key = _identity(value)
         if key in seen:
             raise problem_of(f"holds the partition {shown(value)} twice")
         seen.add(key)
@@ -107,6 +106,36 @@ Partitions = Annotated[
 """The partitions of a read: all, or those listed, each once."""
 
 
+def _parse_positions(found: object) -> object:
+    """Return the pairs of `positions`, each partition once."""
+    if not isinstance(found, (list, tuple)):
+        raise problem_of(f"must be a list of partitions with offsets; got {shown(found)}")
+    pairs = tuple(map(_pair, cast("Sequence[object]", found)))
+    seen = {_identity(value) for value, _ in pairs}
+    if len(seen) < len(pairs):
+        raise problem_of("holds a partition twice")
+    return pairs
+
+
+def _pair(item: object) -> tuple[JsonValue, int]:
+    if isinstance(item, (list, tuple)) and len(pair := cast("Sequence[Any]", item)) == 2:  # noqa: PLR2004
+        value, offset = pair
+        if type(offset) is int and 0 <= offset <= INT64_MAX:
+            return value, offset
+    raise problem_of(f"must hold pairs of a partition and its next offset; got {shown(item)}")
+
+
+def _identity(value: JsonValue) -> object:
+    """Return what tells values apart: with its type, since Python holds True and 1 equal."""
+    return json.dumps(value) if isinstance(value, (list, dict)) else (type(value), value)
+
+
+Positions = Annotated[
+    tuple[tuple[JsonValue, int], ...], PlainValidator(_parse_positions), PlainSerializer(list)
+]
+"""Where to begin in some of all partitions: pairs of a partition value and an offset."""
+
+
 def check_partitions(
     keys: set[str],
     partitions: Partitions | None,
@@ -124,6 +153,8 @@ def check_partitions(
         end_offset: Of entries without one.
         bounded: Whether reads of this kind have an end.
     """
+    if "positions" in keys and partitions != ALL:
+        raise problem_of("key 'positions' needs \"all\" partitions; a list has its own offsets")
     if partitions is None:
         check_range(offset, end_offset)
         return

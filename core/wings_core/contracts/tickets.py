@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from wings_core.contracts.many import Partitions, check_partitions
+from wings_core.contracts.many import Partitions, Positions, check_partitions
 from wings_core.contracts.messages import (
     Identifier,
     MemberName,
@@ -72,6 +72,8 @@ class _Read(_Ticket):
 
     partitions: Partitions | None = None
     """Many partitions in one stream; None: `partition` alone."""
+    positions: Positions = ()
+    """Of all partitions: where to begin in these, instead of at `offset`."""
     columns: Columns | None = None
     """The columns wanted; None for all."""
     filter: str | None = None

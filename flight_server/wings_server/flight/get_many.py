@@ -5,7 +5,7 @@ looked up once commits are watched, so that none in between is missed. A read fr
 before the schema goes out too: who has the schema, and pushes, is to find those messages.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.log import Log
 from wings_core.model import Topic
+from wings_core.partitions import Partition, partition_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,9 @@ class ManyGet:
     many: ManyRead
     state: FetchState | None
     """None for a scan."""
-    has_begun: bool = False
+    positions: Mapping[Partition, int]
+    """Where the ticket says to begin in some of all partitions."""
+    has_begun: bool
     """Whether the partitions were looked at before commits are watched."""
 
     @property
@@ -47,7 +50,7 @@ class ManyGet:
         """
         reader = self.log.many
         if self.state is None:
-            _begin(self.log, self.many, self.ticket)
+            _begin(self.log, self.many, self.ticket, self.positions)
             for chunk in reader.scan(self.many, cancel):
                 yield [chunk]
             return
@@ -55,7 +58,7 @@ class ManyGet:
             if self.has_begun:
                 changes.hear(None)  # What was committed in between.
             else:
-                _begin(self.log, self.many, self.ticket)
+                _begin(self.log, self.many, self.ticket, self.positions)
             for chunk in reader.read(self.many, self.state, cancel):
                 yield [chunk]
 
@@ -95,6 +98,8 @@ def open_many(log: Log, topic: Topic, ticket: ReadTicket, state: FetchState | No
         allowance=None if state is None else Allowance(state.deadline),
     )
     wanted = named_partitions(topic, ticket.partitions)
+    key_type = topic.key_type
+    positions = {partition_of(value, key_type): offset for value, offset in ticket.positions}
     many = ManyRead(topic, selection, wanted, Rotation())
     entries = () if ticket.partitions == ALL else ticket.partitions
     has_begun = state is not None and "latest" in (
@@ -102,16 +107,18 @@ def open_many(log: Log, topic: Topic, ticket: ReadTicket, state: FetchState | No
         *(each.offset for each in entries),
     )
     if has_begun:
-        _begin(log, many, ticket)
-    return ManyGet(log, ticket, many, state, has_begun)
+        _begin(log, many, ticket, positions)
+    return ManyGet(log, ticket, many, state, positions, has_begun)
 
 
-def _begin(log: Log, many: ManyRead, ticket: ReadTicket) -> None:
+def _begin(
+    log: Log, many: ManyRead, ticket: ReadTicket, positions: Mapping[Partition, int]
+) -> None:
     """Look where the partitions stand, and where to begin and end in each."""
     assert ticket.partitions is not None
     states = log.many.states(many.topic, many.wanted)
     end_offset = ticket.end_offset if isinstance(ticket, ScanTicket) else None
     for cursor in cursors_of(
-        log.fetcher, many.topic, states, ticket.partitions, ticket.offset, end_offset
+        log.fetcher, many.topic, states, ticket.partitions, ticket.offset, end_offset, positions
     ):
         many.rotation.add(cursor)

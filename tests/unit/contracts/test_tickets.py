@@ -377,6 +377,23 @@ def test_entries_say_no_more_than_they_must() -> None:
     assert json.loads(ticket.to_bytes())["partitions"] == entries
 
 
+def test_all_partitions_may_be_read_from_positions() -> None:
+    positions = [[1, 5], ["a", 0], [True, INT64_MAX]]
+    for kind in READS:
+        ticket = parse({**MINIMAL[kind], "partitions": "all", "positions": positions})
+        assert json.loads(ticket.to_bytes())["positions"] == positions
+        assert parse_ticket(ticket.to_bytes()) == ticket
+        assert "needs" in refusal({**MINIMAL[kind], "positions": positions})
+        assert "needs" in refusal({**MINIMAL[kind], "partitions": [1], "positions": positions})
+    bad: list[Any] = [
+        None, {}, "all", [1], [[1]], [[1, 2, 3]], [[1, -1]], [[1, 1.0]], [[1, "latest"]],
+        [[1, 2], [1, 3]], [[1, INT64_MAX + 1]], ["ab"],
+    ]  # fmt: skip
+    for value in bad:
+        message = refusal({**MINIMAL["scan"], "partitions": "all", "positions": value})
+        assert "positions" in message, value
+
+
 def test_many_partitions_are_fetched_from_the_earliest_offset_on_unless_told() -> None:
     ticket = parse({"topic": "t", "partitions": "all"})
     assert isinstance(ticket, FetchTicket)

@@ -1,6 +1,7 @@
 """Cursors: where the read of each partition begins and ends, as a ticket or command says."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from wings_core.contracts.many import ALL, PartitionEntry, Partitions
 from wings_core.contracts.offsets import Offset, TimestampOffset
@@ -9,6 +10,9 @@ from wings_core.fetch.many.reader import below_start
 from wings_core.fetch.many.rotation import PartitionCursor
 from wings_core.model import PartitionState, Topic
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of
+
+
+_NO_POSITIONS: Mapping[Partition, int] = MappingProxyType({})
 
 
 def named_partitions(topic: Topic, partitions: Partitions) -> list[Partition] | None:
@@ -32,6 +36,7 @@ def cursors_of(
     partitions: Partitions,
     offset: Offset | None,
     end_offset: int | None = None,
+    positions: Mapping[Partition, int] = _NO_POSITIONS,
 ) -> Iterator[PartitionCursor]:
     """Yield where each partition is read from, and up to what is committed now.
 
@@ -42,6 +47,7 @@ def cursors_of(
         partitions: As the ticket says.
         offset: Of entries without one; None: `"earliest"`.
         end_offset: Of entries without one; None: what is committed.
+        positions: Of all partitions: where to begin in some, instead.
 
     Raises:
         OffsetOutOfRange: An offset is below its partition's start; names the partition.
@@ -50,6 +56,7 @@ def cursors_of(
     for index, state in enumerate(states):
         entry = default if partitions == ALL else partitions[index]
         begin = offset if entry.offset is None else entry.offset
+        begin = positions.get(state.partition, begin)
         if begin is None:
             begin = "earliest"
         end = entry.end_offset if entry.end_offset is not None else end_offset
