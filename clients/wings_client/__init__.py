@@ -95,6 +95,7 @@ if TYPE_CHECKING:
         AsyncClient,
         AsyncConsumer,
         AsyncFollow,
+        AsyncManyFollow,
         AsyncProducer,
         AsyncScan,
         AsyncShareConsumer,
@@ -105,7 +106,7 @@ if TYPE_CHECKING:
     from wings_client._client import Client, connect
     from wings_client._consumer import Consumer
     from wings_client._errors import Connection
-    from wings_client._follow import Follow
+    from wings_client._follow import Follow, ManyFollow
     from wings_client._model import (
         Aborted,
         Appended,
@@ -120,6 +121,7 @@ if TYPE_CHECKING:
         Published,
         PublishedRange,
         PushResult,
+        RangesBatch,
         Staged,
         Topic,
     )
@@ -130,7 +132,7 @@ if TYPE_CHECKING:
     from wings_client._stage import Stage
     from wings_client._worker import Worker
     from wings_client._worker_model import Message, Reject, Release, WorkerStats
-    from wings_core.contracts.chunks import EndReason
+    from wings_core.contracts.chunks import EndReason, PartitionEnd, PartitionRange
     from wings_core.contracts.share import AcknowledgementEntry
     from wings_core.model import Shard, ShardCounts, ShardProgress, ShardsPruned, ShardState
 
@@ -143,6 +145,7 @@ __all__ = [
     "AsyncClient",
     "AsyncConsumer",
     "AsyncFollow",
+    "AsyncManyFollow",
     "AsyncProducer",
     "AsyncScan",
     "AsyncShareConsumer",
@@ -170,6 +173,7 @@ __all__ = [
     "InvalidRecordState",
     "InvalidSchema",
     "InvalidTicket",
+    "ManyFollow",
     "Message",
     "Namespace",
     "NamespaceNotEmpty",
@@ -178,7 +182,9 @@ __all__ = [
     "OffsetMismatch",
     "OffsetOutOfRange",
     "OutOfOrderSequence",
+    "PartitionEnd",
     "PartitionNotAllowed",
+    "PartitionRange",
     "PartitionRequired",
     "PartitionState",
     "PartitionTypeMismatch",
@@ -188,6 +194,7 @@ __all__ = [
     "Published",
     "PublishedRange",
     "PushResult",
+    "RangesBatch",
     "Redriven",
     "Reject",
     "Release",
@@ -225,6 +232,7 @@ _MODULES = {
         "AsyncClient",
         "AsyncConsumer",
         "AsyncFollow",
+        "AsyncManyFollow",
         "AsyncProducer",
         "AsyncScan",
         "AsyncShareConsumer",
@@ -238,7 +246,7 @@ _MODULES = {
     ),
     "wings_client._consumer": ("Consumer",),
     "wings_client._errors": ("Connection",),
-    "wings_client._follow": ("Follow",),
+    "wings_client._follow": ("Follow", "ManyFollow"),
     "wings_client._model": (
         "Aborted",
         "Appended",
@@ -253,6 +261,7 @@ _MODULES = {
         "Published",
         "PublishedRange",
         "PushResult",
+        "RangesBatch",
         "Staged",
         "Topic",
     ),
@@ -268,7 +277,7 @@ _MODULES = {
     "wings_client._stage": ("Stage",),
     "wings_client._worker": ("Worker",),
     "wings_client._worker_model": ("Message", "Reject", "Release", "WorkerStats"),
-    "wings_core.contracts.chunks": ("EndReason",),
+    "wings_core.contracts.chunks": ("EndReason", "PartitionEnd", "PartitionRange"),
     "wings_core.contracts.share": ("AcknowledgementEntry",),
     "wings_core.model": (
         "Shard",

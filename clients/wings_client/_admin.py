@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from wings_client._follow import resolve_offset
+from wings_client._many import PartitionsValue
 from wings_client._messages import OffsetValue, TimeValue, build, wire_partition, wire_time
 from wings_client._model import (
     ConsumerOffset,
@@ -30,7 +31,8 @@ from wings_core.contracts.actions import (
     SchemaSpec,
     TopicBody,
 )
-from wings_core.errors import InvalidArgument
+from wings_core.contracts.many import ALL
+from wings_core.errors import InvalidArgument, InvalidTicket
 from wings_core.model import TopicConfig
 from wings_core.schemas import FieldSpec, schema_to_ipc
 
@@ -235,6 +237,32 @@ class AdminCalls:
 def name_of(topic: TopicRef) -> str:
     """Return a topic's name, as calls send it."""
     return topic.name if isinstance(topic, Topic) else topic
+
+
+def which(
+    calls: AdminCalls,
+    topic: TopicRef,
+    partition: PartitionValue,
+    partitions: PartitionsValue | None,
+) -> PartitionsValue | None:
+    """Return which of many partitions a read is of; None where it is of one.
+
+    Raises:
+        TopicNotFound: There is none of this name, and the partitions depend on its key.
+    """
+    check_which(partition, partitions)
+    if partition is not None or partitions is not None:
+        return partitions
+    described = topic if isinstance(topic, Topic) else calls.topic(topic)
+    return None if described.partition_key is None else ALL
+
+
+def check_which(partition: PartitionValue, partitions: PartitionsValue | None) -> None:
+    """Raise `InvalidTicket` where both are given, or no partition at all."""
+    if partition is not None and partitions is not None:
+        raise InvalidTicket("keys 'partition' and 'partitions' exclude each other")
+    if partitions is not None and len(partitions) == 0:
+        raise InvalidTicket("key 'partitions': must not be empty")
 
 
 def _config(config: Mapping[str, Any]) -> TopicConfig:

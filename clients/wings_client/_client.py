@@ -1,21 +1,22 @@
 """The client: one object for all calls, safe to share between threads."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self, overload
 
 import pyarrow as pa
 
 from wings_client._access import Access, Pem
 from wings_client._acquire import member_name, ticket_of
-from wings_client._admin import TopicRef, name_of
+from wings_client._admin import TopicRef, check_which, name_of, which
 from wings_client._batches import BATCH_ROWS, Data
 from wings_client._consumer import Consumer, ConsumerEngine
 from wings_client._consumer_offsets import Start
-from wings_client._fetch import fetch
-from wings_client._follow import Follow, follow
+from wings_client._fetch import fetch, fetch_many
+from wings_client._follow import Follow, ManyFollow, follow, follow_many
+from wings_client._many import OffsetsValue, PartitionsValue
 from wings_client._messages import OffsetValue, TimeValue
-from wings_client._model import Chunk, FetchResult, PartitionValue, PushResult
+from wings_client._model import Chunk, FetchResult, PartitionValue, PushResult, Topic
 from wings_client._producer import (
     APPENDED_BYTES,
     LINGER_MS,
@@ -37,8 +38,9 @@ from wings_client._worker import WorkerCalls
 from wings_client.gather._gather import Gather, gather
 from wings_client.gather._request import Request
 from wings_client.gather._rules import Rules, Sentinel, Strategy, wait
+from wings_core.contracts.many import ALL
 from wings_core.contracts.tickets import ScanTicket
-from wings_core.errors import WingsError
+from wings_core.errors import InvalidTicket, PartitionRequired, WingsError
 from wings_core.partitions import any_partition_value
 
 TIMEOUT_SECONDS = 30.0
@@ -219,7 +221,8 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
         topic: TopicRef,
         partition: PartitionValue = None,
         *,
-        offset: OffsetValue,
+        offset: OffsetsValue,
+        partitions: PartitionsValue | None = None,
         min_messages: int | None = None,
         max_messages: int | None = None,
         timeout: float | None = None,
@@ -227,18 +230,22 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
         filter: str | None = None,  # noqa: A002 - the contract's word.
         system_columns: bool = False,
     ) -> FetchResult:
-        """Return messages of one partition from an offset; long-polls until there are enough.
+        """Return messages from an offset, of one partition or many; waits until there are enough.
 
         Args:
             topic: The topic.
-            partition: The partition value; None for a topic without a key.
-            offset: The first offset.
+            partition: The partition value; None: `partitions`.
+            offset: The first offset; of many partitions also one for each, by partition value,
+                like `FetchResult.next_offsets`; those not in it are read from their start.
+            partitions: `"all"`, those born meanwhile too, or a list of values; None: all. Limits
+                and the wait are those of the whole fetch.
             min_messages: Wait until this many are committed; None: 1.
             max_messages: Return no more than this; None: 10,000.
             timeout: Seconds to wait at most, up to 300; None: 0.5. 0 returns what is there.
             columns: The columns wanted, in order; None: all.
             filter: A SQL predicate over the topic's columns; min and max count what passes it.
-            system_columns: Append `__offset` and `__timestamp`.
+            system_columns: Append `__offset` and `__timestamp`; of many partitions, before them
+                `__partition`, the value's JSON text.
 
         Raises:
             TopicNotFound: There is no such topic, or it was deleted during the wait.
@@ -246,18 +253,23 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
             InvalidTicket: A bound is out of range, or a column unknown.
             InvalidFilter: Not one boolean expression over the topic's columns.
         """
-        return fetch(
-            self._transport,
-            name_of(topic),
-            partition,
-            offset,
-            timeout,
-            min_messages=min_messages,
-            max_messages=max_messages,
-            columns=columns,
-            filter=filter,
-            system_columns=system_columns,
-        )
+        keys: dict[str, Any] = {
+            "min_messages": min_messages,
+            "max_messages": max_messages,
+            "columns": columns,
+            "filter": filter,
+            "system_columns": system_columns,
+        }
+        name = name_of(topic)
+        check_which(partition, partitions)
+        keyed = isinstance(topic, Topic) and topic.partition_key is not None
+        if partition is None and (partitions or keyed or isinstance(offset, Mapping)):
+            return fetch_many(self._transport, name, partitions or ALL, offset, timeout, **keys)
+        assert not isinstance(offset, Mapping)
+        try:
+            return fetch(self._transport, name, partition, offset, timeout, **keys)
+        except PartitionRequired:  # Sooner known than by a look at the topic before each fetch.
+            return fetch_many(self._transport, name, ALL, offset, timeout, **keys)
 
     def scan(
         self,
@@ -267,30 +279,34 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
         offset: OffsetValue = "earliest",
         end_offset: int | None = None,
         parallel: int = 1,
+        partitions: PartitionsValue | None = None,
         columns: Sequence[str] | None = None,
         filter: str | None = None,  # noqa: A002 - the contract's word.
         system_columns: bool = False,
     ) -> pa.RecordBatchReader:
-        """Read what is committed now, of one partition or of all, batch by batch.
+        """Read what is committed now, of one partition or of many, batch by batch.
 
         The range is fixed by the call; rows are read as they are asked for. A reader that is
         garbage-collected before its end ends its streams on the server.
 
         Args:
             topic: The topic.
-            partition: The partition value; None: all partitions.
+            partition: The partition value; None: `partitions`.
             offset: The first offset, in each partition.
             end_offset: The end, exclusive, in each partition; None: the end of the log now.
-            parallel: How many streams to read at once, each on a thread. With 1, partitions come by
-                value, and rows by offset. With more, batches come as they arrive: rows of one batch
-                are in order of offset, batches are in none.
+            parallel: How many streams to read at once, each on a thread. With 1, the rows of a
+                partition come by offset; partitions are mixed. With more, batches come as they
+                arrive: rows of one batch are in order of offset, batches are in none.
+            partitions: `"all"` or a list of values; None: all. Few streams read many of them.
             columns: The columns wanted, in order; None: all.
             filter: A SQL predicate over the topic's columns.
-            system_columns: Append `__offset` and `__timestamp`.
+            system_columns: Append `__offset` and `__timestamp`; of many partitions, before them
+                `__partition`, the value's JSON text.
 
         Raises:
             TopicNotFound: There is no such topic.
-            OffsetOutOfRange: The offset is below a log's start; fact `log_start_offset`.
+            OffsetOutOfRange: The offset is below a log's start; fact `log_start_offset`. Of many
+                partitions read from `"earliest"`, what retention takes meanwhile is skipped.
             WingsError: Also while the reader is read.
         """
         return scan(
@@ -300,6 +316,7 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
             offset,
             end_offset,
             parallel,
+            which(self, topic, partition, partitions),
             columns=columns,
             filter=filter,
             system_columns=system_columns,
@@ -383,6 +400,7 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
         """
         return iter(Chunks(self._transport, ticket))
 
+    @overload
     def follow(
         self,
         topic: TopicRef,
@@ -391,38 +409,70 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
         offset: OffsetValue = "earliest",
         timeout: float | None = None,
         columns: Sequence[str] | None = None,
+        filter: str | None = None,
+        system_columns: bool = False,
+    ) -> Follow: ...
+
+    @overload
+    def follow(
+        self,
+        topic: TopicRef,
+        *,
+        offset: OffsetsValue = "earliest",
+        timeout: float | None = None,
+        partitions: PartitionsValue,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,
+        system_columns: bool = False,
+    ) -> ManyFollow: ...
+
+    def follow(
+        self,
+        topic: TopicRef,
+        partition: PartitionValue = None,
+        *,
+        offset: OffsetsValue = "earliest",
+        timeout: float | None = None,
+        partitions: PartitionsValue | None = None,
+        columns: Sequence[str] | None = None,
         filter: str | None = None,  # noqa: A002 - the contract's word.
         system_columns: bool = False,
-    ) -> Follow:
-        """Read one partition, and then messages as they are committed, each once and in order.
+    ) -> Follow | ManyFollow:
+        """Read, and then go on as messages are committed: each once, in order in its partition.
 
         Args:
             topic: The topic.
-            partition: The partition value; None for a topic without a key.
-            offset: The first offset; resolved by this call.
+            partition: The partition value; None: `partitions`.
+            offset: The first offset; resolved by this call. Of many partitions also one for each,
+                by partition value: those not in it are read from their start.
             timeout: Seconds after which the follow ends; None: never.
+            partitions: `"all"`, those born later too, or a list of values, in one stream. None: of
+                a topic with a key, all (a type checker knows of that where it is written out).
             columns: The columns wanted, in order; None: all.
             filter: A SQL predicate over the topic's columns.
-            system_columns: Append `__offset` and `__timestamp`.
+            system_columns: Append `__offset` and `__timestamp`; of many partitions, before them
+                `__partition`, the value's JSON text.
 
         Returns:
-            An iterator of `(batch, start_offset, end_offset)`. Leaving the loop ends it on the
-            server too.
+            An iterator: of one partition of `(batch, start_offset, end_offset)`, of many of
+            `(batch, ranges)`, whose ranges say which rows are of which partition. Leaving the loop
+            ends it on the server too.
 
         Raises:
             TopicNotFound: There is no such topic; also while iterating.
             WingsError: Also while iterating.
         """
-        return follow(
-            self._transport,
-            name_of(topic),
-            partition,
-            offset,
-            timeout,
-            columns=columns,
-            filter=filter,
-            system_columns=system_columns,
-        )
+        keys: dict[str, Any] = {
+            "columns": columns,
+            "filter": filter,
+            "system_columns": system_columns,
+        }
+        name, many = name_of(topic), which(self, topic, partition, partitions)
+        if many is not None:
+            return follow_many(self._transport, name, many, offset, timeout, **keys)
+        if isinstance(offset, Mapping):
+            raise InvalidTicket("follow: offsets by partition are of many partitions")
+        return follow(self._transport, name, partition, offset, timeout, **keys)
 
     def consumer(
         self,

@@ -11,6 +11,7 @@ from typing import Literal, Protocol, TypeVar
 
 from wings_client._cancellation import current_cancellation
 from wings_client._errors import client_closed, is_passing
+from wings_client._many import starts
 from wings_client._model import (
     ConsumedBatch,
     ConsumerOffset,
@@ -19,7 +20,6 @@ from wings_client._model import (
     Topic,
 )
 from wings_client._retry import Backoff
-from wings_client._scan import plan
 from wings_client._transport import Transport
 from wings_core.contracts.actions import OFFSETS_MAX
 from wings_core.errors import WingsError
@@ -107,14 +107,10 @@ class ConsumerOffsets:
                     partition = partition_of_value(state.partition)
                     committed.setdefault(partition, state.log_start_offset)
             return committed
-        _, parts = plan(self._transport, self._topic.name, None, start)
-        starts: dict[Partition, int] = {}
-        for ticket, _ in parts:
-            assert isinstance(ticket.offset, int)
-            assert not isinstance(ticket.partition, (list, dict))
-            starts[partition_of_value(ticket.partition)] = ticket.offset
-        self._send(starts)
-        return starts
+        now = starts(self._transport, self._topic.name, "all", start)
+        found = {partition_of_value(value): offset for value, offset in now.items()}
+        self._send(found)
+        return found
 
     def deliver(self, taken: ConsumedBatch) -> None:
         """Record that a batch was delivered."""

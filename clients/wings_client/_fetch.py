@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from wings_client._many import OffsetsValue, PartitionsValue, where
 from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
 from wings_client._model import FetchResult, PartitionValue
-from wings_client._stream import TIMEOUT_MS_MIN, milliseconds, read_all
+from wings_client._stream import TIMEOUT_MS_MIN, milliseconds, read_all, read_all_many
 from wings_client._transport import Transport
+from wings_core.contracts.chunks import PartitionEnd, PartitionRange
 from wings_core.contracts.tickets import FETCH_TIMEOUT_SECONDS, FetchTicket
 from wings_core.errors import InvalidTicket
 from wings_core.times import Deadline
@@ -20,36 +22,61 @@ def fetch(
     **keys: Any,
 ) -> FetchResult:
     """Read one partition from an offset; see `Client.fetch`."""
+    keys |= {"partition": wire_partition(partition), "offset": wire_offset(offset)}
+    return _fetch(transport, timeout, topic=topic, **keys)
+
+
+def fetch_many(
+    transport: Transport,
+    topic: str,
+    partitions: PartitionsValue,
+    offset: OffsetsValue,
+    timeout: float | None,
+    **keys: Any,
+) -> FetchResult:
+    """Read many partitions, each from an offset; see `Client.fetch`."""
+    return _fetch(transport, timeout, topic=topic, **where(partitions, offset), **keys)
+
+
+def _fetch(transport: Transport, timeout: float | None, **keys: Any) -> FetchResult:
     wait = FETCH_TIMEOUT_SECONDS if timeout is None else timeout
-    ticket = build(
-        FetchTicket,
-        InvalidTicket,
-        "fetch",
-        topic=topic,
-        partition=wire_partition(partition),
-        offset=wire_offset(offset),
-        timeout_ms=max(TIMEOUT_MS_MIN, round(wait * 1000)),
-        **keys,
-    )
+    timeout_ms = max(TIMEOUT_MS_MIN, round(wait * 1000))
+    ticket = build(FetchTicket, InvalidTicket, "fetch", timeout_ms=timeout_ms, **keys)
     deadline = Deadline.after(wait)
 
     def call(seconds: float) -> FetchResult:
         # After a broken attempt, the next one waits for the remaining time.
         left = milliseconds(deadline.remaining() or 0.0)
-        return _read(transport, ticket.model_copy(update={"timeout_ms": left}), seconds)
+        again = ticket.model_copy(update={"timeout_ms": left})
+        if again.partitions is not None:
+            return _read_many(transport, again, seconds)
+        return _read(transport, again, seconds)
 
     return transport.repeat(call, repeatable=True, timeout=wait + transport.timeout)
 
 
 def _read(transport: Transport, ticket: FetchTicket, seconds: float) -> FetchResult:
     schema, chunks, end = read_all(transport, ticket, seconds)
-    asked = ticket.offset if isinstance(ticket.offset, int) else end.next_offset
+    partition: Any = ticket.partition
     return FetchResult(
         schema=schema,
         batches=tuple(chunk.batch for chunk in chunks),
-        start_offset=chunks[0].start_offset if chunks else asked,
-        end_offset=chunks[-1].end_offset if chunks else None,
-        next_offset=end.next_offset,
-        log_end_offset=end.log_end_offset,
+        ranges=tuple(
+            (PartitionRange(partition, start_offset, end_offset, batch.num_rows),)
+            for batch, start_offset, end_offset in chunks
+        ),
+        partitions=(PartitionEnd(partition, end.next_offset, end.log_end_offset),),
+        end=end.end,
+        asked=ticket.offset if isinstance(ticket.offset, int) else None,
+    )
+
+
+def _read_many(transport: Transport, ticket: FetchTicket, seconds: float) -> FetchResult:
+    schema, chunks, end = read_all_many(transport, ticket, seconds)
+    return FetchResult(
+        schema=schema,
+        batches=tuple(chunk.batch for chunk in chunks),
+        ranges=tuple(chunk.ranges for chunk in chunks),
+        partitions=end.partitions,
         end=end.end,
     )

@@ -1,38 +1,44 @@
-"""Follow: the messages of a partition as they are committed, each once, in order."""
+"""Follow: messages as they are committed, each once, in order within a partition."""
 
-from collections.abc import Iterator
+from abc import ABC
+from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
+from wings_client._many import (
+    ManyChunks,
+    OffsetsValue,
+    PartitionsValue,
+    starts,
+    where,
+)
 from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
-from wings_client._model import Chunk, PartitionValue
-from wings_client._stream import Chunks
+from wings_client._model import Chunk, PartitionValue, RangesBatch
+from wings_client._stream import Chunks, Resumed
 from wings_client._transport import Transport
 from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.tickets import FollowTicket, ScanTicket, parse_ticket
 from wings_core.errors import InvalidTicket, PartitionRequired
+from wings_core.partitions import JsonScalar
 from wings_core.times import Deadline
 
+T = TypeVar("T")
 
-class Follow(Iterator[Chunk]):
-    """An endless read, or one up to a deadline; made by `Client.follow`.
 
-    Iterating yields `(batch, start_offset, end_offset)` and blocks while there is nothing new. A
-    lost connection is opened again at the next offset, so every row comes once, in order. The
-    stream on the server ends with `close`, and when the follow is garbage-collected, as after
-    leaving a `for` loop over it. One thread iterates; `close` may be called from any.
+class Following(ABC, Iterator[T], Generic[T]):
+    """An endless read, or one up to a deadline.
+
+    Iterating blocks while there is nothing new. A lost connection is opened again where the read
+    stopped, so every row comes once, in order within its partition. The stream on the server ends
+    with `close`, and when the follow is garbage-collected, as after leaving a `for` loop over it.
+    One thread iterates; `close` may be called from any.
     """
 
-    def __init__(self, chunks: Chunks) -> None:
-        self._chunks = chunks
+    def __init__(self, chunks: Resumed[T]) -> None:
+        self._reads = chunks
         self._iterator = iter(chunks)
 
-    @property
-    def next_offset(self) -> int:
-        """The offset at which it continues: one past the last row delivered or filtered out."""
-        return self._chunks.next_offset
-
-    def __next__(self) -> Chunk:
+    def __next__(self) -> T:
         """Return the next rows; blocks until there are some.
 
         Raises:
@@ -43,7 +49,7 @@ class Follow(Iterator[Chunk]):
 
     def close(self) -> None:
         """End the follow; a thread that waits in it gets `StopIteration`."""
-        self._chunks.cancel()
+        self._reads.cancel()
 
     def __enter__(self) -> Self:
         """Return the follow itself."""
@@ -59,6 +65,35 @@ class Follow(Iterator[Chunk]):
         self.close()
 
 
+class Follow(Following[Chunk]):
+    """Of one partition, made by `Client.follow`: yields `(batch, start_offset, end_offset)`."""
+
+    def __init__(self, chunks: Chunks) -> None:
+        super().__init__(chunks)
+        self._chunks = chunks
+
+    @property
+    def next_offset(self) -> int:
+        """The offset at which it continues: one past the last row delivered or filtered out."""
+        return self._chunks.next_offset
+
+
+class ManyFollow(Following[RangesBatch]):
+    """Of many partitions, made by `Client.follow`: yields `(batch, ranges)`."""
+
+    def __init__(self, chunks: ManyChunks) -> None:
+        super().__init__(chunks)
+        self._chunks = chunks
+
+    @property
+    def next_offsets(self) -> dict[JsonScalar, int]:
+        """The offsets at which it continues, by partition value.
+
+        Given as `offset` of another follow of all partitions, that one continues there.
+        """
+        return dict(self._chunks.next_offsets)
+
+
 def follow(
     transport: Transport,
     topic: str,
@@ -67,7 +102,7 @@ def follow(
     timeout: float | None,
     **keys: Any,
 ) -> Follow:
-    """Open a follow; see `Client.follow`."""
+    """Open a follow of a partition; see `Client.follow`."""
     deadline = Deadline.never() if timeout is None else Deadline.after(timeout)
     ticket = build(
         FollowTicket,
@@ -80,6 +115,28 @@ def follow(
     )
     chunks = Chunks(transport, ticket, deadline, transport.retry.reconnect_seconds)
     followed = Follow(chunks)
+    transport.add(followed)
+    return followed
+
+
+def follow_many(
+    transport: Transport,
+    topic: str,
+    partitions: PartitionsValue,
+    offset: OffsetsValue,
+    timeout: float | None,
+    **keys: Any,
+) -> ManyFollow:
+    """Open a follow of many partitions; see `Client.follow`."""
+    deadline = Deadline.never() if timeout is None else Deadline.after(timeout)
+    if offset != "earliest" and not isinstance(offset, Mapping):
+        # Resolved once, so that a stream that is opened again begins at the same places.
+        offset = starts(transport, topic, partitions, offset)
+    ticket = build(
+        FollowTicket, InvalidTicket, "follow", topic=topic, **where(partitions, offset), **keys
+    )
+    chunks = ManyChunks(transport, ticket, deadline, transport.retry.reconnect_seconds)
+    followed = ManyFollow(chunks)
     transport.add(followed)
     return followed
 

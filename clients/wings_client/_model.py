@@ -1,6 +1,6 @@
 """The results of the client's calls: frozen dataclasses, times as aware datetimes in UTC."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 from pydantic import JsonValue
 
-from wings_core.contracts.chunks import EndReason
+from wings_core.contracts.chunks import EndReason, PartitionEnd, PartitionRange
 from wings_core.model import CommittedRange as StoredRange
 from wings_core.names import TopicName
 from wings_core.partitions import JsonScalar, partition_value
@@ -240,7 +240,7 @@ class Chunk(NamedTuple):
 
 
 class ConsumedBatch(NamedTuple):
-    """Rows that a consumer delivers."""
+    """Rows of one partition that a consumer delivers."""
 
     batch: pa.RecordBatch
     partition: JsonScalar
@@ -248,24 +248,98 @@ class ConsumedBatch(NamedTuple):
     end_offset: int
     """Inclusive. With a filter, the range includes the rows that it dropped."""
 
+    @property
+    def ranges(self) -> Sequence[PartitionRange]:
+        """The one range, as of a batch of many partitions."""
+        rows = self.batch.num_rows
+        return (PartitionRange(self.partition, self.start_offset, self.end_offset, rows),)
+
+    def parts(self) -> Iterator["ConsumedBatch"]:
+        """Yield the batch itself, as a batch of many partitions yields its parts."""
+        yield self
+
+
+class RangesBatch(NamedTuple):
+    """Rows of many partitions, and the ranges of their logs that they come from."""
+
+    batch: pa.RecordBatch
+    ranges: Sequence[PartitionRange]
+    """In the order of the rows: each says how many of them are its."""
+
+    def parts(self) -> Iterator[ConsumedBatch]:
+        """Yield the rows of each range by themselves, without a copy; ranges without rows too."""
+        first = 0
+        for partition, start_offset, end_offset, rows in self.ranges:
+            batch = self.batch.slice(first, rows)
+            yield ConsumedBatch(batch, partition, start_offset, end_offset)
+            first += rows
+
 
 @dataclass(frozen=True)
 class FetchResult:
-    """The result of a fetch; also an Arrow stream (for DuckDB, polars, pandas)."""
+    """The result of a fetch; also an Arrow stream (for DuckDB, polars, pandas).
+
+    Of one partition it has its offsets; of many, `ranges` and `next_offsets` tell those of each.
+    """
 
     schema: pa.Schema
     batches: Sequence[pa.RecordBatch]
-    start_offset: int
-    """Of the first row; where there is none, the offset asked for (of `"earliest"`, `"latest"` and
-    times: `next_offset`)."""
-    end_offset: int | None
-    """Of the last row, inclusive; None where there is none."""
-    next_offset: int
-    """The offset to fetch from next."""
-    log_end_offset: int
-    """The next offset to be assigned, as of the end of the fetch."""
+    ranges: Sequence[Sequence[PartitionRange]]
+    """Of each batch, in the order of its rows."""
+    partitions: Sequence[PartitionEnd]
+    """Where the fetch ended in each partition that was read or named."""
     end: EndReason
     """Why it ended: `max_messages`, `min_messages` or `deadline`."""
+    asked: int | None = None
+    """Of one partition, the offset asked for, where it was a number."""
+
+    @property
+    def next_offsets(self) -> dict[JsonScalar, int]:
+        """The offset to fetch from next, by partition value: the `offset` of the next fetch."""
+        return {each.partition: each.next_offset for each in self.partitions}
+
+    @property
+    def log_end_offsets(self) -> dict[JsonScalar, int]:
+        """The next offset to be assigned, by partition value, as of the end of the fetch."""
+        return {each.partition: each.log_end_offset for each in self.partitions}
+
+    @property
+    def start_offset(self) -> int:
+        """Of the first row; where there is none, the offset asked for.
+
+        Of `"earliest"`, `"latest"` and times, that is `next_offset`.
+
+        Raises:
+            ValueError: Of many partitions, as for the three that follow.
+        """
+        end = self._one()
+        if self.ranges:
+            return self.ranges[0][0].start_offset
+        return end.next_offset if self.asked is None else self.asked
+
+    @property
+    def end_offset(self) -> int | None:
+        """Of the last row, inclusive; None where there is none."""
+        self._one()
+        return self.ranges[-1][0].end_offset if self.ranges else None
+
+    @property
+    def next_offset(self) -> int:
+        """The offset to fetch from next."""
+        return self._one().next_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The next offset to be assigned, as of the end of the fetch."""
+        return self._one().log_end_offset
+
+    def _one(self) -> PartitionEnd:
+        if len(self.partitions) != 1:
+            raise ValueError(
+                f"the fetch read {len(self.partitions)} partitions: see ranges, next_offsets and "
+                "log_end_offsets"
+            )
+        return self.partitions[0]
 
     @cached_property
     def table(self) -> pa.Table:

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from wings_client._handover import Handover, HandoverClosed
+from wings_client._many import ManyChunks, PartitionsValue, wire_partitions
 from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
-from wings_client._model import PartitionValue
-from wings_client._stream import Chunks
+from wings_client._model import Chunk, PartitionValue, RangesBatch
+from wings_client._stream import Chunks, Resumed
 from wings_client._transport import Transport
 from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.tickets import ScanTicket, parse_ticket
@@ -34,11 +35,22 @@ BATCHES_WAITING_PER_STREAM = 2
 
 
 class Part(NamedTuple):
-    """A range of one partition, and the nodes that serve it."""
+    """A range of one partition or of each of many, and the nodes that serve it."""
 
     ticket: ScanTicket
     locations: tuple[str, ...]
     """The nodes to ask, in order; empty: the node that calls go to."""
+    clamps: bool = False
+    """Of many partitions: whether what retention takes is skipped; else it is an error."""
+
+    def read(self, transport: Transport) -> "Resumed[Chunk] | Resumed[RangesBatch]":
+        """Return its chunks, no stream opened yet."""
+        if self.ticket.partitions is None:
+            return Chunks(transport, self.ticket, locations=self.locations)
+        chunks = ManyChunks(transport, self.ticket, locations=self.locations)
+        if self.clamps:
+            chunks.exact = ()
+        return chunks
 
 
 def scan(
@@ -48,11 +60,19 @@ def scan(
     offset: OffsetValue,
     end_offset: int | None,
     parallel: int,
+    partitions: PartitionsValue | None,
     **keys: Any,
 ) -> pa.RecordBatchReader:
     """Read a range; see `Client.scan`."""
     schema, parts = ranges(
-        transport, topic, partition, offset, end_offset=end_offset, parallel=parallel, **keys
+        transport,
+        topic,
+        partition,
+        offset,
+        end_offset=end_offset,
+        parallel=parallel,
+        partitions=partitions,
+        **keys,
     )
     if parallel == 1 or len(parts) <= 1:
         batches = _one_by_one(transport, parts)
@@ -69,11 +89,19 @@ def ranges(
     *,
     end_offset: int | None,
     parallel: int,
+    partitions: PartitionsValue | None,
     **keys: Any,
 ) -> tuple[pa.Schema, list[Part]]:
-    """Return the ranges of `plan`, cut so that `parallel` streams have work."""
+    """Return the ranges of `plan`, cut so that `parallel` streams have work.
+
+    With `partitions`, each is of many partitions.
+    """
     if not 1 <= parallel <= PARALLEL_MAX:
         raise InvalidArgument(f"parallel must be from 1 to {PARALLEL_MAX}; got {parallel}")
+    if partitions is not None:
+        keys |= {"partitions": wire_partitions(partitions), "splits": parallel}
+        schema, parts = plan(transport, topic, partition, offset, end_offset, **keys)
+        return schema, [part._replace(clamps=offset == "earliest") for part in parts]
     schema, parts = plan(transport, topic, partition, offset, end_offset, **keys)
     return schema, [cut for part in parts for cut in _cut(part, parallel, len(parts))]
 
@@ -86,10 +114,11 @@ def plan(
     end_offset: int | None = None,
     **keys: Any,
 ) -> tuple[pa.Schema, list[Part]]:
-    """Return the parts that make up a range of one partition or of all, their ends fixed.
+    """Return the parts that make up a range of one partition or of many, their ends fixed.
 
     Returns:
-        The schema of the batches, and the parts by partition value.
+        The schema of the batches, and the parts: by partition value where the keys do not have
+        `partitions`.
     """
     command = build(
         InfoCommand,
@@ -115,7 +144,7 @@ def _cut(part: Part, parallel: int, parts_planned: int) -> Iterator[Part]:
 
     Each cut is read from another node first, where there are several.
     """
-    ticket, locations = part
+    ticket, locations = part.ticket, part.locations
     assert isinstance(ticket.offset, int)
     assert ticket.end_offset is not None
     start_offset, rows = ticket.offset, ticket.end_offset - ticket.offset
@@ -131,7 +160,7 @@ def _cut(part: Part, parallel: int, parts_planned: int) -> Iterator[Part]:
 
 def _one_by_one(transport: Transport, parts: list[Part]) -> Generator[pa.RecordBatch]:
     for part in parts:
-        for chunk in Chunks(transport, part.ticket, locations=part.locations):
+        for chunk in part.read(transport):
             yield chunk.batch
 
 
@@ -151,7 +180,7 @@ class ParallelScan:
         self.handover: Handover[pa.RecordBatch] = Handover(
             parallel * BATCHES_WAITING_PER_STREAM, parallel
         )
-        self._streams = [Chunks(transport, part.ticket, locations=part.locations) for part in parts]
+        self._streams = [part.read(transport) for part in parts]
         self._lock = threading.Lock()
         self._waiting = iter(self._streams)
         self._threads = [
@@ -192,6 +221,6 @@ class ParallelScan:
         finally:
             self.handover.done()
 
-    def _next_stream(self) -> Chunks | None:
+    def _next_stream(self) -> "Resumed[Chunk] | Resumed[RangesBatch] | None":
         with self._lock:
             return next(self._waiting, None)

@@ -7,23 +7,33 @@ order, each once, across broken connections.
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from wings_client._errors import CALL_ERRORS, client_closed, is_passing, lost, typed_error
 from wings_client._interrupt import interruptible
-from wings_client._model import Chunk
+from wings_client._model import Chunk, RangesBatch
 from wings_client._retry import Backoff
 from wings_client._transport import Transport
-from wings_core.contracts.chunks import ChunkEnd, ChunkRange, parse_chunk_metadata
+from wings_core.contracts.chunks import (
+    ChunkEnd,
+    ChunkRange,
+    ManyEnd,
+    parse_chunk_metadata,
+    parse_many_metadata,
+)
 from wings_core.contracts.tickets import TIMEOUT_MS_MAX, FetchTicket, FollowTicket, ScanTicket
 from wings_core.errors import Unavailable, WingsError
 from wings_core.times import Deadline
+
+T = TypeVar("T")
 
 TIMEOUT_MS_MIN = 2
 """The shortest wait that a ticket can ask for."""
@@ -117,11 +127,11 @@ class OpenStream:
     reading: Reading
     endpoint: str
     """The address of the node that serves it."""
-    end: ChunkEnd | None = None
+    end: ChunkEnd | ManyEnd | None = None
     """Its end chunk, once received."""
 
     def chunks(self, wait: float) -> Iterator[Chunk]:
-        """Yield the chunks of rows, and set `end`; blocks while the server waits.
+        """Yield the chunks of rows of one partition, and set `end`; blocks while the server waits.
 
         Args:
             wait: Seconds that the server may wait.
@@ -130,33 +140,48 @@ class OpenStream:
             StreamCancelled: `Reading.cancel` was called.
             WingsError: The server's refusal, or `Unavailable`.
         """
+        for batch, metadata in self._received(wait):
+            found = parse_chunk_metadata(metadata)
+            if isinstance(found, ChunkRange):
+                yield Chunk(batch, found.start_offset, found.end_offset)
+            else:
+                self.end = found
+
+    def many(self, wait: float) -> Iterator[RangesBatch]:
+        """Yield the chunks of rows of many partitions; as `chunks`."""
+        for batch, metadata in self._received(wait):
+            found = parse_many_metadata(metadata)
+            if isinstance(found, ManyEnd):
+                self.end = found
+            else:
+                yield RangesBatch(batch, found)
+
+    def _received(self, wait: float) -> Iterator[flight.FlightStreamChunk]:
         with interruptible(
             self.reader.read_chunk, waits_long=wait > INTERRUPT_SECONDS
         ) as read_chunk:
-            yield from self._chunks(read_chunk)
+            try:
+                yield from self._read(read_chunk)
+            finally:
+                self.reading.done()
 
-    def _chunks(self, read_chunk: Callable[[], flight.FlightStreamChunk]) -> Iterator[Chunk]:
-        try:
-            while True:
-                try:
-                    batch, metadata = read_chunk()
-                except StopIteration:
-                    if self.end is None:
-                        raise self.failed(
-                            lost("a stream ended before its end chunk", self.endpoint)
-                        ) from None
-                    return
-                except CALL_ERRORS as error:
-                    if self.reading.is_cancelled:
-                        raise StreamCancelled from None
-                    raise self.failed(typed_error(error, self.endpoint)) from error
-                found = parse_chunk_metadata(metadata)
-                if isinstance(found, ChunkRange):
-                    yield Chunk(batch, found.start_offset, found.end_offset)
-                else:
-                    self.end = found
-        finally:
-            self.reading.done()
+    def _read(
+        self, read_chunk: Callable[[], flight.FlightStreamChunk]
+    ) -> Iterator[flight.FlightStreamChunk]:
+        while True:
+            try:
+                received = read_chunk()
+            except StopIteration:
+                if self.end is None:
+                    raise self.failed(
+                        lost("a stream ended before its end chunk", self.endpoint)
+                    ) from None
+                return
+            except CALL_ERRORS as error:
+                if self.reading.is_cancelled:
+                    raise StreamCancelled from None
+                raise self.failed(typed_error(error, self.endpoint)) from error
+            yield received
 
     def failed(self, error: WingsError) -> WingsError:
         """Send later calls to another node if this one is unreachable; returns the error."""
@@ -164,20 +189,131 @@ class OpenStream:
         return error
 
 
-class Chunks:
-    """The chunks of one scan or follow, over as many streams as it takes.
+class Resumed(ABC, Iterable[T], Generic[T]):
+    """What a scan or follow reads, over as many streams as it takes.
+
+    Args:
+        transport: To the server.
+        deadline: Of a follow; None: it has none.
+        is_scan: Whether it ends where its ranges end.
+        reconnect_seconds: How long to try without any progress; None for as often as one call.
+        locations: Nodes that serve the ticket, tried in order; each is dropped when it cannot be
+            reached, and at last the node that calls go to is asked.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        deadline: Deadline | None,
+        *,
+        is_scan: bool,
+        reconnect_seconds: float | None,
+        locations: Sequence[str],
+    ) -> None:
+        self._transport = transport
+        self._deadline = deadline or Deadline.never()
+        self._is_scan = is_scan
+        self._reconnect_seconds = reconnect_seconds
+        self._reading = Reading(transport)
+        self._locations = deque(locations)
+        self._failing = Deadline.never()
+        """When a run of failures ends the read."""
+
+    @abstractmethod
+    def _one_stream(self) -> Iterator[T]:
+        """Yield the chunks of one stream, which begins where the last one stopped."""
+
+    def _mends(self, error: WingsError) -> bool:
+        """Return whether the next stream can go on in spite of an error, having changed that."""
+        del error
+        return False
+
+    def cancel(self) -> None:
+        """End the iteration and the stream on the server; from any thread."""
+        self._reading.cancel()
+
+    def __iter__(self) -> Generator[T]:
+        """Yield the chunks until the end; leaving the loop cancels the stream on the server.
+
+        Raises:
+            WingsError: The server's refusal; `Unavailable` where it could not be reached again.
+        """
+        backoff = Backoff(self._transport.retry)
+        try:
+            while True:
+                try:
+                    for chunk in self._one_stream():
+                        backoff.reset()
+                        yield chunk
+                    if self._is_scan or self._deadline.passed:
+                        return
+                    backoff.reset()
+                except WingsError as error:
+                    if not self._mends(error):
+                        self._wait_after(error, backoff)
+        except StreamCancelled:
+            # Of a scan, this would look like its end.
+            if self._is_scan and self._transport.closed.is_set():
+                raise client_closed(self._transport.endpoint) from None
+        finally:
+            self._reading.done()
+
+    def _open(self, ticket: ScanTicket | FollowTicket) -> tuple[OpenStream, float]:
+        """Open the next stream.
+
+        Returns:
+            The stream, and how many seconds the server may wait in it.
+        """
+        if isinstance(ticket, ScanTicket):
+            wait, seconds = 0.0, self._transport.timeout
+        else:
+            remaining = self._deadline.remaining()
+            wait = self._transport.timeout
+            wait = wait if remaining is None else min(wait, remaining)
+            ticket = ticket.model_copy(update={"timeout_ms": milliseconds(wait)})
+            wait = seconds = wait + GRACE_SECONDS
+        location = self._locations[0] if self._locations else None
+        return self._reading.open(ticket.to_bytes(), seconds, location), wait
+
+    def _wait_after(self, error: WingsError, backoff: Backoff) -> None:
+        """Wait before the next attempt; raises the error where there is none."""
+        if not is_passing(error, repeatable=True):
+            raise error
+        if backoff.failures == 0:
+            self._failing = Deadline.after(self._reconnect_seconds or 0.0)
+        if self._is_exhausted(backoff):
+            raise error
+        self._reading.pause(self._pause(backoff))
+
+    def _pause(self, backoff: Backoff) -> float:
+        """Return how long to wait before the next attempt, which may be at another node."""
+        if self._locations:
+            self._locations.popleft()
+            return 0.0
+        return backoff.next_delay()
+
+    def _is_exhausted(self, backoff: Backoff) -> bool:
+        if self._deadline.passed:
+            return True
+        if self._locations:
+            return False
+        if self._reconnect_seconds is None:
+            return backoff.failures + 1 >= self._transport.retry.attempts
+        return self._failing.passed
+
+
+class Chunks(Resumed[Chunk]):
+    """The chunks of one scan or follow of a partition, over as many streams as it takes.
 
     Args:
         transport: To the server.
         ticket: Its offset is a number; its end, where it is a follow, is `deadline`.
-        deadline: Of a follow; a scan ends at its `end_offset`.
-        reconnect_seconds: How long to try without any progress; None for as often as one call.
-        locations: Nodes that serve the ticket, tried in order; each is dropped when it cannot be
-            reached, and at last the node that calls go to is asked.
+        deadline: As of `Resumed`, like the others.
+        reconnect_seconds: Likewise.
+        locations: Likewise.
 
     Attributes:
         next_offset: The first offset not yet delivered.
-        log_end_offset: As of the last end chunk; None before the first.
     """
 
     def __init__(
@@ -188,96 +324,32 @@ class Chunks:
         reconnect_seconds: float | None = None,
         locations: Sequence[str] = (),
     ) -> None:
+        super().__init__(
+            transport,
+            deadline,
+            is_scan=isinstance(ticket, ScanTicket),
+            reconnect_seconds=reconnect_seconds,
+            locations=locations,
+        )
         assert isinstance(ticket.offset, int)
         self.next_offset = ticket.offset
-        self.log_end_offset: int | None = None
-        self._transport = transport
         self._ticket = ticket
-        self._deadline = deadline or Deadline.never()
-        self._reconnect_seconds = reconnect_seconds
-        self._reading = Reading(transport)
-        self._locations = deque(locations)
-
-    def cancel(self) -> None:
-        """End the iteration and the stream on the server; from any thread."""
-        self._reading.cancel()
-
-    def __iter__(self) -> Generator[Chunk]:
-        """Yield the chunks until the end; leaving the loop cancels the stream on the server.
-
-        Raises:
-            WingsError: The server's refusal; `Unavailable` where it could not be reached again.
-        """
-        backoff = Backoff(self._transport.retry)
-        failing = Deadline.never()
-        try:
-            while True:
-                reached = self.next_offset
-                try:
-                    yield from self._one_stream()
-                    if isinstance(self._ticket, ScanTicket) or self._deadline.passed:
-                        return
-                    backoff.reset()
-                except WingsError as error:
-                    if not is_passing(error, repeatable=True):
-                        raise
-                    if self.next_offset > reached:
-                        backoff.reset()
-                    if backoff.failures == 0:
-                        failing = Deadline.after(self._reconnect_seconds or 0.0)
-                    if self._is_exhausted(backoff, failing):
-                        raise
-                    self._reading.pause(self._pause(backoff))
-        except StreamCancelled:
-            # Of a scan, this would look like its end.
-            if isinstance(self._ticket, ScanTicket) and self._transport.closed.is_set():
-                raise client_closed(self._transport.endpoint) from None
-        finally:
-            self._reading.done()
 
     def _one_stream(self) -> Iterator[Chunk]:
-        ticket, seconds = self._next_ticket()
-        location = self._locations[0] if self._locations else None
-        stream = self._reading.open(ticket.to_bytes(), seconds, location)
-        for chunk in stream.chunks(0.0 if isinstance(ticket, ScanTicket) else seconds):
+        ticket = self._ticket.model_copy(update={"offset": self.next_offset})
+        stream, wait = self._open(ticket)
+        for chunk in stream.chunks(wait):
             # Advanced before the chunk is yielded: from then on it is delivered.
             self.next_offset = chunk.end_offset + 1
             yield chunk
-        assert stream.end is not None
+        assert isinstance(stream.end, ChunkEnd)
         self.next_offset = stream.end.next_offset
-        self.log_end_offset = stream.end.log_end_offset
         if isinstance(ticket, ScanTicket) and self.next_offset < (ticket.end_offset or 0):
             # Ranges are cut from what is committed: to accept this one would lose messages.
             raise Unavailable(
                 f"{stream.endpoint} read to offset {self.next_offset} of a range that ends at "
-                f"{ticket.end_offset}: its log ends at {self.log_end_offset}"
+                f"{ticket.end_offset}: its log ends at {stream.end.log_end_offset}"
             )
-
-    def _next_ticket(self) -> tuple[ScanTicket | FollowTicket, float]:
-        """Return the next ticket, and how many seconds its stream may last."""
-        timeout = self._transport.timeout
-        if isinstance(self._ticket, ScanTicket):
-            return self._ticket.model_copy(update={"offset": self.next_offset}), timeout
-        remaining = self._deadline.remaining()
-        seconds = timeout if remaining is None else min(timeout, remaining)
-        update = {"offset": self.next_offset, "timeout_ms": milliseconds(seconds)}
-        return self._ticket.model_copy(update=update), seconds + GRACE_SECONDS
-
-    def _pause(self, backoff: Backoff) -> float:
-        """Return how long to wait before the next attempt, which may be at another node."""
-        if self._locations:
-            self._locations.popleft()
-            return 0.0
-        return backoff.next_delay()
-
-    def _is_exhausted(self, backoff: Backoff, failing: Deadline) -> bool:
-        if self._deadline.passed:
-            return True
-        if self._locations:
-            return False
-        if self._reconnect_seconds is None:
-            return backoff.failures + 1 >= self._transport.retry.attempts
-        return failing.passed
 
 
 def milliseconds(seconds: float) -> int:
@@ -288,15 +360,33 @@ def milliseconds(seconds: float) -> int:
 def read_all(
     transport: Transport, ticket: FetchTicket, seconds: float
 ) -> tuple[pa.Schema, list[Chunk], ChunkEnd]:
-    """Read one stream to its end. Tries once.
+    """Read one stream of a partition to its end. Tries once.
 
     Raises:
         WingsError: The server's refusal, or `Unavailable`.
     """
+    stream, chunks = _to_the_end(transport, ticket, seconds, OpenStream.chunks)
+    assert isinstance(stream.end, ChunkEnd)
+    return stream.reader.schema, chunks, stream.end
+
+
+def read_all_many(
+    transport: Transport, ticket: FetchTicket, seconds: float
+) -> tuple[pa.Schema, list[RangesBatch], ManyEnd]:
+    """Read one stream of many partitions to its end; as `read_all`."""
+    stream, chunks = _to_the_end(transport, ticket, seconds, OpenStream.many)
+    assert isinstance(stream.end, ManyEnd)
+    return stream.reader.schema, chunks, stream.end
+
+
+def _to_the_end(
+    transport: Transport,
+    ticket: FetchTicket,
+    seconds: float,
+    read: Callable[[OpenStream, float], Iterator[T]],
+) -> tuple[OpenStream, list[T]]:
     try:
         stream = Reading(transport).open(ticket.to_bytes(), seconds)
-        chunks = list(stream.chunks((ticket.timeout_ms or 0) / 1000))
+        return stream, list(read(stream, (ticket.timeout_ms or 0) / 1000))
     except StreamCancelled:
         raise client_closed(transport.endpoint) from None
-    assert stream.end is not None
-    return stream.reader.schema, chunks, stream.end

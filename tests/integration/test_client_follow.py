@@ -8,7 +8,7 @@ from breakable_proxy import BreakableProxy, breakable
 from fix_client import EAGER, Connect, NewTopic
 
 from wings_client import Chunk, Client, Follow, Retry
-from wings_core.errors import PartitionRequired, TopicNotFound, Unavailable
+from wings_core.errors import TopicNotFound, Unavailable
 from wings_server.testing import RunningServer, server_process
 
 
@@ -186,12 +186,8 @@ def test_a_deleted_topic_ends_a_follow(wings: Client, new_topic: NewTopic) -> No
     assert isinstance(reader.error, TopicNotFound)
 
 
-def test_a_follow_of_a_partitioned_topic_needs_a_partition(
-    wings: Client, new_topic: NewTopic
-) -> None:
+def test_a_follow_of_one_partition_of_many(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic("key: string", partition_key="key")
-    with pytest.raises(PartitionRequired):
-        wings.follow(topic)
     follow = wings.follow(topic, "a", offset="latest")
     reader = Reader(follow, 1)
     wings.push(topic, {"key": ["b", "a"]})

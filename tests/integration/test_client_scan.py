@@ -53,14 +53,18 @@ def test_a_scan_reads_a_range(wings: Client, numbers: Topic) -> None:
     assert wings.scan(numbers, offset=ROWS - 1, end_offset=10 * ROWS).read_all().num_rows == 1
 
 
-def test_all_partitions_come_by_value_and_offset(wings: Client, new_topic: NewTopic) -> None:
+def test_all_partitions_come_each_by_offset(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic("key: int64", "n: int64", partition_key="key")
     for start in (0, 100):
         keys = [10, 2, -1] * 20
         wings.push(topic, {"key": keys, "n": list(range(start, start + 60))})
     table: Any = wings.scan(topic, system_columns=True).read_all()
-    assert table["key"].to_pylist() == [-1] * 40 + [2] * 40 + [10] * 40
-    assert table["__offset"].to_pylist() == list(range(40)) * 3
+    assert table.column_names == ["key", "n", "__partition", "__offset", "__timestamp"]
+    for key in (-1, 2, 10):
+        rows = [row for row in table.to_pylist() if row["key"] == key]
+        assert [row["__offset"] for row in rows] == list(range(40))
+        assert {row["__partition"] for row in rows} == {str(key)}
+    assert table.num_rows == 120
     assert wings.scan(topic, 2).read_all()["key"].to_pylist() == [2] * 40
 
 
@@ -143,11 +147,11 @@ def test_an_error_midway_is_raised_as_what_it_is(
         reader.read_all()
 
 
-def test_a_topic_that_is_not_there_is_told_by_the_call(wings: Client) -> None:
+def test_a_topic_that_is_not_there_is_told_by_the_call(wings: Client, numbers: Topic) -> None:
     with pytest.raises(TopicNotFound):
         wings.scan("no-such-topic")
     with pytest.raises(InvalidArgument, match="parallel"):
-        wings.scan("no-such-topic", parallel=0)
+        wings.scan(numbers, parallel=0)
 
 
 def test_an_empty_topic_is_an_empty_reader(wings: Client, new_topic: NewTopic) -> None:

@@ -9,7 +9,12 @@ from wings_client._async._consumer import AsyncConsumer
 from wings_client._async._producer import AsyncProducer
 from wings_client._async._share_consumer import AsyncShareConsumer
 from wings_client._async._stage import AsyncStage
-from wings_client._async._streams import AsyncChunks, AsyncFollow, AsyncScan
+from wings_client._async._streams import (
+    AsyncChunks,
+    AsyncFollow,
+    AsyncManyFollow,
+    AsyncScan,
+)
 from wings_client._async._worker import AsyncWorker
 
 __all__ = [
@@ -17,6 +22,7 @@ __all__ = [
     "AsyncClient",
     "AsyncConsumer",
     "AsyncFollow",
+    "AsyncManyFollow",
     "AsyncProducer",
     "AsyncScan",
     "AsyncShareConsumer",

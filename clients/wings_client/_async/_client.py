@@ -3,23 +3,32 @@
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
+
+import pyarrow as pa
 
 from wings_client._access import Access, Pem
-from wings_client._admin import TopicRef, name_of
+from wings_client._admin import TopicRef, name_of, which
 from wings_client._async._consumer import AsyncConsumer
-from wings_client._async._opening import opening
+from wings_client._async._opening import Opening, opening
 from wings_client._async._pool import WorkerPool
 from wings_client._async._producer import AsyncProducer
 from wings_client._async._share_consumer import AsyncShareConsumer
 from wings_client._async._stage import AsyncStage
-from wings_client._async._streams import AsyncChunks, AsyncFollow, AsyncScan
+from wings_client._async._streams import (
+    AsyncChunks,
+    AsyncFollow,
+    AsyncManyFollow,
+    AsyncScan,
+)
 from wings_client._async._worker import AsyncWorker
 from wings_client._client import TIMEOUT_SECONDS, Client
+from wings_client._follow import Follow, ManyFollow
+from wings_client._many import OffsetsValue, PartitionsValue
 from wings_client._messages import OffsetValue
 from wings_client._model import PartitionValue
 from wings_client._retry import Retry
-from wings_client._scan import ranges
+from wings_client._scan import Part, ranges
 from wings_client._transport import Transport
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import WingsError
@@ -229,11 +238,12 @@ class AsyncClient:
         offset: OffsetValue = "earliest",
         end_offset: int | None = None,
         parallel: int = 1,
+        partitions: PartitionsValue | None = None,
         columns: Sequence[str] | None = None,
         filter: str | None = None,  # noqa: A002 - the contract's word.
         system_columns: bool = False,
     ) -> AsyncScan:
-        """Read what is committed now, of one partition or of all, batch by batch.
+        """Read what is committed now, of one partition or of many, batch by batch.
 
         Takes what `Client.scan` takes. The range is fixed by the call; up to two batches a
         stream are read ahead. Of `parallel` streams, as many open as workers are free, at least 1.
@@ -243,18 +253,21 @@ class AsyncClient:
             OffsetOutOfRange: The offset is below a log's start; fact `log_start_offset`.
             WingsError: Also while the scan is iterated.
         """
-        fixed = partial(
-            ranges,
-            self._transport,
-            name_of(topic),
-            partition,
-            offset,
-            end_offset=end_offset,
-            parallel=parallel,
-            columns=columns,
-            filter=filter,
-            system_columns=system_columns,
-        )
+
+        def fixed() -> tuple[pa.Schema, list[Part]]:
+            return ranges(
+                self._transport,
+                name_of(topic),
+                partition,
+                offset,
+                end_offset=end_offset,
+                parallel=parallel,
+                partitions=which(self.sync, topic, partition, partitions),
+                columns=columns,
+                filter=filter,
+                system_columns=system_columns,
+            )
+
         schema, parts = await self._calls.run(fixed)
         return AsyncScan(self._reads, self._transport, schema, parts, parallel)
 
@@ -275,9 +288,44 @@ class AsyncClient:
         """
         return AsyncChunks(self._reads, self._transport, ticket)
 
-    follow = opening(
-        _made(Client.follow, lambda client, follow: AsyncFollow(client._reads, follow))
-    )
+    @overload
+    def follow(
+        self,
+        topic: TopicRef,
+        partition: PartitionValue = None,
+        *,
+        offset: OffsetValue = "earliest",
+        timeout: float | None = None,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,
+        system_columns: bool = False,
+    ) -> Opening[AsyncFollow]: ...
+
+    @overload
+    def follow(
+        self,
+        topic: TopicRef,
+        *,
+        offset: OffsetsValue = "earliest",
+        timeout: float | None = None,
+        partitions: PartitionsValue,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,
+        system_columns: bool = False,
+    ) -> Opening[AsyncManyFollow]: ...
+
+    @wraps(Client.follow)
+    def follow(self, topic: TopicRef, *args: Any, **keys: Any) -> Opening[Any]:
+        return Opening(self._follow(partial(self.sync.follow, topic, *args, **keys)))
+
+    async def _follow(
+        self, call: Callable[[], Follow | ManyFollow]
+    ) -> AsyncFollow | AsyncManyFollow:
+        follow = await self._calls.run(call)
+        if isinstance(follow, Follow):
+            return AsyncFollow(self._reads, follow)
+        return AsyncManyFollow(self._reads, follow)
+
     consumer = opening(
         _made(Client.consumer, lambda client, consumer: AsyncConsumer(client._calls, consumer))
     )

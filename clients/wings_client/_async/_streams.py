@@ -10,14 +10,15 @@ from typing import Generic, Protocol, Self, TypeVar
 import pyarrow as pa
 
 from wings_client._async._pool import WorkerPool
-from wings_client._follow import Follow
+from wings_client._follow import Follow, ManyFollow
 from wings_client._handover import Handover, HandoverClosed
-from wings_client._model import Chunk
+from wings_client._model import Chunk, RangesBatch
 from wings_client._scan import ParallelScan, Part
 from wings_client._stream import Chunks
 from wings_client._transport import Transport
 from wings_client._wakeup import Wakeup
 from wings_core.contracts.tickets import ScanTicket
+from wings_core.partitions import JsonScalar
 
 T = TypeVar("T")
 
@@ -139,7 +140,7 @@ class AsyncStream(AsyncIterator[T]):
             self._cancel()
 
 
-class _ChunkReader:
+class _ChunkReader(Generic[T]):
     """Reads the chunks of one stream ahead.
 
     Args:
@@ -147,8 +148,8 @@ class _ChunkReader:
         end: Ends `chunks`; callable from any thread.
     """
 
-    def __init__(self, chunks: Iterable[Chunk], end: Callable[[], None]) -> None:
-        self.handover: Handover[Chunk] = Handover(CHUNKS_WAITING_MAX, givers=1)
+    def __init__(self, chunks: Iterable[T], end: Callable[[], None]) -> None:
+        self.handover: Handover[T] = Handover(CHUNKS_WAITING_MAX, givers=1)
         self._chunks = chunks
         self._end = end
 
@@ -199,6 +200,41 @@ class AsyncFollow(AsyncStream[Chunk]):
         return chunk
 
     async def _open(self) -> Readers[Chunk]:
+        await self._pool.acquire()
+        return _ChunkReader(self._follow, self._follow.close)
+
+
+class AsyncManyFollow(AsyncStream[RangesBatch]):
+    """A follow of many partitions; made by `AsyncClient.follow`.
+
+    Iterating yields `(batch, ranges)` and waits while there is nothing new. A lost connection is
+    opened again where the follow stopped, so every row comes once, in order within its partition.
+    See `AsyncStream` for how it ends.
+    """
+
+    def __init__(self, pool: WorkerPool, follow: ManyFollow) -> None:
+        super().__init__(pool, "wings-follow")
+        self._follow = follow
+        self._next_offsets = follow.next_offsets
+
+    @property
+    def next_offsets(self) -> dict[JsonScalar, int]:
+        """The offsets at which the follow continues, by partition value."""
+        return dict(self._next_offsets)
+
+    async def __anext__(self) -> RangesBatch:
+        """Return the next rows; waits until there are some.
+
+        Raises:
+            StopAsyncIteration: The deadline has passed, or the follow was closed.
+            WingsError: The server's refusal; `Unavailable` where it could not be reached again.
+        """
+        chunk = await super().__anext__()
+        for each in chunk.ranges:
+            self._next_offsets[each.partition] = each.end_offset + 1
+        return chunk
+
+    async def _open(self) -> Readers[RangesBatch]:
         await self._pool.acquire()
         return _ChunkReader(self._follow, self._follow.close)
 

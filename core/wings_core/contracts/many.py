@@ -118,7 +118,7 @@ def _parse_positions(found: object) -> object:
 
 
 def _pair(item: object) -> tuple[JsonValue, int]:
-    if isinstance(item, (list, tuple)) and len(pair := cast("Sequence[Any]", item)) == 2:  # noqa: PLR2004
+    if isinstance(item, (list, tuple)) and len(pair := cast("Sequence[Any]", item)) == 2:
         value, offset = pair
         if type(offset) is int and 0 <= offset <= INT64_MAX:
             return value, offset

@@ -11,7 +11,6 @@ from wings_core.fetch.many.rotation import PartitionCursor
 from wings_core.model import PartitionState, Topic
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 
-
 _NO_POSITIONS: Mapping[Partition, int] = MappingProxyType({})
 
 
@@ -56,7 +55,8 @@ def cursors_of(
     for index, state in enumerate(states):
         entry = default if partitions == ALL else partitions[index]
         begin = offset if entry.offset is None else entry.offset
-        begin = positions.get(state.partition, begin)
+        if state.partition in positions:
+            begin = positions[state.partition]
         if begin is None:
             begin = "earliest"
         end = entry.end_offset if entry.end_offset is not None else end_offset
