@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from wings_client._acquire import acknowledge, acquire, ticket_of
 from wings_client._admin import AdminCalls, TopicRef, name_of
 from wings_client._errors import client_closed
-from wings_client._messages import build
+from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
 from wings_client._model import PartitionValue
 from wings_client._share_model import Delivery, Redriven, ShareGroup
 from wings_client._stream import TIMEOUT_MS_MIN, Reading, StreamCancelled
@@ -20,7 +20,9 @@ from wings_core.contracts.share import (
     CreateGroup,
     GroupBody,
     ListGroups,
+    PartitionsOfGroup,
     Redrive,
+    SeekGroup,
 )
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.share.model import ShareConfig
@@ -70,6 +72,8 @@ class ShareCalls(AdminCalls):
     ) -> ShareGroup:
         """Change a group's configuration; keys that are absent stay as they are.
 
+        `start` cannot be given: `seek_share_group` moves a group.
+
         Raises:
             TopicNotFound: There is no such topic.
             GroupNotFound: The topic has no such group.
@@ -83,6 +87,60 @@ class ShareCalls(AdminCalls):
             config=_config(config),
         )
         return ShareGroup.from_json(self._act("share-alter", body))
+
+    def seek_share_group(
+        self,
+        group: str,
+        topic: TopicRef,
+        to: OffsetValue,
+        *,
+        partition: PartitionValue = None,
+    ) -> ShareGroup:
+        """Move a group to a position, forwards or backwards; returns its description.
+
+        What its members hold is delivered again from there, and their acknowledgements of it are
+        refused; consumers go on by themselves. Delivery counts begin anew.
+
+        Args:
+            group: The group's name.
+            topic: The topic of the group.
+            to: `"earliest"`, `"latest"`, a time, or an offset of the partition.
+            partition: Move it in this partition alone; None: in all.
+
+        Raises:
+            InvalidArgument: An offset without a partition, or one of which nothing was written.
+            OffsetOutOfRange: The log has no such offset.
+            TopicNotFound: There is no such topic.
+            GroupNotFound: The topic has no such group.
+        """
+        keys: dict[str, Any] = {"group": group, "topic": name_of(topic), "to": wire_offset(to)}
+        if partition is not None:
+            keys["partition"] = wire_partition(partition)
+        body = build(SeekGroup, InvalidArgument, "seek_share_group", **keys)
+        return ShareGroup.from_json(self._act("share-seek", body))
+
+    def purge_share_group(
+        self, group: str, topic: TopicRef, *, partition: PartitionValue = None
+    ) -> int:
+        """Drop all messages that a group has not finished, without dead letters.
+
+        Args:
+            group: The group's name.
+            topic: The topic of the group.
+            partition: Those of this partition alone; None: of all.
+
+        Returns:
+            How many messages they were, about.
+
+        Raises:
+            TopicNotFound: There is no such topic.
+            GroupNotFound: The topic has no such group.
+        """
+        keys: dict[str, Any] = {"group": group, "topic": name_of(topic)}
+        if partition is not None:
+            keys["partition"] = wire_partition(partition)
+        body = build(PartitionsOfGroup, InvalidArgument, "purge_share_group", **keys)
+        return self._act("share-purge", body, repeatable=False)["purged"]
 
     def share_group(self, group: str, topic: TopicRef) -> ShareGroup:
         """Return a group's description: configuration, lag and messages in flight.

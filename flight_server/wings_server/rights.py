@@ -220,6 +220,8 @@ ACTION_RULES: Mapping[str, Rule] = {
     "shard-prune": Rule(_WRITE, _shards),
     "share-create": Rule(_ADMIN, _group, creates=_dlq),
     "share-alter": Rule(_ADMIN, _group, creates=_dlq),
+    "share-seek": Rule(_ADMIN, _topic),
+    "share-purge": Rule(_ADMIN, _topic),
     "share-describe": Rule(_SHARE, _topic),
     "share-delete": Rule(_ADMIN, _topic),
     "share-list": Rule(_SHARE, _listed_groups, _shared_groups, listed=_of_namespace),

@@ -10,14 +10,16 @@ from wings_core.contracts.share import (
     CreateGroup,
     GroupBody,
     ListGroups,
+    PartitionsOfGroup,
     Redrive,
+    SeekGroup,
     describe_group,
     describe_results,
 )
-from wings_core.errors import WingsError
+from wings_core.errors import InvalidArgument, WingsError
 from wings_core.log import Log
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
-from wings_core.partitions import partition_of
+from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 from wings_core.security.principal import CALLER, authorize
 from wings_core.security.rights import Right
 from wings_core.share.model import Acknowledgement, ShareGroup
@@ -41,6 +43,32 @@ def alter_group(log: Log, body: AlterGroup) -> Json:
     """Change keys of a share group's configuration; returns its description."""
     group = log.shares.alter(TopicName.parse(body.topic), body.group, body.config)
     return _described(log, group)
+
+
+@SHARE_ACTIONS.add("share-seek", SeekGroup)
+def seek_group(log: Log, body: SeekGroup) -> Json:
+    """Move a share group to a position; its members begin anew. Returns its description."""
+    topic = TopicName.parse(body.topic)
+    group = log.shares.find(topic, body.group)
+    partition = _partition(group, body)
+    if isinstance(body.to, int) and partition is None:
+        raise InvalidArgument("an offset is of one partition: name it by key 'partition'")
+    return _described(log, log.shares.seek(topic, body.group, body.to, partition))
+
+
+@SHARE_ACTIONS.add("share-purge", PartitionsOfGroup)
+def purge_group(log: Log, body: PartitionsOfGroup) -> Json:
+    """Drop all messages that a share group has not finished; returns how many they were."""
+    topic = TopicName.parse(body.topic)
+    group = log.shares.find(topic, body.group)
+    partition = _partition(group, body)
+    purged = sum(
+        state.lag
+        for state in log.shares.describe(group)
+        if partition is None or state.partition == partition
+    )
+    log.shares.seek(topic, body.group, "latest", partition)
+    return {"purged": purged}
 
 
 @SHARE_ACTIONS.add("share-describe", GroupBody)
@@ -127,6 +155,13 @@ def redrive(log: Log, body: Redrive) -> Json:
         "next_offset": done.next_offset,
         "log_end_offset": done.log_end_offset,
     }
+
+
+def _partition(group: ShareGroup, body: PartitionsOfGroup) -> Partition | None:
+    """Return the partition that a body names; None where it is all of several."""
+    if body.all_partitions:
+        return UNPARTITIONED if group.topic.partition_key is None else None
+    return partition_of(body.partition, group.topic.key_type)
 
 
 def _described(log: Log, group: ShareGroup) -> dict[str, Any]:

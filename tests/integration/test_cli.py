@@ -832,6 +832,16 @@ def test_share_groups_are_managed(wings: Wings, shared: str) -> None:
     assert (gone.status, "has no group 'billing'" in gone.err) == (1, True)
 
 
+def test_share_groups_are_moved_and_purged(wings: Wings, shared: str) -> None:
+    moved = wings("share", "seek", "billing", shared, "--to", 2)
+    assert moved.out.endswith(" 1 message behind\n")
+    assert wings("share", "seek", "billing", shared, "--to", 9).status == 1
+    assert wings("share", "seek", "billing", shared, "--to", "earliest").status == 0
+    assert wings("share", "purge", "billing", shared).status == 2
+    purged = wings("share", "purge", "billing", shared, "--yes")
+    assert purged.out == "3 messages are dropped\n"
+
+
 def test_share_consume_shows_messages_and_accepts_them(wings: Wings, shared: str) -> None:
     arguments = ("share", "consume", "billing", shared, "--format", "json", "--timeout", 300)
     taken = wings(*arguments)

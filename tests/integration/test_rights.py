@@ -49,6 +49,8 @@ BODIES: dict[str, tuple[str, Json]] = {
     "shard-prune": ("write", {"source": MINE, "age_seconds": 9, "interval_seconds": 9}),
     "share-create": ("admin", {"group": "g", "topic": MINE, "if_not_exists": True}),
     "share-alter": ("admin", {"group": "g", "topic": MINE, "config": {}}),
+    "share-seek": ("admin", {"group": "g", "topic": MINE, "to": "earliest"}),
+    "share-purge": ("admin", {"group": "g", "topic": MINE}),
     "share-describe": ("share", {"group": "g", "topic": MINE}),
     "share-delete": ("admin", {"group": "g", "topic": MINE}),
     "share-list": ("share", {"topic": MINE}),

@@ -197,6 +197,8 @@ class AsyncClient:
 
     create_share_group = _awaited(Client.create_share_group)
     alter_share_group = _awaited(Client.alter_share_group)
+    seek_share_group = _awaited(Client.seek_share_group)
+    purge_share_group = _awaited(Client.purge_share_group)
     share_group = _awaited(Client.share_group)
     share_groups = _awaited(Client.share_groups)
     delete_share_group = _awaited(Client.delete_share_group)

@@ -91,6 +91,12 @@ PayloadOption = Annotated[
 ]
 
 
+PartitionOption = Annotated[
+    str | None,
+    typer.Option(metavar="V", help="One partition, read by the key's type. Default: all."),
+]
+
+
 class Mode(StrEnum):
     """How many messages an acquire delivers."""
 
@@ -161,6 +167,57 @@ def alter(
     with connected(endpoint, topic) as client:
         altered = client.alter_share_group(group, topic, config)
     typer.echo(f"{altered.name} of {short_name(altered.topic)}: {_summary(altered)}")
+
+
+@app.command()
+def seek(
+    group: GroupArgument,
+    topic: TopicArgument,
+    *,
+    to: Annotated[
+        str,
+        typer.Option(metavar="WHERE", help="earliest, latest, a time, or an offset."),
+    ],
+    partition: PartitionOption = None,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Move a share group to a position, forwards or backwards; its members begin anew.
+
+    $ wings share seek billing orders --to 2026-11-20T12:00:00Z
+    """
+    with connected(endpoint, topic) as client:
+        described = client.topic(topic)
+        only = None if partition is None else parse_partition(partition, described)
+        moved = client.seek_share_group(group, described, parse_offset(to), partition=only)
+    typer.echo(f"{moved.name} of {short_name(moved.topic)}: {_summary(moved)}")
+
+
+@app.command()
+def purge(
+    group: GroupArgument,
+    topic: TopicArgument,
+    *,
+    partition: PartitionOption = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Drop all messages that a share group has not finished; the topic keeps them.
+
+    Asks first on a terminal; elsewhere `--yes` must say that it is meant.
+
+        $ wings share purge billing orders --yes
+    """
+    if not yes and not sys.stdin.isatty():
+        raise typer.BadParameter(
+            "there is no terminal to ask at: say --yes to drop the messages", param_hint="--yes"
+        )
+    with connected(endpoint, topic) as client:
+        described = client.topic(topic)
+        only = None if partition is None else parse_partition(partition, described)
+        if not yes:
+            typer.confirm(f"Drop what {group} of {described.name} has not finished?", abort=True)
+        purged = client.purge_share_group(group, described, partition=only)
+    typer.echo(f"{purged:,} messages are dropped")
 
 
 @app.command("list")

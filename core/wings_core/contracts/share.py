@@ -18,6 +18,7 @@ from wings_core.contracts.messages import (
     problem_of,
     to_bytes,
 )
+from wings_core.contracts.offsets import Offset
 from wings_core.errors import WingsError
 from wings_core.partitions import JsonScalar, partition_value
 from wings_core.share.model import LeasedRange, ShareConfig, ShareGroup, SharePartitionState
@@ -53,6 +54,34 @@ class AlterGroup(GroupBody):
     """The body of `share-alter`: keys that are absent from `config` stay as they are."""
 
     config: ShareConfig
+
+    @model_validator(mode="after")
+    def _check_start(self) -> Self:
+        if "start" in self.config.model_fields_set:
+            raise problem_of(
+                "key 'config': a group that is there does not begin again by 'start'; "
+                "share-seek moves it"
+            )
+        return self
+
+
+class PartitionsOfGroup(GroupBody):
+    """The body of `share-purge`."""
+
+    partition: JsonValue = None
+    """Absent: all."""
+
+    @property
+    def all_partitions(self) -> bool:
+        """Whether it names no partition."""
+        return "partition" not in self.model_fields_set
+
+
+class SeekGroup(PartitionsOfGroup):
+    """The body of `share-seek`."""
+
+    to: Offset
+    """Where the group goes on; an offset is of one partition."""
 
 
 class ListGroups(ActionBody):

@@ -12,6 +12,8 @@ from typing import Protocol
 
 from wings_core.errors import StorageCorrupt
 from wings_core.fetch.fetcher import Cancel
+from wings_core.partitions import Partition
+from wings_core.share.coordinator.starts import Position
 from wings_core.share.model import (
     Acknowledgement,
     AcknowledgementResult,
@@ -80,6 +82,27 @@ class ShareCoordinator(Protocol):
 
         Raises:
             Unavailable: No majority of the replicas answered.
+            TopicNotFound: The topic was deleted.
+        """
+        ...
+
+    def create_moved(
+        self, group: ShareGroup, anew: ShareGroup, to: Position, partition: Partition | None
+    ) -> None:
+        """Put a new group at a position; blocks for the replicas.
+
+        Call it before the new group is made known in place of the other.
+
+        Args:
+            group: Where the partitions are taken from that are not moved.
+            anew: The new one, of the same topic.
+            to: Where it begins.
+            partition: In this one, and in the others where `group` is; None: in all.
+
+        Raises:
+            Unavailable: No majority of the replicas answered.
+            OffsetOutOfRange: There is no such offset.
+            InvalidArgument: Nothing was written to the partition yet.
             TopicNotFound: The topic was deleted.
         """
         ...

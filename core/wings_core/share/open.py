@@ -9,7 +9,9 @@ from wings_core.errors import InvalidArgument, StorageCorrupt, TopicNotFound, Un
 from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.interfaces import Admin, Groups, OffsetRegistry
 from wings_core.metadata.sqlite.integrity import is_empty
-from wings_core.share.coordinator.coordinator import Coordinator, FindOffset
+from wings_core.partitions import Partition
+from wings_core.share.coordinator.coordinator import Coordinator
+from wings_core.share.coordinator.starts import FindOffset, Position
 from wings_core.share.coordinator.watchers import FindGroup
 from wings_core.share.interfaces import DeadLetters, ShareCoordinator
 from wings_core.share.model import (
@@ -171,6 +173,12 @@ class NoCoordinator(ShareCoordinator):
         return None
 
     def create(self, group: ShareGroup) -> None:
+        """Refuse."""
+        self._refuse()
+
+    def create_moved(
+        self, group: ShareGroup, anew: ShareGroup, to: Position, partition: Partition | None
+    ) -> None:
         """Refuse."""
         self._refuse()
 

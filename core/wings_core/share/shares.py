@@ -6,15 +6,18 @@ acquire ─▶ leased ranges ─▶ their rows ─▶ (the member works) ─▶ 
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from uuid import uuid4
 
-from wings_core.errors import GroupNotFound, NotFound, StorageCorrupt, WingsError
+from wings_core.errors import GroupNotFound, NotFound, StorageCorrupt, Unavailable, WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import Limits
 from wings_core.metadata.grouping import check_name, existing_group
 from wings_core.metadata.interfaces import Admin, Groups
 from wings_core.model import Topic
 from wings_core.names import NamespaceName, TopicName
+from wings_core.partitions import Partition
+from wings_core.share.coordinator.starts import Position
 from wings_core.share.dead_letters.redrive import Redriven, Redriver
 from wings_core.share.dead_letters.writer import open_dead_letter_topic
 from wings_core.share.delivery.delivery import Delivery, deliver
@@ -31,6 +34,10 @@ from wings_core.share.model import (
     SharePartitionState,
 )
 from wings_core.times import Deadline
+
+
+class GroupMoved(Unavailable):
+    """A group was moved to another position, and its members are to begin anew."""
 
 
 class Shares:
@@ -129,6 +136,42 @@ class Shares:
         self._coordinator.altered(altered)
         return altered
 
+    def seek(
+        self, topic: TopicName, group: str, to: Position, partition: Partition | None
+    ) -> ShareGroup:
+        """Move a group to a position, forwards or backwards, and return it.
+
+        What is held at that time is no longer: acknowledgements of it are refused. Its members
+        begin anew. Delivery counts of before are forgotten, and what is acknowledged meanwhile may
+        be delivered again.
+
+        Args:
+            topic: The group's.
+            group: Its name.
+            to: An offset, an end of the log, or a time.
+            partition: Of this one alone; None: of all.
+
+        Raises:
+            TopicNotFound: No such topic.
+            GroupNotFound: It has no such group.
+            OffsetOutOfRange: There is no such offset.
+            InvalidArgument: Nothing was written to the partition yet.
+            Unavailable: No majority of the replicas answered; or (the fact `in_doubt`) it is not
+                known whether it was moved.
+        """
+        before = self._groups.get(self._admin.get_topic(topic), group)
+        anew = replace(before, uuid=str(uuid4()))
+        # First where it is, then its name, as in `create`.
+        self._coordinator.create_moved(before, anew, to, partition)
+        try:
+            moved = self._groups.restart(before, anew.uuid)
+        except WingsError as error:
+            if not error.facts.get("in_doubt"):
+                self._coordinator.delete(anew)
+            raise
+        self._coordinator.delete(before)
+        return moved
+
     def delete(self, topic: TopicName, group: str) -> ShareGroup:
         """Delete a group with all that is known of its messages, and return what it was.
 
@@ -223,13 +266,15 @@ class Shares:
         self, group: ShareGroup, member: str, entries: Sequence[Acknowledgement]
     ) -> list[AcknowledgementResult]:
         """Acknowledge messages; see `ShareCoordinator.acknowledge`."""
-        return self._coordinator.acknowledge(group, member, entries)
+        with self._blamed_on_topic(group):
+            return self._coordinator.acknowledge(group, member, entries)
 
     def acknowledge_all(
         self, group: ShareGroup, member: str, requests: Sequence[Sequence[Acknowledgement]]
     ) -> list[list[AcknowledgementResult]]:
         """Acknowledge messages by several requests; see `ShareCoordinator.acknowledge_all`."""
-        return self._coordinator.acknowledge_all(group, member, requests)
+        with self._blamed_on_topic(group):
+            return self._coordinator.acknowledge_all(group, member, requests)
 
     def redrive(
         self,
@@ -258,11 +303,21 @@ class Shares:
 
     @contextmanager
     def _blamed_on_topic(self, group: ShareGroup) -> Generator[None]:
-        """Raise `TopicNotFound` where a group is gone because its topic was deleted."""
+        """Raise `TopicNotFound` where a group is gone because its topic was deleted.
+
+        Raises:
+            GroupMoved: It was moved, so that its members begin anew.
+        """
         try:
             yield
         except GroupNotFound:
-            self._admin.get_topic(group.topic.name)
+            topic = self._admin.get_topic(group.topic.name)
+            # Not by name, which a node may remember as of a moment ago.
+            found = {each.name: each.uuid for each in self._groups.of_topic(topic)}
+            if found.get(group.name, group.uuid) != group.uuid and topic.uuid == group.topic.uuid:
+                raise GroupMoved(
+                    f"group {group.name:.80} was moved to another position; ask again"
+                ) from None
             raise
 
     def _check_dead_letters(self, topic: Topic, config: ShareConfig) -> None:

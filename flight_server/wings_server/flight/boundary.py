@@ -68,7 +68,8 @@ def flight_error(error: WingsError) -> flight.FlightError:
         if len(_dump({**body, name: value})) <= EXTRA_INFO_BYTES_MAX:
             body[name] = value
     extra_info = _dump(body)
-    return _CLASSES.get(type(error), flight.FlightServerError)(message, extra_info)
+    found = (_CLASSES[cls] for cls in type(error).__mro__ if cls in _CLASSES)
+    return next(found, flight.FlightServerError)(message, extra_info)
 
 
 def _dump(body: dict[str, Any]) -> bytes:

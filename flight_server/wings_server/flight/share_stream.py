@@ -41,6 +41,7 @@ from wings_core.security.quotas import CallUsage
 from wings_core.share.delivery.delivery import Delivery, delivery_schema
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import AcquireRequest, ShareGroup
+from wings_core.share.shares import GroupMoved
 from wings_server.flight.acquire import wanted_partition
 from wings_server.metrics import Metrics
 from wings_server.share_actions import acknowledge_entries, acknowledgement_of
@@ -349,7 +350,7 @@ class ShareStream:
                         self._send(piece)
             self._failures = 0
         except WingsError as error:
-            if isinstance(error, NotFound) or self._shares.damage is not None:
+            if isinstance(error, NotFound | GroupMoved) or self._shares.damage is not None:
                 raise
             if self._cancel.error is not None:
                 return

@@ -24,7 +24,7 @@ from wings_core.protocol.v1 import offset_registry_pb2 as pb
 from wings_core.protocol.v1 import shards_pb2 as shards_pb
 from wings_core.protocol.v1 import tokens_pb2 as tokens_pb
 from wings_core.schemas import check_topic_schema
-from wings_core.share.model import ShareConfig
+from wings_core.share.model import ShareConfig, ShareGroup
 from wings_server.metadata.maintenance import MaintenanceHandlers
 from wings_server.metadata.paging import TOPICS_PAGE_SIZE_MAX, page, page_size_of, step
 from wings_server.metadata.tokens import TokenHandlers
@@ -356,6 +356,11 @@ class _Groups:
         topic = _named(request.topic, request.topic_uuid)
         changes = ShareConfig.from_json(request.config)
         return messages.group_message(self._groups.alter(topic, request.name, changes))
+
+    def restart_group(self, request: groups_pb.RestartGroupRequest) -> groups_pb.Group:
+        topic = _named(request.topic, request.topic_uuid)
+        group = ShareGroup(request.name, request.uuid, topic, ShareConfig())
+        return messages.group_message(self._groups.restart(group, request.new_uuid))
 
     def delete_group(self, request: groups_pb.DeleteGroupRequest) -> groups_pb.Group:
         topic = _named(request.topic, request.topic_uuid)

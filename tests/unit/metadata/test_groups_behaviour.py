@@ -142,3 +142,20 @@ def test_a_group_goes_with_its_topic(metadata: MetadataUnderTest) -> None:
         pass
     again = metadata.admin.create_topic(topic.name, topic.schema, "key")
     assert metadata.groups.of_topic(again) == []
+
+
+def test_a_group_begins_anew_with_another_uuid(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    group = new(topic, delivery_limit=3)
+    metadata.groups.create(group)
+    uuid = str(uuid4())
+    restarted = metadata.groups.restart(group, uuid)
+    assert restarted == ShareGroup("billing", uuid, topic, group.config)
+    assert metadata.groups.get(topic, "billing") == restarted
+    assert metadata.groups.restart(group, uuid) == restarted, "a call that is made again"
+    with pytest.raises(GroupNotFound):
+        metadata.groups.restart(group, str(uuid4()))
+    with pytest.raises(GroupNotFound):
+        metadata.groups.restart(new(topic, "other"), str(uuid4()))
+    with pytest.raises(GroupNotFound):
+        metadata.groups.delete(topic, "billing", group.uuid)

@@ -61,6 +61,19 @@ class Groups(Protocol):
         """
         ...
 
+    def restart(self, group: ShareGroup, uuid: str) -> ShareGroup:
+        """Give a group another UUID, in one step: all that is known by the old one is void.
+
+        Args:
+            group: As it is now. One that has the new UUID already is returned as it is.
+            uuid: That no other group has.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+            GroupNotFound: It has none of this name, or its UUID differs.
+        """
+        ...
+
     def delete(self, topic: Topic, name: str, uuid: str | None = None) -> ShareGroup:
         """Delete a group and return it as it was.
 

@@ -95,6 +95,21 @@ class RemoteGroups(Groups):
         )
         return self._changed(topic, self._channel.call(self._stub.UpdateGroup, request))
 
+    def restart(self, group: ShareGroup, uuid: str) -> ShareGroup:
+        """Give a group another UUID; see `Groups.restart`.
+
+        Made again where the answer was lost.
+        """
+        request = pb.RestartGroupRequest(
+            topic=str(group.topic.name),
+            topic_uuid=group.topic.uuid,
+            name=messages.text("the group's name", group.name),
+            uuid=group.uuid,
+            new_uuid=uuid,
+        )
+        restarted = self._channel.call_repeatedly(self._stub.RestartGroup, request)
+        return self._changed(group.topic, restarted)
+
     def delete(self, topic: Topic, name: str, uuid: str | None = None) -> ShareGroup:
         """Forget a group; see `Groups.delete`.
 

@@ -5,7 +5,7 @@ from typing import Generic, Literal
 from wings_core.errors import AlreadyExists
 from wings_core.metadata.grouping import check_name, check_room, existing_group, no_group
 from wings_core.metadata.interfaces import Groups
-from wings_core.metadata.judge import check_text
+from wings_core.metadata.judge import check_id, check_text
 from wings_core.metadata.store.database import C, Connection, Database
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.topics import require_topic_id
@@ -97,6 +97,25 @@ class DatabaseGroups(Groups, Generic[C]):
                 (config.model_dump_json(), found.uuid),
             )
             return ShareGroup(name, found.uuid, topic, config)
+
+        return self._database.write(work)
+
+    def restart(self, group: ShareGroup, uuid: str) -> ShareGroup:
+        """Give a group another UUID; see `Groups.restart`."""
+        topic, name = group.topic, group.name
+        check_text("the group's name", name)
+        check_id("the group's UUID", uuid)
+
+        def work(connection: C) -> ShareGroup:
+            found = _require(connection, topic, name, " FOR UPDATE OF share_groups")
+            if found.uuid == uuid:
+                return found
+            if found.uuid != group.uuid:
+                raise no_group(topic, name)
+            connection.execute(
+                "UPDATE share_groups SET uuid = %s WHERE uuid = %s", (uuid, found.uuid)
+            )
+            return ShareGroup(name, uuid, topic, found.config)
 
         return self._database.write(work)
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#wings_core/protocol/v1/groups.proto\x12\x08wings.v1\"3\n\x05Group\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x0e\n\x06\x63onfig\x18\x03 \x01(\t\"n\n\x12\x43reateGroupRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\ntopic_uuid\x18\x02 \x01(\t\x12\x1e\n\x05group\x18\x03 \x01(\x0b\x32\x0f.wings.v1.Group\x12\x15\n\rif_not_exists\x18\x04 \x01(\x08\"B\n\x0fGetGroupRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\ntopic_uuid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"]\n\x11ListGroupsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\ntopic_uuid\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"N\n\x12ListGroupsResponse\x12\x1f\n\x06groups\x18\x01 \x03(\x0b\x32\x0f.wings.v1.Group\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"U\n\x12UpdateGroupRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\ntopic_uuid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0e\n\x06\x63onfig\x18\x04 \x01(\t\"S\n\x12\x44\x65leteGroupRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\ntopic_uuid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0c\n\x04uuid\x18\x04 \x01(\t2\xc9\x02\n\x0cGroupService\x12<\n\x0b\x43reateGroup\x12\x1c.wings.v1.CreateGroupRequest\x1a\x0f.wings.v1.Group\x12\x36\n\x08GetGroup\x12\x19.wings.v1.GetGroupRequest\x1a\x0f.wings.v1.Group\x12G\n\nListGroups\x12\x1b.wings.v1.ListGroupsRequest\x1a\x1c.wings.v1.ListGroupsResponse\x12<\n\x0bUpdateGroup\x12\x1c.wings.v1.UpdateGroupRequest\x1a\x0f.wings.v1.Group\x12<\n\x0b\x44\x65leteGroup\x12\x1c.wings.v1.DeleteGroupRequest\x1a\x0f.wings.v1.Groupb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#wings_core/protocol/v1/groups.proto\x12\x08wings.v1\"3\n\x05Group\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x0e\n\x06\x63onfig\x18\x03 \x01(\t\"n\n\x12\x43reateGroupRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\ntopic_uuid\x18\x02 \x01(\t\x12\x1e\n\x05group\x18\x03 \x01(\x0b\x32\x0f.wings.v1.Group\x12\x15\n\rif_not_exists\x18\x04 \x01(\x08\"B\n\x0fGetGroupRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\ntopic_uuid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"]\n\x11ListGroupsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\ntopic_uuid\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"N\n\x12ListGroupsResponse\x12\x1f\n\x06groups\x18\x01 \x03(\x0b\x32\x0f.wings.v1.Group\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"U\n\x12UpdateGroupRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\ntopic_uuid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0e\n\x06\x63onfig\x18\x04 \x01(\t\"f\n\x13RestartGroupRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\ntopic_uuid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0c\n\x04uuid\x18\x04 \x01(\t\x12\x10\n\x08new_uuid\x18\x05 \x01(\t\"S\n\x12\x44\x65leteGroupRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\ntopic_uuid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0c\n\x04uuid\x18\x04 \x01(\t2\x89\x03\n\x0cGroupService\x12<\n\x0b\x43reateGroup\x12\x1c.wings.v1.CreateGroupRequest\x1a\x0f.wings.v1.Group\x12\x36\n\x08GetGroup\x12\x19.wings.v1.GetGroupRequest\x1a\x0f.wings.v1.Group\x12G\n\nListGroups\x12\x1b.wings.v1.ListGroupsRequest\x1a\x1c.wings.v1.ListGroupsResponse\x12<\n\x0bUpdateGroup\x12\x1c.wings.v1.UpdateGroupRequest\x1a\x0f.wings.v1.Group\x12>\n\x0cRestartGroup\x12\x1d.wings.v1.RestartGroupRequest\x1a\x0f.wings.v1.Group\x12<\n\x0b\x44\x65leteGroup\x12\x1c.wings.v1.DeleteGroupRequest\x1a\x0f.wings.v1.Groupb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,8 +43,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTGROUPSRESPONSE']._serialized_end=455
   _globals['_UPDATEGROUPREQUEST']._serialized_start=457
   _globals['_UPDATEGROUPREQUEST']._serialized_end=542
-  _globals['_DELETEGROUPREQUEST']._serialized_start=544
-  _globals['_DELETEGROUPREQUEST']._serialized_end=627
-  _globals['_GROUPSERVICE']._serialized_start=630
-  _globals['_GROUPSERVICE']._serialized_end=959
+  _globals['_RESTARTGROUPREQUEST']._serialized_start=544
+  _globals['_RESTARTGROUPREQUEST']._serialized_end=646
+  _globals['_DELETEGROUPREQUEST']._serialized_start=648
+  _globals['_DELETEGROUPREQUEST']._serialized_end=731
+  _globals['_GROUPSERVICE']._serialized_start=734
+  _globals['_GROUPSERVICE']._serialized_end=1127
 # @@protoc_insertion_point(module_scope)

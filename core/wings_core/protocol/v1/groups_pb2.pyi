@@ -185,6 +185,38 @@ class UpdateGroupRequest(_message.Message):
 Global___UpdateGroupRequest: _TypeAlias = UpdateGroupRequest  # noqa: Y015
 
 @_typing.final
+class RestartGroupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_UUID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
+    NEW_UUID_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    topic_uuid: _builtins.str
+    name: _builtins.str
+    uuid: _builtins.str
+    """Which it has now."""
+    new_uuid: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        topic_uuid: _builtins.str = ...,
+        name: _builtins.str = ...,
+        uuid: _builtins.str = ...,
+        new_uuid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "new_uuid", b"new_uuid", "topic", b"topic", "topic_uuid", b"topic_uuid", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestartGroupRequest: _TypeAlias = RestartGroupRequest  # noqa: Y015
+
+@_typing.final
 class DeleteGroupRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

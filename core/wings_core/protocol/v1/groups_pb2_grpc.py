@@ -54,6 +54,11 @@ class GroupServiceStub:
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_groups__pb2.UpdateGroupRequest.SerializeToString,
                 response_deserializer=wings__core_dot_protocol_dot_v1_dot_groups__pb2.Group.FromString,
                 _registered_method=True)
+        self.RestartGroup = channel.unary_unary(
+                '/wings.v1.GroupService/RestartGroup',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_groups__pb2.RestartGroupRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_groups__pb2.Group.FromString,
+                _registered_method=True)
         self.DeleteGroup = channel.unary_unary(
                 '/wings.v1.GroupService/DeleteGroup',
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_groups__pb2.DeleteGroupRequest.SerializeToString,
@@ -90,6 +95,13 @@ class GroupServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RestartGroup(self, request, context):
+        """Gives a group another UUID, by which it begins anew. Again with the same UUID is fine.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteGroup(self, request, context):
         """Answers what it was.
         """
@@ -118,6 +130,11 @@ def add_GroupServiceServicer_to_server(servicer, server):
             'UpdateGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateGroup,
                     request_deserializer=wings__core_dot_protocol_dot_v1_dot_groups__pb2.UpdateGroupRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_groups__pb2.Group.SerializeToString,
+            ),
+            'RestartGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestartGroup,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_groups__pb2.RestartGroupRequest.FromString,
                     response_serializer=wings__core_dot_protocol_dot_v1_dot_groups__pb2.Group.SerializeToString,
             ),
             'DeleteGroup': grpc.unary_unary_rpc_method_handler(
@@ -233,6 +250,33 @@ class GroupService:
             target,
             '/wings.v1.GroupService/UpdateGroup',
             wings__core_dot_protocol_dot_v1_dot_groups__pb2.UpdateGroupRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_groups__pb2.Group.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestartGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.GroupService/RestartGroup',
+            wings__core_dot_protocol_dot_v1_dot_groups__pb2.RestartGroupRequest.SerializeToString,
             wings__core_dot_protocol_dot_v1_dot_groups__pb2.Group.FromString,
             options,
             channel_credentials,

@@ -40,6 +40,8 @@ class GroupServiceStub:
     """By name."""
     UpdateGroup: _grpc.UnaryUnaryMultiCallable[_groups_pb2.UpdateGroupRequest, _groups_pb2.Group]
     """Replaces the keys of the configuration that are given."""
+    RestartGroup: _grpc.UnaryUnaryMultiCallable[_groups_pb2.RestartGroupRequest, _groups_pb2.Group]
+    """Gives a group another UUID, by which it begins anew. Again with the same UUID is fine."""
     DeleteGroup: _grpc.UnaryUnaryMultiCallable[_groups_pb2.DeleteGroupRequest, _groups_pb2.Group]
     """Answers what it was."""
 
@@ -52,6 +54,8 @@ class GroupServiceAsyncStub(GroupServiceStub):
     """By name."""
     UpdateGroup: _aio.UnaryUnaryMultiCallable[_groups_pb2.UpdateGroupRequest, _groups_pb2.Group]  # type: ignore[assignment]
     """Replaces the keys of the configuration that are given."""
+    RestartGroup: _aio.UnaryUnaryMultiCallable[_groups_pb2.RestartGroupRequest, _groups_pb2.Group]  # type: ignore[assignment]
+    """Gives a group another UUID, by which it begins anew. Again with the same UUID is fine."""
     DeleteGroup: _aio.UnaryUnaryMultiCallable[_groups_pb2.DeleteGroupRequest, _groups_pb2.Group]  # type: ignore[assignment]
     """Answers what it was."""
 
@@ -85,6 +89,14 @@ class GroupServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_groups_pb2.Group, _abc.Awaitable[_groups_pb2.Group]]:
         """Replaces the keys of the configuration that are given."""
+
+    @_abc_1.abstractmethod
+    def RestartGroup(
+        self,
+        request: _groups_pb2.RestartGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_groups_pb2.Group, _abc.Awaitable[_groups_pb2.Group]]:
+        """Gives a group another UUID, by which it begins anew. Again with the same UUID is fine."""
 
     @_abc_1.abstractmethod
     def DeleteGroup(

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Self
 
 from wings_core.contracts.messages import MEMBER_CHARACTERS_MAX
-from wings_core.contracts.offsets import TimestampOffset
 from wings_core.errors import (
     GroupNotFound,
     InvalidArgument,
@@ -24,17 +23,21 @@ from wings_core.errors import (
 )
 from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.model import PartitionState, Topic
+from wings_core.model import PartitionState
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.clock import Clock, MonotonicClock
 from wings_core.share.coordinator.core import Bounds, CoordinatorCore
 from wings_core.share.coordinator.entries import not_held
 from wings_core.share.coordinator.partition_table import READ_PARTITIONS_MAX
 from wings_core.share.coordinator.ready import ReadyPartitions
-from wings_core.share.coordinator.watchers import (
-    FindGroup,
-    Watchers,
+from wings_core.share.coordinator.starts import (
+    FindOffset,
+    Finished,
+    Position,
+    Starts,
+    finished_of,
 )
+from wings_core.share.coordinator.watchers import FindGroup, Watchers
 from wings_core.share.interfaces import DeadLetters
 from wings_core.share.model import (
     Acknowledgement,
@@ -71,11 +74,6 @@ SWEEP_MAX = 1_000
 _logger = logging.getLogger(__name__)
 
 
-FindOffset = Callable[[Topic, Partition, int], int]
-"""Returns the offset of the first message at or after a time, in microseconds since the epoch; as
-`Fetcher.offset_for_timestamp`."""
-
-
 class Coordinator:
     """A `ShareCoordinator`.
 
@@ -110,7 +108,7 @@ class Coordinator:
         self._registry = registry
         self._indexes: dict[str, ReadyPartitions] = {}
         """By group."""
-        self._find_offset = find_offset or _in_registry(registry)
+        self._starts = Starts(registry, find_offset)
         self._lock = threading.Lock()
         self._groups: dict[str, ShareGroup] = {}
         self._stopped = threading.Event()
@@ -147,17 +145,23 @@ class Coordinator:
 
     def create(self, group: ShareGroup) -> None:
         """See `ShareCoordinator.create`."""
-        start = group.config.start
-        starts: dict[Partition, int] = {}
-        for state in self._registry.partition_states(group.topic.uuid):
-            if isinstance(start, TimestampOffset):
-                starts[state.partition] = self._find_offset(
-                    group.topic, state.partition, start.timestamp_us
-                )
-            else:
-                latest = start == "latest"
-                starts[state.partition] = state.next_offset if latest else state.log_start_offset
-        self._runner.run(self._core.create(group, starts))
+        self._begin(group, self._starts.of(group.topic, group.config.start))
+
+    def create_moved(
+        self, group: ShareGroup, anew: ShareGroup, to: Position, partition: Partition | None
+    ) -> None:
+        """See `ShareCoordinator.create_moved`."""
+        if partition is None:
+            self._begin(anew, self._starts.of(group.topic, to))
+            return
+        finished = {partition: self._starts.of_one(group.topic, to, partition)}
+        logs = self._registry.partition_states(group.topic.uuid)
+        others = [state.partition for state in logs if state.partition != partition]
+        for at in range(0, len(others), READ_PARTITIONS_MAX):
+            some = others[at : at + READ_PARTITIONS_MAX]
+            known = self._runner.run(self._core.read(group, some))
+            finished |= {each: finished_of(known[each]) for each in some}
+        self._begin(anew, finished)
 
     def delete(self, group: ShareGroup) -> None:
         """See `ShareCoordinator.delete`."""
@@ -321,6 +325,17 @@ class Coordinator:
         self._runner.close()
 
     # Inside.
+
+    def _begin(self, group: ShareGroup, finished: Finished) -> None:
+        """Make a group that is not known yet begin where so much is finished of partitions."""
+        begun = [(partition, ranges) for partition, ranges in finished.items() if ranges]
+        for at in range(0, len(begun), READ_PARTITIONS_MAX):
+            outcomes = self._runner.run_all(
+                [self._core.begin(group, *each) for each in begun[at : at + READ_PARTITIONS_MAX]]
+            )
+            for outcome in outcomes:
+                if isinstance(outcome, WingsError):
+                    raise outcome
 
     def _acquire(self, request: AcquireRequest, index: ReadyPartitions) -> list[LeasedRange]:
         """Lease what is available in partitions that are ready; takes out those that are not."""
@@ -542,10 +557,3 @@ def _shorter(one: float | None, other: float | None) -> float | None:
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)
-
-
-def _in_registry(registry: OffsetRegistry) -> FindOffset:
-    def find(topic: Topic, partition: Partition, timestamp: int) -> int:
-        return registry.offset_for_timestamp(topic.uuid, partition, timestamp)
-
-    return find

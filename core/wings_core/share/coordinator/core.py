@@ -64,17 +64,15 @@ class CoordinatorCore:
 
     # Groups.
 
-    def create(self, group: ShareGroup, starts: dict[Partition, int]) -> Procedure[None]:
-        """Put a group at its start; partitions that are not named begin at 0.
+    def begin(
+        self, group: ShareGroup, partition: Partition, finished: Sequence[OffsetRange]
+    ) -> Procedure[None]:
+        """Finish what a new group does not have of a partition; without this it has all.
 
         Raises:
             Unavailable: No majority answered.
         """
-        for partition, start in starts.items():
-            if start > 0:
-                yield from self._quorum.repair(
-                    key_of(group, partition), [OffsetRange(0, start - 1)]
-                )
+        return self._quorum.repair(key_of(group, partition), finished)
 
     def delete(self, group: ShareGroup) -> Procedure[None]:
         """Forget a group, here and at the replicas."""
