@@ -6,7 +6,7 @@ Offsets are per partition, start at 0 and have no gaps. In results `end_offset` 
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
@@ -86,8 +86,7 @@ INLINE_SUFFIX = ".inline"
 """Of the names of folios that metadata keeps itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageAddress:
+class PageAddress(NamedTuple):
     """Where a page lies: bytes `[position, position + length)` of a folio or segment file."""
 
     folio: str
@@ -173,8 +172,7 @@ class StoredPage:
         return StoredPage(self.partition, self.rows + page.rows, self.address, self.first_row, size)
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(NamedTuple):
     """The offsets `[start_offset, end_offset]`, and where their rows lie: a page or a slice."""
 
     start_offset: int
@@ -259,8 +257,7 @@ class Position:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionState:
+class PartitionState(NamedTuple):
     """Where a partition stands."""
 
     partition: Partition
@@ -272,8 +269,7 @@ class PartitionState:
     """Microseconds since the epoch; None before the first message."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocatedPartition:
+class LocatedPartition(NamedTuple):
     """What `OffsetRegistry.locate_many` found of one partition."""
 
     state: PartitionState

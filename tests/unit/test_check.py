@@ -308,7 +308,7 @@ def test_pages_that_share_bytes_are_found(
 ) -> None:
     def longer(pages: list[Location]) -> list[Location]:
         address = pages[1].address
-        pages[1] = replace(pages[1], address=replace(address, length=address.length + 64))
+        pages[1] = pages[1]._replace(address=address._replace(length=address.length + 64))
         return pages
 
     edit_locations(longer)
@@ -362,7 +362,7 @@ def test_offsets_in_two_pages_are_found(
     log: Log, topic: Topic, edit_locations: EditLocations
 ) -> None:
     def repeat(pages: list[Location]) -> list[Location]:
-        pages[2] = replace(pages[2], start_offset=15)
+        pages[2] = pages[2]._replace(start_offset=15)
         return pages
 
     edit_locations(repeat)
@@ -374,7 +374,7 @@ def test_offsets_in_two_pages_are_found(
 def test_offsets_past_the_end_of_the_log_are_found(
     log: Log, topic: Topic, edit_locations: EditLocations
 ) -> None:
-    edit_locations(lambda pages: [*pages[:3], replace(pages[3], end_offset=45)])
+    edit_locations(lambda pages: [*pages[:3], pages[3]._replace(end_offset=45)])
     messages = [problem.message for problem in log.check().problems]
     assert "its offsets reach past the log's end, 40" in messages
 
@@ -382,7 +382,7 @@ def test_offsets_past_the_end_of_the_log_are_found(
 def test_a_page_that_ends_before_it_begins_is_found(
     log: Log, topic: Topic, edit_locations: EditLocations
 ) -> None:
-    edit_locations(lambda pages: [*pages[:3], replace(pages[3], start_offset=35, end_offset=30)])
+    edit_locations(lambda pages: [*pages[:3], pages[3]._replace(start_offset=35, end_offset=30)])
     messages = [problem.message for problem in log.check().problems]
     assert "its last offset is before its first" in messages
 
@@ -391,7 +391,7 @@ def test_a_timestamp_that_goes_back_is_found(
     log: Log, topic: Topic, edit_locations: EditLocations
 ) -> None:
     def go_back(pages: list[Location]) -> list[Location]:
-        pages[2] = replace(pages[2], timestamp=pages[1].timestamp - 1)
+        pages[2] = pages[2]._replace(timestamp=pages[1].timestamp - 1)
         return pages
 
     edit_locations(go_back)
@@ -418,7 +418,7 @@ def test_a_wrong_state_of_a_partition_is_found(
     (state,) = log.metadata.registry.partition_states(topic.uuid)
 
     def states(_: str) -> list[PartitionState]:
-        return [replace(state, **change)]
+        return [state._replace(**change)]
 
     monkeypatch.setattr(log.metadata.registry, "partition_states", states)
     assert any(message in problem.message for problem in log.check().problems)
@@ -462,7 +462,7 @@ def test_pages_that_a_server_adds_meanwhile_are_not_missed_in_their_tier(
 def test_an_address_that_makes_no_sense_is_reported(
     log: Log, topic: Topic, edit_locations: EditLocations, address: PageAddress
 ) -> None:
-    edit_locations(lambda pages: [replace(pages[0], address=address), *pages[1:]])
+    edit_locations(lambda pages: [pages[0]._replace(address=address), *pages[1:]])
     report = log.check()
     assert any(
         (problem.start_offset, problem.folio) == (0, address.folio) for problem in report.problems

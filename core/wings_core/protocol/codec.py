@@ -13,7 +13,7 @@ The functions are written out as Python source and compiled when they are first 
 `dataclasses` does it: no loop over fields at run time, which calls such as Commit would pay for.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from types import NoneType, UnionType
@@ -62,7 +62,7 @@ def convert(kind: type, encode: Callable[[Any], Any], decode: Callable[[Any], An
 
 
 class Codec(Generic[ValueT, MessageT]):
-    """Converts a dataclass and its message; all methods from any thread.
+    """Converts a dataclass, or a named tuple, and its message; all methods from any thread.
 
     A message of an older sender lacks fields: they are read as protobuf's default, an absent nested
     message as one of defaults. Nothing else is checked: what a converter refuses is raised.
@@ -117,12 +117,12 @@ class Codec(Generic[ValueT, MessageT]):
         targets: dict[str, Any] = dict(self.message.DESCRIPTOR.fields_by_name)
         encoded: list[tuple[str, str]] = []
         decoded: list[str] = []
-        for field in fields(self.value):  # pyright: ignore[reportArgumentType]
-            if field.name in self._omit:
+        for name in _field_names(self.value):
+            if name in self._omit:
                 continue
-            target = targets.pop(field.name, None) or targets.pop(f"{field.name}_us")
-            converter = self._converters.get(field.name)
-            encode, decode = _expressions(field.name, hints[field.name], target, converter, names)
+            target = targets.pop(name, None) or targets.pop(f"{name}_us")
+            converter = self._converters.get(name)
+            encode, decode = _expressions(name, hints[name], target, converter, names)
             encoded.append((target.name, encode))
             decoded.append(decode)
         assert not targets, f"{self.value.__name__} lacks {sorted(targets)}"
@@ -135,6 +135,11 @@ class Codec(Generic[ValueT, MessageT]):
         )
         exec(compile(source, f"<codec of {self.value.__name__}>", "exec"), names)
         return names["encode"], names["fields"], names["decode"]
+
+
+def _field_names(kind: Any) -> Sequence[str]:
+    """Return the fields of a dataclass or a named tuple, in order."""
+    return getattr(kind, "_fields", None) or [field.name for field in fields(kind)]
 
 
 def _expressions(

@@ -88,7 +88,7 @@ def test_merged_pages_are_merged_again(metadata: MetadataUnderTest) -> None:
     topic, pages = pushed(metadata)
     first = merged(pages[:2])
     assert replace(metadata, topic, pages[:2], [first])
-    again = changed(merged([*pages[:3]], "segments/again.arrow"), address=PageAddress("s", 0, 80))
+    again = merged([*pages[:3]], "segments/again.arrow")._replace(address=PageAddress("s", 0, 80))
     assert replace(metadata, topic, [first, pages[2]], [again])
     assert located(metadata, topic) == [again, *pages[3:]]
     assert metadata.registry.live_folios() == {"folio-1", "s"}
@@ -120,11 +120,11 @@ def test_what_cannot_replace_the_pages_is_refused(metadata: MetadataUnderTest) -
     topic, pages = pushed(metadata)
     new = merged(pages)
     for old, wrong in (
-        (pages, [changed(new, end_offset=48)]),
-        (pages, [changed(new, first_timestamp=None)]),
-        (pages, [changed(new, format=PageFormat.PLAIN)]),
-        (pages, [changed(new, first_timestamp=new.timestamp)]),
-        (pages, [changed(new, timestamp=new.timestamp + 1)]),
+        (pages, [new._replace(end_offset=48)]),
+        (pages, [new._replace(first_timestamp=None)]),
+        (pages, [new._replace(format=PageFormat.PLAIN)]),
+        (pages, [new._replace(first_timestamp=new.timestamp)]),
+        (pages, [new._replace(timestamp=new.timestamp + 1)]),
         (pages, [merged(pages[:2]), merged(pages[3:])]),
         ([pages[0], pages[4]], [new]),
         (pages, []),
@@ -222,7 +222,7 @@ def test_tiers_are_counted_along_with_all_that_changes_pages(metadata: MetadataU
     check()
     again = located(metadata, topic)[:2]
     new = merged(again, "segments/again.arrow", 99)
-    new = changed(new, first_timestamp=again[0].first_timestamp)
+    new = new._replace(first_timestamp=again[0].first_timestamp)
     assert replace(metadata, topic, again, [new])
     check()
     for start in (30, 40):  # A merged page goes, then one as it was pushed.

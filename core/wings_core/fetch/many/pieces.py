@@ -7,6 +7,7 @@ time.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from wings_core.fetch.many.rotation import PartitionCursor
 from wings_core.model import LocatedPartition, Location
@@ -34,6 +35,12 @@ class Piece:
     segments: list[Segment]
 
 
+_Found = tuple[tuple[str, int, int], Segment, Location, int]
+"""Where a segment lies (folio, position, row of the page), it, its page, and what it leaves out."""
+
+_NOWHERE = ("", 0, 0)
+
+
 def pieces_of(
     cursors: Sequence[PartitionCursor], located: Iterable[LocatedPartition], rows_max: int
 ) -> list[Piece]:
@@ -47,31 +54,30 @@ def pieces_of(
             left out.
         rows_max: The most rows of each.
     """
-    found: list[tuple[tuple[str, int, int], Segment, Location, int]] = []
-    for cursor, partition in zip(cursors, located, strict=False):
-        stop = min(cursor.stop, cursor.offset + rows_max)
+    found: list[_Found] = []
+    for cursor, (_, locations) in zip(cursors, located, strict=False):
+        offset = cursor.offset
+        stop = min(cursor.stop, offset + rows_max)
         # Maintenance and publishes may write pages in another order than their offsets: a segment
         # comes no earlier than the one before it.
-        last = ("", 0, 0)
-        for location in partition.locations:
-            start = location.start_offset
+        last = _NOWHERE
+        for location in locations:
+            start, end, timestamp, (folio, position, _), _, _, first_row, _ = location
             if start >= stop:
                 break
-            if location.end_offset < cursor.offset:
+            if end < offset:
                 continue
-            address = location.address
-            last = max(last, (address.folio, address.position, location.first_row or 0))
-            first = max(cursor.offset, start)
-            rows = min(stop, location.end_offset + 1) - first
-            segment = Segment(cursor, first, rows, location.timestamp)
+            place = (folio, position, first_row or 0)
+            if place > last:
+                last = place
+            first = max(offset, start)
+            segment = Segment(cursor, first, min(stop, end + 1) - first, timestamp)
             found.append((last, segment, location, first - start))
-    found.sort(key=lambda each: each[0])
+    found.sort(key=itemgetter(0))
     return list(_joined(found))
 
 
-def _joined(
-    found: Iterable[tuple[tuple[str, int, int], Segment, Location, int]],
-) -> Iterator[Piece]:
+def _joined(found: Iterable[_Found]) -> Iterator[Piece]:
     """Yield pieces, neighbouring slices of a page as one."""
     piece: Piece | None = None
     next_row = -1  # That follows the piece in its page, where that is one of slices.

@@ -38,14 +38,11 @@ FROM partitions WHERE topic_id = ? AND value = ?
 """
 
 _PAGES = """
-SELECT pages.start_offset, pages.end_offset, pages.timestamp,
-    folios.name, pages.position, pages.length, pages.first_timestamp, pages.format,
-    pages.first_row, pages.slice_bytes
-FROM pages LEFT JOIN folios ON folios.id = pages.folio_id
-WHERE pages.partition_id = ? AND pages.end_offset >= ?
-ORDER BY pages.end_offset
-LIMIT ?
+SELECT start_offset, end_offset, timestamp, folio_id, position, length, first_timestamp, format,
+    first_row, slice_bytes
+FROM pages WHERE partition_id = ? AND end_offset >= ? ORDER BY end_offset LIMIT ?
 """
+"""Without the names of folios: many pages have the same."""
 
 _NEXT_OFFSET = """
 SELECT partitions.next_offset
@@ -103,29 +100,47 @@ def locate_many(
     locations_left = locations_max
     connection.execute("BEGIN")  # All look-ups see the same log.
     topic_id = require_topic_id(connection, topic_uuid)
-    execute = connection.raw.execute
-    for partition, offset in positions:
-        row = execute(_PARTITION, (topic_id, partition)).fetchone()
-        if row is None:
-            found.append(LocatedPartition(PartitionState(partition, 0, 0, 0, None), ()))
-            continue
-        partition_id, start, end, size, last_timestamp = row
-        locations: list[Location] = []
-        if messages_max > 0 and offset < end:
-            if locations_left == 0:
-                break
-            first = max(offset, start)
-            # Closed before its end: see `locate`.
-            with closing(execute(_PAGES, (partition_id, first, locations_left))) as rows:
-                for page in rows:
-                    locations.append(location_of(*page))
-                    if page[1] + 1 >= first + messages_max:
+    folios = _FolioNames(connection)
+    # Each statement ends the one before it. Closed before its end: see `locate`.
+    with closing(connection.raw.cursor()) as cursor:
+        for partition, offset in positions:
+            row = cursor.execute(_PARTITION, (topic_id, partition)).fetchone()
+            if row is None:
+                found.append(LocatedPartition(PartitionState(partition, 0, 0, 0, None), ()))
+                continue
+            partition_id, start, end, size, last_timestamp = row
+            locations: list[Location] = []
+            if messages_max > 0 and offset < end:
+                if locations_left == 0:
+                    break
+                first = max(offset, start)
+                stop = first + messages_max - 1
+                for page in cursor.execute(_PAGES, (partition_id, first, locations_left)):
+                    first_offset, last_offset, timestamp, folio_id, *rest = page
+                    locations.append(
+                        location_of(first_offset, last_offset, timestamp, folios[folio_id], *rest)
+                    )
+                    if last_offset >= stop:
                         break
-            locations_left -= len(locations)
-        state = PartitionState(partition, start, end, size, last_timestamp)
-        found.append(LocatedPartition(state, tuple(locations)))
+                locations_left -= len(locations)
+            state = PartitionState(partition, start, end, size, last_timestamp)
+            found.append(LocatedPartition(state, tuple(locations)))
     connection.execute("COMMIT")
     return found
+
+
+class _FolioNames(dict[int, str]):
+    """The names of folios by id, looked up once each."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __missing__(self, folio_id: int) -> str:
+        row = self._connection.execute(
+            "SELECT name FROM folios WHERE id = %s", (folio_id,)
+        ).fetchone()
+        self[folio_id] = name = "" if row is None else row[0]  # In damaged metadata alone.
+        return name
 
 
 def any_has_data(connection: Connection, positions: Sequence[Position]) -> bool:
