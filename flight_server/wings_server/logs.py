@@ -75,7 +75,13 @@ def _renderers(form: Literal["console", "json"] | None, stream: TextIO) -> list[
     terminal = stream.isatty()
     if form == "console" or (form is None and terminal):
         # https://no-color.org
-        return [structlog.dev.ConsoleRenderer(colors=terminal and not os.environ.get("NO_COLOR"))]
+        return [
+            structlog.dev.ConsoleRenderer(
+                colors=terminal and not os.environ.get("NO_COLOR"),
+                # Where rich is installed, the default prints all local variables, secrets too.
+                exception_formatter=structlog.dev.plain_traceback,
+            )
+        ]
     return [
         structlog.processors.format_exc_info,
         structlog.processors.UnicodeDecoder(),

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from wings_core.security.command_line import without_password
+
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
@@ -53,7 +55,8 @@ MetadataUrlOption = Annotated[
     str | None,
     typer.Option(
         metavar="postgresql://USER@HOST/DATABASE",
-        help="PostgreSQL that holds the metadata; a password is better given in WINGS_METADATA_URL "
-        "or PGPASSWORD, which others do not see. Default: a file in the data directory.",
+        callback=without_password,
+        help="PostgreSQL that holds the metadata; a password goes into WINGS_METADATA_URL or "
+        "PGPASSWORD, which others do not see. Default: a file in the data directory.",
     ),
 ]

@@ -256,6 +256,11 @@ class MetadataProcess:
         self._child.process.kill()
         self._child.process.wait()
 
+    @property
+    def stderr(self) -> str:
+        """The end of what the process wrote to its standard error."""
+        return self._child.stderr
+
     def terminate(self) -> int:
         """Ask the process to drain and stop, wait until it is gone, and return its exit status."""
         self._child.process.send_signal(signal.SIGTERM)

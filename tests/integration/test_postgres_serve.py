@@ -126,9 +126,10 @@ def test_a_node_says_why_it_cannot_start_over_postgres(
         (postgres.new_database(), own, "has its metadata in metadata.sqlite"),
     ):
         command = [sys.executable, "-m", "wings_client.cli", "serve", "--data-dir", str(data_dir)]
-        command += ["--flight", "127.0.0.1:0", "--http", "127.0.0.1:0", "--metadata-url", url]
+        command += ["--flight", "127.0.0.1:0", "--http", "127.0.0.1:0"]
         done = subprocess.run(
             command,
+            env={**os.environ, "WINGS_METADATA_URL": url},
             capture_output=True,
             text=True,
             timeout=60,

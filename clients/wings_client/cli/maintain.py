@@ -14,6 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected_transport, short_name
 from wings_core.contracts.actions import Maintain
 from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.security.command_line import without_password
 
 if TYPE_CHECKING:
     from wings_core.maintain import MaintenanceReport
@@ -40,8 +41,9 @@ def maintain(
         str | None,
         typer.Option(
             metavar="postgresql://USER@HOST/DATABASE",
-            help="With --data-dir, PostgreSQL that holds its metadata; a password is better given "
-            "in WINGS_METADATA_URL or PGPASSWORD, which others do not see.",
+            callback=without_password,
+            help="With --data-dir, PostgreSQL that holds its metadata; a password goes into "
+            "WINGS_METADATA_URL or PGPASSWORD, which others do not see.",
         ),
     ] = None,
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from wings_core.security.command_line import without_password
 from wings_server.options import (
     ConfigOption,
     DrainSecondsOption,
@@ -36,9 +37,10 @@ def serve(
     holds_url: Annotated[
         str | None,
         typer.Option(
-            metavar="postgresql://…",
+            metavar="postgresql://USER@HOST/DATABASE",
+            callback=without_password,
             help="PostgreSQL that holds the tombstones instead of the data directory, extra "
-            "`postgres`; better given as WINGS_HOLDS_URL, for it may hold a password.",
+            "`postgres`; a password goes into WINGS_HOLDS_URL or PGPASSWORD.",
         ),
     ] = None,
     holds_schema: Annotated[
