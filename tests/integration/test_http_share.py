@@ -215,6 +215,8 @@ def test_what_is_wrong_is_refused(http: httpx.Client, topic: str) -> None:
 def test_lag_and_messages_in_flight_are_metrics(http: httpx.Client, topic: str) -> None:
     acquire(http, topic, max_messages=2)
     text = http.get("/metrics").text
-    labels = f'group="billing",partition="null",topic="{full(topic)}"'
+    labels = f'group="billing",topic="{full(topic)}"'
     assert f"wings_share_lag{{{labels}}} 5.0" in text
     assert f"wings_share_in_flight{{{labels}}} 2.0" in text
+    of_partition = f'group="billing",partition="null",topic="{full(topic)}"'
+    assert f"wings_share_partition_lag{{{of_partition}}} 5.0" in text

@@ -14,6 +14,7 @@ from wings_core.errors import StorageCorrupt
 from wings_core.fetch.fetcher import Cancel
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.starts import Position
+from wings_core.share.counts import ShareCounts
 from wings_core.share.model import (
     Acknowledgement,
     AcknowledgementResult,
@@ -73,6 +74,11 @@ class ShareCoordinator(Protocol):
     @property
     def damage(self) -> StorageCorrupt | None:
         """What every call is refused with until the next start; None: nothing is damaged."""
+        ...
+
+    @property
+    def counts(self) -> ShareCounts:
+        """What was delivered and finished here since the start, by group."""
         ...
 
     def create(self, group: ShareGroup) -> None:

@@ -13,6 +13,7 @@ from wings_core.partitions import Partition
 from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.coordinator.starts import FindOffset, Position
 from wings_core.share.coordinator.watchers import FindGroup
+from wings_core.share.counts import ShareCounts
 from wings_core.share.interfaces import DeadLetters, ShareCoordinator
 from wings_core.share.model import (
     Acknowledgement,
@@ -171,6 +172,11 @@ class NoCoordinator(ShareCoordinator):
     def damage(self) -> StorageCorrupt | None:
         """Return None: nothing is kept here."""
         return None
+
+    @property
+    def counts(self) -> ShareCounts:
+        """Return none: nothing is delivered here."""
+        return ShareCounts()
 
     def create(self, group: ShareGroup) -> None:
         """Refuse."""

@@ -4,7 +4,7 @@ create ─▶ its DLQ topic ─▶ at its start in every partition ─▶ known
 acquire ─▶ leased ranges ─▶ their rows ─▶ (the member works) ─▶ acknowledge
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from uuid import uuid4
@@ -18,6 +18,7 @@ from wings_core.model import Topic
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.starts import Position
+from wings_core.share.counts import GroupCounts
 from wings_core.share.dead_letters.redrive import Redriven, Redriver
 from wings_core.share.dead_letters.writer import open_dead_letter_topic
 from wings_core.share.delivery.delivery import Delivery, deliver
@@ -72,6 +73,11 @@ class Shares:
     def damage(self) -> StorageCorrupt | None:
         """Why all groups are closed until the next start; None: they are not."""
         return self._coordinator.damage
+
+    @property
+    def counts(self) -> Mapping[tuple[str, str], GroupCounts]:
+        """What was delivered and finished here since the start, by the names of topic and group."""
+        return self._coordinator.counts.snapshot()
 
     def find(self, topic: TopicName, group: str) -> ShareGroup:
         """Return a group of a topic, with its configuration as it is now.

@@ -38,6 +38,7 @@ from wings_core.share.coordinator.starts import (
     finished_of,
 )
 from wings_core.share.coordinator.watchers import FindGroup, Watchers
+from wings_core.share.counts import ShareCounts
 from wings_core.share.interfaces import DeadLetters
 from wings_core.share.model import (
     Acknowledgement,
@@ -103,7 +104,10 @@ class Coordinator:
         self._clock = clock
         self._is_local = local
         self._watchers = Watchers(find_group, self._end, self._know)
-        self._core = CoordinatorCore(quorum, dead_letters, clock, rng, self._changed)
+        self.counts = ShareCounts()
+        self._core = CoordinatorCore(
+            quorum, dead_letters, clock, rng, self._changed, archived=self._count_archived
+        )
         self._runner = Runner(links)
         self._registry = registry
         self._indexes: dict[str, ReadyPartitions] = {}
@@ -213,6 +217,9 @@ class Coordinator:
             raise
         if ranges:
             index.took_some()
+            again = [each.messages for each in ranges if each.delivery_count > 1]
+            delivered = sum(each.messages for each in ranges)
+            self.counts.add(request.group, delivered=delivered, redelivered=sum(again))
             return Acquired(tuple(ranges), None)
         if request.partition is not None:
             index.found_none(request.partition)
@@ -279,6 +286,14 @@ class Coordinator:
         if again:
             fresh = {key[1]: self._bounds(group, key[1]) for key in again}
             errors |= self._acknowledge(group, member, again, fresh)
+        accepted = sum(
+            entry.last - entry.first + 1
+            for key, entries in asked.items()
+            for entry, error in zip(entries, errors[key], strict=True)
+            if error is None and entry.type == "accept"
+        )
+        if accepted:
+            self.counts.add(group, accepted=accepted)
         found = {key: iter(of_key) for key, of_key in errors.items()}
         return [
             [
@@ -403,6 +418,11 @@ class Coordinator:
                 index.wake_all()
             else:
                 index.changed(partition)
+
+    def _count_archived(self, group_uuid: str, messages: int) -> None:
+        group = self._groups.get(group_uuid)
+        if group is not None:
+            self.counts.add(group, dead_lettered=messages)
 
     def _batch_end(self, group: ShareGroup, partition: Partition, offset: int) -> int:
         try:

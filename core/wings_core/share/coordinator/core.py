@@ -35,6 +35,8 @@ class CoordinatorCore:
         rng: For back-off.
         changed: Called with a group's UUID and a partition (None: any), outside the lock, when
             something may have become available.
+        id: In the leases; None: a new one.
+        archived: Called with a group's UUID and how many of its messages were archived.
 
     Attributes:
         id: In the leases; unique for each start.
@@ -53,12 +55,13 @@ class CoordinatorCore:
         rng: random.Random,
         changed: Callable[[str, Partition | None], None] = lambda _group, _partition: None,
         id: str | None = None,  # noqa: A002 - of the coordinator.
+        archived: Callable[[str, int], None] = lambda _group, _messages: None,
     ) -> None:
         self.id = id or uuid.uuid4().hex
         self._quorum = quorum
         self._changed = changed
         self.table = PartitionTable(quorum, clock, self.id)
-        finalizer = self.finalizer_type(self.table, quorum, dead_letters, clock)
+        finalizer = self.finalizer_type(self.table, quorum, dead_letters, clock, archived)
         self.acquirer = Acquirer(self.table, quorum, finalizer, clock, rng, changed)
         self.acknowledge = Acknowledge(self.id, self.table, finalizer, clock, changed)
 

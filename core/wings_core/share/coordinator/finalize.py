@@ -6,7 +6,7 @@ word.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -49,6 +49,8 @@ class Finalizer:
         quorum: Of the replicas.
         dead_letters: None: no group has any.
         clock: What leases are counted by.
+        archived: Called with a group's UUID and how many of its messages were archived, outside
+            the lock.
     """
 
     def __init__(
@@ -57,11 +59,13 @@ class Finalizer:
         quorum: HoldQuorum,
         dead_letters: DeadLetters | None,
         clock: Clock,
+        archived: Callable[[str, int], None] = lambda _group, _messages: None,
     ) -> None:
         self._table = table
         self._quorum = quorum
         self._dead_letters = dead_letters
         self._clock = clock
+        self._archived = archived
 
     def prove(
         self, group: ShareGroup, tracked: TrackedPartition, entries: Sequence[Entry], member: str
@@ -165,6 +169,10 @@ class Finalizer:
                 for part in _final_parts(entry, limit):
                     archived = entry.asked.type != "accept"
                     tracked.state.finish(part.first, part.last, archived=archived)
+        if to_archive:
+            archived_parts = [part for entry in to_archive for part in _final_parts(entry, limit)]
+            messages = sum(part.last - part.first + 1 for part in archived_parts)
+            self._archived(tracked.key.group_uuid, messages)
         return None
 
     def archive(

@@ -1,0 +1,73 @@
+"""What `/metrics` tells of share groups, and that it stays small."""
+
+import re
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+from flight_calls import create_topic, push
+from share_calls import Member, create_group
+
+from wings_server.testing import RunningServer, running_server
+
+PARTITIONS = 2_000
+
+
+def scrape(server: RunningServer) -> str:
+    answer = httpx.get(f"{server.http}/metrics", timeout=60)
+    assert answer.status_code == 200
+    return answer.text
+
+
+def sample(text: str, name: str, group: str) -> float:
+    (found,) = re.findall(rf'^{name}{{group="{group}",topic="[^"]+"}} (\S+)$', text, re.MULTILINE)
+    return float(found)
+
+
+def test_many_partitions_have_few_series(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        client = server.client()
+        create_topic(client, "jobs", ["key: int64", "n: int64"], "key")
+        keys = [key for key in range(PARTITIONS) for _ in range(1 + (key in {7, 1_999}))]
+        push(client, "jobs", pa.record_batch({"key": keys, "n": keys}))
+        groups = [f"group-{number}" for number in range(4)]
+        for group in groups:
+            create_group(client, "jobs", group)
+        text = scrape(server)
+        series = [line for line in text.splitlines() if not line.startswith("#")]
+        assert len([line for line in series if line.startswith("wings_share")]) < 100
+        assert len(series) < 500
+        assert len(text) < 100_000
+        for group in groups:
+            assert sample(text, "wings_share_lag", group) == PARTITIONS + 2
+        largest = re.findall(
+            r'wings_share_partition_lag{group="group-0",partition="(\d+)".*} 2.0', text
+        )
+        assert sorted(largest) == ["1999", "7"]
+        assert re.search(rf"^wings_topic_partitions{{.*}} {PARTITIONS}.0$", text, re.MULTILINE)
+        (left_out,) = re.findall(r"^wings_series_left_out (\S+)$", text, re.MULTILINE)
+        assert float(left_out) == PARTITIONS - 100
+
+
+def test_deliveries_are_counted_by_group(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        client = server.client()
+        create_topic(client, "jobs", ["n: int64"])
+        push(client, "jobs", pa.record_batch({"n": [*range(10)]}))
+        create_group(client, "jobs", delivery_limit=2)
+        create_group(client, "jobs", "other")
+        member = Member(client, "jobs")
+        (leased,) = member.acquire()
+        acks = (leased.ack("accept", 0, 4), leased.ack("reject", 5, 6), leased.ack("release", 7, 9))
+        assert member.acknowledge(*acks) == [None] * 3
+        (again,) = member.acquire()
+        assert again.offsets == [7, 8, 9]
+        assert member.acknowledge(again.ack("release")) == [None], "it is at the limit"
+        text = scrape(server)
+        counts = {
+            name: sample(text, f"wings_share_{name}_total", "billing")
+            for name in ("delivered", "redelivered", "accepted", "dead_lettered")
+        }
+        assert counts == {"delivered": 13, "redelivered": 3, "accepted": 5, "dead_lettered": 5}
+        assert sample(text, "wings_share_lag", "other") == 10
+        assert 'wings_share_delivered_total{group="other"' not in text
