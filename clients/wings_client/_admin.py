@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from wings_client._follow import resolve_offset
-from wings_client._many import PartitionsValue
+from wings_client._many import PartitionsValue, starts
 from wings_client._messages import OffsetValue, TimeValue, build, wire_partition, wire_time
 from wings_client._model import (
     ConsumerOffset,
@@ -34,6 +34,7 @@ from wings_core.contracts.actions import (
 from wings_core.contracts.many import ALL
 from wings_core.errors import InvalidArgument, InvalidTicket
 from wings_core.model import TopicConfig
+from wings_core.partitions import JsonScalar
 from wings_core.schemas import FieldSpec, schema_to_ipc
 
 Fields = Mapping[str, str]
@@ -226,6 +227,15 @@ class AdminCalls:
             TopicNotFound: There is no such topic.
         """
         return resolve_offset(self._transport, name_of(topic), partition, offset)
+
+    def resolve_offsets(self, topic: TopicRef, offset: OffsetValue) -> dict[JsonScalar, int]:
+        """Return the number that an offset stands for now in each partition, by its value.
+
+        Raises:
+            TopicNotFound: There is no such topic.
+            OffsetOutOfRange: The offset is below a log's start.
+        """
+        return starts(self._transport, name_of(topic), ALL, offset)
 
     def _described(self, topic: TopicRef) -> Topic:
         return topic if isinstance(topic, Topic) else self.topic(topic)

@@ -493,16 +493,23 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
             name: The name under which the server keeps its offsets. One consumer of a name reads a
                 partition at a time; the server does not prevent a second from reading it too.
             topic: The topic.
-            partitions: Those to read; None: all, including new ones as they appear.
+            partitions: Those to read; None: all, including new ones as they appear. Many are read
+                in one stream.
             start: Where to begin in a partition of which nothing was committed: `"earliest"`,
                 `"latest"` or a time. Partitions born later are read from their start.
             auto_commit: True commits each batch once the next one is asked for, so that a batch
                 whose processing failed is read again. A number does so at most every so many
                 seconds. False leaves it to `Consumer.commit`.
-            timeout: Seconds without a message after which iteration ends; None: never.
+            timeout: Seconds without a message after which iteration ends, once the server says that
+                there is none; None: never.
             columns: The columns wanted, in order; None: all.
             filter: A SQL predicate over the topic's columns.
-            system_columns: Append `__offset` and `__timestamp`.
+            system_columns: Append `__offset` and `__timestamp`; of many partitions, before them
+                `__partition`, the value's JSON text.
+
+        Returns:
+            An iterator: of a single partition of `(batch, partition, start_offset, end_offset)`, of
+            many of `(batch, ranges)`; see `Consumer`.
 
         Raises:
             TopicNotFound: There is no such topic; also while iterating.

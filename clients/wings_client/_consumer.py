@@ -7,18 +7,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from wings_client._consumer_offsets import ConsumerCalls, ConsumerOffsets, Start
-from wings_client._consumer_reads import ConsumerReads
+from wings_client._consumer_reads import Consumed, ConsumerReads
 from wings_client._messages import wire_partition
-from wings_client._model import ConsumedBatch, PartitionValue, Topic
+from wings_client._model import PartitionValue, Topic
 from wings_client._transport import Transport
 from wings_core.errors import WingsError
-from wings_core.partitions import (
-    UNPARTITIONED,
-    JsonScalar,
-    Partition,
-    partition_of_value,
-    partition_value,
-)
+from wings_core.partitions import JsonScalar
+
+LAG_SECONDS = 1.0
+"""How long messages that are known to be there are waited for before the server is asked again."""
 
 
 class ConsumerEngine:
@@ -52,7 +49,6 @@ class ConsumerEngine:
         fixed = _fixed(topic, partitions)
         self.reads = ConsumerReads(
             transport,
-            lambda: calls.partitions(topic),
             topic,
             fixed,
             self.offsets.first(start, fixed),
@@ -66,8 +62,7 @@ class ConsumerEngine:
     @property
     def positions(self) -> dict[JsonScalar, int]:
         """The next offset to read, by partition value, after all that was delivered."""
-        delivered = self.offsets.delivered
-        return {partition_value(partition): offset for partition, offset in delivered.items()}
+        return self.offsets.delivered
 
     def ask(self) -> bool:
         """Begin to ask for a batch, which marks the last one as processed.
@@ -83,6 +78,21 @@ class ConsumerEngine:
         if isinstance(self._auto_commit, bool):
             return self._auto_commit
         return self.offsets.seconds_since_commit >= self._auto_commit
+
+    def is_over(self) -> bool:
+        """Return whether no batch means that none is there: closed, or read to the end.
+
+        Blocks: asks the server, which may have been slow, or away.
+
+        Raises:
+            WingsError: The server's refusal; `Unavailable` where it could not be reached again.
+        """
+        return self.reads.handover.ended or not self.reads.lags()
+
+    @property
+    def patience(self) -> float:
+        """How long to wait for a batch that the server said is there, in seconds."""
+        return max(self.timeout or 0.0, LAG_SECONDS)
 
     def commit(self) -> None:
         """Commit everything that was delivered."""
@@ -114,13 +124,15 @@ class ConsumerEngine:
                 raise
 
 
-class Consumer(Iterator[ConsumedBatch]):
+class Consumer(Iterator[Consumed]):
     """A named consumer; made by `Client.consumer`.
 
-    Iterating yields `(batch, partition, start_offset, end_offset)`, in order of offset within each
-    partition, and blocks while there is nothing new. Each message is delivered at least once: what
-    was not committed before a crash is redelivered. One thread iterates; `commit` and `close` may
-    be called from any.
+    Iterating yields `(batch, ranges)`: rows of many partitions, in order of offset within each, and
+    which are whose; where the consumer reads a single partition, `(batch, partition, start_offset,
+    end_offset)`. Both have `ranges`, and `parts()`, which yields the latter for each partition. It
+    blocks while there is nothing new. Each message is delivered at least once: what was not
+    committed before a crash is redelivered. One thread iterates; `commit` and `close` may be called
+    from any.
 
     Leaving a `with` block without an error commits everything delivered (unless `auto_commit` is
     False); leaving it with an error does not. A consumer that is garbage-collected without being
@@ -144,7 +156,7 @@ class Consumer(Iterator[ConsumedBatch]):
         """The next offset to read, by partition value, after all that was delivered."""
         return self.engine.positions
 
-    def __next__(self) -> ConsumedBatch:
+    def __next__(self) -> Consumed:
         """Return the next batch; blocks until there is one.
 
         Raises:
@@ -156,8 +168,10 @@ class Consumer(Iterator[ConsumedBatch]):
         if engine.ask():
             engine.offsets.commit()
         taken = engine.reads.handover.take(engine.timeout)
-        if taken is None:
-            raise StopIteration
+        while taken is None:
+            if engine.is_over():
+                raise StopIteration
+            taken = engine.reads.handover.take(engine.patience)
         engine.offsets.deliver(taken)
         return taken
 
@@ -193,8 +207,8 @@ class Consumer(Iterator[ConsumedBatch]):
         self.engine.leave(failing=error is not None)
 
 
-def _fixed(topic: Topic, partitions: Sequence[PartitionValue] | None) -> list[Partition] | None:
+def _fixed(topic: Topic, partitions: Sequence[PartitionValue] | None) -> list[JsonScalar] | None:
     """Return the partitions to read; None where new ones are read as they appear."""
     if partitions is not None:
-        return [partition_of_value(wire_partition(value)) for value in partitions]
-    return [UNPARTITIONED] if topic.partition_key is None else None
+        return [wire_partition(value) for value in partitions]
+    return [None] if topic.partition_key is None else None

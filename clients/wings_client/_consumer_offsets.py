@@ -10,20 +10,16 @@ from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
 from wings_client._cancellation import current_cancellation
+from wings_client._consumer_reads import Consumed
 from wings_client._errors import client_closed, is_passing
+from wings_client._follow import resolve_offset
 from wings_client._many import starts
-from wings_client._model import (
-    ConsumedBatch,
-    ConsumerOffset,
-    PartitionState,
-    PartitionValue,
-    Topic,
-)
+from wings_client._model import ConsumerOffset, PartitionValue, Topic
 from wings_client._retry import Backoff
 from wings_client._transport import Transport
 from wings_core.contracts.actions import OFFSETS_MAX
 from wings_core.errors import WingsError
-from wings_core.partitions import Partition, partition_of_value, partition_value
+from wings_core.partitions import JsonScalar
 from wings_core.times import Deadline
 
 T = TypeVar("T")
@@ -45,10 +41,6 @@ class ConsumerCalls(Protocol):
         """Return a consumer's next offsets."""
         ...
 
-    def partitions(self, topic: Topic) -> list[PartitionState]:
-        """Return the state of each partition of a topic."""
-        ...
-
 
 class ConsumerOffsets:
     """The offsets of one consumer in one topic; every offset is the next one to read.
@@ -68,14 +60,14 @@ class ConsumerOffsets:
         # A signal handler may commit on a thread that holds one of these.
         self._committing = threading.RLock()
         self._lock = threading.RLock()
-        self._delivered: dict[Partition, int] = {}
-        self._last: tuple[Partition, int] | None = None
+        self._delivered: dict[JsonScalar, int] = {}
+        self._last: dict[JsonScalar, int] = {}
         """Of the last batch delivered, until it counts as processed."""
-        self._uncommitted: dict[Partition, int] = {}
+        self._uncommitted: dict[JsonScalar, int] = {}
         self._committed_at = time.monotonic()
 
     @property
-    def delivered(self) -> dict[Partition, int]:
+    def delivered(self) -> dict[JsonScalar, int]:
         """The next offset by partition, after all that was delivered."""
         with self._lock:
             return dict(self._delivered)
@@ -85,47 +77,42 @@ class ConsumerOffsets:
         """How long ago the last commit was, or the consumer was made."""
         return time.monotonic() - self._committed_at
 
-    def first(self, start: Start, partitions: Sequence[Partition] | None) -> dict[Partition, int]:
-        """Return the offset to begin at in each partition that exists now.
+    def first(self, start: Start, partitions: Sequence[JsonScalar] | None) -> dict[JsonScalar, int]:
+        """Return the offset to begin at in each partition where that is not the log's start.
 
         Args:
             start: Of a name that has not read the topic before.
-            partitions: Those that will be read; None: whichever there are, and those without an
-                offset from the start of their log.
+            partitions: Those that will be read; None: all.
 
         The first time that a name reads a topic from elsewhere than its start, these offsets are
         committed: a partition without a committed offset is then known to be a later one.
         """
         committed = {
-            partition_of_value(each.partition): each.offset
+            each.partition: each.offset
             for each in self._calls.committed_offsets(self._name, self._topic)
         }
-        if committed or start == "earliest":
-            if partitions is not None and not committed.keys() >= set(partitions):
-                # Retention may have passed their first messages.
-                for state in self._calls.partitions(self._topic):
-                    partition = partition_of_value(state.partition)
-                    committed.setdefault(partition, state.log_start_offset)
-            return committed
-        now = starts(self._transport, self._topic.name, "all", start)
-        found = {partition_of_value(value): offset for value, offset in now.items()}
-        self._send(found)
-        return found
+        if not committed and start != "earliest":
+            committed = starts(self._transport, self._topic.name, "all", start)
+            self._send(committed)
+        if partitions is not None and len(partitions) == 1 and partitions[0] not in committed:
+            # A stream of one partition begins at a number; retention may have passed 0.
+            (value,) = partitions
+            now = resolve_offset(self._transport, self._topic.name, value, "earliest")
+            committed[value] = now
+        return committed
 
-    def deliver(self, taken: ConsumedBatch) -> None:
+    def deliver(self, taken: Consumed) -> None:
         """Record that a batch was delivered."""
-        partition = partition_of_value(taken.partition)
+        reached = {each.partition: each.end_offset + 1 for each in taken.ranges}
         with self._lock:
-            self._last = (partition, taken.end_offset + 1)
-            self._delivered[partition] = taken.end_offset + 1
+            self._last |= reached
+            self._delivered |= reached
 
     def processed(self) -> None:
         """Record that the caller has processed the last batch delivered."""
         with self._lock:
-            if self._last is not None:
-                partition, offset = self._last
-                self._uncommitted[partition] = offset
-                self._last = None
+            self._uncommitted |= self._last
+            self._last = {}
 
     def commit(self) -> None:
         """Commit what was processed; retries a lost connection up to `Retry.reconnect_seconds`.
@@ -145,13 +132,10 @@ class ConsumerOffsets:
                     if self._uncommitted.get(partition) == offset:
                         del self._uncommitted[partition]
 
-    def _send(self, offsets: Mapping[Partition, int]) -> None:
+    def _send(self, offsets: Mapping[JsonScalar, int]) -> None:
         entries = list(offsets.items())
         for first in range(0, len(entries), OFFSETS_MAX):
-            part: dict[PartitionValue, int] = {
-                partition_value(partition): offset
-                for partition, offset in entries[first : first + OFFSETS_MAX]
-            }
+            part: dict[PartitionValue, int] = dict(entries[first : first + OFFSETS_MAX])
             patiently(
                 self._transport,
                 lambda part=part: self._calls.commit_offsets(self._name, self._topic, part),

@@ -1,57 +1,29 @@
-"""The reads of a consumer: all its partitions, by a bounded number of threads, into one queue.
-
-    scout's thread      asks which partitions exist, and which have new messages
-    workers' threads    read a partition each, and put the batches into the hand-over
-
-Up to `FOLLOWS_MAX` partitions are followed, each by a worker of its own, so a message arrives as
-soon as it is committed. Of more than that, workers scan those in which the scout
-found new messages: it polls ten times a second while there are any, and less often otherwise.
-"""
+"""The reads of a consumer: one stream over all its partitions, by a thread, into a queue."""
 
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wings_client._consumer_offsets import patiently
-from wings_client._handover import WAKE_SECONDS, Handover, HandoverClosed
+from wings_client._handover import Handover, HandoverClosed
+from wings_client._many import ManyChunks, wire_partitions
 from wings_client._messages import build
-from wings_client._model import ConsumedBatch, PartitionState, Topic
-from wings_client._stream import Chunks
+from wings_client._model import ConsumedBatch, RangesBatch, Topic
+from wings_client._stream import Chunks, Resumed
 from wings_client._transport import Transport
+from wings_core.contracts.many import ALL, ENTRIES_MAX
 from wings_core.contracts.tickets import FollowTicket, ScanTicket
 from wings_core.errors import InvalidTicket
-from wings_core.partitions import Partition, partition_of_value, partition_value
-
-FOLLOWS_MAX = 32
-"""Most partitions read at once, each by a thread."""
+from wings_core.partitions import JsonScalar
 
 BATCHES_WAITING_MAX = 8
 """Batches that were read and not yet taken."""
-
-DISCOVER_SECONDS = 0.5
-"""Pause between two polls for new partitions, and the longest between two for new messages."""
-
-NEWS_SECONDS = 0.1
-"""Pause between two polls for new messages in unfollowed partitions, while there are some."""
 
 JOIN_SECONDS = 1.0
 """How long `close` waits for each thread; one that is opening a stream on a silent server ends with
 that stream."""
 
-
-@dataclass(slots=True)
-class _Assigned:
-    """A partition that is read."""
-
-    partition: Partition
-    offset: int
-    """The next one to read, while no worker does."""
-    active: bool = False
-    """Whether a worker reads it, or will."""
-    chunks: Chunks | None = None
-    """What the worker reads."""
+Consumed = ConsumedBatch | RangesBatch
+"""What a consumer delivers: of one partition where it reads one, else of many."""
 
 
 class ConsumerReads:
@@ -59,9 +31,9 @@ class ConsumerReads:
 
     Args:
         transport: To the server.
-        states: Returns the state of each partition of the topic.
         topic: The topic to read.
-        partitions: Those to read; None: all, new ones as they come into being.
+        partitions: Those to read: of one, items are `ConsumedBatch`, of more `RangesBatch`. None:
+            all, new ones as they come into being.
         starts: Where to begin; a partition that is not in it begins at its start.
         selection: Keys of the tickets: columns, filter, system columns.
 
@@ -72,176 +44,117 @@ class ConsumerReads:
     def __init__(
         self,
         transport: Transport,
-        states: Callable[[], list[PartitionState]],
         topic: Topic,
-        partitions: Sequence[Partition] | None,
-        starts: Mapping[Partition, int],
+        partitions: Sequence[JsonScalar] | None,
+        starts: Mapping[JsonScalar, int],
         selection: Mapping[str, Any],
     ) -> None:
-        self.handover: Handover[ConsumedBatch] = Handover(BATCHES_WAITING_MAX, givers=1)
+        self.handover: Handover[Consumed] = Handover(BATCHES_WAITING_MAX, givers=1)
         self._transport = transport
-        self._states = states
         self._topic = topic
-        self._discovers = partitions is None
-        self._starts = starts
         self._selection = selection
-        # Guards what is below; held while nothing blocks. A signal handler or a finalizer may call
-        # `cancel` on a thread that holds it.
-        self._lock = threading.RLock()
+        self._reads: list[Chunks | ManyChunks] = []
+        self._values: dict[Chunks, JsonScalar] = {}
+        self._probe: Resumed[Any] | None = None
+        """The scan of `lags`, while it runs."""
         self._closed = False
-        self._changed = threading.Condition(self._lock)
-        self._end = threading.Condition(self._lock)
-        """Ends the scout's pauses."""
-        self._assigned: dict[Partition, _Assigned] = {}
-        self._ready: deque[_Assigned] = deque()
-        self._workers: list[threading.Thread] = []
-        self._scout: threading.Thread | None = None
-        for partition in partitions or ():
-            self._assigned[partition] = _Assigned(partition, starts.get(partition, 0))
-        self._crowded = len(self._assigned) > FOLLOWS_MAX
+        if partitions is None:
+            self._add_many(partitions=ALL, positions=tuple(starts.items()))
+        elif len(partitions) == 1:
+            self._add_one(partitions[0], starts.get(partitions[0], 0))
+        else:
+            for first in range(0, len(partitions), ENTRIES_MAX):
+                some = partitions[first : first + ENTRIES_MAX]
+                self._add_many(partitions=wire_partitions(some, starts))
+        self._threads = [
+            threading.Thread(target=self._read, args=(read,), name="wings-consumer", daemon=True)
+            for read in self._reads
+        ]
 
     def start(self) -> None:
         """Start the threads; called once."""
-        if self._discovers or self._crowded:
-            self._scout = threading.Thread(
-                target=self._look, name="wings-consumer-scout", daemon=True
-            )
-            self._scout.start()
-        else:
-            with self._lock:
-                workers = self._made_ready({})
-            for worker in workers:
-                worker.start()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         """Stop reading; waits for the threads, at most `JOIN_SECONDS` each."""
         self.cancel()
-        with self._lock:
-            threads = list(self._workers)
-        if self._scout is not None:
-            threads.append(self._scout)
-        for thread in threads:
+        for thread in self._threads:
             if thread.is_alive():  # One that is about to start will find it closed.
                 thread.join(JOIN_SECONDS)
 
     def cancel(self) -> None:
         """Stop reading; does not block."""
-        with self._lock:
-            self._closed = True
-            reading = [each.chunks for each in self._assigned.values() if each.chunks is not None]
-            self._changed.notify_all()
-            self._end.notify_all()
+        self._closed = True
         self.handover.close()
-        for chunks in reading:
-            chunks.cancel()
+        probe = self._probe
+        for read in self._reads if probe is None else (*self._reads, probe):
+            read.cancel()
 
-    # The scout's thread.
+    def lags(self) -> bool:
+        """Return whether messages are committed that were not read yet; asks the server.
 
-    def _look(self) -> None:
-        pause = NEWS_SECONDS
-        try:
-            while not self._closed:
-                news = self._learn(patiently(self._transport, self._states))
-                eager = news and self._crowded
-                pause = NEWS_SECONDS if eager else min(DISCOVER_SECONDS, pause * 2)
-                with self._lock:
-                    if not self._closed:
-                        self._end.wait(pause)
-        except BaseException as error:  # noqa: BLE001 - raised where the consumer is iterated.
-            self.handover.fail(error)
+        A queue that stays empty does not tell: the server may be slow, or away. False once closed.
 
-    def _learn(self, states: Sequence[PartitionState]) -> bool:
-        """Record new partitions and log ends; return whether there were any."""
-        found = {partition_of_value(state.partition): state for state in states}
-        with self._lock:
-            for partition, state in found.items():
-                if self._discovers and partition not in self._assigned:
-                    offset = self._starts.get(partition, state.log_start_offset)
-                    self._assigned[partition] = _Assigned(partition, offset)
-            if not self._crowded and len(self._assigned) > FOLLOWS_MAX:
-                self._crowded = True
-                for each in self._assigned.values():
-                    if each.chunks is not None:
-                        each.chunks.cancel()
-            before = len(self._ready)
-            workers = self._made_ready(
-                {partition: state.next_offset for partition, state in found.items()}
-            )
-            news = len(self._ready) > before
-        for worker in workers:
-            worker.start()
-        return news
-
-    def _made_ready(self, ends: Mapping[Partition, int]) -> list[threading.Thread]:
-        """Assign workers to the partitions that wait to be read; called with the lock held.
-
-        Returns:
-            The new threads, to be started without the lock: starting waits for the thread to run.
+        Raises:
+            WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
-        new: list[threading.Thread] = []
-        for each in self._assigned.values():
-            behind = ends.get(each.partition, 0) > each.offset
-            if not each.active and (behind or not self._crowded):
-                each.active = True
-                self._ready.append(each)
-        workers = min(FOLLOWS_MAX, len(self._assigned))
-        while self._ready and len(self._workers) < workers and not self._closed:
-            worker = threading.Thread(
-                target=self._work, name=f"wings-consumer-{len(self._workers)}", daemon=True
+        return any(self._lags(read) for read in self._reads)
+
+    def _lags(self, read: Chunks | ManyChunks) -> bool:
+        keys: dict[str, Any] = {
+            "columns": self._topic.schema.names[:1],
+            "filter": self._selection.get("filter"),
+        }
+        seconds = self._transport.retry.reconnect_seconds
+        if isinstance(read, Chunks):
+            keys |= {"partition": self._values[read], "offset": read.next_offset}
+            probe: Resumed[Any] = Chunks(
+                self._transport, self._ticket(ScanTicket, keys), reconnect_seconds=seconds
             )
-            self._workers.append(worker)
-            new.append(worker)
-        self._changed.notify_all()
-        return new
-
-    # The workers' threads.
-
-    def _work(self) -> None:
+        else:
+            keys |= read.where()
+            probe = ManyChunks(
+                self._transport, self._ticket(ScanTicket, keys), reconnect_seconds=seconds
+            )
+            probe.exact = read.exact
+        self._probe = probe
+        if self._closed:
+            probe.cancel()
         try:
-            while (assigned := self._next_ready()) is not None:
-                self._read(assigned)
+            return any(True for _ in probe)
+        finally:
+            probe.cancel()
+            self._probe = None
+
+    def _add_one(self, partition: JsonScalar, offset: int) -> None:
+        keys = {**self._selection, "partition": partition, "offset": offset}
+        ticket = self._ticket(FollowTicket, keys)
+        seconds = self._transport.retry.reconnect_seconds
+        read = Chunks(self._transport, ticket, reconnect_seconds=seconds)
+        self._values[read] = partition
+        self._reads.append(read)
+
+    def _add_many(self, **where: Any) -> None:
+        ticket = self._ticket(FollowTicket, {**self._selection, **where})
+        seconds = self._transport.retry.reconnect_seconds
+        self._reads.append(ManyChunks(self._transport, ticket, reconnect_seconds=seconds))
+
+    def _ticket(
+        self, kind: type[FollowTicket] | type[ScanTicket], keys: Mapping[str, Any]
+    ) -> FollowTicket | ScanTicket:
+        return build(kind, InvalidTicket, "consumer", topic=self._topic.name, **keys)
+
+    def _read(self, read: Chunks | ManyChunks) -> None:
+        try:
+            if isinstance(read, Chunks):
+                value = self._values[read]
+                for batch, start_offset, end_offset in read:
+                    self.handover.put(ConsumedBatch(batch, value, start_offset, end_offset))
+            else:
+                for chunk in read:
+                    self.handover.put(chunk)
         except HandoverClosed:
             return
         except BaseException as error:  # noqa: BLE001 - raised where the consumer is iterated.
             self.handover.fail(error)
-
-    def _next_ready(self) -> _Assigned | None:
-        with self._lock:
-            while not self._ready and not self._closed:
-                self._changed.wait(WAKE_SECONDS)
-            return None if self._closed else self._ready.popleft()
-
-    def _read(self, assigned: _Assigned) -> None:
-        value = partition_value(assigned.partition)
-        chunks = self._chunks(assigned)
-        for chunk in chunks:
-            self.handover.put(
-                ConsumedBatch(chunk.batch, value, chunk.start_offset, chunk.end_offset)
-            )
-        with self._lock:
-            assigned.offset = chunks.next_offset
-            assigned.chunks = None
-            assigned.active = False
-
-    def _chunks(self, assigned: _Assigned) -> Chunks:
-        """Return a follow of the partition, or a scan of what is committed now."""
-        crowded = self._crowded
-        ticket = build(
-            ScanTicket if crowded else FollowTicket,
-            InvalidTicket,
-            "consumer",
-            topic=self._topic.name,
-            partition=partition_value(assigned.partition),
-            offset=assigned.offset,
-            **self._selection,
-        )
-        chunks = Chunks(
-            self._transport,
-            ticket,
-            reconnect_seconds=self._transport.retry.reconnect_seconds,
-        )
-        with self._lock:
-            assigned.chunks = chunks
-            if self._closed or self._crowded != crowded:
-                chunks.cancel()
-        return chunks

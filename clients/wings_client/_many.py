@@ -80,6 +80,8 @@ class ManyChunks(Resumed[RangesBatch]):
         for each in stream.end.partitions:
             self.next_offsets[each.partition] = each.next_offset
         for entry in self._left() if self._is_scan else ():
+            if entry.end_offset is None:
+                continue
             # Ranges are cut from what is committed: to accept this one would lose messages.
             raise Unavailable(
                 f"{stream.endpoint} read to offset {entry.offset} of a range that ends at "
@@ -88,20 +90,19 @@ class ManyChunks(Resumed[RangesBatch]):
 
     def _next_ticket(self) -> ScanTicket | FollowTicket | None:
         """Return the ticket that reads on; None where nothing is left of a scan."""
+        where = self.where()
+        return self._ticket.model_copy(update=where) if where["partitions"] else None
+
+    def where(self) -> dict[str, Any]:
+        """Return the keys of a ticket that reads what is not delivered yet; from any thread."""
         if self._ticket.partitions == ALL:
-            positions = tuple(self.next_offsets.items())
-            return (
-                self._ticket.model_copy(update={"positions": positions})
-                if positions
-                else (self._ticket)
-            )
-        left = tuple(self._left())
-        return self._ticket.model_copy(update={"partitions": left}) if left else None
+            return {"partitions": ALL, "positions": tuple(dict(self.next_offsets).items())}
+        return {"partitions": tuple(self._left())}
 
     def _left(self) -> Iterator[PartitionEntry]:
         """Yield what is left of a list."""
         assert self._ticket.partitions is not None
-        for entry in self._ticket.partitions:
+        for entry in () if self._ticket.partitions == ALL else self._ticket.partitions:
             assert isinstance(entry, PartitionEntry)
             offset = self.next_offsets.get(cast("JsonScalar", entry.partition))
             if offset is None or entry.end_offset is None or offset < entry.end_offset:
@@ -153,7 +154,7 @@ def starts(
 
 
 def wire_partitions(
-    partitions: PartitionsValue, offsets: Mapping[PartitionValue, int] | None = None
+    partitions: PartitionsValue, offsets: Mapping[Any, int] | None = None
 ) -> Literal["all"] | tuple[PartitionEntry, ...]:
     """Return partitions in their wire form.
 
@@ -168,7 +169,7 @@ def wire_partitions(
     return tuple(PartitionEntry(value, given.get(value)) for value in values)
 
 
-def wire_positions(offsets: Mapping[PartitionValue, int]) -> dict[JsonScalar, int]:
+def wire_positions(offsets: Mapping[Any, int]) -> dict[JsonScalar, int]:
     """Return offsets by partition value in their wire form."""
     return {wire_partition(value): offset for value, offset in offsets.items()}
 

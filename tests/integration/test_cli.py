@@ -270,7 +270,7 @@ def test_fetch_of_nothing_has_no_end(wings: Wings, topic: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "partition", "message"),
     [
-        (("--offset", 0), "null", "the topic is partitioned"),
+        (("--offset", 0, "--max-messages", 0), "null", "max_messages"),
         (("--offset", 0, "--partition", "JFK", "--min-messages", 0), "JFK", "min_messages"),
         (("--offset", 0, "--partition", "JFK", "--columns", "x"), "JFK", "x"),
         (("--offset", 0, "--partition", "JFK", "--filter", "1 +"), "JFK", "filter"),
@@ -307,6 +307,19 @@ def test_fetch_writes_data_alone_for_pipes(wings: Wings, topic: str) -> None:
         *arguments[:2], "--offset", 9, *arguments[4:6], "--timeout", 2, "--format", "json"
     )
     assert nothing.out == "[]\n"
+
+
+def test_fetch_without_a_partition_shows_each(wings: Wings, topic: str) -> None:
+    shown = wings("fetch", topic, "--offset", 1, "--columns", "delay (min)").out
+    heads = [line for line in shown.splitlines() if line.startswith("Topic: ")]
+    assert heads == [
+        f"Topic: {topic}, Partition: {key}, Start: 1, End: {end}"
+        for key, end in (("JFK", 4), ("LAX", 4))
+    ]
+    rows = json.loads(wings("fetch", topic, "--offset", 0, "--format", "json").out)
+    assert len(rows) == 10
+    nothing = wings("fetch", topic, "--offset", "latest", "--timeout", 2).out
+    assert nothing == f"Topic: {topic}, Partition: all, Start: null, End: null\n"
 
 
 def test_fetch_shows_chosen_and_system_columns(wings: Wings, topic: str) -> None:

@@ -6,14 +6,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from breakable_proxy import BreakableProxy, breakable
 from fix_client import EAGER, Connect, NewTopic
 from fix_server import Trim
 
-from wings_client import Client, ConsumedBatch, Consumer, Topic
-from wings_core.errors import TopicNotFound
+from wings_client import Client, ConsumedBatch, Consumer, RangesBatch, Retry, Topic
+from wings_core.errors import OffsetOutOfRange, TopicNotFound, Unavailable
+from wings_core.partitions import Partition
 from wings_server.testing import RunningServer, server_process
+
+Consumed = ConsumedBatch | RangesBatch
 
 KEYED = ("key: int64", "n: int64")
 IDLE = 0.7
@@ -24,18 +28,19 @@ def push(client: Client, topic: Any, key: int, *values: int) -> None:
     client.push(topic, {"key": [key] * len(values), "n": list(values)})
 
 
-def values(batches: Iterable[ConsumedBatch]) -> dict[Any, list[Any]]:
+def values(batches: Iterable[Consumed]) -> dict[Any, list[Any]]:
     """Return the values of column `n` by partition, in the order in which they came."""
     found: dict[Any, list[Any]] = defaultdict(list)
-    for batch, partition, start_offset, end_offset in batches:
-        assert end_offset - start_offset + 1 == batch.num_rows
-        found[partition] += batch.column("n").to_pylist()
+    for taken in batches:
+        for batch, partition, start_offset, end_offset in taken.parts():
+            assert end_offset - start_offset + 1 == batch.num_rows
+            found[partition] += batch.column("n").to_pylist()
     return dict(found)
 
 
 def take(consumer: Consumer, rows: int) -> dict[Any, list[Any]]:
     """Take so many rows."""
-    taken: list[ConsumedBatch] = []
+    taken: list[Consumed] = []
     while sum(found.batch.num_rows for found in taken) < rows:
         taken.append(next(consumer))
     return values(taken)
@@ -98,16 +103,29 @@ def test_a_batch_is_committed_once_the_next_is_asked_for(
 ) -> None:
     topic = new_topic(*KEYED, partition_key="key")
     push(wings, topic, 1, 0)
-    push(wings, topic, 2, 0)
     consumer = wings.consumer("reader", topic, timeout=IDLE)
-    first = next(consumer)
+    assert values([next(consumer)]) == {1: [0]}
     assert committed(wings, "reader", topic) == {}
-    second = next(consumer)
-    assert committed(wings, "reader", topic) == {first.partition: 1}
+    wings.push(topic, {"key": [2, 3], "n": [0, 0]})
+    assert values([next(consumer)]) == {2: [0], 3: [0]}
+    assert committed(wings, "reader", topic) == {1: 1}
     consumer.close()
-    assert committed(wings, "reader", topic) == {first.partition: 1}
+    assert committed(wings, "reader", topic) == {1: 1}
     with wings.consumer("reader", topic) as again:
-        assert take(again, 1) == {second.partition: [0]}
+        assert take(again, 2) == {2: [0], 3: [0]}
+
+
+def test_of_one_partition_an_item_has_its_offsets(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    push(wings, topic, 1, 0, 1)
+    push(wings, topic, 2, 0)
+    with wings.consumer("reader", topic, partitions=[1], system_columns=True) as consumer:
+        taken = next(consumer)
+        assert isinstance(taken, ConsumedBatch)
+        batch, partition, start_offset, end_offset = taken
+        assert (batch.num_rows, partition, start_offset, end_offset) == (2, 1, 0, 1)
+        assert batch.schema.names == ["key", "n", "__offset", "__timestamp"]
+        assert [*taken.ranges] == [(1, 0, 1, 2)]
 
 
 def test_a_batch_whose_processing_failed_comes_again(wings: Client, new_topic: NewTopic) -> None:
@@ -208,29 +226,29 @@ def test_columns_and_filters_are_pushed_down(wings: Client, new_topic: NewTopic)
     )
     with consumer:
         batch = next(consumer).batch
-    assert batch.schema.names == ["n", "__offset", "__timestamp"]
+    assert batch.schema.names == ["n", "__partition", "__offset", "__timestamp"]
     assert batch.column("__offset").to_pylist() == [1, 3, 5, 7, 9]
     assert committed(wings, "reader", topic) == {1: 10}
 
 
-@pytest.mark.parametrize("partitions", [40, 100])
-def test_more_partitions_than_are_followed_are_all_read(
-    wings: Client, new_topic: NewTopic, partitions: int
+def test_a_stream_and_a_thread_read_many_partitions(
+    server: RunningServer, wings: Client, new_topic: NewTopic
 ) -> None:
     topic = new_topic(*KEYED, partition_key="key")
+    partitions = 100
     keys = list(range(partitions))
     wings.push(topic, {"key": keys[:20] * 5, "n": [n for n in range(5) for _ in range(20)]})
     with wings.consumer("reader", topic) as consumer:
         assert take(consumer, 100) == each(range(20), *range(5))
-        before = threading.active_count()
+        server.wait_for_calls(1)
         wings.push(topic, {"key": keys, "n": [7] * partitions})
         assert take(consumer, partitions) == each(keys, 7)
         wings.push(topic, {"key": keys, "n": [8] * partitions})
         assert take(consumer, partitions) == each(keys, 8)
         names = [thread.name for thread in threading.enumerate()]
         ours = [name for name in names if name.startswith("wings-consumer")]
-        assert len(ours) <= 33
-        assert threading.active_count() - before < 40
+        assert len(ours) == 1
+        server.wait_for_calls(1)
     assert committed(wings, "reader", topic) == dict.fromkeys(keys, 2) | dict.fromkeys(range(20), 7)
 
 
@@ -238,7 +256,7 @@ def test_a_closed_consumer_ends_for_the_thread_that_waits_in_it(
     server: RunningServer, wings: Client, new_topic: NewTopic
 ) -> None:
     consumer = wings.consumer("reader", new_topic())
-    found: list[ConsumedBatch] = []
+    found: list[Consumed] = []
     reader = threading.Thread(target=lambda: found.extend(consumer))
     reader.start()
     server.wait_for_calls(1)
@@ -320,3 +338,80 @@ def test_a_consumer_that_is_let_go_of_stops_to_read(
         if thread.name.startswith("wings-consumer"):
             thread.join(10)
             assert not thread.is_alive()
+
+
+def test_a_consumer_of_10000_partitions_reads_them_all_and_commits_in_one_call(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    keys = list(range(10_000))
+    wings.push(topic, {"key": keys, "n": keys})
+    with wings.consumer("reader", topic, timeout=0.05) as consumer:
+        batches = [taken.batch for taken in consumer]
+    found: list[Any] = pa.Table.from_batches(batches)["n"].to_pylist()
+    assert sorted(found) == keys
+    assert committed(wings, "reader", topic) == dict.fromkeys(keys, 1)
+    wings.push(topic, {"key": [7, 10_000], "n": [8, 9]})
+    with wings.consumer("reader", topic, timeout=0.05) as consumer:
+        assert values(consumer) == {7: [8], 10_000: [9]}
+
+
+@pytest.mark.parametrize("partitions", [None, [1]])
+def test_a_consumer_does_not_take_a_silent_server_for_the_end(
+    shaky: Client,
+    proxy: BreakableProxy,
+    wings: Client,
+    new_topic: NewTopic,
+    partitions: list[int] | None,
+) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    push(wings, topic, 1, 0)
+    consumer = shaky.consumer("reader", topic, partitions=partitions, timeout=0.01)
+    proxy.stop_listening()
+    found: list[Any] = []
+    reader = threading.Thread(target=lambda: found.append(values(consumer)))
+    reader.start()
+    reader.join(0.3)  # Several times as long as the consumer waits for a message.
+    proxy.listen_again()
+    reader.join(20)
+    assert found == [{1: [0]}]
+
+
+def test_a_server_that_stays_away_is_an_error_and_no_end(
+    proxy: BreakableProxy, wings: Client, new_topic: NewTopic, connect: Connect
+) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    retry = Retry(delay=0.01, delay_max=0.05, reconnect_seconds=0.3)
+    with connect(proxy.endpoint, retry=retry) as client:
+        consumer = client.consumer("reader", topic, timeout=0.01, auto_commit=False)
+        proxy.stop_listening()
+        with pytest.raises(Unavailable):
+            next(consumer)
+
+
+def test_what_a_filter_drops_is_read_to_its_end_before_a_consumer_ends(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    for key in range(3):
+        wings.push(topic, {"key": [key] * 100_000, "n": list(range(100_000))})
+    with wings.consumer("reader", topic, filter="n = 99999", timeout=0.001) as consumer:
+        assert sum(taken.batch.num_rows for taken in consumer) == 3
+
+
+def test_a_committed_offset_that_retention_passed_is_an_error(
+    wings: Client, new_topic: NewTopic, trim: Trim
+) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    for number in range(3):
+        push(wings, topic, 1, number)
+        push(wings, topic, 2, number)
+    wings.commit_offsets("reader", topic, {1: 1})
+    trim(topic, 2, Partition("1"))
+    trim(topic, 2, Partition("2"))
+    with pytest.raises(OffsetOutOfRange) as caught:
+        next(wings.consumer("reader", topic, auto_commit=False))
+    assert (caught.value.facts["partition"], caught.value.log_start_offset) == (1, 2)
+    wings.commit_offsets("reader", topic, {1: 2})
+    with wings.consumer("reader", topic) as consumer:
+        assert take(consumer, 2) == {1: [2], 2: [2]}

@@ -192,6 +192,7 @@ class AsyncClient:
     commit_offsets = _awaited(Client.commit_offsets)
     committed_offsets = _awaited(Client.committed_offsets)
     resolve_offset = _awaited(Client.resolve_offset)
+    resolve_offsets = _awaited(Client.resolve_offsets)
 
     # Share groups.
 

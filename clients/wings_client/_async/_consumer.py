@@ -10,17 +10,17 @@ from typing import Self
 from wings_client._async._pool import WorkerPool
 from wings_client._async._streams import Taker
 from wings_client._consumer import Consumer
-from wings_client._model import ConsumedBatch
+from wings_client._consumer_reads import Consumed
 from wings_core.partitions import JsonScalar
 
 
-class AsyncConsumer(AsyncIterator[ConsumedBatch]):
+class AsyncConsumer(AsyncIterator[Consumed]):
     """Reads under a name; made by `AsyncClient.consumer`. One task iterates.
 
-    Iterating yields `(batch, partition, start_offset, end_offset)` and waits while there is
-    nothing new; see `Consumer` for what it guarantees. Its streams on the server end with `close`,
-    with the `async with` block, when the task that waits for a batch is cancelled, and when the
-    consumer is garbage-collected.
+    Iterating yields `(batch, ranges)`, of a single partition `(batch, partition, start_offset,
+    end_offset)`, and waits while there is nothing new; see `Consumer` for what it guarantees. Its
+    streams on the server end with `close`, with the `async with` block, when the task that waits
+    for a batch is cancelled, and when the consumer is garbage-collected.
 
     Leaving an `async with` block without an error commits everything delivered (unless
     `auto_commit` is False); leaving it with an error, or a cancelled task, does not.
@@ -44,7 +44,7 @@ class AsyncConsumer(AsyncIterator[ConsumedBatch]):
         """The next offset to read, by partition value, after all that was delivered."""
         return self._engine.positions
 
-    async def __anext__(self) -> ConsumedBatch:
+    async def __anext__(self) -> Consumed:
         """Return the next batch; waits until there is one.
 
         Raises:
@@ -57,11 +57,13 @@ class AsyncConsumer(AsyncIterator[ConsumedBatch]):
             if engine.ask():
                 await self._pool.run(engine.offsets.commit)
             taken = await self._taker.take(engine.timeout)
+            while taken is None:
+                if await self._pool.run(engine.is_over):
+                    raise StopAsyncIteration
+                taken = await self._taker.take(engine.patience)
         except asyncio.CancelledError:
             self._cancel()
             raise
-        if taken is None:
-            raise StopAsyncIteration
         engine.offsets.deliver(taken)
         return taken
 

@@ -1,4 +1,4 @@
-"""`wings fetch`: shows the messages of one partition from an offset."""
+"""`wings fetch`: shows the messages of one partition, or of all, from an offset."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
+from wings_client import ConsumedBatch, FetchResult, RangesBatch
 from wings_client.cli.endpoint import DEFAULT, AnyEndpointOption, Endpoint, connected, explained
 from wings_client.cli.http import HttpServer
 from wings_client.cli.output import Format, check_output, write_all
@@ -20,7 +21,7 @@ from wings_client.cli.values import (
 )
 from wings_core.errors import WingsError
 from wings_core.names import TopicName
-from wings_core.partitions import JsonScalar
+from wings_core.partitions import JsonScalar, partition_of_value, partition_sort_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,22 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a fetch."""
+    """The result of a fetch, of one partition."""
 
     partition: JsonScalar
     start_offset: int
     end_offset: int | None
     schema: pa.Schema
     batches: Sequence[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMany:
+    """The result of a fetch of all partitions."""
+
+    schema: pa.Schema
+    parts: Sequence[Found]
+    """Of each partition that has messages in it, by value."""
 
 
 OffsetOption = Annotated[
@@ -61,7 +71,8 @@ PartitionOption = Annotated[
     str | None,
     typer.Option(
         metavar="V",
-        help="The partition value, read by the key's type: 7, JFK, true; base64 for binary.",
+        help="The partition value, read by the key's type: 7, JFK, true; base64 for binary. "
+        "Default: all, over Flight.",
     ),
 ]
 TimeoutOption = Annotated[
@@ -107,7 +118,7 @@ def fetch(
     wanted_format: FormatOption = Format.TABLE,
     endpoint: AnyEndpointOption = DEFAULT,
 ) -> None:
-    """Fetch messages of one partition, and wait for them where there are too few.
+    """Fetch messages of one partition, or of all, and wait for them where there are too few.
 
     Prints the topic as you named it, the partition, the offsets of the first and the last message,
     and the messages:
@@ -117,7 +128,8 @@ def fetch(
         Topic: flights, Partition: JFK, Start: 0, End: 1
 
     The partition of a topic without a key is `null`. Where nothing came, End is `null` and Start
-    the offset asked for. What fails is one line, and exit status 1:
+    the offset asked for. Without `--partition`, each partition that has messages is shown so, up to
+    `--max-messages` of them all together. What fails is one line, and exit status 1:
 
         Topic: flights, Partition: JFK, Error: the reason
 
@@ -144,9 +156,25 @@ def fetch(
     except WingsError as error:
         typer.echo(_failure(wanted, error), err=wanted_format is not Format.TABLE)
         raise typer.Exit(1) from None
+    if isinstance(found, FoundMany):
+        _write_many(wanted, found, wanted_format)
+        return
     if wanted_format is Format.TABLE:
         typer.echo(f"{_success(wanted, found)}\n")
     write_all(found.batches, found.schema, wanted_format)
+
+
+def _write_many(wanted: Wanted, found: FoundMany, wanted_format: Format) -> None:
+    if wanted_format is not Format.TABLE:
+        batches = [batch for part in found.parts for batch in part.batches]
+        write_all(batches, found.schema, wanted_format)
+        return
+    if not found.parts:
+        typer.echo(f"Topic: {printable(wanted.topic)}, Partition: all, Start: null, End: null")
+    for number, part in enumerate(found.parts):
+        between = "\n" if number else ""
+        typer.echo(f"{between}{_success(wanted, part)}\n")
+        write_all(part.batches, part.schema, wanted_format)
 
 
 def _success(wanted: Wanted, found: Found) -> str:
@@ -163,10 +191,11 @@ def _failure(wanted: Wanted, error: WingsError) -> str:
     return f"Topic: {printable(wanted.topic)}, Partition: {given}, Error: {message}"
 
 
-def _over_flight(endpoint: str, wanted: Wanted) -> Found:
+def _over_flight(endpoint: str, wanted: Wanted) -> Found | FoundMany:
     with connected(endpoint, wanted.topic) as client:
         topic = client.topic(wanted.topic)
-        partition = parse_partition(wanted.partition, topic)
+        many = wanted.partition is None and topic.partition_key is not None
+        partition = None if many else parse_partition(wanted.partition, topic)
         result = client.fetch(
             topic,
             partition,
@@ -178,7 +207,28 @@ def _over_flight(endpoint: str, wanted: Wanted) -> Found:
             filter=wanted.filter,
             system_columns=wanted.system_columns,
         )
+    if many:
+        return FoundMany(result.schema, _by_partition(result))
     return Found(partition, result.start_offset, result.end_offset, result.schema, result.batches)
+
+
+def _by_partition(result: FetchResult) -> list[Found]:
+    """Return what came of each partition, by value."""
+    parts: dict[JsonScalar, list[ConsumedBatch]] = {}
+    for batch, ranges in zip(result.batches, result.ranges, strict=True):
+        for part in RangesBatch(batch, ranges).parts():
+            if part.batch.num_rows:
+                parts.setdefault(part.partition, []).append(part)
+    return [
+        Found(
+            value,
+            parts[value][0].start_offset,
+            parts[value][-1].end_offset,
+            result.schema,
+            [part.batch for part in parts[value]],
+        )
+        for value in sorted(parts, key=lambda value: partition_sort_key(partition_of_value(value)))
+    ]
 
 
 def _over_http(endpoint: Endpoint, wanted: Wanted) -> Found:

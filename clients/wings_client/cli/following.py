@@ -13,7 +13,7 @@ from wings_client.cli.output import Format, Writer, stream_writer
 RETRY = Retry(reconnect_seconds=24 * 3600.0)
 """A follower retries a lost connection for a day."""
 
-OFFSET, TIMESTAMP = "__offset", "__timestamp"
+PARTITION, OFFSET, TIMESTAMP = "__partition", "__offset", "__timestamp"
 
 ColumnsOption = Annotated[
     list[str] | None,
@@ -23,7 +23,11 @@ FilterOption = Annotated[
     str | None, typer.Option("--filter", metavar="SQL", help="Only messages that this holds of.")
 ]
 SystemColumnsOption = Annotated[
-    bool, typer.Option("--system-columns", help="Show __offset and __timestamp in every format.")
+    bool,
+    typer.Option(
+        "--system-columns",
+        help="Show __offset and __timestamp in every format; of all partitions, __partition too.",
+    ),
 ]
 FormatOption = Annotated[
     Format,
@@ -46,7 +50,7 @@ class Display:
 
     Args:
         wanted: The format.
-        system_columns: Whether to show both; else a table shows the offset alone.
+        system_columns: Whether to show them; else a table shows the offset alone.
 
     Attributes:
         messages: How many were written.
@@ -59,10 +63,11 @@ class Display:
         self._writer: Writer | None = None
 
     def show(self, batch: pa.RecordBatch) -> None:
-        """Write a batch that has both system columns."""
-        names = [name for name in batch.schema.names if name not in {OFFSET, TIMESTAMP}]
+        """Write a batch that has the system columns."""
+        system = [name for name in batch.schema.names if name in {PARTITION, OFFSET, TIMESTAMP}]
+        names = [name for name in batch.schema.names if name not in system]
         if self._system_columns:
-            names += [OFFSET, TIMESTAMP]
+            names += system
         elif self._format is Format.TABLE:
             names.insert(0, OFFSET)
         shown = batch.select(names)

@@ -1,6 +1,6 @@
 """`wings tail`: shows the messages of all partitions of a topic as they come."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Annotated
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from wings_client.cli.following import (
 )
 from wings_client.cli.output import Format, check_output
 from wings_client.cli.values import Offset, chosen_columns, parse_offset, parse_partition
-from wings_core.partitions import Partition, partition_of_value, partition_value
+from wings_core.partitions import JsonScalar
 
 
 def tail(
@@ -68,12 +68,12 @@ def tail(
     display = Display(wanted_format, system_columns=system_columns)
     with connected_transport(endpoint, topic, RETRY) as (client, transport):
         described = client.topic(topic)
+        fixed = _fixed(described, partition)
         reads = ConsumerReads(
             transport,
-            lambda: client.partitions(described),
             described,
-            _fixed(described, partition),
-            _starts(client, described, partition, offset),
+            fixed,
+            _starts(client, described, fixed, offset),
             {
                 "columns": chosen_columns(columns, described.schema),
                 "filter": predicate,
@@ -84,41 +84,36 @@ def tail(
         display.run(_batches(reads, None if timeout is None else timeout / 1000), done=lambda: "")
 
 
-def _fixed(topic: Topic, given: str | None) -> list[Partition] | None:
+def _fixed(topic: Topic, given: str | None) -> list[JsonScalar] | None:
     """Return the one partition to read, or None for all."""
     if given is None and topic.partition_key is not None:
         return None
-    return [partition_of_value(parse_partition(given, topic))]
+    return [parse_partition(given, topic)]
 
 
 def _starts(
-    client: Client, topic: Topic, given: str | None, offset: Offset
-) -> dict[Partition, int]:
-    """Return the offset to begin at in each partition that exists now."""
-    fixed = _fixed(topic, given)
+    client: Client, topic: Topic, fixed: Sequence[JsonScalar] | None, offset: Offset
+) -> dict[JsonScalar, int]:
+    """Return the offset to begin at in each partition where that is not the log's start."""
     if fixed is not None:
-        value = partition_value(fixed[0])
-        return {fixed[0]: client.resolve_offset(topic, offset, value)}
-    states = client.partitions(topic)
-    found: dict[Partition, int] = {}
-    for state in states:
-        if isinstance(offset, int):
-            start = max(offset, state.log_start_offset)
-        elif offset == "earliest":
-            start = state.log_start_offset
-        elif offset == "latest":
-            start = state.next_offset
-        else:
-            start = client.offset_for_timestamp(topic, offset, state.partition)
-        found[partition_of_value(state.partition)] = start
-    return found
+        return {value: client.resolve_offset(topic, offset, value) for value in fixed}
+    if offset == "earliest":
+        return {}
+    states = {state.partition: state for state in client.partitions(topic)}
+    if isinstance(offset, int):
+        return {value: max(offset, state.log_start_offset) for value, state in states.items()}
+    return client.resolve_offsets(topic, offset)
 
 
 def _batches(reads: ConsumerReads, idle_seconds: float | None) -> Generator[pa.RecordBatch]:
     """Yield the batches read; ends after `idle_seconds` without one."""
     try:
         reads.start()
-        while (taken := reads.handover.take(idle_seconds)) is not None:
-            yield taken.batch
+        while True:
+            taken = reads.handover.take(idle_seconds)
+            if taken is not None:
+                yield taken.batch
+            elif reads.handover.ended or not reads.lags():
+                return
     finally:
         reads.close()
