@@ -12,9 +12,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
+import adbc_driver_flightsql
+import adbc_driver_manager
 import httpx
 import pyarrow.flight as flight
 import pytest
+from adbc_driver_flightsql import DatabaseOptions
 from flight_calls import act
 from token_calls import ROOT, bearer, client_of
 from typer.testing import CliRunner
@@ -93,6 +96,45 @@ def test_both_faces_speak_tls(certs: Path, authority: bytes) -> None:
             pytest.raises(flight.FlightError),
         ):
             act(plaintext, "list-topics")
+
+
+def select(address: str, options: dict[str, str]) -> None:
+    with (
+        adbc_driver_flightsql.connect(address, db_kwargs=options) as database,
+        adbc_driver_manager.AdbcConnection(database) as connection,
+        adbc_driver_manager.AdbcStatement(connection) as statement,
+    ):
+        statement.set_sql_query("select 1")
+        statement.execute_query()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"username": "u", "password": "TOKEN"},
+        {"username": "us", "password": "TOKEN"},  # Of each length modulo 3: base64's padding.
+        {"username": "use", "password": "TOKEN"},
+        {DatabaseOptions.AUTHORIZATION_HEADER.value: "Bearer TOKEN"},
+    ],
+    ids=["u", "us", "use", "header"],
+)
+def test_drivers_of_flight_sql_log_in_by_their_ordinary_options(
+    certs: Path, options: dict[str, str]
+) -> None:
+    """Logged in, they hear that the server knows no SQL; else, that they must log in."""
+    environment = {"WINGS_ROOT_TOKEN": ROOT}
+
+    def refusal(token: str) -> adbc_driver_manager.Error:
+        given = {name: value.replace("TOKEN", token) for name, value in options.items()}
+        given[DatabaseOptions.TLS_ROOT_CERTS.value] = (certs / "ca.pem").read_text()
+        with pytest.raises(adbc_driver_manager.Error) as caught:
+            select(server.flight, given)
+        return caught.value
+
+    with server_process(flags=flags(certs), environment=environment) as server:
+        assert "UNAUTHENTICATED" not in str(refusal(ROOT)).upper()
+        for token in ("wrong", ROOT[:-1] + ("0" if ROOT[-1] != "0" else "1")):
+            assert "UNAUTHENTICATED" in str(refusal(token)).upper()
 
 
 def test_mutual_tls_refuses_clients_without_a_certificate(certs: Path, authority: bytes) -> None:

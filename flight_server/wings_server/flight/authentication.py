@@ -100,6 +100,9 @@ def secret_of(headers: Sequence[Any]) -> str | None:
     if scheme.lower() == "bearer":
         secret = credentials
     elif scheme.lower() == "basic":
+        credentials = credentials.rstrip("=")
+        padding = "=" * (-len(credentials) % 4)  # Which drivers written in Go leave out.
         with suppress(binascii.Error, ValueError):
-            secret = base64.b64decode(credentials, validate=True).decode().partition(":")[2]
+            secret = base64.b64decode(credentials + padding, validate=True).decode()
+            secret = secret.partition(":")[2]
     return secret if is_presentable(secret) else None
