@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from time import monotonic, sleep
 from typing import Any
 
 from pydantic import ValidationError
@@ -259,19 +260,29 @@ class ShareCalls(AdminCalls):
         *,
         filter: str | None = None,  # noqa: A002 - the contract's word.
         max_messages: int | None = None,
+        to: TopicRef | None = None,
+        rate: float | None = None,
     ) -> Redriven:
-        """Republish dead letters to their topics of origin, each at most once, ever.
+        """Republish dead letters, each at most once to a topic, ever.
 
         Args:
             dlq_topic: The topic of dead letters; reads up to its present end.
             filter: A SQL predicate over its columns, such as `reason = 'rejected'`.
             max_messages: Read at most this many dead letters; None: all.
+            to: Republish them to this topic, which has the same columns; None: to their topics of
+                origin.
+            rate: Republish about so many a second, and sleep in between; None: as fast as it goes.
 
         Raises:
+            InvalidArgument: The rate is not above 0.
             TopicNotFound: There is no such topic.
             SchemaMismatch: It is no topic of dead letters.
             InvalidFilter: Not one boolean expression over its columns.
         """
+        if rate is not None and not rate > 0:
+            raise InvalidArgument(f"redrive: rate must be above 0; got {rate!r}")
+        step = REDRIVE_STEP if rate is None else max(1, min(REDRIVE_STEP, int(rate / 4)))
+        begun = monotonic()
         counts = Counter[str]()
         failures: list[str] = []
         offset, end, left = 0, None, max_messages
@@ -283,17 +294,20 @@ class ShareCalls(AdminCalls):
                 dlq_topic=name_of(dlq_topic),
                 filter=filter,
                 offset=offset,
-                max_messages=None if left is None else min(left, REDRIVE_STEP),
+                max_messages=_step(left, step, rate),
+                to=None if to is None else name_of(to),
             )
             found = self._act("share-redrive", body)
             counts.update({key: found[key] for key in _COUNTS})
             failures += found["failures"]
             end = found["log_end_offset"] if end is None else end
             if left is not None:
-                left -= REDRIVE_STEP
+                left -= step
             offset = found["next_offset"]
             if offset >= end:
                 break
+            if rate is not None:
+                sleep(max(0.0, begun + counts["redriven"] / rate - monotonic()))
         return Redriven(
             counts["redriven"],
             counts["already_redriven"],
@@ -305,6 +319,14 @@ class ShareCalls(AdminCalls):
 
 REDRIVE_STEP = 1_000
 """Dead letters read by one call, to bound how long it takes."""
+
+
+def _step(left: int | None, step: int, rate: float | None) -> int | None:
+    """Return how many dead letters the next call reads; None: as many as the server likes."""
+    if left is None and rate is None:
+        return None
+    return step if left is None else min(left, step)
+
 
 _COUNTS = ("redriven", "already_redriven", "without_payload", "failed")
 

@@ -136,7 +136,7 @@ def acknowledge_entries(
 
 @SHARE_ACTIONS.add("share-redrive", Redrive)
 def redrive(log: Log, body: Redrive) -> Json:
-    """Send dead letters back to the topics they came from, each once."""
+    """Send dead letters back to the topics they came from, or to another, once to each."""
     caller = CALLER.get()
     done = log.shares.redrive(
         TopicName.parse(body.dlq_topic),
@@ -145,6 +145,7 @@ def redrive(log: Log, body: Redrive) -> Json:
         body.max_messages,
         # Anyone who may write to the topic of dead letters chooses what topics they name.
         lambda topic: authorize(caller, Right.WRITE, str(topic)),
+        None if body.to is None else TopicName.parse(body.to),
     )
     return {
         "redriven": done.redriven,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from fix_client import NewTopic
 
-from wings_client import Client, Delivery, Topic
+from wings_client import Client, Delivery, Topic, _share
 from wings_client._acquire import acknowledge
 from wings_core.errors import (
     AlreadyExists,
@@ -17,6 +17,7 @@ from wings_core.errors import (
     InvalidArgument,
     InvalidRecordState,
     SchemaMismatch,
+    TopicNotFound,
     Unavailable,
 )
 
@@ -252,6 +253,41 @@ def test_dead_letters_are_sent_back_once(wings: Client, topic: Topic) -> None:
     assert (done.redriven, done.already_redriven, done.failed) == (1, 1, 0)
     with wings.share_consumer("billing", topic, timeout=0) as consumer:
         assert sorted(numbers(consumer)) == [1, 2]
+
+
+def test_dead_letters_are_sent_to_another_topic_once_and_at_a_rate(
+    wings: Client, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic()
+    other = wings.create_topic(f"{topic.id}-other", {"n": "int64"})
+    third = wings.create_topic(f"{topic.id}-third", {"n": "int64", "m": "int64"})
+    dead = f"{topic.id}-dead"
+    wings.create_share_group("billing", topic, {"start": "earliest", "dlq_topic": dead})
+    wings.push(topic, {"n": list(range(10))})
+    with wings.share_consumer("billing", topic, timeout=60) as consumer:
+        delivery = next(iter(consumer))
+        consumer.reject(delivery, rows=slice(0, 8), reason="bad")
+        consumer.reject(delivery, rows=slice(8, 10), reason="worse")
+    clock = [0.0]
+
+    def slept(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr(_share, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(_share, "sleep", slept)
+    done = wings.redrive(dead, filter="error = 'bad'", to=other, rate=0.5)
+    assert (done.redriven, done.failed) == (8, 0)
+    assert clock[0] == 16.0, "the two that are left out are read too, without a pause"
+    assert wings.fetch(other, offset=0).table.column("n").to_pylist() == list(range(8))
+    again = wings.redrive(dead, to=other)
+    assert (again.redriven, again.already_redriven) == (2, 8)
+    assert wings.redrive(dead).redriven == 10, "it is another topic"
+    refused = wings.redrive(dead, to=third)
+    assert (refused.redriven, refused.failed) == (0, 10)
+    with pytest.raises(TopicNotFound):
+        wings.redrive(dead, to="nowhere")
+    with pytest.raises(InvalidArgument):
+        wings.redrive(dead, rate=0)
 
 
 class Renewals:

@@ -430,16 +430,26 @@ def redrive(
         int | None,
         typer.Option(metavar="N", min=1, help="Look at the first so many alone. Default: all."),
     ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="TOPIC", help="Send them there. Default: where they came from."),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="Send about so many a second. Default: without pause."),
+    ] = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Send dead letters back to the topics that they came from, each once.
+    """Send dead letters back to the topics that they came from, or to another, each once.
 
-        $ wings share dlq redrive orders-dead --filter "error = 'timeout'"
+        $ wings share dlq redrive orders-dead --filter "error = 'timeout'" --rate 100
 
-    One that was sent back before is not sent again, however often this is called.
+    One that was sent to a topic before is not sent there again, however often this is called.
     """
     with connected(endpoint, dlq_topic) as client:
-        done = client.redrive(dlq_topic, filter=predicate, max_messages=max_messages)
+        done = client.redrive(
+            dlq_topic, filter=predicate, max_messages=max_messages, to=to, rate=rate
+        )
     rest = [
         f"{count:,} {what}"
         for count, what in (

@@ -144,6 +144,8 @@ class Redrive(ActionBody):
     """The first offset of it that is looked at."""
     max_messages: Annotated[int, Field(ge=1, le=REDRIVE_MESSAGES_MAX)] = REDRIVE_MESSAGES_MAX
     """The most dead letters looked at, whether or not they pass the filter."""
+    to: str | None = None
+    """The topic that they are sent to, of the same columns; None: to those they came from."""
 
 
 def describe_group(

@@ -289,9 +289,10 @@ class Shares:
         offset: int,
         messages_max: int,
         admit: Callable[[TopicName], None],
+        to: TopicName | None = None,
     ) -> Redriven:
-        """Send dead letters back; see `Redriver.redrive`."""
-        return self._redriver.redrive(dlq_topic, expression, offset, messages_max, admit)
+        """Send dead letters back, or to another topic; see `Redriver.redrive`."""
+        return self._redriver.redrive(dlq_topic, expression, offset, messages_max, admit, to)
 
     def close(self) -> None:
         """End waiting calls with `Unavailable`, and end the threads."""

@@ -1,4 +1,4 @@
-"""Redrive: send dead letters back to the topics that they came from, each once.
+"""Redrive: send dead letters back to the topics that they came from, or to another, each once.
 
 A letter's payload is pushed as a batch of its own whose producer is the letter's id, so that a
 letter that was sent back before, by anybody, is not sent again.
@@ -95,6 +95,7 @@ class Redriver:
         offset: int,
         messages_max: int,
         admit: Callable[[TopicName], None] = lambda _: None,
+        to: TopicName | None = None,
     ) -> Redriven:
         """Send dead letters back that pass a filter; durable on return, which it blocks for.
 
@@ -104,9 +105,11 @@ class Redriver:
             offset: Where in it to begin; below its start: there.
             messages_max: The most letters looked at, whether or not they pass.
             admit: Raises `PermissionDenied` for a topic that the caller may not write to.
+            to: Send them to this topic, which has the same columns; None: to those they came from.
 
         Raises:
             TopicNotFound: No such topic.
+            PermissionDenied: The caller may not write to the one that they are sent to.
             SchemaMismatch: It is no topic of dead letters.
             InvalidFilter: The filter is none, or fails on the data.
             WingsError: A push failed for a reason that may pass; what was sent before is not sent
@@ -123,7 +126,10 @@ class Redriver:
         )
         done = Redriven(log_end_offset=state.next_offset)
         end_offset = min(state.next_offset, cursor.offset + messages_max)
-        sender = _Sender(self._admin, self._group_commit, self._limits, done, admit)
+        if to is not None:
+            admit(to)
+            self._admin.get_topic(to)
+        sender = _Sender(self._admin, self._group_commit, self._limits, done, admit, to)
         for chunks in self._fetcher.scan(cursor, end_offset, Cancel()):
             for chunk in chunks:
                 sender.send(_letters(chunk.batch))
@@ -166,12 +172,14 @@ class _Sender:
         limits: Limits,
         done: Redriven,
         admit: Callable[[TopicName], None],
+        to: TopicName | None,
     ) -> None:
         self._admin = admin
         self._group_commit = group_commit
         self._limits = limits
         self._done = done
         self._admit = admit
+        self._to = None if to is None else str(to)
         self._targets: dict[str, tuple[Topic, Preparer] | NotFound | PermissionDenied] = {}
 
     def send(self, letters: Iterator[_Letter]) -> None:
@@ -191,9 +199,10 @@ class _Sender:
             self._count_outcome(dead_letter_id, submitted)
 
     def _submit(self, letter: _Letter, payload: pa.Buffer) -> Pending:
-        topic, preparer = self._target(letter.topic)
+        topic, preparer = self._target(self._to or letter.topic)
         # A letter of an older server tells nothing of its columns; its topic's never change.
-        rows = read_payload(payload, topic.schema, unmarked=topic.created_at <= letter.written_at)
+        is_sure = self._to in {None, letter.topic} and topic.created_at <= letter.written_at
+        rows = read_payload(payload, topic.schema, unmarked=is_sure)
         options = PushOptions(sequence=ProducerSequence(f"redrive-{letter.dead_letter_id}", 0))
         prepared = preparer.prepare(rows, options)
         # Awaited: by `send`, as soon as all are submitted.
