@@ -125,6 +125,18 @@ class DataDirectory:
                 raise InvalidArgument(f"{path} is not a data directory of Wings: it is empty")
         return cls(path)
 
+    @staticmethod
+    def complete(path: Path) -> None:
+        """Mark a directory that another program filled as one of Wings, durably.
+
+        Raises:
+            Unavailable: The file system refuses.
+        """
+        with _file_system_errors(path):
+            _make_directory(path / "segments")
+            sync_directory(path)
+            _write_format(path)
+
     def bind(self, store_id: str, *, own: bool = False) -> None:
         """Make sure that the pages here belong to a metadata store, and to no other from now on.
 

@@ -85,6 +85,9 @@ class Namespace:
 INLINE_SUFFIX = ".inline"
 """Of the names of folios that metadata keeps itself."""
 
+LOST_FOLIO = "lost"
+"""The file that pages lie in, as metadata says after a repair, of which nothing is left."""
+
 
 class PageAddress(NamedTuple):
     """Where a page lies: bytes `[position, position + length)` of a folio or segment file."""

@@ -255,7 +255,7 @@ class _Check:
             if page.first_row is not None:
                 batch = batch.slice(page.first_row, page.rows)
             self._rows += batch.num_rows
-            return _problem_of(batch, page)
+            return problem_of(batch, page)
         except FAULTS as error:
             return _reason(error)
 
@@ -309,7 +309,7 @@ class _Check:
             return set()
 
 
-def _problem_of(batch: pa.RecordBatch, page: Page) -> str | None:
+def problem_of(batch: pa.RecordBatch, page: Page) -> str | None:
     """Say what is wrong with the rows of a page, or None."""
     if batch.num_rows != page.rows:
         counted = "offsets for" if page.stage is None else "counts"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from wings_core.errors import Internal, StorageCorrupt
-from wings_core.model import PageAddress
+from wings_core.model import LOST_FOLIO, PageAddress
 from wings_core.storage.files import Files
 from wings_core.storage.lru import Lru
 
@@ -114,6 +114,8 @@ class SegmentMaps:
         self._maps.clear()
 
     def _open(self, folio: str) -> _Map:
+        if folio == LOST_FOLIO:
+            raise StorageCorrupt("its messages were lost before the log was repaired")
         if SEGMENT_NAME.fullmatch(folio) is None:
             raise StorageCorrupt(f"{folio!r:.80} is not the name of a segment")
         try:

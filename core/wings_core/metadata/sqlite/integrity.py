@@ -6,7 +6,7 @@ them, which SQLite itself computes whenever it writes a row.
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -32,8 +32,8 @@ def _checksum(*columns: str) -> str:
     return f"({' + '.join(terms)}) % {_PRIME}"
 
 
-CHECKSUMS = {
-    "pages": _checksum(
+_COLUMNS = {
+    "pages": (
         "partition_id",
         "end_offset",
         "start_offset",
@@ -46,7 +46,7 @@ CHECKSUMS = {
         "first_row?",
         "slice_bytes?",
     ),
-    "partitions": _checksum(
+    "partitions": (
         "id",
         "topic_id",
         "log_start_offset",
@@ -58,9 +58,26 @@ CHECKSUMS = {
         "merged_rows",
         "merged_bytes",
     ),
-    "consumer_offsets": _checksum("topic_id", "offset", "committed_at"),
+    "consumer_offsets": ("topic_id", "offset", "committed_at"),
 }
+
+CHECKSUMS = {table: _checksum(*columns) for table, columns in _COLUMNS.items()}
 """What the column `checksum` of a table is made of. Migrations have it: it does not change."""
+
+
+def checksum_of(table: str, row: Mapping[str, int | None]) -> int:
+    """Return what SQLite computes for the column `checksum` of a row.
+
+    Args:
+        table: One of `CHECKSUMS`.
+        row: Its values, by column.
+    """
+    total = 0
+    for weight, column in zip(_WEIGHTS, _COLUMNS[table], strict=False):
+        value = row[column.removesuffix("?")]
+        total += weight * (-1 if value is None else value)
+    return total % _PRIME if total >= 0 else -(-total % _PRIME)
+
 
 _KEYS = {
     "pages": "partition_id || ', end ' || end_offset",

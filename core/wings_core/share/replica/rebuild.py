@@ -63,7 +63,36 @@ def rebuild_holds(path: Path, groups: Sequence[ShareGroup]) -> Rebuilt:
     problems = list(problems_of(path)) if path.exists() else ["it is missing"]
     if not problems and not is_empty(path):
         raise AlreadyExists(f"{path} is sound: there is nothing to rebuild")
-    partitions, marks = _read(path)
+    new = path.with_name(f"{path.name}.rebuilt")
+    for suffix in _FILES:
+        new.with_name(new.name + suffix).unlink(missing_ok=True)
+    partitions = copy_holds(path, new, groups)
+    kept_as = _replace(path, new)
+    alive = {stored.key.group_uuid for stored in partitions}
+    return Rebuilt(
+        partitions=len(partitions),
+        ranges=sum(len(stored.finished) + len(stored.counts) for stored in partitions),
+        problems=tuple(problems),
+        groups_lost=tuple(group for group in groups if group.uuid not in alive),
+        kept_as=kept_as,
+    )
+
+
+def copy_holds(path: Path, new: Path, groups: Sequence[ShareGroup]) -> list[StoredPartition]:
+    """Copy what is sound of a file of holds to a new file; see `rebuild_holds`.
+
+    Args:
+        path: The file, which is not written to; need not exist.
+        new: Not there yet.
+        groups: Those there are.
+
+    Returns:
+        The partitions of groups whose state was copied.
+
+    Raises:
+        WingsError: The new file cannot be written.
+    """
+    partitions, marks = read_holds(path)
     known = {group.uuid: group for group in groups}
     seconds = {uuid: group.config.lock_duration_ms / 1_000 for uuid, group in known.items()}
     for stored in partitions:
@@ -71,9 +100,6 @@ def rebuild_holds(path: Path, groups: Sequence[ShareGroup]) -> Rebuilt:
         seconds.setdefault(uuid, LOCK_SECONDS_UNKNOWN)
     for uuid, mark in marks.items():
         seconds[uuid] = max(seconds.get(uuid, 0.0), mark.ttl_seconds)
-    new = path.with_name(f"{path.name}.rebuilt")
-    for suffix in _FILES:
-        new.with_name(new.name + suffix).unlink(missing_ok=True)
     with closing(SqliteHoldStore(new)) as store:
         store.load()
         store.write(
@@ -89,18 +115,10 @@ def rebuild_holds(path: Path, groups: Sequence[ShareGroup]) -> Rebuilt:
             # Of no boot that there is: the next start counts the time from then on.
             {uuid: Mark("rebuilt", 0.0, ttl) for uuid, ttl in seconds.items()},
         )
-    kept_as = _replace(path, new)
-    alive = {stored.key.group_uuid for stored in partitions}
-    return Rebuilt(
-        partitions=len(partitions),
-        ranges=sum(len(stored.finished) + len(stored.counts) for stored in partitions),
-        problems=tuple(problems),
-        groups_lost=tuple(group for group in groups if group.uuid not in alive),
-        kept_as=kept_as,
-    )
+    return partitions
 
 
-def _read(path: Path) -> tuple[list[StoredPartition], dict[str, Mark]]:
+def read_holds(path: Path) -> tuple[list[StoredPartition], dict[str, Mark]]:
     """Return what is sound; nothing of a file that has no checksums yet."""
     if not path.exists():
         return [], {}

@@ -1,0 +1,164 @@
+"""The pages of an SQLite file as they lie on the disk, with what its write-ahead log has on top.
+
+SQLite refuses a tree at its first damaged page; here each page stands for itself. The formats are
+those of https://www.sqlite.org/fileformat2.html. Nothing is written, and no lock is taken.
+"""
+
+import mmap
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+PAGE_BYTES = 4_096
+"""Of the files that Wings makes; believed rather than a header that does not fit its file."""
+
+SCHEMA_PAGE = 1
+"""The root of the tree that lists all others; pages are counted from 1."""
+
+HEADER_BYTES = 100
+"""Of the database's header, at the beginning of page 1."""
+
+_MAGIC = b"SQLite format 3\0"
+_LOG_DAMAGED = "the write-ahead log is damaged: what was committed"
+_FREE_LIST = struct.Struct(">II")
+_FREE_LIST_AT = 32
+_LOG_HEADER = struct.Struct(">8I")
+_FRAME_HEADER = struct.Struct(">6I")
+_LOG_MAGIC = {0x377F0682: "<", 0x377F0683: ">"}
+"""By the byte order of the log's checksums."""
+
+
+class DatabaseFile:
+    """One file, open for reading; a context manager.
+
+    Args:
+        path: The database; its log is beside it, if there is one.
+
+    Attributes:
+        problems: What is wrong with the file as a whole, filled as it is read.
+        losses: The same, where transactions are lost of which nothing else tells.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.problems: list[str] = []
+        self.losses: list[str] = []
+        self._data: mmap.mmap | bytes = b""
+        with path.open("rb") as file:
+            if path.stat().st_size:
+                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.page_bytes = self._page_bytes()
+        self._newer: dict[int, bytes] = {}
+        log = path.with_name(f"{path.name}-wal")
+        if log.exists():
+            self._newer = self._committed(log.read_bytes())
+        whole = len(self._data) // self.page_bytes
+        self.pages = max(whole, max(self._newer, default=0))
+        """How many there are; the last may be missing from a file that is cut off."""
+        if len(self._data) % self.page_bytes:
+            self.problems.append("it ends within a page: it is cut off")
+        first = self.page(SCHEMA_PAGE)
+        if first is None or not first.startswith(_MAGIC):
+            self.problems.append("it does not begin as a database")
+
+    def __enter__(self) -> Self:
+        """Return the file."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        if isinstance(self._data, mmap.mmap):
+            self._data.close()
+
+    def page(self, number: int) -> bytes | None:
+        """Return a page, None where the file has none of this number."""
+        newer = self._newer.get(number)
+        if newer is not None:
+            return newer
+        start = (number - 1) * self.page_bytes
+        if number < 1 or start + self.page_bytes > len(self._data):
+            return None
+        return self._data[start : start + self.page_bytes]
+
+    def free_pages(self) -> set[int]:
+        """Return the pages that the file's list of free ones names; what is wrong is noted."""
+        first = self.page(SCHEMA_PAGE)
+        free: set[int] = set()
+        if first is None:
+            return free
+        trunk, count = _FREE_LIST.unpack_from(first, _FREE_LIST_AT)
+        while trunk:
+            data = self.page(trunk)
+            if data is None or trunk in free:
+                break
+            free.add(trunk)
+            trunk, leaves = _FREE_LIST.unpack_from(data)
+            if leaves > self.page_bytes // 4 - 2:
+                break
+            free.update(struct.unpack_from(f">{leaves}I", data, _FREE_LIST.size))
+        if len(free) != count:
+            self.problems.append("its list of free pages is damaged")
+        return free
+
+    def _page_bytes(self) -> int:
+        head = self._data[:HEADER_BYTES]
+        if len(head) < HEADER_BYTES:
+            return PAGE_BYTES
+        (size,) = struct.unpack_from(">H", head, 16)
+        (pages,) = struct.unpack_from(">I", head, 28)
+        size = 65_536 if size == 1 else size
+        fits = size >= 512 and not size & (size - 1) and size * pages == len(self._data)
+        return size if fits else PAGE_BYTES
+
+    def _committed(self, log: bytes) -> dict[int, bytes]:
+        """Return the pages of the transactions in a log that are whole, as SQLite would.
+
+        What comes after a damaged frame is lost: it is noted.
+        """
+        if len(log) < _LOG_HEADER.size:
+            return {}
+        magic, _, page_bytes, _, *salts, sum_1, sum_2 = _LOG_HEADER.unpack_from(log)
+        order = _LOG_MAGIC.get(magic)
+        sums = (0, 0) if order is None else _sums(order, log[:24], (0, 0))
+        if order is None or sums != (sum_1, sum_2) or page_bytes != self.page_bytes:
+            if any(log):
+                self.losses.append(f"{_LOG_DAMAGED} last may be lost")
+            return {}
+        committed: dict[int, bytes] = {}
+        running: dict[int, bytes] = {}
+        step = _FRAME_HEADER.size + page_bytes
+        at = _LOG_HEADER.size
+        while at + step <= len(log):
+            page, size, *found, sum_1, sum_2 = _FRAME_HEADER.unpack_from(log, at)
+            data = log[at + _FRAME_HEADER.size : at + step]
+            sums = _sums(order, data, _sums(order, log[at : at + 8], sums))
+            if found != salts or sums != (sum_1, sum_2):
+                break
+            running[page] = data
+            if size:
+                committed.update(running)
+                running = {}
+            at += step
+        if any(_commits(log, at, step, salts)):
+            self.losses.append(f"{_LOG_DAMAGED} after that is lost")
+        return committed
+
+
+def _commits(log: bytes, at: int, step: int, salts: list[int]) -> Iterator[bool]:
+    """Tell of each frame from a place on whether it ends a transaction of this log."""
+    while at + step <= len(log):
+        _, size, *found, _, _ = _FRAME_HEADER.unpack_from(log, at)
+        yield bool(size) and found == salts
+        at += step
+
+
+def _sums(order: str, data: bytes, sums: tuple[int, int]) -> tuple[int, int]:
+    first, second = sums
+    words = struct.unpack(f"{order}{len(data) // 4}I", data)
+    for at in range(0, len(words), 2):
+        first = (first + words[at] + second) & 0xFFFFFFFF
+        second = (second + words[at + 1] + first) & 0xFFFFFFFF
+    return first, second

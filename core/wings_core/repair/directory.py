@@ -1,0 +1,253 @@
+"""Repair a data directory into a new one."""
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from wings_core.check import CheckReport, Problem, check_directory
+from wings_core.data_directory import DataDirectory, sync_directory
+from wings_core.errors import AlreadyExists, InvalidArgument, StorageCorrupt, Unavailable
+from wings_core.metadata.open import has_metadata
+from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.model import LOST_FOLIO
+from wings_core.repair.catalog import read_catalog
+from wings_core.repair.evidence import Evidence
+from wings_core.repair.log import LogRepair, read_folios, read_inline
+from wings_core.repair.pages import PageSource
+from wings_core.repair.report import RepairReport
+from wings_core.repair.rest import read_rest
+from wings_core.repair.salvage import Salvaged, salvage
+from wings_core.repair.shapes import read_shapes
+from wings_core.repair.write import write_metadata
+from wings_core.share.open import all_groups
+from wings_core.share.replica.rebuild import copy_holds
+from wings_core.share.replica.sqlite_store import problems_of as hold_problems
+
+UNFINISHED = ".unfinished"
+"""Ends the name of the new directory until it is complete."""
+
+_NOT_LINKED = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+Progress = Callable[[str, int], None]
+"""Called with what is being done, and how many pages or files of it are."""
+
+
+def repair_directory(
+    path: Path, into: Path, *, copy: bool = False, progress: Progress | None = None
+) -> RepairReport:
+    """Rebuild what can be rebuilt of a data directory in a new one; the old one is only read.
+
+    Rows of metadata that are sound are taken over with their ids. Offsets of which it is not known
+    any more where their messages lie stay, and reading them is `StorageCorrupt`. The new directory
+    has another name until it is complete, so a crash leaves none.
+
+    Blocks for as long as reading the whole log takes; keeps the rows of metadata in memory.
+
+    Args:
+        path: The directory, of a server that is stopped: its pages and metadata are in it.
+        into: The new one, not there yet.
+        copy: Copy files with pages also where they can be shared by hard links.
+        progress: Called now and then.
+
+    Raises:
+        InvalidArgument: There is no such directory, its pages or metadata are elsewhere, or it is
+            of another version.
+        AlreadyExists: There is something at the new place.
+        Unavailable: A server has the directory open, or a file cannot be read or written.
+        StorageCorrupt: Nothing that says what the pages are is left.
+    """
+    into = into.absolute()
+    report = progress or _unseen
+    with _readable(path) as directory, _new(into) as new:
+        with ExitStack() as opened:
+            report("reading metadata", 0)
+            salvaged = salvage(directory.metadata)
+            names, ids = read_inline(salvaged)
+            source = PageSource(directory, names)
+            opened.callback(source.close)
+            built = _build(directory, DataDirectory(new), salvaged, source, names, ids)
+            lost, rebuilt, folios = built
+            _bring_files(source, DataDirectory(new), folios, copy, report)
+        DataDirectory.complete(new)  # Until then no server opens it.
+        checked = check_directory(new, progress=lambda pages: report("checking pages", pages))
+        return RepairReport(
+            path=into,
+            topics=checked.topics,
+            partitions=checked.partitions,
+            pages=checked.pages,
+            rows=checked.rows,
+            found=tuple(salvaged.problems),
+            rebuilt=tuple(rebuilt),
+            lost=(*lost, *_damaged(checked)),
+        )
+
+
+def _build(
+    directory: DataDirectory,
+    new: DataDirectory,
+    salvaged: Salvaged,
+    source: PageSource,
+    inline: dict[str, bytes],
+    inline_ids: dict[int, str],
+) -> tuple[list[Problem], list[str], Iterable[str]]:
+    """Make the databases of the new directory; return what is lost, rebuilt, and its files."""
+    catalog = read_catalog(salvaged)
+    if not catalog.topics and not salvaged.is_complete("topics"):
+        raise StorageCorrupt(
+            f"nothing that says which topics there were is left of {directory.metadata.name}"
+        )
+    folios = {**read_folios(salvaged, source), **inline_ids}
+    evidence = Evidence(salvaged, catalog)
+    log = LogRepair(salvaged, catalog, source, folios, evidence, {})
+    log.run()
+    rest = read_rest(salvaged, catalog, folios)
+    used = write_metadata(
+        new.metadata,
+        read_shapes(),
+        catalog,
+        log.partitions,
+        folios,
+        inline,
+        rest,
+        _identity(directory, salvaged),
+    )
+    lost = [*catalog.lost, *log.lost, *rest.lost]
+    lost += [Problem(problem) for problem in salvaged.losses]
+    lost += _repair_holds(directory, new)
+    return lost, [*catalog.rebuilt, *log.rebuilt], used.values()
+
+
+def _identity(directory: DataDirectory, salvaged: Salvaged) -> str | None:
+    rows = salvaged.rows("identity")
+    if len(rows) == 1:
+        return str(rows[0]["id"])
+    store = directory.path / "STORE"
+    return store.read_text(encoding="utf-8").strip() if store.exists() else None
+
+
+def _repair_holds(directory: DataDirectory, new: DataDirectory) -> Iterator[Problem]:
+    """Copy what is sound of the holds of share groups; yield what is lost of them."""
+    with closing(SqliteMetadata(new.metadata, read_only=True)) as metadata:
+        groups = all_groups(metadata.admin, metadata.groups)
+    if not groups and not directory.holds.exists():
+        return
+    name = directory.holds.name
+    # A copy: SQLite would write beside a file that has a log.
+    old = new.path / "old" / name
+    old.parent.mkdir(mode=0o700)
+    for suffix in ("", "-wal"):
+        found = directory.holds.with_name(name + suffix)
+        if found.exists():
+            shutil.copyfile(found, old.with_name(found.name))
+    problems = list(hold_problems(old)) if old.exists() else ["it is missing"]
+    kept = copy_holds(old, new.holds, groups)
+    shutil.rmtree(old.parent)
+    for problem in problems:
+        message = f"messages of share groups may be delivered again: {problem}"
+        yield Problem(message, folio=name)
+    alive = {stored.key.group_uuid for stored in kept}
+    for group in groups if problems else ():
+        if group.uuid not in alive:
+            message = f"what share group {group.name} has finished is lost: it begins anew"
+            yield Problem(message, topic=str(group.topic.name))
+
+
+def _damaged(checked: CheckReport) -> Iterator[Problem]:
+    """Yield what the check of the new directory found, but for offsets that are told of already."""
+    hidden = checked.problems_total - len(checked.problems)
+    yield from (problem for problem in checked.problems if problem.folio != LOST_FOLIO)
+    if hidden:
+        yield Problem(f"and {hidden} further problems, which `wings check` finds")
+
+
+def _bring_files(
+    source: PageSource, new: DataDirectory, folios: Iterable[str], copy: bool, report: Progress
+) -> None:
+    """Put the files with pages into the new directory, durably."""
+    target = PageSource(new, {})
+    directories: set[Path] = set()
+    try:
+        for number, folio in enumerate(sorted(folios)):
+            old, place = source.path_of(folio), target.path_of(folio)
+            if old is None or place is None or not old.is_file():
+                continue  # What is missing, the check tells.
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directories |= {place.parent, *place.parent.parents} - {*new.path.parents}
+            _bring(old, place, copy)
+            report("files", number + 1)
+    finally:
+        target.close()
+    for each in directories:
+        sync_directory(each)
+
+
+def _bring(old: Path, place: Path, copy: bool) -> None:
+    if not copy:
+        try:
+            os.link(old, place)
+        except OSError as error:
+            if error.errno not in _NOT_LINKED:
+                raise
+        else:
+            return
+    shutil.copyfile(old, place)
+    place.chmod(0o600)
+    with place.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _unseen(what: str, count: int) -> None:
+    """Show no progress."""
+    del what, count
+
+
+@contextmanager
+def _readable(path: Path) -> Generator[DataDirectory]:
+    """Open a directory that can be repaired, and keep servers from it; nothing is written."""
+    with DataDirectory.open_read_only(path) as directory, ExitStack() as locks:
+        if not directory.metadata.exists() and has_metadata(directory):
+            raise InvalidArgument(f"{path} has its metadata in PostgreSQL, which repairs itself")
+        for url in (directory.hot_url(None), directory.remote_url(None)):
+            if url is not None:
+                raise InvalidArgument(
+                    f"{path} has messages at {url}: such a directory cannot be repaired"
+                )
+        for name in ("METADATA.LOCK", "LOCK"):
+            _hold(directory.path / name, locks)
+        yield directory
+
+
+def _hold(path: Path, locks: ExitStack) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return  # It was never served, or this process may not.
+    locks.callback(os.close, descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        raise Unavailable(f"{path.parent} is in use by a server: stop it first") from error
+
+
+@contextmanager
+def _new(into: Path) -> Generator[Path]:
+    """Make a directory of another name, which gets its own at the end, and goes on an error."""
+    unfinished = into.with_name(into.name + UNFINISHED)
+    for each in (into, unfinished):
+        if each.exists():
+            raise AlreadyExists(f"{each} is there already: name a new directory, or delete it")
+    try:
+        unfinished.mkdir(mode=0o700)
+        try:
+            yield unfinished
+            unfinished.rename(into)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        sync_directory(into.parent)
+    except OSError as error:
+        raise Unavailable(f"the repair failed: {error}") from error

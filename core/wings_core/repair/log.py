@@ -1,0 +1,302 @@
+"""The log's index, put together again from the sound rows of metadata and from pages."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from wings_core.check import Problem
+from wings_core.errors import Internal
+from wings_core.metadata.store.rows import location_of
+from wings_core.model import INLINE_SUFFIX, Location, PageFormat, Topic
+from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.repair.catalog import Catalog, as_int
+from wings_core.repair.chain import Chain, Verify
+from wings_core.repair.evidence import Evidence
+from wings_core.repair.pages import PageSource
+from wings_core.repair.salvage import Salvaged
+from wings_core.repair.shapes import Row
+
+FOLIO_TRIES = 3
+"""Pages that are looked at before a file is taken for the one that they lie in."""
+
+FILLED_SHOWN_MAX = 10
+"""Pages that a report names, of those that were found by notes."""
+
+_Noted = Mapping[tuple[str, Partition], Sequence[Location]]
+"""Places of pages that are noted beside the segments, the last first."""
+
+
+@dataclass(slots=True)
+class Repaired:
+    """A partition as it is written into the new directory."""
+
+    partition_id: int
+    topic_id: int
+    topic: Topic
+    value: Partition
+    log_start_offset: int
+    next_offset: int
+    last_timestamp: int
+    pages: list[Location]
+
+
+@dataclass(slots=True)
+class LogRepair:
+    """The index of the log, and what was found on the way."""
+
+    salvaged: Salvaged
+    catalog: Catalog
+    source: PageSource
+    folios: dict[int, str]
+    """Names by id."""
+    evidence: Evidence
+    noted: _Noted
+    partitions: list[Repaired] = field(default_factory=list[Repaired])
+    lost: list[Problem] = field(default_factory=list[Problem])
+    rebuilt: list[str] = field(default_factory=list[str])
+    position: Iterator[int] = field(default_factory=count)
+    """Of the next page that is lost, in the file that there is not."""
+
+    def run(self) -> None:
+        """Put all partitions together."""
+        pages: dict[int, list[Row]] = defaultdict(list)
+        for row in self.salvaged.rows("pages"):
+            pages[as_int(row["partition_id"])].append(row)
+        rows = {as_int(row["id"]): row for row in self.salvaged.rows("partitions")}
+        known = {as_int(row["id"]): row for row in self.salvaged.lost("partitions")}
+        self._find_folios(pages.values(), rows)
+        taken: set[tuple[int, Partition]] = set()
+        # Sound rows first: what is made up must not take their place.
+        for partition_id in [*sorted(rows), *sorted({*pages, *known} - {*rows})]:
+            row = rows.get(partition_id)
+            found = sorted(pages.get(partition_id, ()), key=lambda each: as_int(each["end_offset"]))
+            where = self._identify(partition_id, row, known.get(partition_id), found)
+            if where is None:
+                continue
+            topic_id, value = where
+            if (topic_id, value) in taken:
+                name = str(self.catalog.topics[topic_id].name)
+                self.lost.append(Problem("it is there twice; one is left out", name, value))
+                continue
+            taken.add((topic_id, value))
+            self._repair(partition_id, topic_id, value, row, found)
+        self._add_noted(taken, max([0, *pages, *rows, *known]) + 1)
+        if not self.salvaged.is_complete("partitions"):
+            self.lost.append(
+                Problem("partitions may be missing whose row and pages' rows are both lost")
+            )
+
+    def _identify(
+        self, partition_id: int, row: Row | None, known: Row | None, pages: Sequence[Row]
+    ) -> tuple[int, Partition] | None:
+        """Return topic and value of a partition; None where it is not kept."""
+        said = row or known or {}
+        topic_id, value = said.get("topic_id"), said.get("value")
+        if topic_id is None:
+            topic_id = self._topic_of(pages)
+        if not isinstance(topic_id, int) or topic_id not in self.catalog.topics:
+            deleted = isinstance(topic_id, int) and topic_id in self.catalog.rows
+            if not deleted and (pages or row):
+                rows = sum(
+                    as_int(page["end_offset"]) - as_int(page["start_offset"]) + 1 for page in pages
+                )
+                self._lose_topic(topic_id, value, rows)
+            return None
+        topic = self.catalog.topics[topic_id]
+        if row is None or (topic.partition_key is None and value != UNPARTITIONED):
+            # Not certain: the pages say.
+            for page in pages:
+                location = self._location(page)
+                by_rows = location and self.source.partition_of(topic, location)
+                if by_rows:
+                    value = by_rows
+                    break
+        if topic.partition_key is None:
+            value = UNPARTITIONED
+        if not isinstance(value, str):
+            message = f"which of its partitions has the id {partition_id} cannot be told"
+            self.lost.append(Problem(message, str(topic.name)))
+            return None
+        return topic_id, Partition(value)
+
+    def _lose_topic(self, topic_id: object, value: object, rows: int) -> None:
+        topic = f"topic {topic_id}" if topic_id is not None else "a topic"
+        message = f"{rows} messages of {topic}, of which nothing else is left"
+        self.lost.append(Problem(message, partition=None if value is None else str(value)))
+
+    def _topic_of(self, pages: Sequence[Row]) -> int | None:
+        uuids = {topic.uuid.replace("-", ""): key for key, topic in self.catalog.topics.items()}
+        for page in pages:
+            location = self._location(page)
+            uuid = None if location is None else self.source.topic_uuid_of(location)
+            if uuid in uuids:
+                return uuids[uuid]
+        return None
+
+    def _location(self, row: Row) -> Location | None:
+        """Return where a page lies; None where its file is not known, or its format."""
+        folio = self.folios.get(as_int(row["folio_id"]))
+        if folio is None or as_int(row["length"]) <= 0:
+            return None
+        if row["format"] == PageFormat.INLINE and not self.source.exists(folio):
+            return None
+        try:
+            return location_of(
+                as_int(row["start_offset"]),
+                as_int(row["end_offset"]),
+                as_int(row["timestamp"]),
+                folio,
+                as_int(row["position"]),
+                as_int(row["length"]),
+                *(row[name] for name in ("first_timestamp", "format", "first_row", "slice_bytes")),  # pyright: ignore[reportArgumentType] - numbers, as their checksum matches
+            )
+        except Internal:
+            return None
+
+    def _repair(
+        self,
+        partition_id: int,
+        topic_id: int,
+        value: Partition,
+        row: Row | None,
+        pages: Sequence[Row],
+    ) -> None:
+        topic = self.catalog.topics[topic_id]
+        start = 0 if row is None else as_int(row["log_start_offset"])
+        chain = self._chain(topic, value, start, pages)
+        noted = self.noted.get((topic.uuid, value), ())
+        filled = chain.fill(noted, start, None, self._verifier(topic, value))
+        if filled:
+            self.rebuilt.append(_filled(topic, value, filled))
+        if row is None:
+            end, last = self.evidence.end(topic_id, value, chain.end), None
+            start = chain.pages[0].start_offset if chain.pages else end
+            self._lose_row(topic, value, start, end)
+        else:
+            end = max(as_int(row["next_offset"]), chain.end)
+            last = as_int(row["last_timestamp"])
+        for gap in chain.lose(start, end, last, self.position):
+            message = "what says where these messages lie is lost"
+            self.lost.append(Problem(message, str(topic.name), value, *gap))
+        self.partitions.append(
+            Repaired(
+                partition_id,
+                topic_id,
+                topic,
+                value,
+                start,
+                end,
+                chain.pages[-1].timestamp if chain.pages else last or 0,
+                chain.pages,
+            )
+        )
+
+    def _chain(self, topic: Topic, value: Partition, start: int, pages: Sequence[Row]) -> Chain:
+        """Return the pages of which metadata says where they lie."""
+        chain = Chain()
+        unproven: list[Location] = []
+        of_before = self.salvaged.tables["pages"].unproven
+        for page in pages:
+            location = self._location(page)
+            if location is None or location.end_offset < start:
+                continue
+            if (page["partition_id"], page["end_offset"]) in of_before:
+                unproven.append(location)
+            else:
+                chain.add(location)
+        chain.fill(unproven, start, None, self._verifier(topic, value))
+        return chain
+
+    def _verifier(self, topic: Topic, value: Partition) -> Verify:
+        return lambda location: self.source.is_right(topic, value, location)
+
+    def _lose_row(self, topic: Topic, value: Partition, start: int, end: int) -> None:
+        name = str(topic.name)
+        if start:
+            message = "the start of its log is lost: what was before is, or had expired"
+            self.lost.append(Problem(message, name, value, 0, start - 1))
+        message = f"the end of its log is lost: it goes on at {end}, and there may have been more"
+        self.lost.append(Problem(message, name, value))
+
+    def _add_noted(self, taken: set[tuple[int, Partition]], next_id: int) -> None:
+        """Make partitions anew of which nothing but notes is left."""
+        ids = {topic.uuid: topic_id for topic_id, topic in self.catalog.topics.items()}
+        for (uuid, value), locations in self.noted.items():
+            topic_id = ids.get(uuid)
+            if topic_id is None or (topic_id, value) in taken:
+                continue
+            topic = self.catalog.topics[topic_id]
+            if any(self.source.is_right(topic, value, location) for location in locations):
+                self._repair(next_id, topic_id, value, None, ())
+                next_id += 1
+
+    def _find_folios(self, pages: Iterable[Sequence[Row]], rows: Mapping[int, Row]) -> None:
+        """Find out in which files pages lie whose file's row is lost, by looking into each."""
+        unknown: dict[int, list[Row]] = defaultdict(list)
+        for some in pages:
+            for row in some:
+                folio_id = as_int(row["folio_id"])
+                if folio_id not in self.folios:
+                    unknown[folio_id].append(row)
+        free = self.source.folios() - set(self.folios.values()) if unknown else set[str]()
+        for folio_id, some in unknown.items():
+            if all(row["format"] == PageFormat.INLINE for row in some):
+                continue  # Its bytes are lost with its row.
+            for folio in sorted(free):
+                if all(self._fits(folio, row, rows) for row in some[:FOLIO_TRIES]):
+                    self.folios[folio_id] = folio
+                    free.discard(folio)
+                    self.rebuilt.append(f"which file has the number {folio_id}: {folio}")
+                    break
+
+    def _fits(self, folio: str, row: Row, rows: Mapping[int, Row]) -> bool:
+        partition = rows.get(as_int(row["partition_id"]))
+        topic = self.catalog.topics.get(as_int(partition["topic_id"])) if partition else None
+        if partition is None or topic is None:
+            return False
+        self.folios[-1] = folio
+        location = self._location({**row, "folio_id": -1})
+        del self.folios[-1]
+        return location is not None and self.source.is_right(
+            topic, Partition(str(partition["value"])), location
+        )
+
+
+def _filled(topic: Topic, value: Partition, pages: Sequence[Location]) -> str:
+    offsets = ", ".join(
+        f"{each.start_offset} to {each.end_offset}" for each in pages[:FILLED_SHOWN_MAX]
+    )
+    return f"{topic.name}, partition {value}: {len(pages)} pages by notes, offsets {offsets}"
+
+
+def read_folios(salvaged: Salvaged, source: PageSource) -> dict[int, str]:
+    """Return the names of files by their ids; of several versions that which is there."""
+    folios: dict[int, str] = {}
+    for row in [*salvaged.lost("folios"), *salvaged.rows("folios")]:
+        folio_id, name = row.get("id"), row.get("name")
+        if not isinstance(folio_id, int) or not isinstance(name, str):
+            continue
+        if folio_id not in folios or source.exists(name):
+            folios[folio_id] = name
+    return folios
+
+
+def read_inline(salvaged: Salvaged) -> tuple[dict[str, bytes], dict[int, str]]:
+    """Return the bytes of the folios that metadata keeps, by name, and their names by id.
+
+    One whose name is lost gets another.
+    """
+    names = {
+        as_int(row["id"]): str(row["name"])
+        for row in [*salvaged.lost("folios"), *salvaged.rows("folios")]
+        if isinstance(row.get("id"), int) and str(row.get("name")).endswith(INLINE_SUFFIX)
+    }
+    data: dict[str, bytes] = {}
+    ids: dict[int, str] = {}
+    for row in salvaged.rows("inline_folios"):
+        folio_id, content = as_int(row["folio_id"]), row["data"]
+        if isinstance(content, bytes):
+            ids[folio_id] = names.get(folio_id, f"{folio_id:016x}-recovered{INLINE_SUFFIX}")
+            data[ids[folio_id]] = content
+    return data, ids
