@@ -29,8 +29,9 @@ from wings_server.testing import running_server
 
 Wings = Callable[..., tuple[int, str]]
 
-FLIPS = 40
-TRUNCATIONS = 12
+FLIPS = 16
+PAGES = 5
+TRUNCATIONS = 6
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def damages(data: bytes, seed: int) -> Iterator[tuple[str, bytes]]:
         damaged = bytearray(data)
         damaged[at] ^= chance.randrange(1, 256)
         yield f"byte {at}", bytes(damaged)
-    for page in (chance.randrange(1, len(data) // 4096) for _ in range(10)):
+    for page in (chance.randrange(1, len(data) // 4096) for _ in range(PAGES)):
         yield f"page {page}", data[: page * 4096] + bytes(4096) + data[(page + 1) * 4096 :]
     for _ in range(TRUNCATIONS):
         length = chance.randrange(4096, len(data))
@@ -109,7 +110,9 @@ def test_a_sound_directory_is_repaired_to_an_equal_one(
     assert check_directory(tmp_path / "new").ok
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 11))]
+)
 def test_what_is_kept_is_right_and_what_is_lost_is_told(
     world: Path, expected: Partitions, tmp_path: Path, seed: int
 ) -> None:
