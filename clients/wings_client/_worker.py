@@ -5,12 +5,14 @@ from typing import Any, Self
 
 from wings_client._acquire import member_name, ticket_of
 from wings_client._admin import AdminCalls, TopicRef, name_of
+from wings_client._interrupt import LOOK_SECONDS
 from wings_client._model import PartitionValue
 from wings_client._share import DELIVERY_MESSAGES
 from wings_client._share_engine import ShareEngine
 from wings_client._worker_engine import Handler, WorkerEngine, WorkerOptions
 from wings_client._worker_model import DELAY_SECONDS_MAX, BackoffPolicy, Each, WorkerStats
 from wings_core.errors import InvalidArgument
+from wings_core.times import Deadline
 
 CONCURRENCY_MAX = 1_000
 """The most handlers of a worker that run at once."""
@@ -81,7 +83,7 @@ class Worker:
         Raises:
             WingsError: Why it ended.
         """
-        if not self.engine.done.wait(timeout):
+        if not self._wait(timeout):
             return False
         if self.engine.error is not None:
             raise self.engine.error
@@ -90,7 +92,16 @@ class Worker:
     def close(self) -> None:
         """Stop, and wait until the running handlers have returned; `wait` says why it ended."""
         self.engine.stop()
-        self.engine.done.wait()
+        self._wait(None)
+
+    def _wait(self, timeout: float | None) -> bool:
+        deadline = Deadline.never() if timeout is None else Deadline.after(timeout)
+        while not deadline.passed:
+            left = deadline.remaining()
+            # A signal that comes just before the wait begins does not interrupt it.
+            if self.engine.done.wait(LOOK_SECONDS if left is None else min(LOOK_SECONDS, left)):
+                return True
+        return self.engine.done.is_set()
 
     def __enter__(self) -> Self:
         """Begin to work in the background; returns the worker itself."""

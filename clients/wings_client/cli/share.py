@@ -23,6 +23,7 @@ from wings_client.cli.following import (
 )
 from wings_client.cli.output import Format, check_output, write_all
 from wings_client.cli.plugins import MARKUP
+from wings_client.cli.share_work import work
 from wings_client.cli.tables import Column, render, terminal_width
 from wings_client.cli.values import chosen_columns, parse_offset, parse_partition, partition_text
 from wings_core.errors import InvalidArgument, TopicNotFound
@@ -61,6 +62,7 @@ dlq = typer.Typer(
     help="Look at dead letters, and send them back.",
 )
 app.add_typer(dlq, name="dlq")
+app.command()(work)
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the share group.")]
 TopicArgument = Annotated[

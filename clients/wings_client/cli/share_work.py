@@ -1,0 +1,237 @@
+"""`wings share work`: a command for each message of a share group."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from wings_client import Message, Reject, Release, Worker, WorkerStats
+from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected
+from wings_client.cli.following import RETRY, IdleOption
+from wings_client.cli.values import parse_partition, partition_text
+from wings_core.json_rows import encode_lines
+from wings_core.partitions import JsonScalar
+
+REJECT_STATUS = 65
+"""The exit status that rejects: `EX_DATAERR` of sysexits.h, data that are wrong."""
+
+TAIL_BYTES = 4_096
+"""How much of the end of a command's standard error is kept, to find its last line."""
+
+
+class Commands:
+    """The running commands, each a process group of its own, out of reach of a terminal's Ctrl-C.
+
+    Args:
+        command: Run by the shell.
+        reject_status: The exit status that rejects.
+        topic: The topic's full name.
+    """
+
+    def __init__(self, command: str, reject_status: int, topic: str) -> None:
+        self._command = command
+        self._reject_status = reject_status
+        self._topic = topic
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._killed = False
+
+    def handle(self, message: Message) -> None:
+        """Run the command for a message; blocks until it has ended.
+
+        Raises:
+            Reject: It ended with the status for that.
+            Release: It ended with another one but 0, or by a signal.
+        """
+        with tempfile.TemporaryFile() as row:
+            row.writelines(encode_lines(message.batch))
+            row.seek(0)
+            with self._lock:
+                if self._killed:
+                    raise Release
+                child = subprocess.Popen(
+                    self._command,
+                    shell=True,
+                    env={**os.environ, **self._variables(message)},
+                    stdin=row,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,
+                )
+                self._running.add(child)
+        try:
+            said = _passed_on(child)
+            status = child.wait()
+        finally:
+            with self._lock:
+                self._running.discard(child)
+        if status == 0:
+            return
+        how = f"exit status {status}" if status > 0 else f"killed by {signal.Signals(-status).name}"
+        typer.echo(f"message {message.offset}{_of(message)}: {how}", err=True)
+        raise (Reject if status == self._reject_status else Release)(said or how)
+
+    def kill(self) -> None:
+        """Kill all commands, with the processes that they started; no other begins."""
+        with self._lock:
+            self._killed = True
+            for child in self._running:
+                with suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+
+    def _variables(self, message: Message) -> dict[str, str]:
+        return {
+            "WINGS_TOPIC": self._topic,
+            "WINGS_PARTITION": _variable(message.partition),
+            "WINGS_OFFSET": str(message.offset),
+            "WINGS_DELIVERY_COUNT": str(message.delivery_count),
+        }
+
+
+def work(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the share group.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
+    ],
+    *,
+    command: Annotated[
+        str, typer.Option("--exec", metavar="COMMAND", help="Run by the shell for each message.")
+    ],
+    concurrency: Annotated[
+        int, typer.Option(metavar="N", min=1, max=1_000, help="Run so many commands at once.")
+    ] = 1,
+    backoff: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            max=43_200,
+            help="How long a message that failed waits; twice as long with each delivery.",
+        ),
+    ] = 1.0,
+    backoff_max: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, max=43_200, help="How long it waits at most.")
+    ] = 300.0,
+    reject_status: Annotated[
+        int, typer.Option(metavar="STATUS", min=1, max=255, help="Exit status that rejects.")
+    ] = REJECT_STATUS,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="End after so many messages.")
+    ] = None,
+    timeout: IdleOption = None,
+    member: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What this member calls itself. Default: a random name."),
+    ] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(metavar="V", help="One partition, read by the key's type. Default: any."),
+    ] = None,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Run a command for each message of a share group, as one of its workers.
+
+        $ wings share work billing orders --exec './bill' --concurrency 4
+
+    The command gets the row as a line of JSON on standard input, and the variables WINGS_TOPIC,
+    WINGS_PARTITION, WINGS_OFFSET and WINGS_DELIVERY_COUNT. Exit status 0 accepts the message, 65
+    (--reject-status) makes it a dead letter, any other has it delivered again later; the last line
+    on standard error is kept as the reason. A message stays locked while its command runs:
+    `timeout 60 ./bill` bounds that.
+
+    Ctrl-C, or SIGTERM, takes no more and waits for the commands that run; a second one kills them.
+    """
+    with connected(endpoint, topic, RETRY) as client:
+        described = client.topic(topic)
+        commands = Commands(command, reject_status, described.name)
+        worker = client.worker(
+            group,
+            described,
+            commands.handle,
+            concurrency=concurrency,
+            backoff=backoff,
+            backoff_max=backoff_max,
+            prefetch=False,
+            limit=limit,
+            member=member,
+            partition=None if partition is None else parse_partition(partition, described),
+            timeout=None if timeout is None else timeout / 1000,
+        )
+        with _ended_by_signals(worker, commands) as received:
+            stats = worker.run()
+    typer.echo(_summary(stats), err=True)
+    if signal.SIGINT in received:
+        raise typer.Exit(130)
+
+
+@contextmanager
+def _ended_by_signals(worker: Worker, commands: Commands) -> Generator[list[int]]:
+    """Stop the worker at the first SIGINT or SIGTERM, and kill its commands at the second.
+
+    Yields:
+        The signals that came, as they come.
+    """
+    received: list[int] = []
+
+    def handle(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1:
+            worker.abort()
+            commands.kill()
+            return
+        worker.stop()
+        if count := worker.stats.running:
+            what = "the command that runs" if count == 1 else f"the {count} commands that run"
+            typer.echo(f"waiting for {what}; a second Ctrl-C kills", err=True)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _passed_on(child: "subprocess.Popen[bytes]") -> str:
+    """Write what a command says to standard error as it comes; returns its last line."""
+    assert child.stderr is not None
+    tail = b""
+    with child.stderr as pipe:
+        while said := os.read(pipe.fileno(), TAIL_BYTES):
+            tail = (tail + said)[-TAIL_BYTES:]
+            with suppress(OSError):
+                sys.stderr.buffer.write(said)
+                sys.stderr.buffer.flush()
+    lines = [line.strip() for line in tail.decode("utf-8", "replace").splitlines()]
+    return next((line for line in reversed(lines) if line), "")
+
+
+def _variable(partition: JsonScalar) -> str:
+    """Return a partition value as `--partition` takes it; empty without a key."""
+    if isinstance(partition, bool):
+        return "true" if partition else "false"
+    return "" if partition is None else str(partition)
+
+
+def _of(message: Message) -> str:
+    return "" if message.partition is None else f" of {partition_text(message.partition)}"
+
+
+def _summary(stats: WorkerStats) -> str:
+    rest = [
+        f"{count:,} {what}"
+        for count, what in (
+            (stats.released, "released"),
+            (stats.rejected, "rejected"),
+            (stats.lost, "lost"),
+        )
+        if count
+    ]
+    return ", ".join([f"{stats.accepted:,} accepted", *rest])
