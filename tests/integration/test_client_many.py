@@ -335,3 +335,30 @@ def test_leaving_the_loop_ends_a_follow_on_the_server(
         next(follow)
         server.wait_for_calls(1)
     server.wait_for_calls(0)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("connect", ["sync"], indirect=True)
+def test_100000_partitions_are_scanned_followed_and_consumed(
+    server: RunningServer, connect: Connect, new_topic: NewTopic
+) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    partitions = 100_000
+    with connect(server.flight, timeout=120.0) as client:
+        for first in range(0, partitions, 10_000):
+            keys = list(range(first, first + 10_000))
+            client.push(topic, {"key": keys, "n": keys})
+        assert len(client.resolve_offsets(topic, "latest")) == partitions
+        assert client.scan(topic, columns=["n"]).read_all().num_rows == partitions
+        consumer = client.consumer("reader", topic, timeout=0.5)
+        with consumer:
+            rows = sum(taken.batch.num_rows for taken in consumer)
+        assert rows == partitions
+        # Its offsets, and so the positions of the next one's ticket, are all of them.
+        assert len(client.committed_offsets("reader", topic)) == partitions
+        client.push(topic, {"key": [7, partitions], "n": [1, 2]})
+        with client.consumer("reader", topic, timeout=0.5) as again:
+            found = [each.partition for taken in again for each in taken.ranges]
+        assert len(found) == 2
+        assert set(found) == {7, partitions}

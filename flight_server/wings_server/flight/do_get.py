@@ -9,6 +9,7 @@ cancelled: so `open_get` checks everything that can be checked at once, and the 
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +38,9 @@ from wings_core.times import Deadline
 from wings_server.flight.client_watch import ClientWatch
 from wings_server.flight.get_many import ManyGet, open_many
 from wings_server.metrics import Metrics
+
+SCHEMAS_KEPT = 256
+"""Schemas of reads whose batch without rows is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,10 @@ def resolve_offset(log: Log, topic: Topic, partition: Partition, offset: Offset)
     return state.log_start_offset if offset == "earliest" else state.next_offset
 
 
+_no_rows = lru_cache(SCHEMAS_KEPT)(empty_batch)
+"""The batch of an end chunk, which takes longer to build than all else of a poll without rows."""
+
+
 def _end_reason(state: FetchState | None) -> EndReason:
     """Return why a stream ended, the first that holds; `state` is None of a scan."""
     if state is None:
@@ -171,4 +179,4 @@ def stream(
             metrics.delivered("flight", rows, sum(chunk.bytes for chunk in chunks))
             # Handing one on takes no step of ours: see `READ_AHEAD_SECONDS`.
             yield from [(chunk.batch, metadata_of(chunk)) for chunk in chunks]
-        yield empty_batch(get.schema), get.end_metadata(_end_reason(get.state))
+        yield _no_rows(get.schema), get.end_metadata(_end_reason(get.state))
