@@ -12,7 +12,7 @@ from wings_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.x509 import Certificate, GeneralName
+    from cryptography.x509 import Certificate, GeneralName, ObjectIdentifier
 
 DAYS_MAX = 397
 """How long a certificate may last: clients of the system's TLS refuse longer ones."""
@@ -45,36 +45,42 @@ def dev(
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=DAYS_MAX, help="How long they last.")] = 30,
 ) -> None:
-    """Make an authority, and certificates of a server and of a client, for trying.
+    """Make an authority, and certificates of a server, a client and a node, for trying.
 
-    Writes ca.pem, server.pem, server-key.pem, client.pem and client-key.pem. The authority's key is
-    not kept: make all of them again for another name. For a cluster that others rely on, use the
-    certificates of your organisation.
+    Writes ca.pem, and server.pem, client.pem and node.pem, each with its key (server-key.pem, …). A
+    server's is not taken for a client's, nor the reverse; a node's, of a cluster with mutual TLS,
+    is both. The authority's key is not kept: make all of them again for another name. For a cluster
+    that others rely on, use the certificates of your organisation.
     """
     for file in make_certificates(directory, host or [], days):
         typer.echo(str(file))
 
 
 def make_certificates(directory: Path, hosts: list[str], days: int = 30) -> list[Path]:
-    """Write an authority, and certificates of a server and of a client; returns the files.
+    """Write an authority, and certificates of a server, a client and a node; returns the files.
 
     Args:
         directory: Made if missing. Keys are readable by their owner alone.
-        hosts: Of the server, besides those of loopback.
+        hosts: Of the server and the node, besides those of loopback.
         days: How long they last.
 
     Raises:
         InvalidArgument: The directory holds such a file already.
     """
     from cryptography import x509
+    from cryptography.x509.oid import ExtendedKeyUsageOID as Usage
 
     directory.mkdir(parents=True, exist_ok=True)
-    ca_key, ca = _issue("Wings development authority", [], days, None)
+    ca_key, ca = _issue("Wings development authority", [], [], days, None)
     names: list[GeneralName] = [_name(host) for host in ["localhost", "127.0.0.1", "::1", *hosts]]
     files = [_write(directory / "ca.pem", _pem(ca))]
     of_client: list[GeneralName] = [x509.DNSName("client")]
-    for name, alternatives in (("server", names), ("client", of_client)):
-        key, certificate = _issue(f"Wings {name}", alternatives, days, (ca_key, ca))
+    for name, alternatives, usages in (
+        ("server", names, [Usage.SERVER_AUTH]),
+        ("client", of_client, [Usage.CLIENT_AUTH]),
+        ("node", names, [Usage.SERVER_AUTH, Usage.CLIENT_AUTH]),
+    ):
+        key, certificate = _issue(f"Wings {name}", alternatives, usages, days, (ca_key, ca))
         files.append(_write(directory / f"{name}.pem", _pem(certificate)))
         files.append(_write(directory / f"{name}-key.pem", _key_pem(key)))
     return files
@@ -92,6 +98,7 @@ def _name(host: str) -> "GeneralName":
 def _issue(
     common_name: str,
     alternatives: "list[GeneralName]",
+    usages: "list[ObjectIdentifier]",
     days: int,
     issuer: "tuple[EllipticCurvePrivateKey, Certificate] | None",
 ) -> "tuple[EllipticCurvePrivateKey, Certificate]":
@@ -134,6 +141,8 @@ def _issue(
             critical=True,
         )
     )
+    if usages:
+        builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
     if alternatives:
         builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
     return key, builder.sign(issuer_key, hashes.SHA256())

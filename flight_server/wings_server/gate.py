@@ -15,8 +15,9 @@ from wings_core.security.quotas import CallUsage
 from wings_core.security.rights import EVERYTHING, Right
 from wings_server.action import Json
 from wings_server.actions import ACTIONS
+from wings_server.hidden_stages import by_their_ids
 from wings_server.quotas import PlaceQuotas, PushQuotas
-from wings_server.rights import ACTION_RULES, CALL_RIGHTS, OTHER_ACTIONS, unnamed
+from wings_server.rights import ACTION_RULES, CALL_RIGHTS, OTHER_ACTIONS
 from wings_server.token_actions import TOKEN_ACTIONS
 
 _logger = structlog.get_logger("wings.access")
@@ -93,19 +94,18 @@ class Gate:
         if not principal.is_operator:
             for each in dict.fromkeys(rule.names(self._log, body)):
                 self._authorize(principal, name, rule.rights, each)
-            for each in rule.found(self._log, body):
-                with unnamed(principal):
-                    self._authorize(principal, name, rule.rights, each)
+            body = rule.hidden(self._log, principal, body)
             listed = rule.listed(body)
             if listed is not None and not principal.may_see_namespace(listed):
                 return []
         token = CALLER.set(principal)
         try:
-            if principal.usage is None:
-                answer = action.run(self._log, body)
-            else:
-                with self._places.creating(principal, rule.creates(self._log, body)):
+            with by_their_ids():
+                if principal.usage is None:
                     answer = action.run(self._log, body)
+                else:
+                    with self._places.creating(principal, rule.creates(self._log, body)):
+                        answer = action.run(self._log, body)
         finally:
             CALLER.reset(token)
         if name in TOKEN_ACTIONS:

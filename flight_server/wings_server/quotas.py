@@ -22,6 +22,7 @@ from wings_core.partitions import Partition
 from wings_core.security.principal import Principal
 from wings_core.security.quotas import CallUsage, Usage, exhausted
 from wings_core.security.rights import Right
+from wings_server.reach import topics_in_reach
 
 LOOK_SECONDS = 1.0
 """How old a count of partitions may be before another one is refused or let through by it,"""
@@ -104,7 +105,9 @@ class PlaceQuotas:
             most = usage.quotas.topics
             wanted = set(names)
             if most is not None and wanted:
-                existing = {str(topic.name) for topic in self._topics(principal, Right.ADMIN)}
+                existing = {
+                    str(topic.name) for topic in topics_in_reach(self._log, principal, Right.ADMIN)
+                }
                 new = wanted - existing
                 if new and len(existing) + len(new) > most:
                     used = f"it may administer {len(existing)} already"
@@ -142,17 +145,9 @@ class PlaceQuotas:
         with self._lock:
             return self._of.setdefault(usage, _Places())
 
-    def _topics(self, principal: Principal, right: Right) -> Iterator[Topic]:
-        for namespace in self._log.admin.list_namespaces():
-            if principal.may_see_namespace(namespace.name):
-                with suppress(NotFound):  # It was deleted since.
-                    for topic in self._log.admin.list_topics(namespace.name):
-                        if principal.may(right, str(topic.name)):
-                            yield topic
-
     def _partitions(self, principal: Principal) -> set[tuple[str, Partition]]:
         found: set[tuple[str, Partition]] = set()
-        for topic in self._topics(principal, Right.WRITE):
+        for topic in topics_in_reach(self._log, principal, Right.WRITE):
             if topic.partition_key is not None:
                 with suppress(NotFound):
                     states = self._log.registry.partition_states(topic.uuid)

@@ -25,12 +25,21 @@ from wings_core.names import DEFAULT_NAMESPACE, ID_PATTERN, NamespaceName, Topic
 from wings_core.security.principal import Principal, authorize
 from wings_core.security.rights import DATA_RIGHTS, EVERYTHING, SOMEWHERE, Right
 from wings_server.action import Json
+from wings_server.hidden_stages import hide_stages
 
 Names = Callable[[Log, Any], Iterable[str]]
 """Returns the full names that an action is on, from its body."""
 
 Shown = Callable[[Principal, Any], Json]
 """Returns what of an action's answer may be seen."""
+
+
+Hidden = Callable[[Log, Principal, Any], Any]
+"""Returns an action's body without what its caller may not know of."""
+
+
+def _nothing_hidden(_: Log, __: Principal, body: Any) -> Any:
+    return body
 
 
 def _nothing(_: Log, __: Any) -> list[str]:
@@ -104,11 +113,6 @@ def _stages(_: Log, body: StagePublish | StageAbort) -> list[str]:
     return names
 
 
-def _topics_of_stages(log: Log, body: StagePublish | StageAbort) -> list[str]:
-    prefix = body.prefix if isinstance(body, StageAbort) else None
-    return [str(topic) for topic in log.stages.topics(body.stages, prefix)]
-
-
 def _all(_: Principal, answer: Any) -> Json:
     return answer
 
@@ -137,20 +141,19 @@ def _shared_groups(principal: Principal, answer: Any) -> Json:
 def _published(principal: Principal, answer: Any) -> Json:
     """A batch that was published before is answered whatever stages are named now."""
     for topic in {each["topic"] for each in answer["committed"]}:
-        with unnamed(principal):
+        with _unnamed(principal):
             authorize(principal, Right.WRITE, topic)
     return answer
 
 
 @contextmanager
-def unnamed(principal: Principal) -> Generator[None]:
+def _unnamed(principal: Principal) -> Generator[None]:
     """Refuse without the name of a topic that the caller did not name."""
     try:
         yield
     except PermissionDenied:
         raise PermissionDenied(
-            f"{principal.name} has no right to write on all topics that these stages or this batch "
-            "are of"
+            f"{principal.name} has no right to write on all topics that this batch is of"
         ) from None
 
 
@@ -171,8 +174,7 @@ class Rule:
     Attributes:
         rights: Any of them will do, on each of the names.
         names: What it is on.
-        found: What it turns out to be on besides, by names that the caller does not know: a
-            refusal does not tell them.
+        hidden: Returns its body without what the caller may not know of.
         shown: What of its answer may be seen.
         creates: The full names, of those that it is on, of topics that it may create.
         listed: The namespace that a list is of. The list is empty for a principal that may see
@@ -182,7 +184,7 @@ class Rule:
     rights: tuple[Right, ...]
     names: Names
     shown: Shown = _all
-    found: Names = _nothing
+    hidden: Hidden = _nothing_hidden
     creates: Names = _nothing
     listed: Callable[[Any], NamespaceName | None] = _any_namespace
 
@@ -209,8 +211,8 @@ ACTION_RULES: Mapping[str, Rule] = {
     "commit-offsets": Rule(_READ, _offsets),
     "get-offsets": Rule(_READ, _consumed, _readable_offsets),
     "tier-states": Rule(_READ, _topic),
-    "stage-publish": Rule(_WRITE, _stages, _published, _topics_of_stages),
-    "stage-abort": Rule(_WRITE, _stages, found=_topics_of_stages),
+    "stage-publish": Rule(_WRITE, _stages, _published, hide_stages),
+    "stage-abort": Rule(_WRITE, _stages, hidden=hide_stages),
     "shard-open": Rule(_WRITE, _shards),
     "shard-acquire": Rule(_WRITE, _shards),
     "shard-reset": Rule(_WRITE, _shards),

@@ -165,3 +165,32 @@ def test_tokens_on_the_command_line(server: RunningServer, tmp_path: Path) -> No
     assert "not valid" in refused.stderr
     assert secret not in refused.stderr
     assert "--token-file" in wings(server, "fetch", "--help").stdout
+
+
+@pytest.mark.parametrize("by", ["--tls-ca", "WINGS_TLS_CA", "WINGS_CLIENT_CERT"])
+def test_files_of_tls_are_refused_without_it(
+    server: RunningServer, token: str, tmp_path: Path, by: str
+) -> None:
+    file = tmp_path / "some.pem"
+    file.write_text("some")
+    arguments = [by, str(file)] if by.startswith("--") else []
+    environment = {} if arguments else {by: str(file)}
+    if by == "WINGS_CLIENT_CERT":
+        environment["WINGS_CLIENT_KEY"] = str(file)
+    for url in (server.http, server.flight):
+        done = wings(
+            server, "fetch", "orders", "--offset", "0", "--endpoint", url, *arguments,
+            WINGS_TOKEN=token, **environment,
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert "is without TLS" in done.stdout + done.stderr
+
+
+def test_a_server_s_certificate_is_not_presented_by_a_command(
+    server: RunningServer, token: str, tmp_path: Path
+) -> None:
+    nothing = str(tmp_path / "nothing.pem")
+    done = wings(
+        server, "topic", "list", WINGS_TOKEN=token, WINGS_TLS_CERT=nothing, WINGS_TLS_KEY=nothing
+    )
+    assert done.returncode == 0, done.stderr

@@ -155,6 +155,33 @@ def test_mutual_tls_refuses_clients_without_a_certificate(certs: Path, authority
             act(stranger, "list-topics")
 
 
+def test_a_certificate_serves_what_it_was_made_for(certs: Path, authority: bytes) -> None:
+    def pair(name: str) -> tuple[Path, Path]:
+        return certs / f"{name}.pem", certs / f"{name}-key.pem"
+
+    with server_process(flags=flags(certs, mutual=True)) as server:
+        for name, taken in (("client", True), ("node", True), ("server", False)):
+            context = client_context(certs)
+            context.load_cert_chain(*pair(name))
+            cert, key = (path.read_bytes() for path in pair(name))
+            options = {"tls_root_certs": authority, "cert_chain": cert, "private_key": key}
+            with client_of(server.flight, None, **options) as client:
+                if taken:
+                    assert httpx.get(f"{server.http}/healthz", verify=context).status_code == 200
+                    assert act(client, "list-topics") == []
+                    continue
+                with pytest.raises(httpx.TransportError):
+                    httpx.get(f"{server.http}/healthz", verify=context)
+                with pytest.raises(flight.FlightError):
+                    act(client, "list-topics")
+    cert, key = pair("client")
+    with (
+        server_process(flags=["--tls-cert", str(cert), "--tls-key", str(key)]) as server,
+        pytest.raises(httpx.ConnectError, match="unsuitable certificate purpose"),
+    ):
+        httpx.get(f"{server.http}/healthz", verify=client_context(certs))
+
+
 def serial_of(address: str, certs: Path) -> int:
     """Return the serial number of the certificate that a server shows to a new connection."""
     from cryptography import x509
@@ -224,7 +251,9 @@ def test_an_authority_that_was_removed_is_trusted_no_more(tmp_path: Path) -> Non
 def test_a_cluster_keeps_to_its_nodes(tmp_path: Path, certs: Path, by: str) -> None:
     environment = {"WINGS_CLUSTER_TOKEN": CLUSTER} if by == "token" else {}
     service = flags(certs, mutual=by == "mutual TLS")
-    node = [*flags(certs), "--cluster-ca", f"{certs}/ca.pem"]
+    own = "node" if by == "mutual TLS" else "server"
+    node = ["--tls-cert", f"{certs}/{own}.pem", "--tls-key", f"{certs}/{own}-key.pem"]
+    node += ["--cluster-ca", f"{certs}/ca.pem"]
     with ExitStack() as stack:
         metadata = stack.enter_context(
             metadata_process(tmp_path / "m", flags=service, environment=environment)

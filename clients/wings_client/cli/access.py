@@ -1,5 +1,8 @@
 """Options of all commands that call a server: the token to present, and the files of TLS.
 
+The variables of a client's certificate are not those of a server's, `WINGS_TLS_CERT` and
+`WINGS_TLS_KEY`: where both run in one environment, each presents its own.
+
 They are added to each command that has an `--endpoint`, and kept beside its own parameters.
 """
 
@@ -23,12 +26,12 @@ def _keep(parameter: typer.CallbackParam, value: str | None) -> None:
         _given[parameter.name] = value
 
 
-def _file(name: str, text: str) -> Any:
+def _file(name: str, variable: str, text: str) -> Any:
     return typer.Option(
         f"--{name}",
         metavar="FILE",
         help=text,
-        envvar=f"WINGS_{name.replace('-', '_').upper()}",
+        envvar=variable,
         expose_value=False,
         callback=_keep,
     )
@@ -38,15 +41,22 @@ def _template(
     *,
     endpoint: Annotated[str, typer.Option("--endpoint")] = "",
     token_file: Annotated[
-        str | None, _file("token-file", "Holds the token to present. Default: WINGS_TOKEN.")
+        str | None,
+        _file(
+            "token-file", "WINGS_TOKEN_FILE", "Holds the token to present. Default: WINGS_TOKEN."
+        ),
     ] = None,
     tls_ca: Annotated[
-        str | None, _file("tls-ca", "Authorities, in PEM, that servers are checked against.")
+        str | None,
+        _file("tls-ca", "WINGS_TLS_CA", "Authorities, in PEM, that servers are checked against."),
     ] = None,
     tls_cert: Annotated[
-        str | None, _file("tls-cert", "This client's certificate, in PEM, for mutual TLS.")
+        str | None,
+        _file(
+            "tls-cert", "WINGS_CLIENT_CERT", "This client's certificate, in PEM, for mutual TLS."
+        ),
     ] = None,
-    tls_key: Annotated[str | None, _file("tls-key", "Its private key.")] = None,
+    tls_key: Annotated[str | None, _file("tls-key", "WINGS_CLIENT_KEY", "Its private key.")] = None,
 ) -> None:
     """Have the options that other commands get."""
     del endpoint, token_file, tls_ca, tls_cert, tls_key
@@ -77,6 +87,19 @@ def current_access() -> Access:
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidArgument(f"{token_file} cannot be read: {error}") from None
     return Access.of(token, *map(_given.get, ("tls_ca", "tls_cert", "tls_key")))
+
+
+def refuse_files_of_tls(url: str) -> None:
+    """Make sure that no file of TLS is given for a server that is called without it.
+
+    Raises:
+        InvalidArgument: One is: the caller expects a connection that others cannot read.
+    """
+    given = [f"--{name.replace('_', '-')}" for name in _given if name.startswith("tls_")]
+    if given:
+        raise InvalidArgument(
+            f"{url:.200} is without TLS, and {given[0]} is given: name the server by https://"
+        )
 
 
 def tls_context() -> ssl.SSLContext:

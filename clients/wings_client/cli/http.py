@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from wings_client import Connection, Topic
-from wings_client.cli.access import current_access, tls_context
+from wings_client.cli.access import current_access, refuse_files_of_tls, tls_context
 from wings_client.cli.endpoint import Endpoint
 from wings_core.arrow_types import fields_of
 from wings_core.errors import Internal, InvalidArgument, Unavailable, error_from_json
@@ -83,6 +83,7 @@ class HttpServer:
         kind = http.client.HTTPSConnection
         if endpoint.scheme == "http":
             kind = http.client.HTTPConnection
+            refuse_files_of_tls(endpoint.url)
         access = current_access()
         options: dict[str, Any] = {"timeout": wait + GRACE_SECONDS}
         if endpoint.scheme != "http":
