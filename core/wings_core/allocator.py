@@ -6,12 +6,18 @@ takes to receive batches (measured). A process may keep some freed memory instea
 """
 
 import ctypes
+from contextlib import suppress
+
+import pyarrow as pa
 
 MAPPED_BYTES_MIN = 32 * 1024 * 1024
 """Only allocations above this are mapped one by one; glibc allows no more."""
 
 FREE_BYTES_KEPT_MAX = 64 * 1024 * 1024
 """Freed memory that an arena keeps at its end."""
+
+PURGED_BYTES = 1024 * 1024
+"""Arrow's allocator gives back what other threads freed only when it is next asked for so much."""
 
 # Of malloc.h.
 _M_TRIM_THRESHOLD = -1
@@ -37,3 +43,12 @@ def keep_freed_memory(arenas_max: int | None = None) -> bool:
         options.append((_M_ARENA_MAX, arenas_max))
     taken = [mallopt(option, value) == 1 for option, value in options]
     return all(taken)
+
+
+def release_unused() -> None:
+    """Give freed memory back to the system; may take some milliseconds for each gigabyte."""
+    pool = pa.default_memory_pool()
+    pa.allocate_buffer(PURGED_BYTES)
+    pool.release_unused()
+    with suppress(AttributeError, OSError, TypeError):  # Another C library than glibc.
+        ctypes.CDLL(None).malloc_trim(0)

@@ -38,6 +38,13 @@ class Limits(BaseModel):
         description="Bytes of HTTP bodies in memory, requests and answers each (one may exceed it "
         "alone).",
     )
+    batch_rows_max: int = Field(default=16 * MIB, ge=1, description="Most rows of a pushed batch.")
+    memory_bytes_max: int = Field(
+        default=0,
+        ge=0,
+        description="Bytes of pushes that are being read or wait to be committed, and of HTTP "
+        "bodies; pushes wait for room. 0: a quarter of the machine's memory, or of the cgroup's.",
+    )
     pending_bytes_max: int = Field(
         default=256 * MIB,
         ge=1,

@@ -12,6 +12,7 @@ from wings_core.ingest.group_commit import FlushReport, GroupCommit
 from wings_core.limits import Limits
 from wings_core.maintain import Maintainer, Tiering
 from wings_core.maintain.drain import FLUSH_BYTES_MAX, LINGERING_FLUSH_BYTES_MAX, Drain
+from wings_core.memory import MemoryBudget
 from wings_core.metadata.grouping import current_group
 from wings_core.metadata.interfaces import (
     Admin,
@@ -75,6 +76,7 @@ class Log:
         storage: Where they are, for metrics.
         disk: Watches the data directory's disk; None: nothing does.
         drain: Moves what small flushes left in metadata to the store; None: nothing is left there.
+        memory: The budget of what comes in.
         group_commit: The way in.
         fetcher: The way out.
         many: The way out of many partitions as one stream.
@@ -116,6 +118,7 @@ class Log:
                 LINGERING_FLUSH_BYTES_MAX if storage.lingers else FLUSH_BYTES_MAX,
                 drain_holder,
             )
+        self.memory = MemoryBudget(limits.memory_bytes_max, limits.batch_bytes_max)
         self.group_commit = GroupCommit(
             store,
             self.registry,
@@ -124,7 +127,9 @@ class Log:
             lingers=storage.lingers,
             inline=self.drain,
             check_room=_unbounded if disk is None else disk.check,
+            on_room=self.memory.came_free,
         )
+        self.memory.count(lambda: self.group_commit.pending_bytes)
         self.fetcher = Fetcher(store, self.registry, limits)
         self.many = ManyReader(store, self.registry, limits, self.fetcher.waits)
         self._metadata = metadata

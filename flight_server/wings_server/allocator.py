@@ -1,8 +1,19 @@
-"""The C library's allocator in a server: it keeps freed memory, shared between its threads."""
+"""The C library's allocator in a server: its threads share freed memory, kept for a while."""
 
 import os
+import threading
 
 from wings_core import allocator
+from wings_core.memory import MemoryBudget, own_bytes
+
+LOOK_SECONDS = 2.0
+"""How often it is looked how much memory the process has."""
+
+CHANGE_BYTES_MIN = 64 * 1024 * 1024
+"""By how much that must have changed before what is unused goes back to the system."""
+
+LOOKS = 5
+"""How often that is done after a change: what is in use yet may be freed soon."""
 
 
 def keep_freed_memory() -> bool:
@@ -14,3 +25,35 @@ def keep_freed_memory() -> bool:
         return False
     # With an arena for each of many threads, each would keep memory of its own.
     return allocator.keep_freed_memory(arenas_max=max(2, os.cpu_count() or 2))
+
+
+class FreedMemory:
+    """Gives memory back to the system once much of it is not in use, on a thread, until `close`.
+
+    Args:
+        budget: Tells how much of what came in is in memory.
+    """
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="wings-freed-memory", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        last = own_bytes()
+        left = 0
+        while not self._closing.wait(LOOK_SECONDS):
+            grown = own_bytes() - last
+            # Where it shrank, much was freed: there is more that only the allocators hold.
+            if grown > max(CHANGE_BYTES_MIN, 2 * self._budget.held) or grown < -CHANGE_BYTES_MIN:
+                left = LOOKS
+            if left:
+                left -= 1
+                allocator.release_unused()
+                last = own_bytes()

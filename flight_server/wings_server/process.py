@@ -20,7 +20,7 @@ from wings_core.log import Log
 from wings_core.security.authenticator import Authenticator
 from wings_core.share.remote.link import parse_targets
 from wings_server import logs
-from wings_server.allocator import keep_freed_memory
+from wings_server.allocator import FreedMemory, keep_freed_memory
 from wings_server.descriptors import raise_limit
 from wings_server.exposure import TLS_MISSING, TOKENS_MISSING, check_exposure
 from wings_server.flight.service import FlightService
@@ -106,6 +106,7 @@ class Server:
             log = _open_log(settings, started, metrics)
             self.log = started.enter_context(closing(log))
             metrics.observe(log)
+            started.enter_context(closing(FreedMemory(log.memory)))
             root = settings.root_token
             secret = None if root is None else root.get_secret_value()
             authenticator = started.enter_context(closing(Authenticator(log.tokens, secret)))

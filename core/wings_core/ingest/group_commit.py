@@ -156,6 +156,7 @@ class GroupCommit:
             runs all of them then. Not those that are kept inline.
         inline: Says which flushes are kept by metadata; None: none are.
         check_room: Raises `ResourceExhausted` while pushes are refused.
+        on_room: Called after each flush, once less is pending.
     """
 
     def __init__(
@@ -168,8 +169,10 @@ class GroupCommit:
         lingers: bool = False,
         inline: InlineWriter | None = None,
         check_room: Callable[[], None] = lambda: None,
+        on_room: Callable[[], None] = lambda: None,
     ) -> None:
         self._check_room = check_room
+        self._on_room = on_room
         self._linger_seconds = limits.object_flush_seconds if lingers else 0.0
         self._store = store
         self._registry = registry
@@ -365,6 +368,7 @@ class GroupCommit:
                 self._left = bool(self._pending)
                 if self._left or self._closing:
                     self._work.notify()
+            self._on_room()
 
     def _take(self) -> list[Pending]:
         """Take the oldest pending batches, as many as one flush may hold, at least one."""

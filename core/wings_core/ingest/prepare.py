@@ -128,6 +128,7 @@ class Preparer:
         self._check = BatchCheck(topic.schema)
         self._encoder = PUSHES.encoder(topic.uuid, topic.schema)
         self._partitions_max = limits.batch_partitions_max
+        self._rows_max = limits.batch_rows_max
         configured = topic.config.batch_bytes_max
         self._bytes_max = min(limits.batch_bytes_max, configured or limits.batch_bytes_max)
         self._small_bytes_max = min(SMALL_BYTES_MAX, self._bytes_max)
@@ -143,7 +144,8 @@ class Preparer:
         """
         self._check.check(batch)
         size = batch.get_total_buffer_size()
-        return size if size <= self._small_bytes_max and batch.num_rows else None
+        is_small = size <= self._small_bytes_max and 0 < batch.num_rows <= self._rows_max
+        return size if is_small else None
 
     def prepare(self, batch: pa.RecordBatch, options: PushOptions) -> PreparedBatch:
         """Check a batch and route it; encode it where it is large.
@@ -154,12 +156,18 @@ class Preparer:
             options: What the producer said about it.
 
         Raises:
-            BatchTooLarge: Over the bytes or partitions allowed.
+            BatchTooLarge: Over the bytes, rows or partitions allowed.
             SchemaMismatch: Invalid data, or nulls where none may be.
             PartitionRequired: A null in the key column.
             InvalidArgument: A row of another partition than the one named, or an expected offset
                 for rows that are not of exactly one partition.
         """
+        if batch.num_rows > self._rows_max:
+            raise BatchTooLarge(
+                f"the batch has {batch.num_rows} rows, the limit is {self._rows_max}",
+                rows=batch.num_rows,
+                rows_max=self._rows_max,
+            )
         # First of all: to count the bytes of a batch with bad offsets reads beyond its buffers.
         self._check.check(batch)
         # Whole buffers are counted faster than the part of them that a slice refers to.

@@ -12,6 +12,7 @@ import queue
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from copy import copy
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -30,6 +31,7 @@ from wings_core.errors import InvalidArgument, Unavailable, WingsError
 from wings_core.ingest.group_commit import Pending, PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.log import Log
+from wings_core.memory import ReadRoom
 from wings_core.model import Accepted, CommitResult, Rejected, Sequence, StageEntry
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of
@@ -104,6 +106,7 @@ class Put:
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
         stopping: threading.Event,
+        room: ReadRoom,
     ) -> None:
         """Read, commit and answer until the client finishes; blocks for as long as that takes.
 
@@ -115,7 +118,7 @@ class Put:
         """
         answers = Answers(writer, self._stream, self._metrics, self._quotas)
         try:
-            for chunk in _read(reader):
+            for chunk in _read(reader, room):
                 if self._stream.refused is not None:
                     break
                 self._accept(reader, chunk, answers, stopping)
@@ -125,7 +128,9 @@ class Put:
         if self._batches == 0:
             self._check_unsent(reader.schema)
         if self._stream.refused is not None:
-            raise self._stream.refused
+            # A copy: an error that this call refers to, and that refers to this call by its
+            # traceback, would keep the last batch in memory until garbage is collected.
+            raise copy(self._stream.refused)
 
     def _accept(
         self,
@@ -167,6 +172,7 @@ class Put:
                         return
             answers.add(self._submit(chunk.data, options, awaited=answers.idle))
         except WingsError as error:
+            error.__traceback__ = None
             answers.add(Rejected(error))
             # Batches before this one are good: the stream is refused once they are committed. One
             # of them may fail in its flush; what it failed with comes first.
@@ -330,13 +336,17 @@ class Answers:
             self._silent = True
 
 
-def _read(reader: flight.MetadataRecordBatchReader) -> Iterator[flight.FlightStreamChunk]:
-    """Yield the batches that the client sends, with their metadata.
+def _read(
+    reader: flight.MetadataRecordBatchReader, room: ReadRoom
+) -> Iterator[flight.FlightStreamChunk]:
+    """Yield the batches that the client sends, with their metadata; each is read once it has room.
 
     Raises:
         InvalidArgument: A message that is not Arrow IPC; nothing after it can be read.
+        ResourceExhausted: There is no room for the next; it is not read.
     """
     while True:
+        room.begin()
         try:
             chunk = reader.read_chunk()
         except StopIteration:
@@ -345,4 +355,5 @@ def _read(reader: flight.MetadataRecordBatchReader) -> Iterator[flight.FlightStr
             raise
         except (pa.ArrowException, OSError) as error:
             raise InvalidArgument(f"the stream cannot be read: {error!s:.300}") from None
+        room.end(0 if chunk.data is None else chunk.data.get_total_buffer_size())
         yield chunk

@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -19,6 +20,7 @@ from wings_core.security.principal import Principal
 from wings_core.security.quotas import CallUsage
 from wings_server.actions import ACTIONS
 from wings_server.descriptors import RPC_SHARE, connections_max
+from wings_server.flight import reading
 from wings_server.flight.acquire import Acquire, open_acquire, stream_acquired
 from wings_server.flight.authentication import (
     MIDDLEWARE,
@@ -77,13 +79,15 @@ class FlightService(flight.FlightServerBase):
         self._stopping = threading.Event()
         self._share_streams = ShareStreams()
         self._running = Running(log.limits.calls_running_max)
+        failed = partial(self._metrics.failed, "flight")
         shown = f"[{host}]" if ":" in host else host
         super().__init__(
             f"{self._scheme}://{shown}:{port}",
             **({} if tls is None else tls.flight_options()),
             auth_handler=OpenHandshake(),
             middleware={
-                MIDDLEWARE: Authentication(gate, lambda code: self._metrics.failed("flight", code))
+                MIDDLEWARE: Authentication(gate, failed),
+                reading.MIDDLEWARE: reading.Reading(log.memory, failed),
             },
         )
         self._connections = FlightConnections(
@@ -118,7 +122,7 @@ class FlightService(flight.FlightServerBase):
             self._gate.allow(principal, "push", command.topic)
             quotas = self._gate.push_quotas(principal, usage)
             put = Put(self._log, command, self._metrics, principal.check, quotas)
-            put.run(reader, writer, self._stopping)
+            put.run(reader, writer, self._stopping, reading.room_of(context))
 
     def do_exchange(
         self,
@@ -129,6 +133,7 @@ class FlightService(flight.FlightServerBase):
     ) -> None:
         """Deliver messages to a member of a share group, and take its acknowledgements."""
         with flight_errors("do_exchange"), self._call(context) as (principal, usage):
+            reading.room_of(context).close()  # What comes after the first message is small.
             admission = Admission(
                 lambda topic: self._gate.allow(principal, "acquire", topic), principal, usage
             )
@@ -193,6 +198,7 @@ class FlightService(flight.FlightServerBase):
         refused. A stream that is open and idle does not hold up the stop.
         """
         self._stopping.set()
+        self._log.memory.stop(Unavailable("the server is stopping"))
         self._watch.stop(Unavailable("the server is stopping"))
         self._share_streams.stop()
         self._running.drain(drain_seconds, lambda: self._log.group_commit.pending_bytes == 0)

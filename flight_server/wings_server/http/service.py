@@ -57,7 +57,7 @@ class HttpService:
             log.registry,
             log.limits.model_copy(update={"wire_bytes_max": max(1, chunk_bytes_max)}),
         )
-        self.bodies = Budget(log.limits.http_pending_bytes_max)
+        self.bodies = Budget(log.limits.http_pending_bytes_max, log.memory)
         self.answers = Budget(log.limits.http_pending_bytes_max)
         self.waiting = Waiting(log.fetcher.waits)
         self._running = Running(log.limits.calls_running_max)

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from wings_core.errors import BatchTooLarge, ResourceExhausted
+from wings_core.memory import MemoryBudget
 from wings_core.security.quotas import CallUsage
 
 PIECE_BYTES = 256 * 1024
@@ -29,10 +30,14 @@ class Budget:
 
     Args:
         bytes_max: How many may be held; a single body may exceed it.
+        memory: Where they count too; None: nowhere.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, memory: MemoryBudget | None = None) -> None:
         self._bytes_max = bytes_max
+        self._memory = memory
+        if memory is not None:
+            memory.count(lambda: self._held)
         self._held = 0
 
     @property
@@ -48,6 +53,11 @@ class Budget:
         """
         if self._held and self._held + size > self._bytes_max:
             raise self._exhausted()
+        if self._memory is not None and not self._memory.has_room(size):
+            raise ResourceExhausted(
+                f"{self._memory.held} bytes are being read or wait to be committed, the limit is "
+                f"{self._memory.bytes_max}"
+            )
         self._held += size
 
     def check_room(self) -> None:
@@ -66,6 +76,8 @@ class Budget:
     def release(self, size: int) -> None:
         """Count bytes as no longer held."""
         self._held -= size
+        if self._memory is not None:
+            self._memory.came_free()
 
     def _exhausted(self) -> ResourceExhausted:
         return ResourceExhausted(

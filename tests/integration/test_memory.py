@@ -1,0 +1,139 @@
+"""What comes in fits into the budget of memory, whatever it is, and its memory goes back."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from flight_calls import Json, act, code_of, create_topic, error_of, push
+from http_calls import NAMESPACE
+
+from wings_core.limits import MIB, Limits
+from wings_server.testing import ServerProcess, running_server, server_process
+
+BUDGET = 256 * MIB
+PUTS = 300
+SECONDS_MAX = 60.0
+
+SLACK = 64 * MIB
+"""What the process may have more than before, once all is done."""
+
+
+def resident(server: ServerProcess, name: str = "VmRSS") -> int:
+    """Return the resident memory of a server in bytes; `VmHWM`: the most that it ever had."""
+    lines = Path(f"/proc/{server.pid}/status").read_text(encoding="ascii").splitlines()
+    (line,) = [line for line in lines if line.startswith(f"{name}:")]
+    return int(line.split()[1]) * 1024
+
+
+def wait_until_small(server: ServerProcess, base: int) -> None:
+    end = time.monotonic() + SECONDS_MAX
+    while resident(server) > base + SLACK:
+        assert time.monotonic() < end, f"{resident(server)} bytes, and {base} before"
+        time.sleep(0.05)
+
+
+@contextmanager
+def bounded_server(**limits: int) -> Generator[ServerProcess]:
+    given = {"memory_bytes_max": BUDGET, **limits}
+    environment = {f"WINGS_LIMITS__{name.upper()}": str(value) for name, value in given.items()}
+    with server_process(environment=environment) as server:
+        create_topic(server.client(), "t", ["n: int64"])
+        push(server.client(), "t", pa.record_batch({"n": pa.array([1], pa.int64())}))
+        yield server
+
+
+def push_error(
+    client: flight.FlightClient,
+    topic: str,
+    batch: pa.RecordBatch,
+    options: flight.FlightCallOptions | None = None,
+) -> Json:
+    """Push a batch that is refused; return the error."""
+    path = flight.FlightDescriptor.for_path(topic)
+    writer, _ = client.do_put(path, batch.schema, options or flight.FlightCallOptions())
+    with pytest.raises(flight.FlightError) as caught:
+        _send(writer, batch)
+    return error_of(caught.value)
+
+
+def _send(writer: flight.FlightStreamWriter, batch: pa.RecordBatch) -> None:
+    writer.write_batch(batch)
+    writer.close()
+
+
+def test_many_large_pushes_at_once_stay_within_the_budget() -> None:
+    batch = pa.record_batch({"n": pa.array(range(MIB), pa.int64())})
+    outcomes: Counter[str] = Counter()
+
+    def put() -> None:
+        try:
+            with flight.FlightClient(server.flight) as client:
+                push(client, "t", batch)
+            outcomes["committed"] += 1
+        except Exception as error:  # noqa: BLE001 - each must be a typed refusal
+            outcomes[code_of(error)] += 1
+
+    with bounded_server() as server:
+        base = resident(server)
+        threads = [threading.Thread(target=put) for _ in range(PUTS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert outcomes.keys() <= {"committed", "RESOURCE_EXHAUSTED"}
+        assert outcomes["committed"] > 0
+        assert outcomes.total() == PUTS
+        assert resident(server, "VmHWM") <= base + 2 * BUDGET
+        wait_until_small(server, base)
+        states = act(server.client(), "partition-states", topic="t")
+        assert states[0]["next_offset"] == 1 + outcomes["committed"] * MIB
+
+
+def test_memory_of_what_is_refused_goes_back() -> None:
+    large = pa.record_batch({"n": pa.array(range(12 * MIB), pa.int64())})
+    packed = flight.FlightCallOptions(write_options=pa.ipc.IpcWriteOptions(compression="zstd"))
+    with bounded_server() as server:
+        client = server.client()
+        base = resident(server)
+        assert push_error(client, "t", large)["code"] == "BATCH_TOO_LARGE"
+        assert push_error(client, "t", large, packed)["code"] == "BATCH_TOO_LARGE"
+        with pytest.raises(flight.FlightError) as caught:
+            client.do_get(flight.Ticket(bytes(100 * MIB))).read_all()
+        assert code_of(caught.value) == "INVALID_TICKET"
+        with pytest.raises(flight.FlightError) as caught:
+            list(client.do_action(flight.Action("list-topics", bytes(100 * MIB))))
+        assert code_of(caught.value) == "INVALID_ARGUMENT"
+        wait_until_small(server, base)
+
+
+def test_a_batch_of_too_many_rows_is_refused() -> None:
+    with bounded_server(batch_rows_max=1000) as server:
+        client = server.client()
+        create_topic(client, "nothing", ["n: null"])
+        error = push_error(client, "nothing", pa.record_batch({"n": pa.nulls(2**31 - 1)}))
+        assert (error["code"], error["rows"], error["rows_max"]) == (
+            "BATCH_TOO_LARGE",
+            2**31 - 1,
+            1000,
+        )
+        push(client, "nothing", pa.record_batch({"n": pa.nulls(1000)}))
+
+
+def test_bodies_of_http_are_within_the_budget_too() -> None:
+    with running_server(limits=Limits(memory_bytes_max=MIB)) as server:
+        create_topic(server.client(), "t", ["n: int64"])
+        room = server.server.log.memory.room()
+        server.server.log.memory.add(room, MIB)
+        body: Json = {"namespace": NAMESPACE, "batches": [{"topic": "t", "data": [{"n": 1}]}]}
+        url = f"{server.http}/v1/push"
+        refused = httpx.post(url, json=body)
+        assert (refused.status_code, refused.json()["code"]) == (429, "RESOURCE_EXHAUSTED")
+        room.close()
+        assert httpx.post(url, json=body).status_code == 200
