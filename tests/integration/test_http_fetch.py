@@ -397,3 +397,29 @@ def test_one_message_is_returned_however_long_it_is() -> None:
         assert [len(message["text"]) for message in result["messages"]] == [5_000]
         (result,) = fetch(http, entry("t", 1))
         assert result["messages"] == [{"text": "y"}]
+
+
+def test_the_partitions_of_a_topic_are_looked_up_together(
+    http: httpx.Client,
+    server: RunningServer,
+    new_topic_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create_topic(http, new_topic_id, ["k: int64 not null", "n: int64"], "k")
+    rows = [{"k": key, "n": key * 10 + number} for key in range(40) for number in range(3)]
+    push(http, {"topic": new_topic_id, "data": rows})
+    registry = server.server.log.registry
+    alone: list[Any] = []
+    locate = registry.locate
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        alone.append(arguments)
+        return locate(*arguments, **options)
+
+    monkeypatch.setattr(registry, "locate", counted)
+    results = fetch(http, *(entry(new_topic_id, 1, partition_value=key) for key in range(41)))
+    assert [values(result) for result in results[:40]] == [
+        [key * 10 + 1, key * 10 + 2] for key in range(40)
+    ]
+    assert values(results[40]) == []
+    assert alone == []

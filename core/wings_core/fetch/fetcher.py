@@ -23,7 +23,7 @@ from wings_core.fetch.state import FetchState
 from wings_core.fetch.waits import Waits
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.model import Location, Position, Topic
+from wings_core.model import Located, Location, Position, Topic
 from wings_core.partitions import Partition
 from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
@@ -165,21 +165,29 @@ class Fetcher:
             if _filtered(cursor) and state.deadline.passed:
                 return
 
-    def take_slice(self, cursor: Cursor, state: FetchState) -> Iterator[Chunk]:
+    def take_slice(
+        self, cursor: Cursor, state: FetchState, located: Located | None = None
+    ) -> Iterator[Chunk]:
         """Yield the chunks of one reservation from the budget: none at the end, or where full.
 
         A caller that reads several partitions in turn exhausts one slice before it begins the next.
+
+        Args:
+            cursor: Where to begin.
+            state: The budget.
+            located: What was found there just now; None: it is looked up.
         """
         # A filter that passed few rows so far looks at ever more of them at a time: one that took
         # as many as are still wanted would be called for each small page.
         wanted = max(1, state.max_messages - state.delivered) + cursor.filtered_rows
-        located = self._registry.locate(
-            cursor.topic.uuid,
-            cursor.partition,
-            cursor.offset,
-            min(LOCATE_ROWS_MAX, wanted),
-            state.arrived_at,
-        )
+        if located is None:
+            located = self._registry.locate(
+                cursor.topic.uuid,
+                cursor.partition,
+                cursor.offset,
+                min(LOCATE_ROWS_MAX, wanted),
+                state.arrived_at,
+            )
         cursor.log_end_offset = located.log_end_offset
         cursor.at_end = False
         self._count_rows(cursor, state, bool(located.locations))

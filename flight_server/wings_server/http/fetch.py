@@ -8,7 +8,8 @@ at the end, all of a partition at once.
 
 import json
 import random
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -18,12 +19,12 @@ from pydantic import JsonValue
 
 from wings_core.errors import WingsError
 from wings_core.fetch.chunks import Chunk
-from wings_core.fetch.fetcher import Cursor, Fetcher
+from wings_core.fetch.fetcher import LOCATE_ROWS_MAX, Cursor, Fetcher
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.json_rows import EncodedRows, encode_rows_within
 from wings_core.log import Log
-from wings_core.model import Position, Topic
+from wings_core.model import Located, Position, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import partition_of
 from wings_core.times import Deadline
@@ -105,13 +106,14 @@ class Poll:
         while moved and not self._full:
             moved, cut = False, False
             live = self._live
+            located = self._locate(live)
             share = self._bytes_max // max(1, sum(1 for entry in live if entry.has_rows))
             first = random.randrange(len(live)) if live else 0
             for entry in live[first:] + live[:first]:
                 if entry.bytes >= share:
                     cut = cut or entry.has_rows
                 else:
-                    moved = self._read_slice(entry, share) or moved
+                    moved = self._read_slice(entry, share, located.get(id(entry))) or moved
                 if self._full:
                     break
         return self._full or cut or self._state.enough or self.deadline.passed or not self._live
@@ -144,13 +146,45 @@ class Poll:
         # More Arrow data than this makes more JSON than an answer may have.
         return self._state.full or self._bytes >= self._bytes_max
 
-    def _read_slice(self, entry: _Entry, bytes_max: int) -> bool:
+    def _locate(self, live: Sequence[_Entry]) -> dict[int, Located]:
+        """Look where the entries of one topic stand, all with one call, a slice of each.
+
+        Returns:
+            By the entry's identity; without those that are looked at by themselves: of a topic with
+            one entry alone, and what fails, so that it fails that entry.
+        """
+        topics: dict[str, list[tuple[_Entry, Cursor]]] = {}
+        for entry in live:
+            if entry.cursor is not None:
+                topics.setdefault(entry.cursor.topic.uuid, []).append((entry, entry.cursor))
+        wanted = max(1, self._state.max_messages - self._state.delivered)
+        # The budget's slices: what is left, shared by those that still have rows.
+        sharing = max(1, sum(1 for entry in live if entry.has_rows))
+        each = max(1, min(LOCATE_ROWS_MAX, wanted // sharing))
+        found: dict[int, Located] = {}
+        for uuid, entries in topics.items():
+            if len(entries) == 1:
+                continue
+            asked_at = time.monotonic()
+            positions = [(cursor.partition, cursor.offset) for _, cursor in entries]
+            try:
+                located = self._registry.locate_many(uuid, positions, each)
+            except WingsError:
+                continue
+            for (entry, cursor), (state, locations) in zip(entries, located, strict=False):
+                if cursor.offset >= state.log_start_offset:
+                    found[id(entry)] = Located(
+                        locations, state.log_start_offset, state.next_offset, asked_at
+                    )
+        return found
+
+    def _read_slice(self, entry: _Entry, bytes_max: int, located: Located | None) -> bool:
         """Read one slice, until the entry has so many bytes; return whether the cursor moved."""
         cursor = entry.cursor
         assert cursor is not None
         before = cursor.offset
         try:
-            for chunk in self._fetcher.take_slice(cursor, self._state):
+            for chunk in self._fetcher.take_slice(cursor, self._state, located):
                 entry.chunks.append(chunk)
                 entry.bytes += chunk.batch.nbytes
                 self._bytes += chunk.batch.nbytes
