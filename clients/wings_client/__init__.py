@@ -128,7 +128,16 @@ if TYPE_CHECKING:
     from wings_client._producer import Producer
     from wings_client._retry import Retry
     from wings_client._share_consumer import ShareConsumer
-    from wings_client._share_model import Delivery, Redriven, ShareGroup, SharePartition
+    from wings_client._share_model import (
+        Delivery,
+        OldestMessage,
+        Redriven,
+        ShareGroup,
+        ShareHold,
+        ShareMember,
+        ShareMembers,
+        SharePartition,
+    )
     from wings_client._stage import Stage
     from wings_client._worker import Worker
     from wings_client._worker_model import Message, Reject, Release, WorkerStats
@@ -181,6 +190,7 @@ __all__ = [
     "NotFound",
     "OffsetMismatch",
     "OffsetOutOfRange",
+    "OldestMessage",
     "OutOfOrderSequence",
     "PartitionEnd",
     "PartitionNotAllowed",
@@ -208,6 +218,9 @@ __all__ = [
     "ShardsPruned",
     "ShareConsumer",
     "ShareGroup",
+    "ShareHold",
+    "ShareMember",
+    "ShareMembers",
     "SharePartition",
     "Stage",
     "StageNotFound",
@@ -270,8 +283,12 @@ _MODULES = {
     "wings_client._share_consumer": ("ShareConsumer",),
     "wings_client._share_model": (
         "Delivery",
+        "OldestMessage",
         "Redriven",
         "ShareGroup",
+        "ShareHold",
+        "ShareMember",
+        "ShareMembers",
         "SharePartition",
     ),
     "wings_client._stage": ("Stage",),

@@ -12,7 +12,7 @@ from wings_client._admin import AdminCalls, TopicRef, name_of
 from wings_client._errors import client_closed
 from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
 from wings_client._model import PartitionValue
-from wings_client._share_model import Delivery, Redriven, ShareGroup
+from wings_client._share_model import Delivery, Redriven, ShareGroup, ShareMembers
 from wings_client._stream import TIMEOUT_MS_MIN, Reading, StreamCancelled
 from wings_core.contracts.messages import sentence, shortened
 from wings_core.contracts.share import (
@@ -152,6 +152,16 @@ class ShareCalls(AdminCalls):
         """
         body = build(GroupBody, InvalidArgument, "share_group", group=group, topic=name_of(topic))
         return ShareGroup.from_json(self._act("share-describe", body))
+
+    def share_members(self, group: str, topic: TopicRef) -> ShareMembers:
+        """Return who holds what of a group and since when, and its oldest unfinished message.
+
+        Raises:
+            TopicNotFound: There is no such topic.
+            GroupNotFound: The topic has no such group.
+        """
+        body = build(GroupBody, InvalidArgument, "share_members", group=group, topic=name_of(topic))
+        return ShareMembers.from_json(self._act("share-members", body))
 
     def share_groups(
         self, topic: TopicRef | None = None, *, namespace: str | None = None

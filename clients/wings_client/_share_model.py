@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Self, Union, cast
 
 import pyarrow as pa
@@ -59,6 +60,90 @@ class ShareGroup:
                 )
                 for each in found.get("partitions", ())
             ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMember:
+    """A member that holds messages."""
+
+    name: str
+    messages: int
+    """How many it holds."""
+    since: datetime
+    """Of what it has held for longest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareHold:
+    """Messages `[first, last]` of a partition that a member holds."""
+
+    partition: JsonScalar
+    first: int
+    last: int
+    member: str
+    delivery_count: int
+    since: datetime
+    until: datetime
+    """When its lock ends, unless it is renewed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OldestMessage:
+    """The message that a group has left unfinished for longest."""
+
+    partition: JsonScalar
+    offset: int
+    timestamp: datetime
+    age_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMembers:
+    """Who works on a share group, on any node."""
+
+    lag: int
+    in_flight: int
+    oldest: OldestMessage | None
+    """None: all is finished."""
+    members: tuple[ShareMember, ...]
+    """Those that hold something, the one first that has held it for longest."""
+    holds: tuple[ShareHold, ...]
+    """What is held, the longest first; of very many, the first."""
+    holds_left_out: int
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Read a server's answer."""
+        oldest = found["oldest"]
+        return cls(
+            found["lag"],
+            found["in_flight"],
+            None
+            if oldest is None
+            else OldestMessage(
+                oldest["partition"],
+                oldest["offset"],
+                datetime.fromisoformat(oldest["timestamp"]),
+                oldest["age_ms"] / 1_000,
+            ),
+            tuple(
+                ShareMember(each["member"], each["messages"], datetime.fromisoformat(each["since"]))
+                for each in found["members"]
+            ),
+            tuple(
+                ShareHold(
+                    each["partition"],
+                    each["first"],
+                    each["last"],
+                    each["member"],
+                    each["delivery_count"],
+                    datetime.fromisoformat(each["since"]),
+                    datetime.fromisoformat(each["until"]),
+                )
+                for each in found["holds"]
+            ),
+            found["holds_left_out"],
         )
 
 

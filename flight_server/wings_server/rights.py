@@ -225,6 +225,7 @@ ACTION_RULES: Mapping[str, Rule] = {
     "share-seek": Rule(_ADMIN, _topic),
     "share-purge": Rule(_ADMIN, _topic),
     "share-describe": Rule(_SHARE, _topic),
+    "share-members": Rule(_SHARE, _topic),
     "share-delete": Rule(_ADMIN, _topic),
     "share-list": Rule(_SHARE, _listed_groups, _shared_groups, listed=_of_namespace),
     "share-acknowledge": Rule(_SHARE, _topic),

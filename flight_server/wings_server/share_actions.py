@@ -1,5 +1,6 @@
 """The actions on share groups."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from wings_core.contracts.share import (
     Redrive,
     SeekGroup,
     describe_group,
+    describe_members,
     describe_results,
 )
 from wings_core.errors import InvalidArgument, WingsError
@@ -23,6 +25,7 @@ from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 from wings_core.security.principal import CALLER, authorize
 from wings_core.security.rights import Right
 from wings_core.share.model import Acknowledgement, ShareGroup
+from wings_core.share.oldest import oldest_unfinished
 from wings_core.share.shares import Shares
 from wings_server.action import Actions, Json
 
@@ -75,6 +78,16 @@ def purge_group(log: Log, body: PartitionsOfGroup) -> Json:
 def describe_share_group(log: Log, body: GroupBody) -> Json:
     """Return a share group's description: configuration, and each partition's position."""
     return _described(log, log.shares.find(TopicName.parse(body.topic), body.group))
+
+
+@SHARE_ACTIONS.add("share-members", GroupBody)
+def members_of_group(log: Log, body: GroupBody) -> Json:
+    """Return who holds what of a share group, since when, and its oldest unfinished message."""
+    group = log.shares.find(TopicName.parse(body.topic), body.group)
+    states = log.shares.describe(group)
+    oldest = oldest_unfinished(log.registry, group, states)
+    now_us = int(time.time() * 1_000_000)
+    return describe_members(group, states, log.shares.held(group), oldest, now_us)
 
 
 @SHARE_ACTIONS.add("share-delete", GroupBody)

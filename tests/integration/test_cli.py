@@ -851,6 +851,7 @@ def test_share_groups_are_moved_and_purged(wings: Wings, shared: str) -> None:
     assert wings("share", "seek", "billing", shared, "--to", 9).status == 1
     assert wings("share", "seek", "billing", shared, "--to", "earliest").status == 0
     assert wings("share", "purge", "billing", shared).status == 2
+    assert "0 of them held by 0 members" in wings("share", "members", "billing", shared).out
     purged = wings("share", "purge", "billing", shared, "--yes")
     assert purged.out == "3 messages are dropped\n"
 

@@ -52,6 +52,7 @@ BODIES: dict[str, tuple[str, Json]] = {
     "share-seek": ("admin", {"group": "g", "topic": MINE, "to": "earliest"}),
     "share-purge": ("admin", {"group": "g", "topic": MINE}),
     "share-describe": ("share", {"group": "g", "topic": MINE}),
+    "share-members": ("share", {"group": "g", "topic": MINE}),
     "share-delete": ("admin", {"group": "g", "topic": MINE}),
     "share-list": ("share", {"topic": MINE}),
     "share-acknowledge": ("share", {"group": "g", "topic": MINE, "member": "m", "acks": []}),

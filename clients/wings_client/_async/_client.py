@@ -201,6 +201,7 @@ class AsyncClient:
     seek_share_group = _awaited(Client.seek_share_group)
     purge_share_group = _awaited(Client.purge_share_group)
     share_group = _awaited(Client.share_group)
+    share_members = _awaited(Client.share_members)
     share_groups = _awaited(Client.share_groups)
     delete_share_group = _awaited(Client.delete_share_group)
     acquire_messages = _awaited(Client.acquire_messages, reads=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
-from wings_client import Client, ShareConsumer, ShareGroup
+from wings_client import Client, ShareConsumer, ShareGroup, ShareMembers
 from wings_client._messages import wire_time
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected, short_name
 from wings_client.cli.following import (
@@ -31,6 +31,9 @@ from wings_core.names import DEFAULT_NAMESPACE
 
 PARTITIONS_SHOWN_MAX = 20
 """Partitions that `describe` shows by default."""
+
+HOLDS_SHOWN_MAX = 50
+"""Held ranges that `members` shows."""
 
 LETTERS_MAX = 100
 """Dead letters that `dlq show` shows by default."""
@@ -279,6 +282,22 @@ def describe(
     with connected(endpoint, topic) as client:
         found = client.share_group(group, topic)
     _print(_description(found, all_partitions=all_partitions))
+
+
+@app.command()
+def members(
+    group: GroupArgument,
+    topic: TopicArgument,
+    *,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Show who holds what of a share group, since when, and how old its oldest message is.
+
+    $ wings share members billing orders
+    """
+    with connected(endpoint, topic) as client:
+        found = client.share_members(group, topic)
+    _print(_members_text(found))
 
 
 @app.command()
@@ -554,6 +573,31 @@ def _description(group: ShareGroup, *, all_partitions: bool) -> Iterator[str]:
     yield (
         f"{lag:,} messages behind, {held:,} of them in flight, "
         f"{count:,} partition{'' if count == 1 else 's'}{hidden}"
+    )
+
+
+def _members_text(found: ShareMembers) -> Iterator[str]:
+    shown = found.holds[:HOLDS_SHOWN_MAX]
+    if shown:
+        yield from render(
+            [
+                Column("member", [each.member for each in shown]),
+                Column("partition", [partition_text(each.partition) for each in shown]),
+                Column("first", [f"{each.first}" for each in shown], is_number=True),
+                Column("last", [f"{each.last}" for each in shown], is_number=True),
+                Column("delivery", [f"{each.delivery_count}" for each in shown], is_number=True),
+                Column("since", [wire_time(each.since) for each in shown]),
+                Column("until", [wire_time(each.until) for each in shown]),
+            ],
+            terminal_width(),
+        )
+    hidden = len(found.holds) - len(shown) + found.holds_left_out
+    rest = f", {hidden:,} more ranges not shown" if hidden else ""
+    oldest = "" if found.oldest is None else f", the oldest {found.oldest.age_seconds:,.0f} s old"
+    count = len(found.members)
+    yield (
+        f"{found.lag:,} messages behind{oldest}, {found.in_flight:,} of them held by "
+        f"{count:,} member{'' if count == 1 else 's'}{rest}"
     )
 
 

@@ -20,8 +20,11 @@ from wings_core.contracts.messages import (
 )
 from wings_core.contracts.offsets import Offset
 from wings_core.errors import WingsError
-from wings_core.partitions import JsonScalar, partition_value
+from wings_core.partitions import JsonScalar, Partition, partition_value
 from wings_core.share.model import LeasedRange, ShareConfig, ShareGroup, SharePartitionState
+from wings_core.share.oldest import Oldest
+from wings_core.share.replica.interfaces import HeldRange
+from wings_core.times import format_timestamp
 
 ACKNOWLEDGEMENTS_MAX = 10_000
 """The most entries of one `share-acknowledge`."""
@@ -31,6 +34,9 @@ DELAY_MS_MAX = 12 * 3_600_000
 
 REASON_CHARACTERS_MAX = 4_096
 """The longest `reason` of a reject."""
+
+HOLDS_MAX = 1_000
+"""The most held ranges that `share-members` tells of one by one."""
 
 REDRIVE_MESSAGES_MAX = 10_000
 """The most dead letters that one `share-redrive` looks at."""
@@ -168,6 +174,63 @@ def describe_group(
             for state in states
         ]
     return described
+
+
+def describe_members(
+    group: ShareGroup,
+    states: Sequence[SharePartitionState],
+    held: Mapping[Partition, Sequence[HeldRange]],
+    oldest: Oldest | None,
+    now_us: int,
+) -> dict[str, Any]:
+    """Return the answer to `share-members`; what was held first comes first.
+
+    Args:
+        group: The group.
+        states: Where it stands in each partition.
+        held: What its members hold.
+        oldest: What it has left unfinished for longest.
+        now_us: In microseconds since the epoch.
+    """
+    holds = sorted(
+        ((partition, each) for partition, found in held.items() for each in found),
+        key=lambda pair: (-pair[1].held_ms, pair[0], pair[1].first),
+    )
+    members: dict[str, dict[str, Any]] = {}
+    for _, each in holds:
+        since = format_timestamp(now_us - each.held_ms * 1_000)
+        member = members.setdefault(
+            each.member, {"member": each.member, "messages": 0, "since": since}
+        )
+        member["messages"] += each.last - each.first + 1
+    return {
+        "group": group.name,
+        "topic": str(group.topic.name),
+        "lag": sum(state.lag for state in states),
+        "in_flight": sum(state.in_flight for state in states),
+        "oldest": None
+        if oldest is None
+        else {
+            "partition": partition_value(oldest.partition),
+            "offset": oldest.offset,
+            "timestamp": format_timestamp(oldest.timestamp),
+            "age_ms": max(0, (now_us - oldest.timestamp) // 1_000),
+        },
+        "members": list(members.values()),
+        "holds": [
+            {
+                "partition": partition_value(partition),
+                "first": each.first,
+                "last": each.last,
+                "member": each.member,
+                "delivery_count": each.count,
+                "since": format_timestamp(now_us - each.held_ms * 1_000),
+                "until": format_timestamp(now_us + each.left_ms * 1_000),
+            }
+            for partition, each in holds[:HOLDS_MAX]
+        ],
+        "holds_left_out": max(0, len(holds) - HOLDS_MAX),
+    }
 
 
 def describe_results(

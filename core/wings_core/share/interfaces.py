@@ -6,7 +6,7 @@
 There is no leader: any coordinator leases any partition, and they agree through the replicas.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from wings_core.share.model import (
     ShareGroup,
     SharePartitionState,
 )
+from wings_core.share.replica.interfaces import HeldRange
 from wings_core.times import Deadline
 
 
@@ -239,6 +240,16 @@ class ShareCoordinator(Protocol):
         Raises:
             Unavailable: No majority of the replicas answered.
             TopicNotFound: The topic was deleted.
+        """
+        ...
+
+    def held(self, group: ShareGroup) -> Mapping[Partition, Sequence[HeldRange]]:
+        """Return what members of any node hold of a group, by partition, in order of offset.
+
+        Of very many ranges some. Blocks for the replicas.
+
+        Raises:
+            Unavailable: No majority of the replicas answered.
         """
         ...
 

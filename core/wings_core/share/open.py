@@ -1,6 +1,6 @@
 """Where the holds of share groups are: in this process, at replicas elsewhere, or nowhere."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -24,6 +24,7 @@ from wings_core.share.model import (
     ShareGroup,
     SharePartitionState,
 )
+from wings_core.share.replica.interfaces import HeldRange
 from wings_core.share.replica.sqlite_store import SqliteHoldStore, damaged
 from wings_core.share.replica.standby import StandbyReplica
 from wings_core.times import Deadline
@@ -235,6 +236,10 @@ class NoCoordinator(ShareCoordinator):
         """Do nothing: nothing was leased."""
 
     def describe(self, group: ShareGroup) -> list[SharePartitionState]:
+        """Refuse."""
+        self._refuse()
+
+    def held(self, group: ShareGroup) -> Mapping[Partition, Sequence[HeldRange]]:
         """Refuse."""
         self._refuse()
 

@@ -34,6 +34,7 @@ from wings_core.share.model import (
     ShareGroup,
     SharePartitionState,
 )
+from wings_core.share.replica.interfaces import HeldRange
 from wings_core.times import Deadline
 
 
@@ -197,6 +198,11 @@ class Shares:
             TopicNotFound: The topic was deleted.
         """
         return self._coordinator.describe(group)
+
+    def held(self, group: ShareGroup) -> Mapping[Partition, Sequence[HeldRange]]:
+        """Return what members hold, by partition; see `ShareCoordinator.held`."""
+        with self._blamed_on_topic(group):
+            return self._coordinator.held(group)
 
     def of_topic(self, topic: TopicName) -> list[ShareGroup]:
         """Return a topic's groups, by name.

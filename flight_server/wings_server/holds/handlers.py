@@ -3,6 +3,7 @@
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
+from wings_core.contracts.messages import MEMBER_CHARACTERS_MAX
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.partitions import canonical_partition
 from wings_core.protocol.v1 import holds_pb2
@@ -52,7 +53,7 @@ def _check(request: Request) -> None:
             or overlapping, or a TTL out of range.
     """
     match request:
-        case ReadRequest(_, partitions):
+        case ReadRequest(_, partitions, _):
             for partition in partitions:
                 canonical_partition(partition)
         case ForgetRequest():
@@ -60,7 +61,9 @@ def _check(request: Request) -> None:
         case _:
             canonical_partition(request.key.partition)
     match request:
-        case HoldRequest(_, ranges, _, ttl_ms, _):
+        case HoldRequest(_, ranges, _, ttl_ms, _, member):
+            if len(member) > MEMBER_CHARACTERS_MAX:
+                raise InvalidArgument(f"a member has up to {MEMBER_CHARACTERS_MAX} characters")
             _check_ranges([(wanted.first, wanted.last) for wanted in ranges])
             _check_ttl(ttl_ms)
         case RenewRequest(_, entries, ttl_ms):

@@ -62,10 +62,11 @@ class HoldOnAMinority(HoldQuorum):
         lease: Lease,
         ttl_ms: int,
         in_flight_max: int,
+        member: str = "",
     ) -> Procedure[Held]:
         majority, self.majority = self.majority, 1
         try:
-            return (yield from super().hold(key, ranges, lease, ttl_ms, in_flight_max))
+            return (yield from super().hold(key, ranges, lease, ttl_ms, in_flight_max, member))
         finally:
             self.majority = majority
 

@@ -216,8 +216,11 @@ class HoldRequest(_message.Message):
     LEASE_FIELD_NUMBER: _builtins.int
     TTL_MS_FIELD_NUMBER: _builtins.int
     IN_FLIGHT_MAX_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
     ttl_ms: _builtins.int
     in_flight_max: _builtins.int
+    member: _builtins.str
+    """What the member calls itself, to be told by reads."""
     @_builtins.property
     def key(self) -> Global___ShareKey: ...
     @_builtins.property
@@ -232,10 +235,11 @@ class HoldRequest(_message.Message):
         lease: Global___Lease | None = ...,
         ttl_ms: _builtins.int = ...,
         in_flight_max: _builtins.int = ...,
+        member: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_flight_max", b"in_flight_max", "key", b"key", "lease", b"lease", "ranges", b"ranges", "ttl_ms", b"ttl_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_flight_max", b"in_flight_max", "key", b"key", "lease", b"lease", "member", b"member", "ranges", b"ranges", "ttl_ms", b"ttl_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -381,7 +385,10 @@ class ReadRequest(_message.Message):
 
     GROUP_UUID_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    WITH_HOLDS_FIELD_NUMBER: _builtins.int
     group_uuid: _builtins.str
+    with_holds: _builtins.bool
+    """Tell who holds what; without partitions, of those alone where something is held."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """None for all that are known."""
@@ -391,14 +398,54 @@ class ReadRequest(_message.Message):
         *,
         group_uuid: _builtins.str = ...,
         partitions: _abc.Iterable[_builtins.str] | None = ...,
+        with_holds: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_uuid", b"group_uuid", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_uuid", b"group_uuid", "partitions", b"partitions", "with_holds", b"with_holds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadRequest: _TypeAlias = ReadRequest  # noqa: Y015
+
+@_typing.final
+class HeldRange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    HELD_MS_FIELD_NUMBER: _builtins.int
+    LEFT_MS_FIELD_NUMBER: _builtins.int
+    first: _builtins.int
+    last: _builtins.int
+    member: _builtins.str
+    count: _builtins.int
+    """Deliveries made, this one included."""
+    held_ms: _builtins.int
+    left_ms: _builtins.int
+    @_builtins.property
+    def lease(self) -> Global___Lease: ...
+    def __init__(
+        self,
+        *,
+        first: _builtins.int = ...,
+        last: _builtins.int = ...,
+        lease: Global___Lease | None = ...,
+        member: _builtins.str = ...,
+        count: _builtins.int = ...,
+        held_ms: _builtins.int = ...,
+        left_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "first", b"first", "held_ms", b"held_ms", "last", b"last", "lease", b"lease", "left_ms", b"left_ms", "member", b"member"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeldRange: _TypeAlias = HeldRange  # noqa: Y015
 
 @_typing.final
 class ReplicaState(_message.Message):
@@ -409,6 +456,7 @@ class ReplicaState(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     COUNTS_FIELD_NUMBER: _builtins.int
     IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    HOLDS_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     start_offset: _builtins.int
     """All before it are finished."""
@@ -422,6 +470,10 @@ class ReplicaState(_message.Message):
     def counts(self) -> _containers.RepeatedCompositeFieldContainer[Global___CountedRange]:
         """Delivered and not finished."""
 
+    @_builtins.property
+    def holds(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeldRange]:
+        """By whom, if that was asked for."""
+
     def __init__(
         self,
         *,
@@ -430,10 +482,11 @@ class ReplicaState(_message.Message):
         finished: _abc.Iterable[Global___OffsetRange] | None = ...,
         counts: _abc.Iterable[Global___CountedRange] | None = ...,
         in_flight: _builtins.int = ...,
+        holds: _abc.Iterable[Global___HeldRange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "finished", b"finished", "in_flight", b"in_flight", "partition", b"partition", "start_offset", b"start_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "finished", b"finished", "holds", b"holds", "in_flight", b"in_flight", "partition", b"partition", "start_offset", b"start_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

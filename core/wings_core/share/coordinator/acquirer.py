@@ -179,7 +179,7 @@ class Acquirer:
                 raise
         if not picks:
             return []
-        return (yield from self._hold(group, tracked, picks, lease, alone=alone))
+        return (yield from self._hold(group, tracked, picks, lease, request.member, alone=alone))
 
     def _hold(
         self,
@@ -187,6 +187,7 @@ class Acquirer:
         tracked: TrackedPartition,
         picks: Sequence[Pick],
         lease: Lease,
+        member: str,
         *,
         alone: bool,
     ) -> Procedure[list[LeasedRange]]:
@@ -195,7 +196,12 @@ class Acquirer:
         ranges = [OffsetRange(pick.first, pick.last) for pick in sorted(picks, key=_first)]
         try:
             held: Held = yield from self._quorum.hold(
-                tracked.key, ranges, lease, config.lock_duration_ms, config.in_flight_max
+                tracked.key,
+                ranges,
+                lease,
+                config.lock_duration_ms,
+                config.in_flight_max,
+                member,
             )
         except WingsError:
             self._put_back(tracked, picks)
@@ -326,7 +332,7 @@ class Acquirer:
             picks = tracked.state.select_exhausted(group.config.delivery_limit)
             lease = self._table.next_lease("")
         if picks:
-            leased = yield from self._hold(group, tracked, picks, lease, alone=True)
+            leased = yield from self._hold(group, tracked, picks, lease, "", alone=True)
             # Fewer deliveries are agreed on than were known here: they are not at the limit.
             if leased:
                 entries = [LeaseEntry(each.start_offset, each.end_offset, lease) for each in leased]

@@ -54,7 +54,7 @@ from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.links import LocalLink, ReplicaLink, Runner
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.votes import Known
-from wings_core.share.replica.interfaces import HoldReplica, LeaseEntry
+from wings_core.share.replica.interfaces import HeldRange, HoldReplica, LeaseEntry
 from wings_core.times import Deadline
 
 MAINTENANCE_SECONDS = 1.0
@@ -326,6 +326,10 @@ class Coordinator:
             known = self._runner.run(self._core.read(group, [state.partition for state in some]))
             described += [_describe(state, known[state.partition]) for state in some]
         return described
+
+    def held(self, group: ShareGroup) -> Mapping[Partition, Sequence[HeldRange]]:
+        """See `ShareCoordinator.held`."""
+        return self._runner.run(self._core.held(self._check(group)))
 
     def close(self) -> None:
         """See `ShareCoordinator.close`."""

@@ -21,6 +21,7 @@ from wings_core.share.model import OffsetRange, ShareGroup
 from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.votes import Known
+from wings_core.share.replica.interfaces import HeldRange
 
 __all__ = ["Bounds", "CoordinatorCore"]
 
@@ -82,6 +83,14 @@ class CoordinatorCore:
         self.table.forget(group)
         yield from self._quorum.forget(group.uuid)
         self._changed(group.uuid, None)
+
+    def held(self, group: ShareGroup) -> Procedure[dict[Partition, list[HeldRange]]]:
+        """Return what a majority of replicas knows to be held, in order of offset.
+
+        Raises:
+            Unavailable: No majority answered.
+        """
+        return self._quorum.held(group.uuid)
 
     def read(
         self, group: ShareGroup, partitions: Sequence[Partition]

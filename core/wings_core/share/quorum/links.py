@@ -68,16 +68,16 @@ def perform(replica: HoldReplica, request: Request) -> Answer:
     """Return the answer of a replica to a request; an error is an answer too."""
     try:
         match request:
-            case HoldRequest(key, ranges, lease, ttl_ms, in_flight_max):
-                return replica.hold(key, ranges, lease, ttl_ms, in_flight_max)
+            case HoldRequest():
+                return replica.perform([request])[0]
             case RenewRequest(key, entries, ttl_ms):
                 return replica.renew(key, entries, ttl_ms)
             case ReleaseRequest(key, entries):
                 return replica.release(key, entries)
             case TombstoneRequest(key, entries, repair):
                 return replica.tombstone(key, entries, repair)
-            case ReadRequest(group_uuid, partitions):
-                return replica.read(group_uuid, partitions)
+            case ReadRequest():
+                return replica.perform([request])[0]
             case ForgetRequest(group_uuid):
                 replica.forget(group_uuid)
                 return ()
@@ -206,5 +206,7 @@ def _perform_all(replica: HoldReplica, broadcasts: Mapping[int, Broadcast]) -> d
         elif len(broadcasts) == 1 or isinstance(requests[0], ForgetRequest):
             found[index] = {0: perform(replica, requests[0])}
     together = [index for index in broadcasts if index not in found]
+    if not together:
+        return found
     answers = replica.perform([broadcasts[index].requests[0] for index in together])
     return found | {index: {0: answer} for index, answer in zip(together, answers, strict=True)}

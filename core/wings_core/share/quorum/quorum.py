@@ -27,6 +27,7 @@ from wings_core.share.quorum.votes import (
     append_counted,
     count_votes,
     divide,
+    held_by,
     held_of,
     known_of,
     parts_of,
@@ -34,6 +35,7 @@ from wings_core.share.quorum.votes import (
 )
 from wings_core.share.replica.interfaces import (
     CountedRange,
+    HeldRange,
     LeaseEntry,
     Outcome,
     Part,
@@ -99,13 +101,14 @@ class HoldQuorum:
         lease: Lease,
         ttl_ms: int,
         in_flight_max: int,
+        member: str = "",
     ) -> Procedure[Held]:
         """Hold what a majority grants.
 
         Raises:
             Unavailable: No majority answered; what some have granted is released.
         """
-        request = HoldRequest(key, tuple(ranges), lease, ttl_ms, in_flight_max)
+        request = HoldRequest(key, tuple(ranges), lease, ttl_ms, in_flight_max, member)
         answers = yield from self._ask_all(request, {Outcome.OK})
         parts = parts_of(answers)
         if len(parts) < self.majority:
@@ -241,6 +244,26 @@ class HoldQuorum:
             if found.to_repair:
                 yield from self.repair(ShareKey(group_uuid, topic_uuid, partition), found.to_repair)
         return known
+
+    def held(self, group_uuid: str) -> Procedure[dict[Partition, list[HeldRange]]]:
+        """Return what a majority knows to be held of a group, in order of offset.
+
+        Raises:
+            Unavailable: No majority answered.
+        """
+        answers = yield from self._ask_all(ReadRequest(group_uuid, (), with_holds=True))
+        heard = [
+            cast("Sequence[ReplicaState]", answer)
+            for answer in answers.values()
+            if not isinstance(answer, WingsError)
+        ]
+        if len(heard) < self.majority:
+            raise unavailable(answers)
+        states: dict[Partition, list[ReplicaState]] = {}
+        for answer in heard:
+            for state in answer:
+                states.setdefault(state.partition, []).append(state)
+        return {each: held_by(found, self.majority) for each, found in states.items()}
 
     def forget(self, group_uuid: str) -> Procedure[None]:
         """Let all replicas that can be reached forget a group."""

@@ -2,13 +2,13 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import cast
 
 from wings_core.errors import GroupNotFound, Unavailable, WingsError
 from wings_core.share.model import OffsetRange
-from wings_core.share.replica.interfaces import CountedRange, Outcome, Part, ReplicaState
+from wings_core.share.replica.interfaces import CountedRange, HeldRange, Outcome, Part, ReplicaState
 from wings_core.share.replica.requests import Answers
 from wings_core.share.state.ranges import RangeMap
 
@@ -172,6 +172,22 @@ def known_of(states: Sequence[ReplicaState], majority: int) -> Known:
         max((state.in_flight for state in states), default=0),
         tuple(OffsetRange(first, last) for first, last, votes in tombs if votes < majority),
     )
+
+
+def held_by(states: Sequence[ReplicaState], majority: int) -> list[HeldRange]:
+    """Return the ranges of one partition that a lease holds at a majority, in order."""
+    votes: RangeMap[tuple[HeldRange, ...]] = RangeMap()
+    for state in states:
+        for held in state.holds:
+            for first, last, found in votes.filled(held.first, held.last, ()):
+                votes.put(first, last, (*found, held))
+    agreed: list[HeldRange] = []
+    for first, last, found in votes:
+        for held in found:
+            if sum(each.lease == held.lease for each in found) >= majority:
+                agreed.append(replace(held, first=first, last=last))
+                break
+    return agreed
 
 
 def parts_of(answers: Answers) -> dict[int, Sequence[Part]]:

@@ -10,6 +10,7 @@ from wings_core.protocol.v1 import holds_pb2 as pb
 from wings_core.share.model import Lease, OffsetRange, ShareKey
 from wings_core.share.replica.interfaces import (
     CountedRange,
+    HeldRange,
     LeaseEntry,
     Outcome,
     Part,
@@ -42,6 +43,7 @@ OFFSET_RANGE = Codec(OffsetRange, pb.OffsetRange)
 COUNTED_RANGE = Codec(CountedRange, pb.CountedRange)
 LEASE_ENTRY = Codec(LeaseEntry, pb.LeaseEntry)
 RELEASE_ENTRY = Codec(ReleaseEntry, pb.ReleaseEntry)
+HELD_RANGE = Codec(HeldRange, pb.HeldRange)
 PART = Codec(Part, pb.Part)
 REPLICA_STATE = Codec(ReplicaState, pb.ReplicaState)
 

@@ -74,6 +74,22 @@ class CountedRange:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldRange:
+    """A range that is held, and by whom."""
+
+    first: int
+    last: int
+    lease: Lease
+    member: str
+    """What the member calls itself; empty where its coordinator does not tell."""
+    count: int
+    """Deliveries made, this one included."""
+    held_ms: int
+    left_ms: int
+    """Until its lock ends."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaState:
     """What one replica knows of a partition."""
 
@@ -86,6 +102,8 @@ class ReplicaState:
     """Ranges that were delivered and are not finished, in order."""
     in_flight: int
     """Messages held now."""
+    holds: tuple[HeldRange, ...] = ()
+    """By whom, if that was asked for."""
 
 
 class HoldReplica(Protocol):

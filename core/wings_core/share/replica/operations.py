@@ -1,13 +1,16 @@
 """What a replica of holds does for each request, in memory; `Replica` makes it durable."""
 
 import heapq
+import itertools
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import replace
 
 from wings_core.errors import GroupNotFound
 from wings_core.partitions import Partition
 from wings_core.share.model import Lease, OffsetRange, ShareKey
-from wings_core.share.replica.interfaces import CountedRange, Outcome, Part, ReplicaState
+from wings_core.share.replica.interfaces import CountedRange, HeldRange, Outcome, Part, ReplicaState
 from wings_core.share.replica.partition import Hold, Piece, ReplicaPartition, part_of
 from wings_core.share.replica.requests import (
     Answer,
@@ -25,6 +28,9 @@ SWEEP_MAX = 10_000
 
 STALE_MAX = 1_024
 """Expiries that were overtaken are forgotten when they are more than this, and than the holds."""
+
+HOLDS_TOLD_MAX = 10_000
+"""Held ranges that one read tells of at most."""
 
 ROOM_RETRY_SECONDS = 0.1
 """When to ask again for what was refused because too much is in flight."""
@@ -48,7 +54,7 @@ class Operations(ABC):
 
     def _answer(self, request: Request, now: float) -> Answer:
         if isinstance(request, ReadRequest):
-            return self._read(request)
+            return self._read(request, now)
         assert not isinstance(request, ForgetRequest), "it takes long, and goes alone"
         if request.key.group_uuid in self._forgotten:
             # What comes late must not begin it anew.
@@ -80,7 +86,10 @@ class Operations(ABC):
                 else:
                     room = request.in_flight_max - partition.held
                     room += piece.messages if piece.hold else 0
-                    parts += self._grant(partition, piece, lease, expires_at, room)
+                    hold = Hold(lease, expires_at, piece.count + 1, now, request.member)
+                    if piece.hold is not None:
+                        hold = hold._replace(since=piece.hold.since)
+                    parts += self._grant(partition, piece, hold, room)
         if any(part.outcome is Outcome.OK for part in parts):
             self._mark(key.group_uuid, now, ttl_ms / 1_000)
         return parts
@@ -97,7 +106,7 @@ class Operations(ABC):
                 if outcome is Outcome.OK:
                     assert piece.hold is not None
                     deliveries = max(piece.hold.deliveries, entry.count)
-                    hold = Hold(entry.lease, expires_at, deliveries)
+                    hold = piece.hold._replace(expires_at=expires_at, deliveries=deliveries)
                     self._put_hold(partition, piece.first, piece.last, hold)
         if any(part.outcome is Outcome.OK for part in parts):
             self._mark(key.group_uuid, now, ttl_ms / 1_000)
@@ -134,19 +143,27 @@ class Operations(ABC):
             parts.append(part_of(piece, outcome))
         return parts
 
-    def _read(self, request: ReadRequest) -> list[ReplicaState]:
+    def _read(self, request: ReadRequest, now: float) -> list[ReplicaState]:
         group_uuid, partitions = request.group_uuid, request.partitions
         known = self._keys.get(group_uuid, {})
         states: list[ReplicaState] = []
+        room = HOLDS_TOLD_MAX if request.with_holds else 0
         for name in partitions or known:
             key = known.get(name)
+            if request.with_holds and not partitions and not self._is_held(key):
+                continue
             found = (
                 ReplicaPartition(ShareKey(group_uuid, "", name))
                 if key is None
                 else self._partitions[key]
             )
-            states.append(_state(found))
+            holds = tuple(_held(found, now, room)) if room else ()
+            room -= len(holds)
+            states.append(replace(_state(found), holds=holds) if holds else _state(found))
         return states
+
+    def _is_held(self, key: ShareKey | None) -> bool:
+        return key is not None and self._partitions[key].held > 0
 
     def _partition(self, key: ShareKey) -> ReplicaPartition:
         partition = self._partitions.get(key)
@@ -178,14 +195,12 @@ class Operations(ABC):
         self,
         partition: ReplicaPartition,
         piece: Piece,
-        lease: Lease,
-        expires_at: float,
+        hold: Hold,
         room: int,
     ) -> list[Part]:
         last = min(piece.last, piece.first + room - 1)
         parts: list[Part] = []
         if last >= piece.first:
-            hold = Hold(lease, expires_at, piece.count + 1)
             self._put_hold(partition, piece.first, last, hold)
             parts.append(Part(piece.first, last, Outcome.OK, piece.count))
         if last < piece.last:
@@ -245,3 +260,17 @@ def _state(partition: ReplicaPartition) -> ReplicaState:
         tuple(CountedRange(*counted) for counted in partition.counts),
         partition.held,
     )
+
+
+def _held(partition: ReplicaPartition, now: float, most: int) -> Iterator[HeldRange]:
+    """Yield up to so many of the ranges that are held, in order."""
+    for first, last, hold in itertools.islice(partition.holds, most):
+        yield HeldRange(
+            first,
+            last,
+            hold.lease,
+            hold.member,
+            hold.deliveries,
+            int((now - hold.since) * 1_000),
+            max(0, int((hold.expires_at - now) * 1_000)),
+        )

@@ -22,6 +22,8 @@ class Hold(NamedTuple):
     expires_at: float
     deliveries: int
     """Made so far, this one included."""
+    since: float = 0.0
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ class HoldRequest:
     lease: Lease
     ttl_ms: int
     in_flight_max: int
+    member: str = ""
+    """What the member calls itself, to be told by reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class ReadRequest:
 
     group_uuid: str
     partitions: tuple[Partition, ...]
+    with_holds: bool = False
+    """Whether to tell who holds what; without partitions, of those alone where some is held."""
 
 
 @dataclass(frozen=True, slots=True)

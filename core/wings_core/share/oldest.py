@@ -1,0 +1,43 @@
+"""Oldest: the message that a group has left unfinished for longest."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from wings_core.metadata.interfaces import OffsetRegistry
+from wings_core.partitions import Partition
+from wings_core.share.model import ShareGroup, SharePartitionState
+
+PARTITIONS_AT_ONCE = 1_000
+"""Partitions that are located in one look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Oldest:
+    """A message that is not finished."""
+
+    partition: Partition
+    offset: int
+    timestamp: int
+    """Of its page's first row where rows have different ones; in microseconds since the epoch."""
+
+
+def oldest_unfinished(
+    registry: OffsetRegistry, group: ShareGroup, states: Iterable[SharePartitionState]
+) -> Oldest | None:
+    """Return the oldest message that a group has not finished; None: it has finished all.
+
+    Raises:
+        TopicNotFound: The topic was deleted.
+    """
+    left = [(state.partition, state.start_offset) for state in states if state.lag]
+    found: list[Oldest] = []
+    while left:
+        some = left[:PARTITIONS_AT_ONCE]
+        located = registry.locate_many(group.topic.uuid, some, 1, PARTITIONS_AT_ONCE)
+        for (partition, offset), each in zip(some, located, strict=False):
+            for location in each.locations[:1]:
+                first = location.first_timestamp
+                timestamp = location.timestamp if first is None else first
+                found.append(Oldest(partition, max(offset, location.start_offset), timestamp))
+        left = left[max(1, len(located)) :]
+    return min(found, key=lambda each: each.timestamp, default=None)
