@@ -341,6 +341,29 @@ def test_a_worker_of_long_tasks_holds_only_what_it_runs(wings: Client, topic: To
     assert worker.stats.accepted == 10
 
 
+def test_a_worker_goes_on_where_its_group_was_moved_to(wings: Client, topic: Topic) -> None:
+    seen = Counter[int]()
+    held, go_on = threading.Event(), threading.Event()
+
+    def handle(message: Message) -> None:
+        seen[message.offset] += 1
+        if message.offset == 9 and seen[9] == 1:
+            held.set()
+            assert go_on.wait(SECONDS)
+
+    with wings.worker("billing", topic, handle, limit=20) as worker:
+        assert held.wait(SECONDS)
+        wings.seek_share_group("billing", topic, "earliest")
+        go_on.set()
+        worker.wait()
+    assert seen == dict.fromkeys(range(10), 2)
+    # Of the first ten, those are lost whose acceptance was not durable when it moved.
+    assert worker.stats.accepted + worker.stats.lost == 20
+    assert worker.stats.accepted >= 10
+    assert worker.stats.lost >= 1
+    assert state(wings, topic) == (0, 0)
+
+
 def test_a_worker_ends_where_nothing_comes(wings: Client, topic: Topic) -> None:
     assert wings.worker("billing", topic, lambda _: None, timeout=0.2).run().accepted == 10
     assert wings.worker("billing", topic, lambda _: None, timeout=0).run().delivered == 0
