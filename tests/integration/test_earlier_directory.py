@@ -61,6 +61,8 @@ def formats() -> list[tuple[str, str, int, PageFormat]]:
 
 def rows_of(client: Client, topic: str) -> list[list[Any]]:
     table = client.scan(topic, system_columns=True).read_all()
+    if "__partition" in table.column_names:
+        table = table.sort_by([("__partition", "ascending"), ("__offset", "ascending")])
     times = table.column("__timestamp").cast(pa.int64())
     table = table.set_column(table.num_columns - 1, "__timestamp", times)
     return [[*row.values()] for row in table.to_pylist()]

@@ -117,7 +117,7 @@ class Codec(Generic[ValueT, MessageT]):
         targets: dict[str, Any] = dict(self.message.DESCRIPTOR.fields_by_name)
         encoded: list[tuple[str, str]] = []
         decoded: list[str] = []
-        for name in _field_names(self.value):
+        for name in field_names(self.value):
             if name in self._omit:
                 continue
             target = targets.pop(name, None) or targets.pop(f"{name}_us")
@@ -137,7 +137,7 @@ class Codec(Generic[ValueT, MessageT]):
         return names["encode"], names["fields"], names["decode"]
 
 
-def _field_names(kind: Any) -> Sequence[str]:
+def field_names(kind: type[Any]) -> Sequence[str]:
     """Return the fields of a dataclass or a named tuple, in order."""
     return getattr(kind, "_fields", None) or [field.name for field in fields(kind)]
 
