@@ -2,10 +2,12 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pyarrow as pa
-from flight_calls import create_topic, push
+import pyarrow.flight as flight
+from flight_calls import chunks, create_topic, push, ticket_of
 from share_calls import Member, create_group
 
 from wings_server.testing import RunningServer, running_server
@@ -22,6 +24,16 @@ def scrape(server: RunningServer) -> str:
 def sample(text: str, name: str, group: str) -> float:
     (found,) = re.findall(rf'^{name}{{group="{group}",topic="[^"]+"}} (\S+)$', text, re.MULTILINE)
     return float(found)
+
+
+def fetch_rows(client: flight.FlightClient, topic: str) -> list[int]:
+    """Return the source offsets of all dead letters, in order."""
+    reader = client.do_get(ticket_of(kind="scan", topic=topic, offset=0))
+    return [offset for chunk in chunks(reader) for offset in _source_offsets(chunk)]
+
+
+def _source_offsets(chunk: flight.FlightStreamChunk) -> list[Any]:
+    return [] if chunk.data is None else chunk.data.column("source_offset").to_pylist()
 
 
 def test_many_partitions_have_few_series(tmp_path: Path) -> None:
@@ -47,6 +59,27 @@ def test_many_partitions_have_few_series(tmp_path: Path) -> None:
         assert re.search(rf"^wings_topic_partitions{{.*}} {PARTITIONS}.0$", text, re.MULTILINE)
         (left_out,) = re.findall(r"^wings_series_left_out (\S+)$", text, re.MULTILINE)
         assert float(left_out) == PARTITIONS - 100
+
+
+def test_rejections_of_many_messages_share_flushes(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        client = server.client()
+        create_topic(client, "jobs", ["n: int64"])
+        push(client, "jobs", pa.record_batch({"n": [*range(600)]}))
+        create_group(client, "jobs", dlq_topic="jobs-dead")
+        member = Member(client, "jobs")
+        (leased,) = member.acquire(max_messages=600)
+
+        def flushes() -> float:
+            (found,) = re.findall(r"^wings_flushes_total (\S+)$", scrape(server), re.MULTILINE)
+            return float(found)
+
+        before = flushes()
+        acks = [leased.ack("reject", offset, offset, reason="bad") for offset in range(600)]
+        assert set(member.acknowledge(*acks)) == {None}
+        assert flushes() - before <= 3
+        letters = fetch_rows(client, "jobs-dead")
+        assert letters == [*range(600)]
 
 
 def test_deliveries_are_counted_by_group(tmp_path: Path) -> None:

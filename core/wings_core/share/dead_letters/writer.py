@@ -8,7 +8,7 @@ writing it again, after a crash or on another node, in whatever ranges, returns 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -26,7 +26,7 @@ from wings_core.errors import (
 )
 from wings_core.fetch.selection import OFFSET_FIELD, TIMESTAMP_FIELD
 from wings_core.ingest.group_commit import GroupCommit, Pending, PushStream
-from wings_core.ingest.prepare import Preparer, PushOptions
+from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import Admin
 from wings_core.model import Rejected, Topic
@@ -41,6 +41,9 @@ from wings_core.times import now_us
 
 PIECE_MESSAGES = 500
 """Letters whose rows are in memory at once, for each of the fetches that run ahead."""
+
+FLUSH_BYTES = 8 << 20
+"""Letters are written together up to about so many bytes."""
 
 AHEAD_MAX = 4
 """Fetches that run ahead of the letters being written."""
@@ -175,35 +178,52 @@ class _PendingLetters(PendingDeadLetters):
         self._group_commit = group_commit
         self._clock = clock
         self._pieces = (
-            _Piece(piece, fetch(group, piece)) for letter in letters for piece in _pieces(letter)
+            _Piece(piece, fetch(group, piece))
+            for letter in _joined(letters)
+            for piece in _pieces(letter)
         )
         self._ahead = list(islice(self._pieces, AHEAD_MAX))
 
     def finish(self) -> None:
         """Block until all are durable; see `PendingDeadLetters.finish`."""
+        prepared: list[PreparedBatch] = []
+        size = 0
         while self._ahead:
-            self._write(self._ahead.pop(0))
+            for batch in self._prepared(self._ahead.pop(0)):
+                prepared.append(batch)
+                size += batch.bytes
+                if size >= FLUSH_BYTES:
+                    self._commit(prepared)
+                    prepared, size = [], 0
             self._ahead += islice(self._pieces, 1)
+        self._commit(prepared)
 
-    def _write(self, piece: _Piece) -> None:
+    def _prepared(self, piece: _Piece) -> Iterator[PreparedBatch]:
+        """Yield the letters of a piece; blocks for the fetch of its rows."""
         rows = _rows_by_offset(piece)
         letter = piece.letter
-        pending: list[Pending] = []
         for offset in range(letter.first, letter.last + 1):
             batch = self._letter(letter, offset, rows.get(offset))
             name = dead_letter_id(self._group.uuid, letter.partition, offset)
             options = PushOptions(UNPARTITIONED, ProducerSequence(f"dead-letter-{name}", 0))
             try:
-                prepared = self._preparer.prepare(batch, options)
+                yield self._preparer.prepare(batch, options)
             except BatchTooLarge:  # Beside its payload a letter is small.
-                prepared = self._preparer.prepare(self._letter(letter, offset, None), options)
-            # Awaited: by the loop below, which begins as soon as all are submitted. Part of an
-            # acknowledgement, so it goes on where the disk is nearly full.
-            pending.append(
-                self._group_commit.submit(PushStream(), prepared, awaited=True, uses_reserve=True)
-            )
-        for submitted in pending:
-            result = submitted.outcome()
+                yield self._preparer.prepare(self._letter(letter, offset, None), options)
+
+    def _commit(self, prepared: Sequence[PreparedBatch]) -> None:
+        """Write letters in one flush, or a few; blocks until they are durable."""
+        pending: list[Pending] = []
+        try:
+            for batch in prepared:
+                # Awaited: below, as soon as all are submitted. Part of an acknowledgement, so it
+                # goes on where the disk is nearly full.
+                pending.append(  # noqa: PERF401 - those before one that is refused are awaited too.
+                    self._group_commit.submit(PushStream(), batch, awaited=True, uses_reserve=True)
+                )
+        finally:
+            results = [submitted.outcome() for submitted in pending]
+        for result in results:
             # A repeat whose first result is no longer remembered was written all the same.
             if isinstance(result, Rejected) and not isinstance(result.error, OutOfOrderSequence):
                 raise result.error
@@ -235,6 +255,20 @@ class _PendingLetters(PendingDeadLetters):
             for value, field in zip(values, DEAD_LETTER_SCHEMA, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_SCHEMA)
+
+
+def _joined(letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+    """Yield letters, neighbours that tell the same as one: so their rows are fetched together."""
+    before: DeadLetter | None = None
+    for letter in letters:
+        if before is not None:
+            if letter == replace(before, first=before.last + 1, last=letter.last):
+                before = replace(before, last=letter.last)
+                continue
+            yield before
+        before = letter
+    if before is not None:
+        yield before
 
 
 def _pieces(letter: DeadLetter) -> Iterator[DeadLetter]:
