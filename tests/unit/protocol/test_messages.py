@@ -81,7 +81,7 @@ def sent(codec: AnyCodec) -> Iterable[tuple[str, Any]]:
 
 
 def changed(value: Any, **fields: Any) -> Any:
-    return value._replace(**fields) if isinstance(value, tuple) else replace(value, **fields)
+    return value._replace(**fields) if hasattr(value, "_replace") else replace(value, **fields)
 
 
 @cache
