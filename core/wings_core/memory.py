@@ -39,12 +39,12 @@ READ_BYTES_MIN = 128 * 1024
 COPIES = 2
 """While a message is read it is in memory in pieces and as a whole."""
 
-WAITING_BYTES = 8 * MIB
-"""gRPC receives about 4 MiB of a stream that is not read yet (measured), and some for itself: so as
+WAITING_BYTES = 16 * MIB
+"""gRPC receives 4 MiB or more of a stream that is not read yet (measured), also of refused ones: as
 many streams as the budget has of these may wait whatever they send."""
 
 CROWD_MAX = 4_096
-"""More may wait as long as the process has at most half of the budget more memory than at first:
+"""More may wait as long as the process has at most a quarter of the budget more than at first:
 most producers send little, and what others send comes until they are refused."""
 
 CROWD_LOOK_SECONDS = 0.05
@@ -225,7 +225,7 @@ class MemoryBudget:
         now = time.monotonic()
         if now - self._looked_at >= CROWD_LOOK_SECONDS:
             self._looked_at = now
-            self._full = own_bytes() > self._base + self.bytes_max // 2
+            self._full = own_bytes() > self._base + self.bytes_max // 4
         return self._full
 
     def _exhausted(self, why: str) -> ResourceExhausted:

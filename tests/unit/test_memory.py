@@ -117,7 +117,7 @@ def test_more_streams_wait_only_while_the_process_is_small(
     crowd = budget.waiting_max + 3
     threads = [begin(budget.room()) for _ in range(crowd)]
     wait_until(lambda: budget.waiting == crowd)
-    own[0] = FIRST + 1
+    own[0] = FIRST // 2 + 1
     wait_until(lambda: budget.waiting == budget.waiting_max)
     with pytest.raises(ResourceExhausted, match="streams wait for room"):
         budget.room().begin()
@@ -129,7 +129,7 @@ def test_more_streams_wait_only_while_the_process_is_small(
 
 
 def test_a_crowd_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "CROWD_MAX", 4)
+    monkeypatch.setattr(memory, "CROWD_MAX", 2)
     budget = MemoryBudget(2 * FIRST, 64 * MIB)
     holder = budget.room()
     budget.add(holder, 2 * FIRST)
