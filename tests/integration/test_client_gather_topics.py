@@ -7,7 +7,7 @@ import pytest
 from fix_client import NewTopic
 
 from wings_client import Client
-from wings_client.gather import GatherReason, Request
+from wings_client.gather import GatherReason, ManyReply, Request
 from wings_core.errors import InvalidArgument, InvalidTicket, TopicNotFound
 from wings_server.testing import RunningServer
 
@@ -193,3 +193,62 @@ def test_a_fetch_of_several_messages_waits_for_all_of_them(
         pusher.join()
         assert gather.end is not None
         assert gather.end.reason == GatherReason.COMPLETE
+
+
+@pytest.mark.parametrize("partitions", ["all", [1, 2, 3, 9]])
+def test_many_partitions_of_a_server_are_one_source(
+    wings: Client, new_topic: NewTopic, partitions: Literal["all"] | list[int]
+) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    wings.push(topic, {"key": [1, 2, 2, 3], "n": [10, 20, 21, 30]})
+    request = Request(topic.name, kind="scan", partitions=partitions, offset={2: 1})
+    gather = wings.gather([request], timeout=10)
+    found: dict[Any, list[Any]] = {}
+    for reply in gather:
+        assert isinstance(reply, ManyReply)
+        assert (reply.request, reply.start_offset, reply.end_offset) == (request, None, None)
+        for batch, partition, _, _ in reply.parts():
+            found.setdefault(partition, []).extend(batch.column("n").to_pylist())
+    assert found == {1: [10], 2: [21], 3: [30]}
+    assert gather.end is not None
+    (source,) = gather.end.sources
+    assert (gather.end.reason, source.rows, source.next_offset) == (GatherReason.COMPLETE, 3, None)
+    born = {} if partitions == "all" else {9: 0}
+    assert source.next_offsets == {1: 1, 2: 2, 3: 1, **born}
+    # The next one goes on there.
+    wings.push(topic, {"key": [2, 9], "n": [22, 90]})
+    offsets = source.next_offsets
+    again = Request(topic.name, partitions=partitions, offset=offsets, min_messages=2)
+    rows = [row for reply in wings.gather([again], timeout=10) for row in reply.batch.to_pylist()]
+    assert sorted(row["n"] for row in rows) == [22, 90]
+
+
+def test_sources_of_many_partitions_go_on_where_their_streams_stopped(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    """More sources than threads: each stream waits for a time slice, and is opened again."""
+    topic = new_topic(*KEYED, partition_key="key")
+    wings.push(topic, {"key": [1, 2], "n": [10, 20]})
+    requests = [Request(topic.name, kind="follow", partitions="all") for _ in range(70)]
+    found: dict[int, list[int]] = {}
+    gather = wings.gather(requests, timeout=30)
+    pushed = False
+    for reply in gather:
+        values = found.setdefault(id(reply.request), [])
+        values += [int(row["n"]) for row in reply.batch.to_pylist()]
+        if len(found) == len(requests) and not pushed:
+            pushed = True
+            wings.push(topic, {"key": [2, 3], "n": [21, 30]})
+        if pushed and all(len(each) == 4 for each in found.values()):
+            break
+    assert all(sorted(each) == [10, 20, 21, 30] for each in found.values())
+
+
+def test_a_request_of_one_and_of_many_partitions_is_refused(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    for keys in ({"partition": 1, "partitions": "all"}, {"offset": {1: 0}}, {"partitions": []}):
+        given: dict[str, Any] = {**keys}
+        with pytest.raises(InvalidTicket):
+            wings.gather([Request(topic.name, **given)])

@@ -11,7 +11,7 @@ print(gather.end.reason)
 
 from wings_client.gather._end import GatherEnd, GatherReason, SourceState
 from wings_client.gather._gather import Gather
-from wings_client.gather._request import Reply, Request
+from wings_client.gather._request import ManyReply, Reply, Request
 from wings_client.gather._rules import EMPTY, Sentinel, Strategy, first, stall, wait
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Gather",
     "GatherEnd",
     "GatherReason",
+    "ManyReply",
     "Reply",
     "Request",
     "Sentinel",

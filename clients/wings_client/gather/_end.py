@@ -1,10 +1,12 @@
 """The end of a gather, and the state of each of its sources."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from wings_client.gather._request import Request
 from wings_core.errors import WingsError
+from wings_core.partitions import JsonScalar
 
 
 class GatherReason(StrEnum):
@@ -46,6 +48,8 @@ class SourceState:
     ended: bool
     """Whether its stream has ended, and all its replies were delivered."""
     error: WingsError | None
+    next_offsets: Mapping[JsonScalar, int] = field(default_factory=dict[JsonScalar, int])
+    """Of a source of many partitions, the offsets to resume at, of those that are known."""
 
 
 @dataclass(frozen=True, slots=True)

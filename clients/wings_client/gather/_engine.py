@@ -18,7 +18,7 @@ from typing import NamedTuple
 from wings_client._errors import Connection
 from wings_client._transport import Transport
 from wings_client.gather._end import GatherEnd, GatherReason, SourceState
-from wings_client.gather._request import Reply, Request
+from wings_client.gather._request import ManyReply, Reply, Request
 from wings_client.gather._rules import EMPTY, Rules
 from wings_client.gather._source import Source
 from wings_client.gather._sources import Sources
@@ -261,6 +261,8 @@ class Engine:
             self._rows += rows
         if end_offset is not None:
             source.next_offset = end_offset + 1
+        if isinstance(reply, ManyReply):
+            source.next_offsets |= {each.partition: each.end_offset + 1 for each in reply.ranges}
         arrived.popleft()
         if len(arrived) + 1 >= REPLIES_WAITING_MAX:
             self._room.notify_all()
@@ -281,6 +283,8 @@ class Engine:
             self._rows -= reply.batch.num_rows
             if reply.end_offset is not None:
                 source.next_offset = reply.start_offset
+            if isinstance(reply, ManyReply):
+                source.next_offsets |= {each.partition: each.start_offset for each in reply.ranges}
             self._arrived.appendleft((source, reply))
 
     def _reason(self) -> GatherReason | None:
@@ -320,6 +324,8 @@ class Engine:
             # The replies before an end chunk were put before that was read.
             if all_handed and idle_offset is not None:
                 source.next_offset = max(source.next_offset or 0, idle_offset)
+            if all_handed:
+                source.next_offsets |= source.idle_offsets
             states.append(
                 SourceState(
                     source.request,
@@ -328,6 +334,7 @@ class Engine:
                     source.next_offset,
                     source.ended and all_handed,
                     source.error,
+                    source.next_offsets,
                 )
             )
         for request in self._requests[len(states) :]:

@@ -1,13 +1,16 @@
 """The request of a gather to one source, and a reply."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
-from wings_client._model import PartitionValue
+from wings_client._many import OffsetsValue, PartitionsValue, where, wire_positions
+from wings_client._messages import build, wire_offset, wire_partition
+from wings_client._model import ConsumedBatch, PartitionValue, RangesBatch
 from wings_client._stream import milliseconds
+from wings_core.contracts.chunks import PartitionRange
 from wings_core.contracts.tickets import FetchTicket, FollowTicket, ScanTicket
 from wings_core.errors import InvalidTicket
 
@@ -17,7 +20,7 @@ FETCH_MESSAGES: int = FetchTicket.model_fields["max_messages"].default
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request of a gather: a read of one partition, on this server or another.
+    """One request of a gather: a read of one partition, or many, on this server or another.
 
     `min_messages` and `max_messages` are of this source, and only of a fetch.
     """
@@ -25,7 +28,8 @@ class Request:
     topic: str = ""
     """Its full name, or an id in the default namespace."""
     partition: PartitionValue = None
-    offset: OffsetValue = "earliest"
+    offset: OffsetsValue = "earliest"
+    """Of many partitions also one for each, by partition value."""
     kind: Literal["fetch", "scan", "follow"] = "fetch"
     timeout: float | None = None
     """Seconds that the server may wait; None: as long as the gather lasts."""
@@ -38,13 +42,19 @@ class Request:
     """Another server than the client's, like `grpc://host:7777`."""
     ticket: bytes | None = None
     """A ticket to send as it is, of any Flight server, instead of all but `endpoint`."""
+    partitions: PartitionsValue | None = None
+    """Instead of `partition`: many in one stream, `"all"` or the values of some. They are one
+    source, whose replies are `ManyReply`."""
 
-    def to_ticket(self, seconds: float, offset: int | None = None) -> bytes:
+    def to_ticket(
+        self, seconds: float, offset: "int | Mapping[Any, int] | None" = None, rows: int = 0
+    ) -> bytes:
         """Return the ticket to send.
 
         Args:
             seconds: How long the server may wait.
-            offset: The offset to resume at; None: that of the request.
+            offset: The offset to resume at, or those of many partitions; None: that of the request.
+            rows: Rows already received, to be subtracted from those asked for.
 
         Raises:
             InvalidTicket: A value is out of range.
@@ -53,11 +63,10 @@ class Request:
             return self.ticket
         common = {
             "topic": self.topic,
-            "partition": wire_partition(self.partition),
-            "offset": wire_offset(self.offset) if offset is None else offset,
             "columns": self.columns,
             "filter": self.filter,
             "system_columns": self.system_columns,
+            **self._where(offset),
         }
         if self.kind == "scan":
             return build(ScanTicket, InvalidTicket, "request", **common).to_bytes()
@@ -68,10 +77,27 @@ class Request:
             FetchTicket,
             InvalidTicket,
             "request",
-            min_messages=self.min_messages,
-            max_messages=self.max_messages,
+            min_messages=max(1, (self.min_messages or 1) - rows) if rows else self.min_messages,
+            max_messages=(self.max_messages or FETCH_MESSAGES) - rows
+            if rows
+            else self.max_messages,
             **common,
         ).to_bytes()
+
+    def _where(self, reached: "int | Mapping[Any, int] | None") -> dict[str, Any]:
+        """Return the keys that say what is read, from where it was reached."""
+        if self.partitions is None:
+            offset = self.offset if reached is None else reached
+            if isinstance(offset, Mapping):
+                raise InvalidTicket("request: offsets by partition are of many partitions")
+            return {"partition": wire_partition(self.partition), "offset": wire_offset(offset)}
+        if self.partition is not None:
+            raise InvalidTicket("request: partition and partitions exclude each other")
+        if not isinstance(reached, Mapping):
+            return where(self.partitions, self.offset)
+        if isinstance(self.offset, Mapping):
+            return where(self.partitions, {**wire_positions(self.offset), **reached})
+        return where(self.partitions, reached) | {"offset": wire_offset(self.offset)}
 
     @property
     def waits(self) -> bool:
@@ -88,3 +114,26 @@ class Reply(NamedTuple):
     start_offset: int | None
     end_offset: int | None
     """Inclusive; both are None if the server does not send them."""
+
+
+class ManyReply(Reply):
+    """One batch of a source of many partitions; its offsets are those of its ranges.
+
+    Attributes:
+        ranges: Which rows are of which partition, in the order of the rows.
+    """
+
+    ranges: Sequence[PartitionRange]
+
+    @classmethod
+    def of(
+        cls, batch: pa.RecordBatch, request: Request, ranges: Sequence[PartitionRange]
+    ) -> "ManyReply":
+        """Return a reply of many partitions."""
+        reply = cls(batch, request, None, None)
+        reply.ranges = ranges
+        return reply
+
+    def parts(self) -> Iterator[ConsumedBatch]:
+        """Yield the rows of each range by themselves, without a copy."""
+        return RangesBatch(self.batch, self.ranges).parts()

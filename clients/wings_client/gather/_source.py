@@ -1,17 +1,20 @@
 """One source of a gather: its state, and its streams, one at a time."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 from pydantic_core import from_json
 
 from wings_client._errors import CALL_ERRORS, lost, typed_error
 from wings_client._stream import OpenStream, Reading
 from wings_client._transport import Transport
-from wings_client.gather._request import FETCH_MESSAGES, Reply, Request
+from wings_client.gather._request import FETCH_MESSAGES, ManyReply, Reply, Request
+from wings_core.contracts.chunks import PartitionRange
 from wings_core.contracts.messages import to_bytes
 from wings_core.errors import WingsError
+from wings_core.partitions import JsonScalar
 from wings_core.times import Deadline
 
 PROMPT_SECONDS = 0.01
@@ -44,6 +47,12 @@ class Source:
     """The offset after what arrived, whether or not it is put yet."""
     idle_offset: int | None = None
     """The next offset by the last end chunk: all replies before it were put."""
+    read_offsets: dict[JsonScalar, int] = field(default_factory=dict[JsonScalar, int])
+    """Of many partitions, as `read_offset`."""
+    next_offsets: dict[JsonScalar, int] = field(default_factory=dict[JsonScalar, int])
+    """Of many partitions, as `next_offset`."""
+    idle_offsets: dict[JsonScalar, int] = field(default_factory=dict[JsonScalar, int])
+    """Of many partitions, as `idle_offset`."""
     ended: bool = False
     error: WingsError | None = None
 
@@ -126,6 +135,13 @@ class SourceStream:
                 source.stream_end = said["end"]
                 source.read_offset = source.idle_offset = said["next_offset"]
                 continue
+            if source.request.partitions is not None:
+                assert batch is not None
+                reply = self._of_many(batch, said)
+                if reply is None:
+                    continue
+                self._arrived(rows)
+                return reply
             if batch is None:  # pyright: ignore[reportUnnecessaryComparison] - metadata alone.
                 continue
             start_offset, end_offset = said.get("start_offset"), said.get("end_offset")
@@ -133,12 +149,30 @@ class SourceStream:
                 source.read_offset = end_offset + 1
             else:
                 start_offset = end_offset = None
-            if source.arrived == 0 and source.index == 0:
-                waited = time.monotonic() - self._opened_at
-                self._transport.is_prompt = waited < PROMPT_SECONDS
-            source.arrived += 1
-            source.arrived_rows += rows
+            self._arrived(rows)
             return Reply(batch, source.request, start_offset, end_offset)
+
+    def _of_many(self, batch: pa.RecordBatch, said: dict[str, Any]) -> ManyReply | None:
+        """Return the reply of a chunk of many partitions, None where it is the end chunk."""
+        source = self.source
+        if "end" in said:
+            source.stream_end = said["end"]
+            ends = {each["partition"]: each["next_offset"] for each in said["partitions"]}
+            source.read_offsets |= ends
+            source.idle_offsets = ends
+            return None
+        ranges = [PartitionRange(**each) for each in said["ranges"]]
+        source.read_offsets |= {each.partition: each.end_offset + 1 for each in ranges}
+        return ManyReply.of(batch, source.request, ranges)
+
+    def _arrived(self, rows: int) -> None:
+        """Count a reply that arrived."""
+        source = self.source
+        if source.arrived == 0 and source.index == 0:
+            waited = time.monotonic() - self._opened_at
+            self._transport.is_prompt = waited < PROMPT_SECONDS
+        source.arrived += 1
+        source.arrived_rows += rows
 
 
 def _json_of(metadata: Any) -> dict[str, Any]:

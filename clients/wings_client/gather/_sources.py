@@ -232,6 +232,8 @@ class Sources:
         """Return whether a stream can be cancelled soon, and resumed exactly where it stopped."""
         if request.ticket is not None or request.filter is not None:
             return False
+        if request.partitions is not None:
+            return False
         offset = request.offset
         return self._transports[request.endpoint].is_prompt and (
             type(offset) is int or offset == "earliest"
@@ -371,7 +373,9 @@ class Sources:
             stream.reading.done()
 
     def _ticket(self, source: Source, seconds: float) -> bytes:
-        return self._tickets.make(source.request, seconds, source.read_offset, source.arrived_rows)
+        one = source.request.partitions is None
+        reached = source.read_offset if one else source.read_offsets
+        return self._tickets.make(source.request, seconds, reached, source.arrived_rows)
 
     def _read(self, source: Source, stream: SourceStream | None) -> bool:
         """Read a source's stream to its end; returns whether to read it again later."""

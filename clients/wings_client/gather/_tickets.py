@@ -6,7 +6,7 @@ also in later gathers: the model takes a fifth of the time of a small read.
 """
 
 import json
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from operator import attrgetter
 from types import NoneType
 from typing import Any
@@ -35,6 +35,7 @@ _all_but_place = attrgetter(
     "filter",
     "system_columns",
     "ticket",
+    "partitions",
 )
 
 _rest = attrgetter("topic", "kind", "min_messages", "max_messages", "filter", "system_columns")
@@ -77,6 +78,9 @@ class Tickets:
             raise InvalidTicket(f"request: timeout must be positive; got {request.timeout}")
         if request.ticket is not None:
             return
+        if request.partitions is not None or isinstance(request.offset, Mapping):
+            request.to_ticket(seconds)
+            return
         like = _like(request)
         if like in self._templates and _is_plain(request):
             return
@@ -89,18 +93,24 @@ class Tickets:
         self._templates[like] = template
 
     def make(
-        self, request: Request, seconds: float, offset: int | None = None, rows: int = 0
+        self,
+        request: Request,
+        seconds: float,
+        offset: "int | Mapping[Any, int] | None" = None,
+        rows: int = 0,
     ) -> bytes:
         """Return the ticket to send for a request that was checked.
 
         Args:
             request: The request.
             seconds: How long the server may wait.
-            offset: The offset to resume at; None: that of the request.
+            offset: The offset to resume at, or those of many partitions; None: that of the request.
             rows: Rows already received, to be subtracted from those asked for.
         """
         if request.ticket is not None:
             return request.ticket
+        if request.partitions is not None:
+            return request.to_ticket(seconds, offset or None, rows)
         ticket = self._templates[_like(request)].copy()
         ticket["partition"] = wire_partition(request.partition)
         if offset is not None:
