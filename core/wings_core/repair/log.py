@@ -104,7 +104,7 @@ class LogRepair:
                 self._lose_topic(topic_id, value, rows)
             return None
         topic = self.catalog.topics[topic_id]
-        if row is None or (topic.partition_key is None and value != UNPARTITIONED):
+        if row is None or (partition_id,) in self.salvaged.tables["partitions"].doubted:
             # Not certain: the pages say.
             for page in pages:
                 location = self._location(page)

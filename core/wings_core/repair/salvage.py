@@ -58,6 +58,8 @@ class Table:
     """The sound ones, by key."""
     unproven: set[Key] = field(default_factory=set[Key])
     """Keys of rows that no tree leads to: they may be of before."""
+    doubted: set[Key] = field(default_factory=set[Key])
+    """Keys of sound rows whose texts an index has otherwise."""
     lost: list[Row] = field(default_factory=list[Row])
     """What indexes say of rows that are not among those: some columns of each."""
     problems: list[str] = field(default_factory=list[str])
@@ -247,6 +249,9 @@ class _Salvage:
                 if key not in table.rows and not any(_nearly(copy, row) for row in without):
                     doubtful[key] = None
         for key in doubtful:
+            if shape.name == "partitions" and key in table.rows:
+                table.doubted.add(key)  # Its numbers are right, and the pages tell its value.
+                continue
             row = table.rows.pop(key, None)
             copies = [found for index in indexes if (found := index.rows.get(key)) is not None]
             resolved = self._resolved(shape, row, copies)
