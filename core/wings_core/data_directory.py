@@ -8,6 +8,7 @@
       HOT               where new pages go, if not into segments/: the URL of an object store
       metadata.sqlite   names and the index of offsets
       RESERVE           room that is released when the disk is full
+      NOTES             where pages lie, once more, for a repair
       segments/         the pages
 
 An embedded server holds both locks. A metadata service holds that of the metadata, and nodes on one
@@ -65,6 +66,7 @@ class DataDirectory:
         segments: The directory of the segment files.
         holds: The file of a replica of share groups' holds.
         reserve: Room for deletes on a full disk; see `storage.disk`.
+        notes: The file of notes of where pages lie; see `metadata.sqlite.notes`.
     """
 
     def __init__(self, path: Path, locks: Sequence[int] = ()) -> None:
@@ -73,6 +75,7 @@ class DataDirectory:
         self.segments = path / "segments"
         self.holds = path / "holds.sqlite"
         self.reserve = path / "RESERVE"
+        self.notes = path / "NOTES"
         self._locks = tuple(locks)
 
     @classmethod

@@ -46,7 +46,7 @@ def open_metadata(
             raise InvalidArgument(
                 f"{directory.path} has its metadata in PostgreSQL: say where that is"
             )
-        return SqliteMetadata(directory.metadata, read_only=read_only)
+        return SqliteMetadata(directory.metadata, read_only=read_only, notes=directory.notes)
     if bound is None:
         _check_empty(directory)
         if read_only:

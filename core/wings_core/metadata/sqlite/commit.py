@@ -191,6 +191,9 @@ def write_partitions(connection: Connection, changed: Iterable[PartitionDraft]) 
     ((last_id,),) = connection.execute("SELECT coalesce(max(id), 0) FROM partitions")
     for partition_id, draft in enumerate(new, last_id + 1):
         draft.partition_id = partition_id
+    connection.cache.note(
+        "partitions", [(draft.partition_id, draft.topic_id, draft.partition) for draft in new]
+    )
     connection.raw.executemany(
         "INSERT INTO partitions "
         "(id, topic_id, value, log_start_offset, next_offset, bytes, last_timestamp, pages) "

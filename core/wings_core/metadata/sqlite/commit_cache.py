@@ -1,6 +1,7 @@
 """What the last commits read and wrote, so that the next one need not read it again."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from wings_core.metadata.judge import PartitionDraft
 from wings_core.partitions import Partition
@@ -21,6 +22,9 @@ class CommitCache:
     def __init__(self) -> None:
         self.topic_ids: dict[str, int] = {}
         self.folio_ids: dict[str, int] = {}
+        self.sink: Callable[[Sequence[tuple[str, Sequence[Any]]]], None] | None = None
+        """Is given what was noted of a transaction once that is durable; see `notes`."""
+        self._noted: list[tuple[str, Sequence[Any]]] = []
         self._partitions: dict[tuple[int, Partition], PartitionDraft] = {}
         self._learnt: (
             tuple[Mapping[str, int], Mapping[str, int], Iterable[PartitionDraft]] | None
@@ -35,17 +39,25 @@ class CommitCache:
         known = self._partitions.get((topic_id, partition))
         return None if known is None else known.copy()
 
+    def note(self, table: str, rows: Sequence[Any]) -> None:
+        """Note rows that a transaction wrote, which must not change."""
+        if self.sink is not None and rows:
+            self._noted.append((table, rows))
+
     def learn(
         self,
         topic_ids: Mapping[str, int],
         folio_ids: Mapping[str, int],
         partitions: Iterable[PartitionDraft],
     ) -> None:
-        """Note what a transaction read and wrote, to be kept by `confirm`."""
+        """Say what a transaction read and wrote, to be kept by `confirm`."""
         self._learnt = (topic_ids, folio_ids, partitions)
 
     def confirm(self) -> None:
-        """Keep what was noted; call it once the transaction is durable."""
+        """Keep what was learnt; call it once the transaction is durable."""
+        if self._noted and self.sink is not None:
+            self.sink(self._noted)
+            self._noted = []
         if self._learnt is None:
             return
         topic_ids, folio_ids, partitions = self._learnt
@@ -61,6 +73,7 @@ class CommitCache:
 
     def forget(self) -> None:
         """Start anew: after a transaction that failed, and before one that is not a commit."""
+        self._noted = []
         self._learnt = None
         self.topic_ids.clear()
         self.folio_ids.clear()

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from wings_core.metadata.sqlite.database import Connection
-from wings_core.model import Location
+from wings_core.metadata.sqlite.notes import MOVED, PUSHED
+from wings_core.model import Location, PageFormat
 
 PageRow = tuple[int | None, int, int, int, int, int, int, int | None, int | None, int]
 """Partition's id, end, start, timestamp, folio's id, position, length; of a slice its first row and
@@ -41,6 +42,8 @@ def insert_pages(connection: Connection, pages: Sequence[PageRow]) -> None:
         "position, length, first_row, slice_bytes, format) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         pages,
     )
+    if pages and pages[0][-1] != PageFormat.INLINE:
+        connection.cache.note(PUSHED, pages)
 
 
 def insert_inline(connection: Connection, folio_id: int, data: bytes) -> None:
@@ -53,24 +56,26 @@ def insert_inline(connection: Connection, folio_id: int, data: bytes) -> None:
 def add_pages(connection: Connection, partition_id: int, pages: Sequence[Location]) -> None:
     """Index merged pages, and count them to their folios."""
     folio_ids = count_to_folios(connection, Counter(page.address.folio for page in pages))
+    rows = [
+        (
+            partition_id,
+            page.end_offset,
+            page.start_offset,
+            page.timestamp,
+            folio_ids[page.address.folio],
+            page.address.position,
+            page.address.length,
+            page.first_timestamp,
+            int(page.format),
+            page.first_row,
+            page.slice_bytes,
+        )
+        for page in pages
+    ]
     connection.raw.executemany(
         "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
         "position, length, first_timestamp, format, first_row, slice_bytes) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        [
-            (
-                partition_id,
-                page.end_offset,
-                page.start_offset,
-                page.timestamp,
-                folio_ids[page.address.folio],
-                page.address.position,
-                page.address.length,
-                page.first_timestamp,
-                int(page.format),
-                page.first_row,
-                page.slice_bytes,
-            )
-            for page in pages
-        ],
+        rows,
     )
+    connection.cache.note(MOVED, rows)

@@ -19,6 +19,7 @@ from wings_core.metadata.sqlite import dialect
 from wings_core.metadata.sqlite.connections import Connections
 from wings_core.metadata.sqlite.database import Connection, SqliteDatabase
 from wings_core.metadata.sqlite.migrations import check_version, migrate
+from wings_core.metadata.sqlite.notes import Notes
 from wings_core.metadata.store import DatabaseMetadata
 from wings_core.metadata.store.topic_cache import TOPICS_CACHED_MAX, TopicCache
 from wings_core.metadata.waiters import Waiters
@@ -37,6 +38,7 @@ class SqliteMetadata(DatabaseMetadata[Connection]):
         read_only: Read beside a server, or a database at rest, and write nothing. One at rest is
             read without locks: start no server on it meanwhile. Nothing wakes waiters.
         connection_type: The class of the connections, for tests that inject faults.
+        notes: The file of notes for a repair; None, or `read_only`: none are written.
 
     Raises:
         Internal: It cannot be opened, is newer than this code, or is not metadata of Wings;
@@ -50,6 +52,7 @@ class SqliteMetadata(DatabaseMetadata[Connection]):
         clock: Callable[[], int] = now_us,
         read_only: bool = False,
         connection_type: type[sqlite3.Connection] = sqlite3.Connection,
+        notes: Path | None = None,
     ) -> None:
         if read_only and not path.exists():
             raise Internal(f"there is no metadata at {path}")
@@ -62,6 +65,9 @@ class SqliteMetadata(DatabaseMetadata[Connection]):
         except BaseException:
             self._connections.close()
             raise
+        self._notes: Notes | None = None
+        if notes is not None and not read_only:
+            self._notes = Notes(notes, self._connections)
         waiters = Waiters()
         self._database = SqliteDatabase(self._connections, waiters, clock)
         topics = TopicCache(0 if read_only else TOPICS_CACHED_MAX)
@@ -77,4 +83,6 @@ class SqliteMetadata(DatabaseMetadata[Connection]):
 
     def close(self) -> None:
         """Close the database, once calls under way have ended; later calls raise `Unavailable`."""
+        if self._notes is not None:
+            self._notes.close()
         self._connections.close()

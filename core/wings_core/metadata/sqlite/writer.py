@@ -22,7 +22,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -59,6 +59,7 @@ class Writer:
         self._connection: sqlite3.Connection | None = None
         self._lock = threading.Lock()
         self._closed = False
+        self._prepare: Callable[[sqlite3.Connection], None] | None = None
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
@@ -76,6 +77,13 @@ class Writer:
                 raise Unavailable(f"the database {self._path.name} is closed")
             with self._transaction() as connection:
                 yield connection
+
+    def prepare(self, prepare: Callable[[sqlite3.Connection], None]) -> None:
+        """Have the connection prepared whenever one is opened, and now if one is."""
+        with self._lock:
+            self._prepare = prepare
+            if self._connection is not None:
+                prepare(self._connection)
 
     def close(self) -> None:
         """Close the connection, after the transaction that runs; later ones are refused.
@@ -129,6 +137,8 @@ class Writer:
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
             connection.execute(f"PRAGMA journal_size_limit={WAL_BYTES_MAX}").fetchall()
+            if self._prepare is not None:
+                self._prepare(connection)
         except BaseException:
             discard(connection)
             raise

@@ -1,0 +1,292 @@
+"""Notes of where pages lie, beside the metadata: what a rebuild without it needs.
+
+A file of records, appended on a thread of its own after the transactions that they are of, and
+never synced: a note that is lost costs nothing but the chance of a repair. A record is some
+rows of one table: a header with a checksum, and the rows, in Python's `marshal` format, compressed.
+Rows that are gone are not taken out; the file is written anew from the metadata when it has
+become much larger than what was live, and at a start after one that did not end well.
+"""
+
+import contextlib
+import logging
+import marshal
+import os
+import sqlite3
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+from wings_core.errors import WingsError
+from wings_core.metadata.sqlite.connections import Connections
+from wings_core.model import PageFormat
+
+GATHER_SECONDS = 0.05
+"""How long rows are gathered for a record: a flush each millisecond is one write each 50."""
+
+QUEUED_ROWS_MAX = 1_000_000
+"""Rows that wait to be written; beyond it they are dropped, and all is written anew."""
+
+REWRITE_BYTES_MIN = 64 * 1024 * 1024
+"""The file may grow by this, and by its size when it was last written anew."""
+
+CHUNK_ROWS = 4_096
+"""Rows of a record, where the file is written anew."""
+
+PAUSE_SECONDS = 0.01
+"""Between two of those: it is not to take a core from the log."""
+
+CLOSING_SECONDS_MAX = 1.0
+"""How long that may keep a log from closing; what is not done then is done at the next start."""
+
+RETRY_SECONDS = 60.0
+"""After a write that failed, as on a full disk."""
+
+_MAGIC = b"WgNt"
+_HEADER = struct.Struct("<4sIIQ")
+"""Magic, bytes of the rows, bytes as compressed, checksum of those."""
+
+_CLOSED = _HEADER.pack(_MAGIC, 0, 0, 0)
+"""Ends the file of a log that was closed."""
+
+_MARSHAL = 2
+"""The version of the format: the same in all versions of Python."""
+
+_CODEC = "lz4"
+
+Note = tuple[str, Sequence[Sequence[Any]]]
+"""A table, and rows: of `COLUMNS`, in their order."""
+
+PUSHED, MOVED = "pages", "moved pages"
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    PUSHED: (
+        *("partition_id", "end_offset", "start_offset", "timestamp", "folio_id", "position"),
+        *("length", "first_row", "slice_bytes", "format"),
+    ),
+    MOVED: (
+        *("partition_id", "end_offset", "start_offset", "timestamp", "folio_id", "position"),
+        *("length", "first_timestamp", "format", "first_row", "slice_bytes"),
+    ),
+    "partitions": ("id", "topic_id", "value"),
+    "folios": ("id", "name"),
+    "namespaces": ("id", "tenant", "name", "created_at", "uuid"),
+    "topics": (
+        *("id", "uuid", "namespace_id", "name", "schema", "partition_key", "config", "created_at"),
+        *("deleted_at", "purged_at"),
+    ),
+}
+
+_WATCHED = {"folios": "new.name NOT LIKE '%.inline'", "namespaces": "1", "topics": "1"}
+"""Tables of few changes, whose rows SQLite itself tells of: whatever changes them."""
+
+_DUMPS = {
+    "namespaces": "",
+    "topics": "",
+    "folios": "AND name NOT LIKE '%.inline'",
+    "partitions": "",
+}
+
+_logger = logging.getLogger(__name__)
+
+
+class Notes:
+    """Writes the notes of one database; `add` only queues.
+
+    Args:
+        path: The file.
+        connections: To the database, which is up to date.
+    """
+
+    def __init__(self, path: Path, connections: Connections) -> None:
+        self._path = path
+        self._connections = connections
+        self._queue: deque[Sequence[Note]] = deque()
+        self._queued_rows = 0
+        """At most: what was taken since it was counted is not told."""
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._missed = not _was_closed(path)
+        """Whether all must be written anew."""
+        self._bytes = path.stat().st_size if path.exists() else 0
+        self._bytes_max = self._bytes + REWRITE_BYTES_MIN
+        cache = connections.commit_cache
+        writer = connections.acquire_writer()
+        try:
+            cache.sink = self.add
+            writer.prepare(lambda connection: _watch(connection, cache.note))
+        finally:
+            connections.release_writer(writer)
+        self._thread = threading.Thread(target=self._run, name="wings-notes", daemon=True)
+        self._thread.start()
+
+    def add(self, notes: Sequence[Note]) -> None:
+        """Queue the rows that a transaction wrote; it is durable."""
+        if self._queued_rows > QUEUED_ROWS_MAX:
+            self._missed = True
+            return
+        self._queued_rows += sum(len(rows) for _, rows in notes)
+        self._queue.append(notes)
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def close(self) -> None:
+        """Write what is queued, and stop; the connections must still be open."""
+        self._closing.set()
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._step()
+                if not self._missed:
+                    self._wake.wait()
+                self._closing.wait(GATHER_SECONDS)
+            self._step()
+            if not self._missed:
+                self._append([_CLOSED])
+        except Exception:  # The log does not depend on it.
+            _logger.exception("notes of pages are not written any more")
+
+    def _step(self) -> None:
+        self._wake.clear()
+        try:
+            if self._missed or self._bytes > self._bytes_max:
+                self._rewrite()
+            gathered: dict[str, list[Sequence[Any]]] = {}
+            self._queued_rows = 0
+            while self._queue:
+                for table, rows in self._queue.popleft():
+                    gathered.setdefault(table, []).extend(rows)
+            if gathered:
+                self._append([_record(each) for each in gathered.items()])
+        except (OSError, WingsError) as error:
+            _logger.warning("notes of pages are incomplete: %s", error)
+            self._missed = True
+            self._closing.wait(RETRY_SECONDS)
+
+    def _append(self, parts: Sequence[bytes]) -> None:
+        data = b"".join(parts)
+        descriptor = os.open(
+            self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
+        try:
+            if os.write(descriptor, data) != len(data):
+                raise OSError(f"{self._path.name} was written in part")
+        finally:
+            os.close(descriptor)
+        self._bytes += len(data)
+
+    def _rewrite(self) -> None:
+        """Write the file anew from the metadata; what is queued meanwhile is appended after it."""
+        new = self._path.with_name(f"{self._path.name}.new")
+        self._missed = False  # Set again where rows are dropped meanwhile.
+        until: float | None = None
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            for note in self._live():
+                file.write(_record(note))
+                if self._closing.wait(PAUSE_SECONDS):
+                    until = until or time.monotonic() + CLOSING_SECONDS_MAX
+                    if time.monotonic() > until:
+                        self._missed = True
+                        break
+            size = file.tell()
+        if self._missed:
+            new.unlink()
+            return
+        new.replace(self._path)
+        self._bytes = size
+        self._bytes_max = 2 * size + REWRITE_BYTES_MIN
+
+    def _live(self) -> Iterator[Note]:
+        """Yield all rows that there are, some at a time."""
+        for table, condition in _DUMPS.items():
+            columns = ", ".join(COLUMNS[table])
+            last = -1
+            while True:
+                rows = self._read(
+                    f"SELECT {columns} FROM {table} WHERE id > ? {condition} ORDER BY id LIMIT ?",
+                    (last, CHUNK_ROWS),
+                )
+                if not rows:
+                    break
+                yield table, rows
+                last = rows[-1][0]
+        at: tuple[int, int] = (-1, -1)
+        while True:
+            rows = self._read(
+                f"SELECT {', '.join(COLUMNS[MOVED])} FROM pages "
+                "WHERE (partition_id, end_offset) > (?, ?) "
+                "ORDER BY partition_id, end_offset LIMIT ?",
+                (*at, CHUNK_ROWS),
+            )
+            if not rows:
+                return
+            at = rows[-1][:2]
+            yield MOVED, [row for row in rows if row[8] != PageFormat.INLINE]
+
+    def _read(self, query: str, params: Sequence[Any]) -> list[Any]:
+        return self._connections.read(lambda raw: raw.execute(query, params).fetchall())
+
+
+def read_notes(path: Path) -> Iterator[Note]:
+    """Yield the notes of a file, in the order in which they were written.
+
+    What is damaged is left out; a file that is not there has none.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    data = path.read_bytes() if path.exists() else b""
+    at = data.find(_MAGIC)
+    while at >= 0 and at + _HEADER.size <= len(data):
+        _, size, length, checksum = _HEADER.unpack_from(data, at)
+        rows = data[at + _HEADER.size : at + _HEADER.size + length]
+        if len(rows) == length and size and xxhash.xxh3_64_intdigest(rows) == checksum:
+            yield marshal.loads(pa.decompress(rows, size, _CODEC, asbytes=True))
+            at += _HEADER.size + length
+        else:
+            at += 1
+        at = data.find(_MAGIC, at)
+
+
+def _record(note: Note) -> bytes:
+    table, rows = note
+    data = marshal.dumps((table, list(map(tuple, rows))), _MARSHAL)
+    stored: bytes = pa.compress(data, _CODEC, asbytes=True)
+    checksum = xxhash.xxh3_64_intdigest(stored)
+    return _HEADER.pack(_MAGIC, len(data), len(stored), checksum) + stored
+
+
+def _was_closed(path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - len(_CLOSED)))
+        return file.read() == _CLOSED
+    return False
+
+
+def _watch(
+    connection: sqlite3.Connection, note: Callable[[str, Sequence[Sequence[Any]]], None]
+) -> None:
+    """Have a connection tell of changed rows of some tables, within its transactions."""
+
+    def changed(table: str, *row: Any) -> None:
+        note(table, [row])
+
+    connection.create_function("wings_note", -1, changed)
+    for table, condition in _WATCHED.items():
+        columns = ", ".join(f"new.{column}" for column in COLUMNS[table])
+        for event in ("INSERT", "UPDATE"):
+            if table == "folios" and event == "UPDATE":
+                continue  # Only its count of pages changes.
+            connection.execute(
+                f"CREATE TEMP TRIGGER note_{table}_{event} AFTER {event} ON main.{table} "
+                f"WHEN {condition} BEGIN SELECT wings_note('{table}', {columns}); END"
+            )
