@@ -42,7 +42,8 @@ def repair(
     taken over from `metadata.sqlite` and `holds.sqlite`, each row by itself. Messages keep their
     offsets: where it is not known any more where some lie, reading those is STORAGE_CORRUPT, and
     all others are read as before. Damaged pages stay as they are, and are listed as `wings check`
-    lists them.
+    lists them. Where `metadata.sqlite` is cut off or gone, the file `NOTES` beside it says where
+    most messages lie.
 
     First run `wings check DATA_DIR`: a directory without problems needs no repair, and damaged
     holds alone are repaired in their place by `wings holds rebuild DATA_DIR`. Afterwards serve

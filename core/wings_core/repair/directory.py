@@ -17,6 +17,7 @@ from wings_core.model import LOST_FOLIO
 from wings_core.repair.catalog import read_catalog
 from wings_core.repair.evidence import Evidence
 from wings_core.repair.log import LogRepair, read_folios, read_inline
+from wings_core.repair.noted import Noted
 from wings_core.repair.pages import PageSource
 from wings_core.repair.report import RepairReport
 from wings_core.repair.rest import read_rest
@@ -95,14 +96,17 @@ def _build(
     inline_ids: dict[int, str],
 ) -> tuple[list[Problem], list[str], Iterable[str]]:
     """Make the databases of the new directory; return what is lost, rebuilt, and its files."""
-    catalog = read_catalog(salvaged)
+    noted = Noted(directory.notes, read_shapes())
+    catalog = read_catalog(salvaged, noted.topics())
     if not catalog.topics and not salvaged.is_complete("topics"):
         raise StorageCorrupt(
-            f"nothing that says which topics there were is left of {directory.metadata.name}"
+            f"nothing that says which topics there were is left of {directory.metadata.name} and "
+            f"{directory.notes.name}"
         )
     folios = {**read_folios(salvaged, source), **inline_ids}
     evidence = Evidence(salvaged, catalog)
-    log = LogRepair(salvaged, catalog, source, folios, evidence, {})
+    pages = noted.pages({topic_id: topic.uuid for topic_id, topic in catalog.topics.items()})
+    log = LogRepair(salvaged, catalog, source, folios, evidence, pages, noted.partition_ids)
     log.run()
     rest = read_rest(salvaged, catalog, folios)
     used = write_metadata(

@@ -52,6 +52,8 @@ class LogRepair:
     """Names by id."""
     evidence: Evidence
     noted: _Noted
+    noted_partitions: Mapping[int, Row]
+    """Topic and value of partitions by id."""
     partitions: list[Repaired] = field(default_factory=list[Repaired])
     lost: list[Problem] = field(default_factory=list[Problem])
     rebuilt: list[str] = field(default_factory=list[str])
@@ -65,6 +67,7 @@ class LogRepair:
             pages[as_int(row["partition_id"])].append(row)
         rows = {as_int(row["id"]): row for row in self.salvaged.rows("partitions")}
         known = {as_int(row["id"]): row for row in self.salvaged.lost("partitions")}
+        known |= {key: row for key, row in self.noted_partitions.items() if key in pages}
         self._find_folios(pages.values(), rows)
         taken: set[tuple[int, Partition]] = set()
         # Sound rows first: what is made up must not take their place.

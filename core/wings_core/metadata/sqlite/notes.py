@@ -2,7 +2,8 @@
 
 A file of records, appended on a thread of its own after the transactions that they are of, and
 never synced: a note that is lost costs nothing but the chance of a repair. A record is some
-rows of one table: a header with a checksum, and the rows, in Python's `marshal` format, compressed.
+rows of some tables: a header with a checksum, and the rows, in Python's `marshal` format,
+compressed.
 Rows that are gone are not taken out; the file is written anew from the metadata when it has
 become much larger than what was live, and at a start after one that did not end well.
 """
@@ -86,12 +87,14 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 _WATCHED = {"folios": "new.name NOT LIKE '%.inline'", "namespaces": "1", "topics": "1"}
 """Tables of few changes, whose rows SQLite itself tells of: whatever changes them."""
 
-_DUMPS = {
-    "namespaces": "",
-    "topics": "",
-    "folios": "AND name NOT LIKE '%.inline'",
-    "partitions": "",
-}
+_PAGES = f"""
+SELECT {", ".join(COLUMNS[MOVED])}, topic_id, value, name
+FROM pages CROSS JOIN partitions ON partitions.id = partition_id
+CROSS JOIN folios ON folios.id = folio_id
+WHERE (partition_id, end_offset) > (?, ?)
+ORDER BY partition_id, end_offset LIMIT ?
+"""
+"""In the order of its key, so that it need not be sorted."""
 
 _logger = logging.getLogger(__name__)
 
@@ -160,13 +163,17 @@ class Notes:
         try:
             if self._missed or self._bytes > self._bytes_max:
                 self._rewrite()
-            gathered: dict[str, list[Sequence[Any]]] = {}
+            # In their order: ids of files and partitions are used again, and a page's are those
+            # that were noted last before it.
+            gathered: list[tuple[str, list[Sequence[Any]]]] = []
             self._queued_rows = 0
             while self._queue:
                 for table, rows in self._queue.popleft():
-                    gathered.setdefault(table, []).extend(rows)
+                    if not gathered or gathered[-1][0] != table:
+                        gathered.append((table, []))
+                    gathered[-1][1].extend(rows)
             if gathered:
-                self._append([_record(each) for each in gathered.items()])
+                self._append([_record(gathered)])
         except (OSError, WingsError) as error:
             _logger.warning("notes of pages are incomplete: %s", error)
             self._missed = True
@@ -190,8 +197,8 @@ class Notes:
         self._missed = False  # Set again where rows are dropped meanwhile.
         until: float | None = None
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            for note in self._live():
-                file.write(_record(note))
+            for notes in self._live():
+                file.write(_record(notes))
                 if self._closing.wait(PAUSE_SECONDS):
                     until = until or time.monotonic() + CLOSING_SECONDS_MAX
                     if time.monotonic() > until:
@@ -205,32 +212,27 @@ class Notes:
         self._bytes = size
         self._bytes_max = 2 * size + REWRITE_BYTES_MIN
 
-    def _live(self) -> Iterator[Note]:
+    def _live(self) -> Iterator[list[Note]]:
         """Yield all rows that there are, some at a time."""
-        for table, condition in _DUMPS.items():
-            columns = ", ".join(COLUMNS[table])
+        for table in ("namespaces", "topics"):
             last = -1
-            while True:
-                rows = self._read(
-                    f"SELECT {columns} FROM {table} WHERE id > ? {condition} ORDER BY id LIMIT ?",
-                    (last, CHUNK_ROWS),
-                )
-                if not rows:
-                    break
-                yield table, rows
+            while rows := self._read(
+                f"SELECT {', '.join(COLUMNS[table])} FROM {table} WHERE id > ? ORDER BY id LIMIT ?",
+                (last, CHUNK_ROWS),
+            ):
+                yield [(table, rows)]
                 last = rows[-1][0]
         at: tuple[int, int] = (-1, -1)
-        while True:
-            rows = self._read(
-                f"SELECT {', '.join(COLUMNS[MOVED])} FROM pages "
-                "WHERE (partition_id, end_offset) > (?, ?) "
-                "ORDER BY partition_id, end_offset LIMIT ?",
-                (*at, CHUNK_ROWS),
-            )
-            if not rows:
-                return
+        while rows := self._read(_PAGES, (*at, CHUNK_ROWS)):
             at = rows[-1][:2]
-            yield MOVED, [row for row in rows if row[8] != PageFormat.INLINE]
+            partitions = {row[0]: (row[0], *row[-3:-1]) for row in rows}
+            folios = {row[4]: (row[4], row[-1]) for row in rows}
+            pages = [row[:-3] for row in rows if row[8] != PageFormat.INLINE]
+            yield [
+                ("partitions", list(partitions.values())),
+                ("folios", list(folios.values())),
+                (MOVED, pages),
+            ]
 
     def _read(self, query: str, params: Sequence[Any]) -> list[Any]:
         return self._connections.read(lambda raw: raw.execute(query, params).fetchall())
@@ -250,23 +252,22 @@ def read_notes(path: Path) -> Iterator[Note]:
         _, size, length, checksum = _HEADER.unpack_from(data, at)
         rows = data[at + _HEADER.size : at + _HEADER.size + length]
         if len(rows) == length and size and xxhash.xxh3_64_intdigest(rows) == checksum:
-            yield marshal.loads(pa.decompress(rows, size, _CODEC, asbytes=True))
+            yield from marshal.loads(pa.decompress(rows, size, _CODEC, asbytes=True))
             at += _HEADER.size + length
         else:
             at += 1
         at = data.find(_MAGIC, at)
 
 
-def _record(note: Note) -> bytes:
-    table, rows = note
-    data = marshal.dumps((table, list(map(tuple, rows))), _MARSHAL)
+def _record(notes: Sequence[Note]) -> bytes:
+    data = marshal.dumps([(table, list(map(tuple, rows))) for table, rows in notes], _MARSHAL)
     stored: bytes = pa.compress(data, _CODEC, asbytes=True)
     checksum = xxhash.xxh3_64_intdigest(stored)
     return _HEADER.pack(_MAGIC, len(data), len(stored), checksum) + stored
 
 
 def _was_closed(path: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+    with contextlib.suppress(OSError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - len(_CLOSED)))
         return file.read() == _CLOSED
     return False
