@@ -13,7 +13,7 @@ CHANGE_BYTES_MIN = 64 * 1024 * 1024
 """By how much that must have changed before what is unused goes back to the system."""
 
 LOOKS = 5
-"""How often that is done after a change: what is in use yet may be freed soon."""
+"""How often that is done again after a change, once little of what came in is in memory."""
 
 
 def keep_freed_memory() -> bool:
@@ -49,11 +49,14 @@ class FreedMemory:
         last = own_bytes()
         left = 0
         while not self._closing.wait(LOOK_SECONDS):
+            held = self._budget.held
             grown = own_bytes() - last
             # Where it shrank, much was freed: there is more that only the allocators hold.
-            if grown > max(CHANGE_BYTES_MIN, 2 * self._budget.held) or grown < -CHANGE_BYTES_MIN:
+            if grown > max(CHANGE_BYTES_MIN, 2 * held) or grown < -CHANGE_BYTES_MIN:
                 left = LOOKS
-            if left:
+            elif left and held < CHANGE_BYTES_MIN:  # What was in use then is free by now.
                 left -= 1
-                allocator.release_unused()
-                last = own_bytes()
+            else:
+                continue
+            allocator.release_unused()
+            last = own_bytes()

@@ -21,7 +21,7 @@ BUDGET = 256 * MIB
 PUTS = 300
 SECONDS_MAX = 60.0
 
-SLACK = 64 * MIB
+SLACK = 128 * MIB
 """What the process may have more than before, once all is done."""
 
 
