@@ -47,6 +47,8 @@ class Shape:
     """As its records have them."""
     types: tuple[type, ...]
     nullable: tuple[bool, ...]
+    defaults: tuple[Value, ...]
+    """Of columns that records from before do not have."""
     key: tuple[str, ...]
     row_id: str | None
     """The column that is the row id, which records have as NULL; None: the tree is keyed by
@@ -62,7 +64,7 @@ class Shape:
         """
         if (row_id is None) != (self.row_id is None) or len(record) > len(self.columns):
             return None
-        padded = (*record, *(None,) * (len(self.columns) - len(record)))
+        padded = (*record, *self.defaults[len(record) :])
         row: dict[str, Value] = {}
         for column, kind, nullable, value in zip(
             self.columns, self.types, self.nullable, padded, strict=True
@@ -104,9 +106,9 @@ def read_shapes() -> dict[str, Shape]:
 
 def _shape(connection: sqlite3.Connection, table: str, without_row_id: bool) -> Shape:
     found = connection.execute(
-        'SELECT name, type, "notnull", pk, hidden FROM pragma_table_xinfo(?)', (table,)
+        'SELECT name, type, "notnull", pk, hidden, dflt_value FROM pragma_table_xinfo(?)', (table,)
     ).fetchall()
-    key = tuple(name for name, _, _, pk, _ in sorted(found, key=lambda each: each[3]) if pk)
+    key = tuple(name for name, _, _, pk, *_ in sorted(found, key=lambda each: each[3]) if pk)
     if without_row_id:
         last = len(found) + 1
         found.sort(key=lambda each: each[3] or last)
@@ -116,10 +118,13 @@ def _shape(connection: sqlite3.Connection, table: str, without_row_id: bool) -> 
         name=table,
         columns=tuple(name for name, *_ in found),
         types=tuple(_TYPES[kind] for _, kind, *_ in found),
-        nullable=tuple(not required and not pk for _, _, required, pk, _ in found),
+        nullable=tuple(not required and not pk for _, _, required, pk, *_ in found),
+        defaults=tuple(
+            connection.execute(f"SELECT {default or 'NULL'}").fetchone()[0] for *_, default in found
+        ),
         key=key,
         row_id=None if without_row_id else key[0],
-        stored=tuple(name for name, *_, hidden in found if not hidden),
+        stored=tuple(name for name, *_, hidden, _ in found if not hidden),
         indexes=_indexes(connection, table, key, {name: kind for name, kind, *_ in found}),
     )
 

@@ -1,0 +1,63 @@
+"""The reader of SQLite's pages: of a sound file it finds what SQLite does."""
+
+import sqlite3
+import tarfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from fix_metadata import SCHEMA, batch_of
+
+from wings_core.errors import InvalidArgument
+from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.partitions import Partition
+from wings_core.repair.salvage import NOT_SALVAGED, salvage
+from wings_core.repair.shapes import read_shapes
+
+ARCHIVE = Path(__file__).parents[2] / "data" / "before_page_formats" / "directory.tar.gz"
+LONG = Partition(f'"{"x" * 20_000}"')
+"""Its row goes on in several pages."""
+
+
+def assert_all_is_found(path: Path) -> None:
+    found = salvage(path)
+    assert not found.problems
+    with closing(sqlite3.connect(path)) as connection:
+        for name, shape in read_shapes().items():
+            if name in NOT_SALVAGED:
+                continue
+            rows = connection.execute(f"SELECT {', '.join(shape.columns)} FROM {name}").fetchall()
+            salvaged = [tuple(row[column] for column in shape.columns) for row in found.rows(name)]
+            assert sorted(map(repr, salvaged)) == sorted(map(repr, rows)), name
+            assert not found.lost(name)
+
+
+def test_all_rows_of_a_sound_file_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    with SqliteMetadata(path) as metadata:
+        topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("t"), SCHEMA, "key")
+        values = [LONG, *(Partition(f'"customer {at}"') for at in range(700))]
+        for folio in ("f", "g", "h"):
+            metadata.registry.commit([batch_of(topic, dict.fromkeys(values, 7), folio=folio)])
+        metadata.registry.commit_offsets("etl", [(topic, value, 5) for value in values])
+    assert_all_is_found(path)
+
+
+def test_rows_from_before_columns_were_added_are_found(tmp_path: Path) -> None:
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    path = tmp_path / "data" / "metadata.sqlite"
+    with pytest.raises(InvalidArgument, match="brings it up to date"):
+        salvage(path)
+    SqliteMetadata(path).close()
+    assert_all_is_found(path)
+
+
+def test_another_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t (n)")
+        connection.commit()
+    with pytest.raises(InvalidArgument, match="not metadata of Wings"):
+        salvage(path)
