@@ -39,8 +39,7 @@ def server() -> Generator[RunningServer]:
             create_topic(root, "large", ["n: int64"])
             act(root, "share-create", topic="topic", group="g")
         with wings_client.connect(running.flight, token=ROOT) as client:
-            for _ in range(8):
-                client.push("large", pa.record_batch({"n": range(LARGE_ROWS)}, schema=SCHEMA))
+            client.push("large", pa.record_batch({"n": range(LARGE_ROWS)}, schema=SCHEMA))
         yield running
 
 
@@ -192,23 +191,35 @@ def test_a_share_stream_is_a_call(server: RunningServer, root: flight.FlightClie
         wait_for(lambda: usage.calls == 0)
 
 
-def test_bytes_that_are_not_read_yet_count(
+@contextmanager
+def half_a_push(server: RunningServer, token: str, sent: int) -> Generator[None]:
+    """Send the beginning of the body of a push, for as long as the block lasts."""
+    head = (
+        f"POST /v1/push HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n"
+        f"content-length: {2 * sent}\r\n\r\n"
+    )
+    host, port = server.http.removeprefix("http://").rsplit(":", 1)
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(head.encode() + b" " * sent)
+        yield
+
+
+def test_bytes_beyond_the_quota_are_refused_on_every_face(
     server: RunningServer, root: flight.FlightClient
 ) -> None:
     token = bounded(root, bytes=1_000)
     usage = usage_of(server, token)
     with client_of(server.flight, token) as client:
-        unread = client.do_get(ticket_of(kind="scan", topic="large"))
-        wait_for(lambda: usage.bytes > 1_000)
-        with refused("bytes"):
-            get(client, topic="large", offset=0)
-        with refused("bytes"):
-            put(client, "topic", one())
-        push = {"namespace": NAMESPACE, "batches": [{"topic": "topic", "data": [{"n": 1}]}]}
-        answer = httpx.post(f"{server.http}/v1/push", headers=bearer(token), json=push)
-        assert (answer.status_code, answer.json()["code"]) == (429, "RESOURCE_EXHAUSTED")
-        assert "the quota 'bytes' of team-" in answer.json()["message"]
-        unread.cancel()
+        with half_a_push(server, token, 2_000):
+            wait_for(lambda: usage.bytes == 2_000)
+            with refused("bytes"):
+                get(client, topic="large", offset=0)
+            with refused("bytes"):
+                put(client, "topic", one())
+            push = {"namespace": NAMESPACE, "batches": [{"topic": "topic", "data": [{"n": 1}]}]}
+            answer = httpx.post(f"{server.http}/v1/push", headers=bearer(token), json=push)
+            assert (answer.status_code, answer.json()["code"]) == (429, "RESOURCE_EXHAUSTED")
+            assert "the quota 'bytes' of team-" in answer.json()["message"]
         wait_for(lambda: usage.bytes == 0)
         # By itself, a call may exceed it.
         assert get(client, topic="large", offset=0, max_messages=5_000).table.num_rows == 5_000
