@@ -75,7 +75,7 @@ def make_world(path: Path) -> None:
         offsets = [{"topic": "orders", "partition": key, "offset": 100} for key in KEYS]
         act(client, "commit-offsets", consumer="etl", offsets=offsets)
         push(client, "merged", numbers(7), producer_id="p", sequence=0)
-        create_group(client, "merged")
+        create_group(client, "merged", lock_duration_ms=5_000)
         (leased, *_) = Member(client, "merged").acquire(max_messages=10)
         assert Member(client, "merged").acknowledge(leased.ack("accept", 0, 4)) == [None]
         create_topic(client, "inline", fields, "key")

@@ -16,6 +16,7 @@ import pytest
 import typer
 from flight_calls import act, code_of, create_topic, get, numbers, push
 from repair_world import Partitions, make_world, read_world
+from share_calls import Member
 from typer.testing import CliRunner
 
 from wings_core.check import Problem, check_directory
@@ -332,3 +333,26 @@ def test_a_killed_repair_leaves_no_new_directory(data: Path, tmp_path: Path, mom
         repair_directory(data, new)
     shutil.rmtree(unfinished)
     assert repair_directory(data, new).ok
+
+
+def test_damaged_pages_stay_and_damaged_holds_are_copied_row_by_row(
+    data: Path, expected: Partitions, tmp_path: Path, wings: Wings
+) -> None:
+    segment = max((data / "segments").iterdir(), key=lambda file: file.stat().st_size)
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 4
+    segment.write_bytes(content)
+    holds = data / "holds.sqlite"
+    holds.write_bytes(holds.read_bytes()[:-4096] + bytes(4096))
+    new = tmp_path / "new"
+    status, said = wings(data, "--into", new)
+    assert status == 1
+    assert "does not match" in said
+    assert "messages of share groups may be delivered again" in said
+    assert not list(new.glob("old*"))
+    found = read_world(new)
+    assert sum(row is None for rows in found.values() for row in rows.values()) > 0
+    for place, rows in found.items():
+        assert all(row is None or row == expected[place][offset] for offset, row in rows.items())
+    with running_server(new) as server, flight.connect(server.flight) as client:
+        assert Member(client, "merged").acquire(max_messages=5, timeout_ms=40_000)
