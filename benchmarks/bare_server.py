@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,12 @@ import pyarrow.flight as flight
 class BareServer(flight.FlightServerBase):
     """Keeps one table per name, all in memory, and serves its batches again and again."""
 
-    def __init__(self) -> None:
-        super().__init__("grpc://127.0.0.1:0")
+    def __init__(self, certificate: Path | None = None, key: Path | None = None) -> None:
+        if certificate is None or key is None:
+            super().__init__("grpc://127.0.0.1:0")
+        else:
+            pair = flight.CertKeyPair(certificate.read_text(), key.read_text())
+            super().__init__("grpc+tls://127.0.0.1:0", tls_certificates=[pair])
         self._tables: dict[str, pa.Table] = {}
 
     def do_get(
@@ -77,7 +82,7 @@ def _copy(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def main() -> None:
     """Serve until terminated; the first line on standard output is the port."""
-    server = BareServer()
+    server = BareServer(*map(Path, sys.argv[1:]))
     print(server.port, flush=True)  # noqa: T201 - told to the parent process
     threading.Event().wait()
 

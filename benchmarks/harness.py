@@ -167,14 +167,23 @@ def median_seconds(call: Callable[[], object], times: int) -> float:
 
 
 @contextmanager
-def bare_server() -> Generator[flight.FlightClient]:
-    """Run the bare Flight server in a process of its own and connect to it."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.bare_server"], stdout=subprocess.PIPE, text=True
-    )
+def bare_server(certs: Path | None = None) -> Generator[flight.FlightClient]:
+    """Run the bare Flight server in a process of its own and connect to it.
+
+    Args:
+        certs: What `wings cert dev` made: it is served over TLS.
+    """
+    command = [sys.executable, "-m", "benchmarks.bare_server"]
+    if certs is not None:
+        command += [str(certs / "server.pem"), str(certs / "server-key.pem")]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
-        with flight.connect(f"grpc://127.0.0.1:{int(child.stdout.readline())}") as client:
+        port = int(child.stdout.readline())
+        scheme = "grpc" if certs is None else "grpc+tls"
+        authority = None if certs is None else (certs / "ca.pem").read_text()
+        address = f"{scheme}://127.0.0.1:{port}"
+        with flight.FlightClient(address, tls_root_certs=authority) as client:
             yield client
     finally:
         child.terminate()
