@@ -1,8 +1,10 @@
 """What every coordinator does, over one replica in process and over three."""
 
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 import pytest
@@ -24,6 +26,7 @@ from wings_core.share.model import (
     member_tag,
 )
 from wings_core.share.replica.interfaces import ReleaseEntry
+from wings_core.share.replica.requests import ReadRequest
 from wings_core.times import Deadline, format_timestamp
 
 LONG = 20.0
@@ -435,11 +438,13 @@ def test_what_was_handed_out_reaches_its_member_where_another_partition_cannot_b
     group = share.group(topic=topic)
     assert spans(share.acquire(group, 1, partition=A)) == [(0, 0, 1)]
 
-    def unread(*_: object) -> NoReturn:
-        raise Unavailable("the disk is gone")
+    def unread(perform: Callable[[Any], Any], requests: Sequence[object]) -> Any:
+        if any(isinstance(request, ReadRequest) for request in requests):
+            raise Unavailable("the disk is gone")
+        return perform(requests)
 
     for replica in share.replicas:
-        monkeypatch.setattr(replica, "read", unread)
+        monkeypatch.setattr(replica, "perform", partial(unread, replica.perform))
     found: list[LeasedRange] = []
     deadline = Deadline.after(LONG)
     while not found:  # A is the first of them in one of two turns.
