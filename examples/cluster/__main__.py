@@ -49,6 +49,7 @@ def run(directory: Path, arguments: argparse.Namespace) -> None:
         if not arguments.once:
             if cluster.hot is not None:
                 say(f"S3 at {os.environ['AWS_ENDPOINT_URL']}, bucket {BUCKET}")
+            say(f"export WINGS_TOKEN={cluster.token} WINGS_TLS_CA={cluster.authority}")
             say(f"serving: wings topic list --endpoint {','.join(cluster.addresses)}")
             say("Ctrl-C ends it")
             signal.pause()

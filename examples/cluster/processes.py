@@ -3,13 +3,20 @@
     PostgreSQL ◀── metadata service ◀── three Flight nodes ──▶ an S3 server: new messages, and old
                                           └──▶ three replicas of holds, for share groups
 
-With a shared directory instead of S3, the nodes' messages lie in that.
+With a shared directory instead of S3, the nodes' messages lie in that. All of them speak TLS: nodes
+and services know each other by certificates, clients present a token.
 """
 
 import os
+import secrets
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import wings_client
+from wings_client import Client
+from wings_server.certificates import make_certificates
 from wings_server.testing import (
     MetadataProcess,
     ServerProcess,
@@ -38,6 +45,8 @@ class Cluster:
         remote: URL of the place in S3 that old messages move to, merged; None: as `hot`.
         metadata: The metadata service.
         holds: The replicas of what workers of share groups hold.
+        authority: The certificates, in PEM, that all others are checked against.
+        token: An operator's.
         nodes: The Flight nodes, the dead ones too.
 
     Args:
@@ -56,12 +65,15 @@ class Cluster:
         self.remote = f"s3://{BUCKET}/remote" if objects else None
         self.holds: list[MetadataProcess] = []
         self.nodes: list[ServerProcess] = []
+        self.authority = directory / "certs" / "ca.pem"
+        self.token = f"wings_{secrets.token_urlsafe(32)}"
         self._metadata_url = metadata_url
         self._stack = ExitStack()
 
     def __enter__(self) -> "Cluster":
         """Start all of it."""
         with self._stack:
+            make_certificates(self.authority.parent, [])
             if self.hot is not None:
                 self._start_s3()
             url = self._metadata_url or self._start_postgres()
@@ -87,10 +99,15 @@ class Cluster:
         """Where the living nodes are, as a client takes it."""
         return [node.flight for node in self.nodes if node.running]
 
+    def connect(self, endpoint: str | Sequence[str], **options: Any) -> Client:
+        """Return a client of a node, or of all of them."""
+        return wings_client.connect(endpoint, token=self.token, tls_ca=self.authority, **options)
+
     def start_node(self) -> ServerProcess:
         """Start one more Flight node, on free ports."""
         replicas = ",".join(replica.address for replica in self.holds)
         flags = ["--metadata", self.metadata.address, "--hold-replicas", replicas]
+        flags += [*self._certificate, "--cluster-ca", str(self.authority)]
         pages = self.directory / "pages"
         if self.hot is not None and self.remote is not None:
             flags += ["--hot", self.hot, "--remote", self.remote]
@@ -99,12 +116,26 @@ class Cluster:
             server_process(
                 pages,
                 flags=flags,
-                environment={"WINGS_NODE_LEASE_SECONDS": str(LEASE_SECONDS)},
+                environment={
+                    "WINGS_NODE_LEASE_SECONDS": str(LEASE_SECONDS),
+                    "WINGS_ROOT_TOKEN": self.token,
+                },
                 ready_seconds=READY_SECONDS,
             )
         )
         self.nodes.append(node)
         return node
+
+    @property
+    def _certificate(self) -> list[str]:
+        """Return the flags of what a node and a service present."""
+        certs = self.authority.parent
+        return ["--tls-cert", f"{certs}/node.pem", "--tls-key", f"{certs}/node-key.pem"]
+
+    @property
+    def _for_nodes_alone(self) -> list[str]:
+        """Return the flags of a service, which serves who has such a certificate."""
+        return [*self._certificate, "--tls-client-ca", str(self.authority)]
 
     def _start_s3(self) -> None:
         endpoint = self._stack.enter_context(running_s3())
@@ -117,13 +148,16 @@ class Cluster:
 
     def _start_holds(self, number: int) -> MetadataProcess:
         directory = self.directory / f"holds-{number}"
-        return self._stack.enter_context(hold_process(directory, ready_seconds=READY_SECONDS))
+        return self._stack.enter_context(
+            hold_process(directory, flags=self._for_nodes_alone, ready_seconds=READY_SECONDS)
+        )
 
     def _start_metadata(self, url: str) -> MetadataProcess:
         # In the environment, where others do not see the password.
         return self._stack.enter_context(
             metadata_process(
                 self.directory / "metadata",
+                flags=self._for_nodes_alone,
                 environment={"WINGS_METADATA_URL": url},
                 ready_seconds=READY_SECONDS,
             )

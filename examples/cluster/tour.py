@@ -6,12 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 from processes import Cluster
 
-import wings_client
 from wings_client import AlreadyExists, Client, Retry
 from wings_core.storage.objects import open_objects
 
@@ -36,7 +36,7 @@ def tour(cluster: Cluster, rows: int) -> None:
         cluster: Freshly started.
         rows: How many flights to push.
     """
-    with wings_client.connect(cluster.addresses, retry=PERSISTENT) as client:
+    with cluster.connect(cluster.addresses, retry=PERSISTENT) as client:
         push(client, rows)
         if cluster.hot is not None:
             look_into_the_bucket(cluster.hot)
@@ -74,7 +74,7 @@ def look_into_the_bucket(hot: str) -> None:
 
 def wake_a_long_poll(cluster: Cluster) -> None:
     """Wait on one node, and push on another."""
-    here, there = (wings_client.connect(node.flight) for node in cluster.nodes[:2])
+    here, there = (cluster.connect(node.flight) for node in cluster.nodes[:2])
     with here, there:
         topic = here.create_topic("calls", {"n": "int64"})
         here.push(topic, {"n": [0]})
@@ -119,7 +119,12 @@ def merge(cluster: Cluster, client: Client) -> None:
     # The node that was told; the others know a second later at most.
     node = next(node for node in cluster.nodes if node.flight == client.endpoint)
     body = json.dumps({"topic": "flights"}).encode()
-    (answer,) = node.client().do_action(flight.Action("maintain", body))
+    authority = cluster.authority.read_text()
+    bearer: Any = (b"authorization", f"Bearer {cluster.token}".encode())
+    with flight.FlightClient(node.flight, tls_root_certs=authority) as plain:
+        (answer,) = plain.do_action(
+            flight.Action("maintain", body), flight.FlightCallOptions(headers=[bearer])
+        )
     done = json.loads(answer.body.to_pybytes())
     assert done["failures"] == 0
     assert ordered(client).equals(before)
