@@ -660,11 +660,17 @@ class TiersMachine(RuleBasedStateMachine):
         if meanwhile != "nothing":
             when = "after" if meanwhile == "crash after" else "before"
             self.steps.plan(step, **{when: actions[meanwhile]})
+        was_dropping = self.dropping
+        # A node that maintains drops what is too old by what was configured before.
+        self.dropping = was_dropping or meanwhile in {"another node", "lease ends"}
         with suppress(CrashError):
             operation()
         self.steps.forget()
         if self.steps.dead:
             self.recover()
+        if self.dropping:
+            self._see_log_starts()
+        self.dropping = was_dropping
 
     def _end_lease(self, key: str) -> None:
         """Let another node take over, as where a node hangs for a while."""
