@@ -43,9 +43,10 @@ from wings_core.share.shares import Shares
 from wings_core.storage.disk import DiskGuard
 from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.interfaces import FolioStore
-from wings_core.storage.open import Storage, open_storage
+from wings_core.storage.open import NodeUrls, Storage, open_shared_storage, open_storage
 
 if TYPE_CHECKING:
+    from wings_core.metadata.postgres import PostgresMetadata
     from wings_core.metadata.remote import RemoteMetadata
     from wings_core.security.peers import PeerAccess
 
@@ -297,6 +298,46 @@ class Log:
         except BaseException:
             disk.close()
             raise
+
+    @classmethod
+    def share(
+        cls,
+        metadata: "PostgresMetadata",
+        limits: Limits | None = None,
+        on_flush: Callable[[FlushReport], None] | None = None,
+        hot_url: str | None = None,
+        open_coordinator: OpenCoordinator | None = None,
+        remote_url: str | None = None,
+    ) -> Self:
+        """Open the log of a node without a data directory: PostgreSQL and an object store hold all.
+
+        Args:
+            metadata: Closed with the log.
+            limits: The bounds in force.
+            on_flush: Called after each group commit, on the thread that ran it.
+            hot_url: The object store that new pages go to; None for that of the other nodes.
+            open_coordinator: Opens what leases the messages of share groups; None: they are
+                refused.
+            remote_url: The object store that old pages go to; None for that of the other nodes, at
+                first that of new ones.
+
+        Raises:
+            Unavailable: PostgreSQL or the object store cannot be reached.
+            PermissionDenied: The object store does not take the credentials.
+            InvalidArgument: The metadata is of others than such nodes; or see
+                `open_shared_storage`.
+        """
+        limits = limits or Limits()
+        store_id = metadata.claim_for_nodes()
+        storage = open_shared_storage(
+            NodeUrls(metadata),
+            limits,
+            hot_url=hot_url,
+            remote_url=remote_url,
+            inline=InlineFolios(metadata.registry.read_inline),
+            store_id=lambda: store_id,
+        )
+        return cls(metadata, storage, limits, on_flush, open_coordinator)
 
     def delete_topic(self, name: TopicName) -> Topic:
         """Delete a topic; its disk space is freed in the background.

@@ -69,6 +69,14 @@ def serve(
             "node, its metadata service.",
         ),
     ] = None,
+    holds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where a node without a data directory serves what workers of share groups hold, "
+            "to the other nodes. Default: a free port of the address of Flight.",
+        ),
+    ] = None,
     remote: Annotated[
         str | None,
         typer.Option(
@@ -126,6 +134,9 @@ def serve(
 ) -> None:
     """Serve a data directory over Arrow Flight and HTTP until SIGTERM or Ctrl-C.
 
+    With --metadata-url and --hot, and without --data-dir, there is none: PostgreSQL and the object
+    store hold everything, and any number of servers are nodes of one log.
+
     When it serves, it prints one line on standard output with the real ports; logs go to standard
     error. It stops by itself: what was received is committed and acknowledged, or refused.
 
@@ -142,6 +153,7 @@ def serve(
         "metadata": metadata,
         "hot": hot,
         "hold_replicas": hold_replicas,
+        "holds": holds,
         "remote": remote,
         "flight": flight,
         "advertise": advertise,

@@ -7,8 +7,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from typing import NoReturn
 
 import prometheus_client
@@ -17,7 +18,10 @@ import structlog
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.log import Log
+from wings_core.metadata.open import open_postgres
 from wings_core.security.authenticator import Authenticator
+from wings_core.security.peers import PeerAccess
+from wings_core.share.open import open_remote
 from wings_core.share.remote.link import parse_targets
 from wings_server import logs
 from wings_server.allocator import FreedMemory, keep_freed_memory
@@ -25,6 +29,7 @@ from wings_server.descriptors import raise_limit
 from wings_server.exposure import TLS_MISSING, TOKENS_MISSING, check_exposure
 from wings_server.flight.service import FlightService
 from wings_server.gate import Gate
+from wings_server.holds.shared import serve_holds
 from wings_server.http.app import create_app
 from wings_server.http.listener import HttpListener, bind
 from wings_server.http.service import HttpService
@@ -96,14 +101,17 @@ class Server:
         """
         settings = self.settings
         self.tls = Tls.of(settings)
-        if settings.metadata is not None:
+        if settings.is_node:
             _advertised(settings, settings.flight)  # Raises before anything is opened.
         elif settings.advertise is not None:
-            raise InvalidArgument("--advertise is for nodes of a metadata service: give --metadata")
+            raise InvalidArgument(
+                "--advertise is for nodes: give --metadata, or --metadata-url with --hot and "
+                "without --data-dir"
+            )
         # Every part pushes how it is stopped; unwound backwards, that is the order of a drain.
         with ExitStack() as started:
             metrics = Metrics()
-            log = _open_log(settings, started, metrics)
+            log = _open_log(settings, started, metrics, self.tls)
             self.log = started.enter_context(closing(log))
             metrics.observe(log)
             started.enter_context(closing(FreedMemory(log.memory)))
@@ -131,7 +139,7 @@ class Server:
             started.callback(self.http_service.refuse)
             self.http = listener.address
             self.flight = Address(settings.flight.host, self.service.port)
-            if settings.metadata is not None:
+            if settings.is_node:
                 started.callback(membership.leave)
                 membership.join(_advertised(settings, self.flight))
             self._stop = started.pop_all()
@@ -148,10 +156,12 @@ class Server:
         self._stop.close()
 
 
-def _open_log(settings: Settings, started: ExitStack, metrics: Metrics) -> Log:
-    """Open the log of an embedded server, or of a node of a metadata service."""
+def _open_log(settings: Settings, started: ExitStack, metrics: Metrics, tls: Tls | None) -> Log:
+    """Open the log of an embedded server, or of a node."""
     access = peer_access(settings)
     replicas = [] if settings.hold_replicas is None else parse_targets(settings.hold_replicas)
+    if settings.metadata is None and settings.is_stateless:
+        return _share_log(settings, started, metrics, tls, access, replicas)
     if settings.metadata is None:
         directory = started.enter_context(DataDirectory.open(settings.data_dir))
         url = settings.metadata_url
@@ -183,6 +193,33 @@ def _open_log(settings: Settings, started: ExitStack, metrics: Metrics) -> Log:
         replicas,
         settings.remote,
         access,
+    )
+
+
+def _share_log(
+    settings: Settings,
+    started: ExitStack,
+    metrics: Metrics,
+    tls: Tls | None,
+    access: PeerAccess,
+    replicas: Sequence[str],
+) -> Log:
+    """Open the log of a node whose metadata and messages are in PostgreSQL and an object store."""
+    assert settings.metadata_url is not None
+    url = settings.metadata_url.get_secret_value()
+    # Closed with the log, and here where that is not opened.
+    metadata = started.enter_context(closing(open_postgres(url)))
+    if replicas:
+        open_coordinator = partial(open_remote, replicas, access)
+    else:
+        open_coordinator = serve_holds(settings, started, url, metadata.node_token(), tls)
+    return Log.share(
+        metadata,
+        settings.limits,
+        metrics.flushed,
+        settings.hot,
+        open_coordinator,
+        settings.remote,
     )
 
 
@@ -266,7 +303,8 @@ def run_until_signalled(
     with suppress(OSError):  # A closed standard output is no reason to stop.
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
-    _logger.info("serving", data_dir=str(settings.data_dir), **_addresses(line))
+    where = {} if settings.is_stateless else {"data_dir": str(settings.data_dir)}
+    _logger.info("serving", **where, **_addresses(line))
 
     _logger.info("stopping", signal=signals.wait().name)
     _end_in(settings.drain_seconds + STOP_SECONDS_MAX)

@@ -33,6 +33,7 @@ from pydantic_settings import (
 from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import NODE_LEASE_SECONDS_MAX
+from wings_core.metadata.open import is_bound
 from wings_core.security.tokens import check_root
 from wings_core.storage.objects import check_url
 
@@ -160,6 +161,12 @@ class Settings(BaseSettings):
         "the same for all nodes. None given: the data directory of an embedded server, and for a "
         "node its metadata service.",
     )
+    holds: AddressSetting | None = Field(
+        default=None,
+        description="Where a node without a data directory serves what workers of share groups "
+        "hold, to the other nodes, while it is the one that does; none given: a free port of "
+        "the address of Flight.",
+    )
     remote: ObjectStoreUrl | None = Field(
         default=None,
         description="Object store that old messages move to; none given: that of before, at first "
@@ -224,6 +231,25 @@ class Settings(BaseSettings):
         description="Form of the log; none given: console on a terminal, else json.",
     )
     limits: Limits = Field(default=Limits(), description="Bounds on what the server takes on.")
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether PostgreSQL and an object store hold everything, and no data directory anything.
+
+        So it is where the URLs of both are given, and no data directory, neither by name nor by
+        one that was used with PostgreSQL before and lies where it does by default.
+        """
+        return (
+            self.metadata_url is not None
+            and self.hot is not None
+            and "data_dir" not in self.model_fields_set
+            and not is_bound(self.data_dir)
+        )
+
+    @property
+    def is_node(self) -> bool:
+        """Whether there may be other servers of the same log."""
+        return self.metadata is not None or self.is_stateless
 
     @classmethod
     def settings_customise_sources(

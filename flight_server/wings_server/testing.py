@@ -155,7 +155,7 @@ class ServerProcess(_Addresses):
     Attributes:
         flight: Its address for Flight clients.
         http: Its address for HTTP clients.
-        data_dir: Its data directory.
+        data_dir: Its data directory, where it has one.
         pid: The process's id.
     """
 
@@ -236,6 +236,41 @@ def server_process(
             if running is not None:
                 running.close_clients()
             child.end()
+
+
+@contextmanager
+def node_process(
+    metadata_url: str,
+    hot: str,
+    *,
+    flags: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    ready_seconds: float = READY_SECONDS,
+) -> Generator[ServerProcess]:
+    """Run `wings serve` without a data directory; see `server_process`.
+
+    Args:
+        metadata_url: PostgreSQL's.
+        hot: URL of the object store.
+        flags: Further flags of the command; they win over the ports chosen here.
+        environment: Variables added to those of this process.
+        ready_seconds: How long the child may take to say that it serves.
+
+    Raises:
+        RuntimeError: The child ended, or was not ready in time; shows its standard error.
+    """
+    command = [sys.executable, "-m", "wings_client.cli", "serve", "--hot", hot]
+    command += ["--flight", str(_ANY_PORT), "--http", str(_ANY_PORT), *flags]
+    variables = {**os.environ, "WINGS_METADATA_URL": metadata_url, **(environment or {})}
+    child = _Child(command, variables, ready_seconds)
+    running = None
+    try:
+        running = ServerProcess(child, Path())
+        yield running
+    finally:
+        if running is not None:
+            running.close_clients()
+        child.end()
 
 
 class MetadataProcess:

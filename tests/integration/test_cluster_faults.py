@@ -13,7 +13,13 @@ from held_address import held_address
 
 import wings_client
 from wings_client import Client, Retry, Topic
-from wings_server.testing import MetadataProcess, ServerProcess, metadata_process, server_process
+from wings_server.testing import (
+    MetadataProcess,
+    ServerProcess,
+    metadata_process,
+    node_process,
+    server_process,
+)
 
 PERSISTENT = Retry(attempts=200, delay_max=0.2, reconnect_seconds=120.0)
 SECONDS = 120.0
@@ -66,6 +72,35 @@ class Cluster:
         """Kill the metadata service and start another at its address."""
         self.metadata.kill()
         self.start_metadata()
+
+
+class StatelessCluster:
+    """Nodes without a data directory as processes, each of which can be replaced."""
+
+    def __init__(self, url: str, directory: Path, stack: ExitStack) -> None:
+        self._url = url
+        self._objects = (directory / "objects").as_uri()
+        self._stack = stack
+        self._addresses = [stack.enter_context(held_address()) for _ in range(NODES)]
+        self.nodes = [self.start_node(address) for address in self._addresses]
+        self.endpoints = [node.flight for node in self.nodes]
+        self.said = ""
+
+    def start_node(self, flight: str) -> ServerProcess:
+        return self._stack.enter_context(
+            node_process(self._url, self._objects, flags=("--flight", flight))
+        )
+
+    def replace_node(self, index: int) -> None:
+        """Kill a node and start another at its address."""
+        old = self.nodes[index]
+        old.kill()
+        self.said += old.stderr
+        self.nodes[index] = self.start_node(self._addresses[index])
+
+    def replace_metadata(self) -> None:
+        """Kill the other node too."""
+        self.replace_node(1)
 
 
 class Load:
@@ -144,9 +179,11 @@ class Load:
                     return
 
 
-def run(postgres: PostgresServer, directory: Path, rounds: int) -> None:
+def run(
+    kind: type[Cluster | StatelessCluster], postgres: PostgresServer, directory: Path, rounds: int
+) -> None:
     with ExitStack() as stack:
-        cluster = Cluster(postgres.new_database(), directory, stack)
+        cluster = kind(postgres.new_database(), directory, stack)
         client = stack.enter_context(
             wings_client.connect(cluster.endpoints, timeout=10.0, retry=PERSISTENT)
         )
@@ -180,15 +217,17 @@ def run(postgres: PostgresServer, directory: Path, rounds: int) -> None:
 
 
 @pytest.mark.timeout(280)
+@pytest.mark.parametrize("kind", [Cluster, StatelessCluster])
 def test_nodes_postgres_and_the_service_are_killed_under_load(
-    earnest_postgres: PostgresServer, tmp_path: Path
+    kind: type[Cluster | StatelessCluster], earnest_postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    run(earnest_postgres, tmp_path, rounds=1)
+    run(kind, earnest_postgres, tmp_path, rounds=1)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("kind", [Cluster, StatelessCluster])
 def test_all_parts_are_killed_again_and_again(
-    earnest_postgres: PostgresServer, tmp_path: Path
+    kind: type[Cluster | StatelessCluster], earnest_postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    run(earnest_postgres, tmp_path, rounds=10)
+    run(kind, earnest_postgres, tmp_path, rounds=10)

@@ -1,4 +1,7 @@
-"""Share groups over two nodes of a metadata service, which holds for them unless told otherwise."""
+"""Share groups over two nodes that name no replicas of holds.
+
+Their metadata service holds for them, or one of them for all, where they have none.
+"""
 
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,25 +29,26 @@ LONG_MS = 40_000
 SECONDS = 60.0
 
 
-class Nodes:
-    """A metadata service and two nodes, in this process."""
+COMMON: dict[str, Any] = {"flight": ANY_PORT, "http": ANY_PORT, "drain_seconds": 0}
 
-    def __init__(self, directory: Path, metadata_url: str | None, stack: ExitStack) -> None:
-        url = None if metadata_url is None else SecretStr(metadata_url)
-        metadata = MetadataServer(
-            MetadataSettings(data_dir=directory / "metadata", metadata_url=url, listen=ANY_PORT)
-        )
-        metadata.start()
-        stack.callback(metadata.stop)
+
+def of_service(directory: Path, metadata_url: str | None, stack: ExitStack) -> Settings:
+    """Return the settings of the nodes of a metadata service, in this process."""
+    url = None if metadata_url is None else SecretStr(metadata_url)
+    metadata = MetadataServer(
+        MetadataSettings(data_dir=directory / "metadata", metadata_url=url, listen=ANY_PORT)
+    )
+    metadata.start()
+    stack.callback(metadata.stop)
+    return Settings(data_dir=directory / "pages", metadata=metadata.address, **COMMON)
+
+
+class Nodes:
+    """Two nodes, in this process."""
+
+    def __init__(self, settings: Settings, stack: ExitStack) -> None:
         self.servers: list[RunningServer] = []
         for _ in range(2):
-            settings = Settings(
-                data_dir=directory / "pages",
-                metadata=metadata.address,
-                flight=ANY_PORT,
-                http=ANY_PORT,
-                drain_seconds=0,
-            )
             server = Server(settings)
             server.start()
             stack.callback(server.stop)
@@ -58,14 +62,19 @@ class Nodes:
         return one.client(), other.client()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "stateless"])
 def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Nodes]:
-    """Nodes that name no replicas of holds, over each store of metadata."""
+    """Nodes of a service over each store of metadata, and nodes without a directory."""
     url = None
-    if request.param == "postgres":
+    if request.param != "sqlite":
         url = request.getfixturevalue("postgres").new_database()
     with ExitStack() as stack:
-        yield Nodes(tmp_path, url, stack)
+        if request.param == "stateless":
+            objects = (tmp_path / "objects").as_uri()
+            settings = Settings(metadata_url=SecretStr(str(url)), hot=objects, **COMMON)
+        else:
+            settings = of_service(tmp_path, url, stack)
+        yield Nodes(settings, stack)
 
 
 @pytest.fixture
@@ -74,7 +83,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield opened
 
 
-def test_nodes_hold_at_their_metadata_service_wherever_it_keeps_its_metadata(nodes: Nodes) -> None:
+def test_nodes_hold_together_wherever_their_metadata_is(nodes: Nodes) -> None:
     one, other = nodes.clients
     create_topic(one, "jobs", ["n: int64"])
     push(one, "jobs", numbers(*range(6)))

@@ -8,6 +8,7 @@ its own id, and that of the metadata in PostgreSQL once it is bound to it.
 
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
@@ -58,6 +59,11 @@ def open_metadata(
         metadata.close()
         raise
     return metadata
+
+
+def is_bound(path: Path) -> bool:
+    """Tell whether a data directory, which need not be there, has its metadata in PostgreSQL."""
+    return (path / _FILE).exists()
 
 
 def has_metadata(directory: DataDirectory) -> bool:

@@ -135,6 +135,62 @@ def open_remote(
     )
 
 
+class SharedHolds:
+    """The replica of nodes that share PostgreSQL, as one of them has it; `serve`, then `close`.
+
+    Args:
+        url: PostgreSQL's.
+        access: What is presented to the node that serves the replica.
+
+    Raises:
+        InvalidArgument: The URL cannot be read, or this installation cannot use PostgreSQL.
+    """
+
+    def __init__(self, url: str, access: "PeerAccess") -> None:
+        store = _postgres_store()
+        from wings_core.metadata.postgres.connections import Connections
+        from wings_core.share.replica.postgres_lease import OwnerLookup
+        from wings_core.share.replica.postgres_store import SCHEMA
+
+        self._access = access
+        self._address = ""
+        self.replica = StandbyReplica(
+            lambda: store(url, claim_seconds=0, address=self._address), waits=True
+        )
+        """To be served to the other nodes."""
+        self._connections = Connections(url, SCHEMA)
+        self._owner = OwnerLookup(self._connections)
+
+    def open_coordinator(self, address: str) -> OpenCoordinator:
+        """Return what opens the coordinator of a node.
+
+        Args:
+            address: Where the other nodes reach the replica, while this one has it.
+        """
+        from wings_core.share.remote.shared import SharedLink
+
+        self._address = address
+        link = SharedLink(self.replica, address, self._owner.address, self._access)
+
+        def open_shared(
+            registry: OffsetRegistry,
+            dead_letters: DeadLetters,
+            find_offset: FindOffset,
+            find_group: FindGroup,
+        ) -> ShareCoordinator:
+            return Coordinator(
+                [link], registry, dead_letters, find_offset=find_offset, find_group=find_group
+            )
+
+        return open_shared
+
+    def close(self) -> None:
+        """Let another node take over."""
+        self.replica.close()
+        self._owner.close()
+        self._connections.close()
+
+
 def open_postgres_store(url: str, schema: str) -> "PostgresHoldStore":
     """Open what a replica keeps in PostgreSQL; waits for the lease of a process that is gone.
 

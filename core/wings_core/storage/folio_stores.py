@@ -58,7 +58,7 @@ class FolioStores:
     @property
     def stores(self) -> tuple[FolioStore, ...]:
         """All of them, for callers that continue with the others where one cannot be reached."""
-        return (self._first, *self._others.values())
+        return tuple(dict.fromkeys((self._first, *self._others.values())))
 
     def folios(self) -> set[str]:
         """See `FolioStore.folios`; raises where one of the stores cannot be asked."""

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from wings_core.data_directory import DataDirectory
+from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
 from wings_core.model import INLINE_SUFFIX
 from wings_core.storage.folio_stores import FolioStores
@@ -20,6 +22,9 @@ from wings_core.storage.segment_objects import (
     SegmentObjects,
 )
 from wings_core.storage.segments import SegmentStore
+
+if TYPE_CHECKING:
+    from wings_core.metadata.postgres import PostgresMetadata
 
 START_SECONDS_MAX = 10.0
 """How long a start waits for an object store that does not answer, about."""
@@ -64,6 +69,61 @@ def retry_bounds(limits: Limits) -> RetryBounds:
     )
 
 
+class StoreUrls(Protocol):
+    """Remembers which object stores a log was first used with; a `DataDirectory` does."""
+
+    def hot_url(self, wanted: str | None) -> str | None:
+        """Return where new pages go: what is wanted, or what was used before.
+
+        Raises:
+            InvalidArgument: Another was used before.
+        """
+        ...
+
+    def keep_hot_url(self, url: str) -> None:
+        """Note where new pages go, durably, before the first of them does.
+
+        Raises:
+            InvalidArgument: Another node has just noted another place.
+        """
+        ...
+
+    def remote_url(self, wanted: str | None) -> str | None:
+        """Return where old pages go; as `hot_url`."""
+        ...
+
+    def keep_remote_url(self, url: str) -> None:
+        """Note where old pages go; as `keep_hot_url`."""
+        ...
+
+
+class NodeUrls:
+    """The `StoreUrls` of nodes without data directories, in their metadata.
+
+    Args:
+        metadata: Theirs.
+    """
+
+    def __init__(self, metadata: "PostgresMetadata") -> None:
+        self._metadata = metadata
+
+    def hot_url(self, wanted: str | None) -> str | None:
+        """See `StoreUrls.hot_url`."""
+        return self._metadata.object_store("hot", wanted)
+
+    def keep_hot_url(self, url: str) -> None:
+        """See `StoreUrls.keep_hot_url`."""
+        self._metadata.keep_object_store("hot", url)
+
+    def remote_url(self, wanted: str | None) -> str | None:
+        """See `StoreUrls.remote_url`."""
+        return self._metadata.object_store("remote", wanted)
+
+    def keep_remote_url(self, url: str) -> None:
+        """See `StoreUrls.keep_remote_url`."""
+        self._metadata.keep_object_store("remote", url)
+
+
 def open_storage(
     directory: DataDirectory,
     limits: Limits,
@@ -95,43 +155,97 @@ def open_storage(
         PermissionDenied: The credentials are wrong.
         Unavailable: The object store cannot be reached.
     """
-    cache = PageCache(limits.page_cache_bytes_max)
-    url = directory.hot_url(hot_url)
+    opened = _Opened(directory, limits, inline, store_id)
     segments = SegmentStore(
         directory.segments,
         segment_bytes_max=limits.segment_bytes_max,
         grace_seconds=grace_seconds,
     )
-    others: dict[str, FolioStore] = {}
-    if inline is not None:
-        others[INLINE_SUFFIX] = inline
-    objects: dict[str, ObjectStore] = {}
-    hot: FolioStore = segments
-    if url is not None:
-        objects["hot"] = open_checked(url, limits, store_id)
-        if store_id is not None:
-            directory.keep_hot_url(url)
-        hot = ObjectFolioStore(objects["hot"], cache, grace_seconds=OBJECT_GRACE_SECONDS)
-        others[FOLIO_SUFFIX] = hot
+    opened.open_hot(hot_url)
     # Segments that were merged before a remote store was given stay where they are.
     merged = DirectoryObjects(directory.merged)
     if store_id is not None and directory.merged.is_dir():
         merged.check()  # Deletes what a crash left unfinished.
-    remote = SegmentObjects(merged, cache, LOCAL_SEGMENT_SUFFIX, SEGMENT_GRACE_SECONDS)
-    others[LOCAL_SEGMENT_SUFFIX] = remote
-    if "hot" in objects:
-        # Not in the directory: other nodes may not see it, and it may be less durable.
-        remote = SegmentObjects(objects["hot"], cache, HOT_SEGMENT_SUFFIX, SEGMENT_GRACE_SECONDS)
-        others[HOT_SEGMENT_SUFFIX] = remote
-    url = directory.remote_url(remote_url)
-    if url is not None:
-        objects["remote"] = open_checked(url, limits, store_id)
-        if store_id is not None:
-            directory.keep_remote_url(url)
-        remote = SegmentObjects(objects["remote"], cache, SEGMENT_SUFFIX, SEGMENT_GRACE_SECONDS)
-        others[SEGMENT_SUFFIX] = remote
-    store = FolioStores(segments, others, hot)
-    return Storage(store, cache, remote, store.stores, objects, inline)
+    opened.add_merged(merged, LOCAL_SEGMENT_SUFFIX)
+    return opened.finish(segments, remote_url)
+
+
+def open_shared_storage(
+    urls: StoreUrls,
+    limits: Limits,
+    *,
+    hot_url: str | None,
+    remote_url: str | None,
+    inline: InlineFolios,
+    store_id: Callable[[], str],
+) -> Storage:
+    """Open the pages of a log whose nodes keep nothing on their own disks; see `open_storage`.
+
+    Raises:
+        InvalidArgument: Or it was never said which object store new pages go to.
+    """
+    opened = _Opened(urls, limits, inline, store_id)
+    hot = opened.open_hot(hot_url)
+    if hot is None:
+        raise InvalidArgument(
+            "a node without a data directory needs an object store for its messages: give --hot"
+        )
+    return opened.finish(hot, remote_url)
+
+
+class _Opened:
+    """What is opened for a `Storage`, step by step."""
+
+    def __init__(
+        self,
+        urls: StoreUrls,
+        limits: Limits,
+        inline: InlineFolios | None,
+        store_id: Callable[[], str] | None,
+    ) -> None:
+        self._urls = urls
+        self._limits = limits
+        self._inline = inline
+        self._store_id = store_id
+        self._cache = PageCache(limits.page_cache_bytes_max)
+        self._objects: dict[str, ObjectStore] = {}
+        self._others: dict[str, FolioStore] = {}
+        self._remote: SegmentObjects | None = None
+        self._hot: FolioStore | None = None
+        if inline is not None:
+            self._others[INLINE_SUFFIX] = inline
+
+    def open_hot(self, wanted: str | None) -> FolioStore | None:
+        """Open the object store of new pages, if they go to one."""
+        url = self._urls.hot_url(wanted)
+        if url is None:
+            return None
+        objects = self._objects["hot"] = open_checked(url, self._limits, self._store_id)
+        if self._store_id is not None:
+            self._urls.keep_hot_url(url)
+        self._hot = ObjectFolioStore(objects, self._cache, grace_seconds=OBJECT_GRACE_SECONDS)
+        self._others[FOLIO_SUFFIX] = self._hot
+        return self._hot
+
+    def add_merged(self, objects: ObjectStore, suffix: str) -> None:
+        """Have merged pages go to a store, until another is added."""
+        self._remote = SegmentObjects(objects, self._cache, suffix, SEGMENT_GRACE_SECONDS)
+        self._others[suffix] = self._remote
+
+    def finish(self, first: FolioStore, remote_url: str | None) -> Storage:
+        """Open the object store of old pages, and return all."""
+        if "hot" in self._objects:
+            # Not in a directory: other nodes may not see it, and it may be less durable.
+            self.add_merged(self._objects["hot"], HOT_SEGMENT_SUFFIX)
+        url = self._urls.remote_url(remote_url)
+        if url is not None:
+            self._objects["remote"] = open_checked(url, self._limits, self._store_id)
+            if self._store_id is not None:
+                self._urls.keep_remote_url(url)
+            self.add_merged(self._objects["remote"], SEGMENT_SUFFIX)
+        assert self._remote is not None
+        store = FolioStores(first, self._others, self._hot)
+        return Storage(store, self._cache, self._remote, store.stores, self._objects, self._inline)
 
 
 def open_checked(url: str, limits: Limits, store_id: Callable[[], str] | None) -> ObjectStore:

@@ -457,6 +457,15 @@ _QUOTAS: Sequence[LiteralString] = (
     """,
 )
 
+_NODES_ALONE: Sequence[LiteralString] = (
+    """
+    -- Of nodes without a data directory: where new pages go ('hot') and old ones ('remote').
+    CREATE TABLE object_stores (role TEXT PRIMARY KEY, url TEXT NOT NULL)
+    """,
+    # What such nodes present to each other, where they are given no token of the cluster.
+    "ALTER TABLE store ADD COLUMN node_token TEXT",
+)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _INITIAL,
     _FLUSHES,
@@ -474,6 +483,7 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _TOKENS,
     _INLINE,
     _QUOTAS,
+    _NODES_ALONE,
 )
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 

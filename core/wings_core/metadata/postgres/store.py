@@ -6,6 +6,7 @@ transactions of all nodes lock in the database, and in which order, is written d
 `metadata.store.locks`.
 """
 
+import secrets
 from collections.abc import Callable
 from typing import Literal
 from uuid import UUID
@@ -27,6 +28,9 @@ SCHEMA = "wings"
 
 OF_SERVICES = UUID(int=0)
 """Stands for a data directory where metadata is served to nodes, which have theirs."""
+
+OF_NODES = UUID(int=1)
+"""Stands for a data directory where nodes have none."""
 
 
 class PostgresMetadata(DatabaseMetadata[Connection]):
@@ -83,9 +87,70 @@ class PostgresMetadata(DatabaseMetadata[Connection]):
         """Take this metadata for metadata services, whose nodes know it by the id returned.
 
         Raises:
-            InvalidArgument: It belongs to a data directory of an embedded server.
+            InvalidArgument: It belongs to a data directory of an embedded server, or to nodes that
+                use it themselves.
         """
         return str(self.claim(OF_SERVICES, None))
+
+    def claim_for_nodes(self) -> str:
+        """Take this metadata for nodes without data directories, which know it by the id returned.
+
+        Raises:
+            InvalidArgument: It belongs to a data directory, or to metadata services.
+        """
+        return str(self.claim(OF_NODES, None))
+
+    def object_store(self, role: str, wanted: str | None) -> str | None:
+        """Return the object store that nodes without a data directory have for a role.
+
+        Args:
+            role: `hot` or `remote`.
+            wanted: Its URL; None for that of before.
+
+        Raises:
+            InvalidArgument: Nodes used another one before.
+        """
+        row = self._database.read(
+            lambda connection: connection.execute(
+                "SELECT url FROM object_stores WHERE role = %s", (role,)
+            ).fetchone()
+        )
+        before = None if row is None else str(row[0])
+        if wanted is not None and before is not None and wanted != before:
+            what = {"hot": "new", "remote": "old"}[role]
+            raise InvalidArgument(
+                f"the nodes of this metadata have their {what} messages at {before}, and cannot "
+                f"have them at {wanted}"
+            )
+        return wanted or before
+
+    def keep_object_store(self, role: str, url: str) -> None:
+        """Note the object store of a role, durably, for all nodes.
+
+        Raises:
+            InvalidArgument: Another node has just noted another one.
+        """
+        self._database.write(
+            lambda connection: connection.execute(
+                "INSERT INTO object_stores (role, url) VALUES (%s, %s) ON CONFLICT DO NOTHING",
+                (role, url),
+            )
+        )
+        self.object_store(role, url)
+
+    def node_token(self) -> str:
+        """Return what nodes that use this metadata present to each other; the first makes it."""
+        made = secrets.token_hex(32)
+
+        def work(connection: Connection) -> str:
+            row = connection.execute(
+                "UPDATE store SET node_token = coalesce(node_token, %s) RETURNING node_token",
+                (made,),
+            ).fetchone()
+            assert row is not None
+            return str(row[0])
+
+        return self._database.write(work)
 
     @property
     def store_id(self) -> str:
@@ -148,17 +213,23 @@ def _check_binding(
         raise InvalidArgument(
             f"the data directory belongs to the metadata with the id {metadata}; this is {found}"
         )
-    if claimed != directory and claimed == OF_SERVICES:
+    if claimed == directory:
+        return
+    if claimed == OF_SERVICES:
         raise InvalidArgument(
             "this metadata is served to nodes by `wings metadata serve`: give its address, with "
             "--metadata"
         )
-    if claimed != directory and directory == OF_SERVICES:
+    if claimed == OF_NODES:
+        raise InvalidArgument(
+            "this metadata is of nodes without a data directory: start this one as they are, "
+            "without --data-dir and not as a service"
+        )
+    if directory in {OF_SERVICES, OF_NODES}:
         raise InvalidArgument(
             f"this metadata belongs to the embedded server of the data directory with the id "
-            f"{claimed}: give a database of its own"
+            f"{claimed}: name that with --data-dir, or give a database of its own"
         )
-    if claimed != directory:
-        raise InvalidArgument(
-            f"this metadata belongs to the data directory with the id {claimed}, not to {directory}"
-        )
+    raise InvalidArgument(
+        f"this metadata belongs to the data directory with the id {claimed}, not to {directory}"
+    )

@@ -92,13 +92,17 @@ class PostgresLease:
     Args:
         connections: To the database; closed by the caller.
         seconds: How long it is.
+        address: Where others reach this process; None: nowhere.
 
     Attributes:
         is_lost: Whether another process has taken over.
     """
 
-    def __init__(self, connections: Connections, seconds: float) -> None:
+    def __init__(
+        self, connections: Connections, seconds: float, address: str | None = None
+    ) -> None:
         assert seconds > MARGIN_SECONDS
+        self._address = address
         self.is_lost = False
         self._schema = connections.schema
         self._seconds = seconds
@@ -179,11 +183,11 @@ class PostgresLease:
         with self._session.transaction() as connection:
             row = connection.execute(
                 sql.SQL(
-                    "UPDATE owner SET token = %(token)s, "
+                    "UPDATE owner SET token = %(token)s, address = %(address)s, "
                     "expires_at = clock_timestamp() + make_interval(secs => %(seconds)s) "
                     "WHERE id = 1 AND {} RETURNING 1"
                 ).format(sql.SQL(condition)),
-                {"token": self._token, "seconds": self._seconds},
+                {"token": self._token, "seconds": self._seconds, "address": self._address},
             ).fetchone()
         if row is not None:
             self._valid_until = sent + self._seconds - MARGIN_SECONDS
@@ -206,6 +210,37 @@ class PostgresLease:
         return Unavailable(
             f"another process has taken over the holds in the schema {self._schema!r}"
         )
+
+
+class OwnerLookup:
+    """Tells which process has the lease.
+
+    Args:
+        connections: To the database; closed by the caller.
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._session = Session(connections)
+
+    def address(self) -> str | None:
+        """Return where the owner is reached; None where there is none, or it did not say.
+
+        Raises:
+            Unavailable: The server cannot be reached.
+        """
+        with told_of_holds():
+            try:
+                with self._session.transaction() as connection:
+                    row = connection.execute(
+                        "SELECT address FROM owner WHERE expires_at > clock_timestamp()"
+                    ).fetchone()
+            except psycopg.errors.UndefinedTable:
+                return None  # No process ever had it.
+        return None if row is None else row[0]
+
+    def close(self) -> None:
+        """Close its connection."""
+        self._session.close()
 
 
 @contextmanager

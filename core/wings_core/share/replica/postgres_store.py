@@ -68,7 +68,7 @@ _INITIAL: Sequence[LiteralString] = (
         expires_at TIMESTAMPTZ NOT NULL
     )
     """,
-    "INSERT INTO owner VALUES (1, NULL, '-infinity')",
+    "INSERT INTO owner (id, token, expires_at) VALUES (1, NULL, '-infinity')",
     """
     CREATE TABLE partitions (
         id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -107,7 +107,12 @@ _INITIAL: Sequence[LiteralString] = (
     """,
 )
 
-MIGRATIONS: Migrations = (_INITIAL,)
+_ADDRESS: Sequence[LiteralString] = (
+    # Where other processes reach the owner, if they do.
+    "ALTER TABLE owner ADD COLUMN address TEXT",
+)
+
+MIGRATIONS: Migrations = (_INITIAL, _ADDRESS)
 """Each brings the schema from the version before it (its index) to the next."""
 
 
@@ -119,6 +124,7 @@ class PostgresHoldStore:
         schema: Created if it is not there; another one for each replica.
         claim_seconds: How long to wait for the lease of another process to be over.
         lease_seconds: How long the lease is.
+        address: Where others reach this process, for `OwnerLookup`.
 
     Raises:
         InvalidArgument: The URL cannot be read.
@@ -133,11 +139,12 @@ class PostgresHoldStore:
         *,
         claim_seconds: float = 2 * LEASE_SECONDS,
         lease_seconds: float = LEASE_SECONDS,
+        address: str | None = None,
     ) -> None:
         self._schema = schema
         self._connections = Connections(url, schema)
         self._session = Session(self._connections)
-        self._lease = PostgresLease(self._connections, lease_seconds)
+        self._lease = PostgresLease(self._connections, lease_seconds, address)
         self._ids: dict[ShareKey, int] = {}
         self._stale = False
         self._closed = False

@@ -43,9 +43,16 @@ class StandbyReplica:
         open_store: Opens the store without waiting for its owner; raises `Unavailable` where there
             is one.
         clock: What TTLs run on.
+        waits: Whether it first tries when it is asked for something.
     """
 
-    def __init__(self, open_store: Callable[[], ClaimedStore], clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        open_store: Callable[[], ClaimedStore],
+        clock: Clock | None = None,
+        *,
+        waits: bool = False,
+    ) -> None:
         self._open_store = open_store
         self._clock = clock
         self._lock = threading.Lock()
@@ -54,6 +61,8 @@ class StandbyReplica:
         self._closed = False
         self._refusal: WingsError = Unavailable("this replica of holds is closed")
         self._next_try = Deadline.after(0)
+        if waits:
+            return
         try:
             self._current()
         except StorageCorrupt as error:
@@ -65,6 +74,12 @@ class StandbyReplica:
     def damage(self) -> StorageCorrupt | None:
         """What refuses until the next start, if the store is damaged."""
         return self._refusal if isinstance(self._refusal, StorageCorrupt) else None
+
+    @property
+    def serves(self) -> bool:
+        """Whether this process has the store, as far as it knows."""
+        store = self._store
+        return store is not None and not store.is_lost
 
     def hold(
         self,

@@ -1,0 +1,136 @@
+"""SharedLink: the only replica of nodes that share PostgreSQL; one of them serves it at a time.
+
+The one that serves it has a lease, and its address stands beside that. The others send it what they
+are asked. Where it is gone, the next node that is asked for something once the lease is over takes
+over.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from wings_core.errors import Unavailable, WingsError
+from wings_core.security.peers import PeerAccess
+from wings_core.share.quorum.links import perform
+from wings_core.share.remote.link import RemoteLink
+from wings_core.share.replica.requests import Answer, ReleaseRequest, Request
+from wings_core.share.replica.standby import StandbyReplica
+from wings_core.times import Deadline
+
+LINKS_MAX = 16
+"""Connections to owners of before that are kept; nodes come and go."""
+
+
+class SharedLink:
+    """A link to the replica wherever it is served, in this process or in another.
+
+    Args:
+        standby: This process's, which takes over; not closed with the link.
+        own: Where others reach this process.
+        find_owner: Returns where the process is reached that serves the replica; None: none does.
+        access: What is presented to it.
+    """
+
+    def __init__(
+        self,
+        standby: StandbyReplica,
+        own: str,
+        find_owner: Callable[[], str | None],
+        access: PeerAccess,
+    ) -> None:
+        self._standby = standby
+        self._own = own
+        self._find_owner = find_owner
+        self._access = access
+        self._lock = threading.Lock()
+        """Nothing else is locked under it."""
+        self._owner: str | None = None
+        """As last looked up; None: to be looked up."""
+        self._links: dict[str, RemoteLink] = {}
+        self._closed = False
+
+    def begin(self, request: Request, seconds: float, done: Callable[[Answer], None]) -> None:
+        """See `ReplicaLink.begin`; on the caller's thread where it is served here."""
+        self._begin(request, Deadline.after(seconds), done, self._owner)
+
+    def _begin(
+        self,
+        request: Request,
+        deadline: Deadline,
+        done: Callable[[Answer], None],
+        owner: str | None,
+    ) -> None:
+        """Make a request of an owner that is known, or of the one that is looked up."""
+        try:
+            if self._standby.serves:
+                link = None
+            else:
+                owner = owner or self._look_up()
+                link = None if owner is None else self._remote(owner)
+        except WingsError as error:
+            done(error)
+            return
+        if link is None:
+            done(perform(self._standby, request))
+            return
+
+        def end(answer: Answer) -> None:
+            if not isinstance(answer, Unavailable):
+                done(answer)
+                return
+            if self._owner == owner:
+                self._owner = None
+            if isinstance(request, ReleaseRequest):
+                done(answer)  # It may have been done, and would be refused the second time.
+                return
+            # Not here: this is the thread of the connection's answers.
+            threading.Thread(
+                target=self._try_next, args=(request, deadline, done, owner, answer), daemon=True
+            ).start()
+
+        link.begin(request, deadline.remaining() or 0.0, end)
+
+    def _try_next(
+        self,
+        request: Request,
+        deadline: Deadline,
+        done: Callable[[Answer], None],
+        before: str | None,
+        answer: Answer,
+    ) -> None:
+        """Make a request of the next owner, where there is another one by now."""
+        try:
+            owner = self._look_up()
+        except WingsError as error:
+            done(error)
+            return
+        if owner == before or deadline.passed:
+            done(answer)
+        else:
+            self._begin(request, deadline, done, owner)
+
+    def close(self) -> None:
+        """See `ReplicaLink.close`."""
+        with self._lock:
+            self._closed = True
+            links = list(self._links.values())
+        for link in links:
+            with suppress(Exception):
+                link.close()
+
+    def _look_up(self) -> str | None:
+        """Return where the replica is served, None to try it here."""
+        owner = self._find_owner()
+        self._owner = None if owner == self._own else owner
+        return self._owner
+
+    def _remote(self, owner: str) -> RemoteLink:
+        with self._lock:
+            if self._closed:
+                raise Unavailable("the coordinator of share groups is closed")
+            link = self._links.get(owner)
+            if link is None:
+                if len(self._links) >= LINKS_MAX:
+                    self._links.pop(next(iter(self._links))).close()
+                link = self._links[owner] = RemoteLink(owner, self._access)
+            return link

@@ -1,0 +1,56 @@
+"""The replica of holds of nodes without a data directory: each serves it to the others in turn."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+from wings_core.errors import InvalidArgument
+from wings_core.share.open import OpenCoordinator, SharedHolds
+from wings_server.exposure import TLS_MISSING, check_exposure
+from wings_server.holds.handlers import hold_service
+from wings_server.metadata.peers import PeerSecurity
+from wings_server.metadata.service import GrpcService
+from wings_server.settings import Address, Settings
+from wings_server.tls import Tls, peer_access
+
+
+def serve_holds(
+    settings: Settings, started: ExitStack, url: str, node_token: str, tls: Tls | None
+) -> OpenCoordinator:
+    """Serve the replica to the other nodes, for as long as this one has it.
+
+    Args:
+        settings: Of the node.
+        started: Ends it.
+        url: PostgreSQL's.
+        node_token: What nodes present to each other, where there is no token of the cluster.
+        tls: The node's certificate.
+
+    Returns:
+        What opens the coordinator of the node.
+
+    Raises:
+        InvalidArgument: It would be served beyond loopback without TLS.
+        Unavailable: The port cannot be had.
+    """
+    token = settings.cluster_token
+    secret = node_token if token is None else token.get_secret_value()
+    access = replace(peer_access(settings), token=secret)
+    if settings.cluster_ca is None:
+        tls = None  # The other nodes could not check the certificate.
+    elif tls is None:
+        raise InvalidArgument("--cluster-ca needs a certificate too: --tls-cert and --tls-key")
+    listen = settings.holds or Address(settings.flight.host, 0)
+    missing = [] if tls is not None else [f"{TLS_MISSING} with --cluster-ca"]
+    check_exposure(settings, [("holds", listen)], missing)
+    holds = SharedHolds(url, access)
+    service = GrpcService([hold_service(holds.replica)], listen, PeerSecurity(tls, secret))
+    try:
+        service.start()
+    except BaseException:
+        holds.close()
+        raise
+    started.callback(service.stop, settings.drain_seconds)
+    # Before that: what the others ask meanwhile is refused, and asked of the next node at once.
+    started.callback(holds.close)
+    host = (settings.advertise or settings.flight).host
+    return holds.open_coordinator(str(Address(host, service.address.port)))
