@@ -208,7 +208,9 @@ class Coordinator:
             raise InvalidArgument(f"a member has 1 to {MEMBER_CHARACTERS_MAX} characters")
         assert request.messages_max >= 1
         assert request.rows_max >= 1
-        request = replace(request, group=self._check(request.group))
+        group = self._check(request.group)
+        if group is not request.group:
+            request = replace(request, group=group)
         index = self._index(request.group)
         try:
             ranges = self._acquire(request, index)
@@ -440,8 +442,9 @@ class Coordinator:
         if self._stopped.is_set():
             raise Unavailable("the coordinator of share groups is closed")
         group = self._watchers.current(group)
-        if self._groups.get(group.uuid) == group:
-            return group
+        known = self._groups.get(group.uuid)
+        if known is group:
+            return group  # To compare them takes long, as they have a schema.
         with self._lock:
             if self._core.table.is_deleted(group):
                 raise GroupNotFound(f"group {group.name:.80} was deleted")

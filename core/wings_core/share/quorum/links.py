@@ -68,7 +68,7 @@ def perform(replica: HoldReplica, request: Request) -> Answer:
     """Return the answer of a replica to a request; an error is an answer too."""
     try:
         match request:
-            case HoldRequest():
+            case HoldRequest() | ReadRequest():
                 return replica.perform([request])[0]
             case RenewRequest(key, entries, ttl_ms):
                 return replica.renew(key, entries, ttl_ms)
@@ -76,8 +76,6 @@ def perform(replica: HoldReplica, request: Request) -> Answer:
                 return replica.release(key, entries)
             case TombstoneRequest(key, entries, repair):
                 return replica.tombstone(key, entries, repair)
-            case ReadRequest():
-                return replica.perform([request])[0]
             case ForgetRequest(group_uuid):
                 replica.forget(group_uuid)
                 return ()
@@ -94,13 +92,27 @@ class Runner:
 
     def __init__(self, links: Sequence[ReplicaLink]) -> None:
         self._links = links
+        only = links[0] if len(links) == 1 else None
+        self._only = only.replica if isinstance(only, LocalLink) else None
+        """The only replica, where it is in this process."""
 
     def run(self, procedure: Procedure[T]) -> T:
         """Run a procedure to its end, and return or raise what it does; blocks for its effects."""
-        (outcome,) = self.run_all([procedure])
-        if isinstance(outcome, WingsError):
-            raise outcome
-        return outcome
+        value: object = None
+        while True:
+            try:
+                effect = procedure.send(value)
+            except StopIteration as stop:
+                return cast("T", stop.value)
+            if not isinstance(effect, Broadcast):
+                value = _carry_out(effect)
+            elif self._only is None:
+                value = self._begin(effect).wait()
+            else:
+                value = {
+                    number: perform(self._only, request)
+                    for number, request in effect.requests.items()
+                }
 
     def run_all(self, procedures: Sequence[Procedure[T]]) -> list[T | WingsError]:
         """Run procedures side by side; what they ask replicas for at one time goes together.
@@ -137,9 +149,8 @@ class Runner:
             link.close()
 
     def _broadcast_all(self, broadcasts: Mapping[int, Broadcast]) -> dict[int, Answers]:
-        only = self._links[0] if len(self._links) == 1 else None
-        if isinstance(only, LocalLink):
-            return _perform_all(only.replica, broadcasts)
+        if self._only is not None:
+            return _perform_all(self._only, broadcasts)
         begun = [(index, self._begin(broadcast)) for index, broadcast in broadcasts.items()]
         return {index: answers.wait() for index, answers in begun}
 

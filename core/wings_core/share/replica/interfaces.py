@@ -26,6 +26,8 @@ class Outcome(Enum):
     TOMB = 2
     """Finished, for good."""
 
+    __hash__ = object.__hash__  # An enum's own runs in Python, at each vote.
+
 
 @dataclass(frozen=True, slots=True)
 class Part:

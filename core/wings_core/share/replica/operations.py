@@ -35,6 +35,9 @@ HOLDS_TOLD_MAX = 10_000
 ROOM_RETRY_SECONDS = 0.1
 """When to ask again for what was refused because too much is in flight."""
 
+Expiry = tuple[float, int, ShareKey, int, int]
+"""When a hold expires, a number that tells it from others of that time, and what it holds."""
+
 
 class Operations(ABC):
     """The partitions of a replica and what changes them; used under the replica's lock."""
@@ -44,7 +47,7 @@ class Operations(ABC):
         self._keys: dict[str, dict[Partition, ShareKey]] = {}
         """By group and partition."""
         self._forgotten: OrderedDict[str, None] = OrderedDict()
-        self._expiries: list[tuple[float, int, ShareKey, int, int]] = []
+        self._expiries: list[Expiry] = []
         self._pushed = 0
         self._holds = 0
         self._touched: dict[ShareKey, ReplicaPartition] = {}
@@ -231,9 +234,9 @@ class Operations(ABC):
         self._pushed = len(self._expiries)
         heapq.heapify(self._expiries)
 
-    def _sweep(self, now: float) -> list[tuple[float, int, ShareKey, int, int]]:
+    def _sweep(self, now: float) -> list[Expiry]:
         """Let holds expire, which counts as a delivery."""
-        swept: list[tuple[float, int, ShareKey, int, int]] = []
+        swept: list[Expiry] = []
         while self._expiries and self._expiries[0][0] <= now and len(swept) < SWEEP_MAX:
             entry = heapq.heappop(self._expiries)
             swept.append(entry)

@@ -14,7 +14,7 @@ or forgets a group, other calls are refused.
 import heapq
 import logging
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +29,7 @@ from wings_core.share.replica.interfaces import (
     ReleaseEntry,
     ReplicaState,
 )
-from wings_core.share.replica.operations import Operations
+from wings_core.share.replica.operations import Expiry, Operations
 from wings_core.share.replica.partition import ReplicaPartition
 from wings_core.share.replica.requests import (
     Answer,
@@ -53,6 +53,35 @@ LOCK_WAIT_SECONDS = 1.0
 """How long a call waits for its turn while the replica does something that may take minutes."""
 
 _logger = logging.getLogger(__name__)
+
+
+class _Turn:
+    """Has a lock for a block; no generator, since each request takes its turn.
+
+    Args:
+        lock: Of the replica.
+        is_occupied: Whether who has it does something that may take minutes.
+    """
+
+    __slots__ = ("_is_occupied", "_lock")
+
+    def __init__(self, lock: threading.Lock, is_occupied: Callable[[], bool]) -> None:
+        self._lock = lock
+        self._is_occupied = is_occupied
+
+    def __enter__(self) -> None:
+        """Wait for the lock.
+
+        Raises:
+            Unavailable: It is not to be had soon: threads that wait for it are missed elsewhere.
+        """
+        while not self._lock.acquire(timeout=LOCK_WAIT_SECONDS):
+            if self._is_occupied():
+                raise Unavailable("this replica of holds reads, or forgets, what it stores")
+
+    def __exit__(self, *_: object) -> None:
+        """Release the lock."""
+        self._lock.release()
 
 
 class Replica(Operations):
@@ -126,8 +155,16 @@ class Replica(Operations):
         Raises:
             WingsError: None of them was carried out.
         """
-        with self._changing() as now:
-            return [self._answer(request, now) for request in requests]
+        now, expired = self._begin()
+        try:
+            answers = [self._answer(request, now) for request in requests]
+            self._write()
+        except BaseException:
+            self._undo(expired)
+            raise
+        finally:
+            self._end()
+        return answers
 
     def forget(self, group_uuid: str) -> None:
         """See `HoldReplica.forget`."""
@@ -163,9 +200,11 @@ class Replica(Operations):
 
     # Inside; the lock is held.
 
-    @contextmanager
-    def _changing(self) -> Generator[float]:
-        """Make what the block changes durable, or undo it; the lock is held.
+    def _begin(self) -> tuple[float, list[Expiry]]:
+        """Begin changes, which `_write` or `_undo` follows, and `_end`.
+
+        Returns:
+            The time, and the holds that have expired.
 
         Raises:
             Unavailable: The replica is closed, or its store does not answer for what it holds.
@@ -178,34 +217,34 @@ class Replica(Operations):
                 self._reload()
             self._store.check()  # It took its time.
         now = self._clock.now()
-        expired = self._sweep(now)
-        try:
-            yield now
-            self._write()
-        except BaseException:
-            for partition in self._touched.values():
-                partition.undo()
-            for entry in expired:
-                heapq.heappush(self._expiries, entry)
-            raise
-        finally:
-            self._touched.clear()
-            self._marks_to_write.clear()
+        return now, self._sweep(now)
+
+    def _undo(self, expired: Sequence[Expiry]) -> None:
+        for partition in self._touched.values():
+            partition.undo()
+        for entry in expired:
+            heapq.heappush(self._expiries, entry)
+
+    def _end(self) -> None:
+        self._touched.clear()
+        self._marks_to_write.clear()
 
     @contextmanager
-    def _locked(self) -> Generator[None]:
-        """Have the lock for the block.
-
-        Raises:
-            Unavailable: It is not to be had soon: threads that wait for it are missed elsewhere.
-        """
-        while not self._lock.acquire(timeout=LOCK_WAIT_SECONDS):
-            if self._occupied:
-                raise Unavailable("this replica of holds reads, or forgets, what it stores")
+    def _changing(self) -> Generator[None]:
+        """Make what the block changes durable, or undo it; see `_begin`."""
+        _, expired = self._begin()
         try:
             yield
+            self._write()
+        except BaseException:
+            self._undo(expired)
+            raise
         finally:
-            self._lock.release()
+            self._end()
+
+    def _locked(self) -> "_Turn":
+        """Have the lock for a block; see `_Turn`."""
+        return _Turn(self._lock, lambda: self._occupied)
 
     @contextmanager
     def _occupying(self) -> Generator[None]:

@@ -29,6 +29,8 @@ class State(Enum):
     ACKNOWLEDGED = 3
     ARCHIVED = 4
 
+    __hash__ = object.__hash__  # An enum's own runs in Python, at each count.
+
 
 class RecordState(NamedTuple):
     """What is the same for all messages of a range."""
