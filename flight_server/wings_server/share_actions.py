@@ -116,32 +116,32 @@ def list_groups(log: Log, body: ListGroups) -> Json:
 def acknowledge(log: Log, body: Acknowledge) -> Json:
     """Accept, release, reject or renew messages of a member, all or none of each partition."""
     group = log.shares.find(TopicName.parse(body.topic), body.group)
-    (errors,) = acknowledge_entries(log.shares, group, body.member, [body.acks])
+    (errors,) = acknowledge_entries(log.shares, group, [(body.member, body.acks)])
     return describe_results(body.acks, errors)
 
 
 def acknowledge_entries(
     shares: Shares,
     group: ShareGroup,
-    member: str,
-    requests: Sequence[Sequence[AcknowledgementEntry]],
+    requests: Sequence[tuple[str, Sequence[AcknowledgementEntry]]],
 ) -> list[list[WingsError | None]]:
-    """Acknowledge messages; returns the error of each entry of each request, or None, in order.
+    """Acknowledge messages of members; returns the error of each entry of each request, or None.
 
     An entry with an impossible partition value is answered with its error, the others are done.
     """
     errors: list[list[WingsError | None]] = []
-    possible: list[list[Acknowledgement]] = []
-    for entries in requests:
+    possible: list[tuple[str, list[Acknowledgement]]] = []
+    for member, entries in requests:
+        of_request: list[Acknowledgement] = []
         errors.append([])
-        possible.append([])
+        possible.append((member, of_request))
         for entry in entries:
             try:
-                possible[-1].append(acknowledgement_of(group, entry))
+                of_request.append(acknowledgement_of(group, entry))
                 errors[-1].append(None)
             except WingsError as error:
                 errors[-1].append(error)
-    for found, results in zip(errors, shares.acknowledge_all(group, member, possible), strict=True):
+    for found, results in zip(errors, shares.acknowledge_all(group, possible), strict=True):
         outcomes = iter(results)
         found[:] = [error if error is not None else next(outcomes).error for error in found]
     return errors

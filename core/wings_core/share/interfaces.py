@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from wings_core.errors import StorageCorrupt
+from wings_core.errors import StorageCorrupt, WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.starts import Position
@@ -158,6 +158,23 @@ class ShareCoordinator(Protocol):
         """
         ...
 
+    def acquire_all(
+        self, group: ShareGroup, requests: Sequence[AcquireRequest]
+    ) -> list[Acquired | WingsError]:
+        """Lease what is available now, for several requests that share what they wait for.
+
+        One that gets nothing might still get something by `acquire_now`, which looks further.
+        Blocks for the replicas, never for messages.
+
+        Args:
+            group: Of all of them.
+            requests: Which messages, for which members.
+
+        Returns:
+            What each got, in the order given, or why nothing could be held for it.
+        """
+        ...
+
     def following(
         self, group: ShareGroup, callback: Callable[[], None]
     ) -> AbstractContextManager[object]:
@@ -213,11 +230,15 @@ class ShareCoordinator(Protocol):
         ...
 
     def acknowledge_all(
-        self, group: ShareGroup, member: str, requests: Sequence[Sequence[Acknowledgement]]
+        self, group: ShareGroup, requests: Sequence[tuple[str, Sequence[Acknowledgement]]]
     ) -> list[list[AcknowledgementResult]]:
-        """Acknowledge the entries of several requests of a member, which share what they wait for.
+        """Acknowledge the entries of several requests, which share what they wait for.
 
         Each request succeeds or fails as by `acknowledge`, as if they came at the same time.
+
+        Args:
+            group: Of all of them.
+            requests: The member of each, and its entries.
 
         Returns:
             The results of each request, in the order given.

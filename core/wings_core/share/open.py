@@ -5,7 +5,13 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from wings_core.errors import InvalidArgument, StorageCorrupt, TopicNotFound, Unavailable
+from wings_core.errors import (
+    InvalidArgument,
+    StorageCorrupt,
+    TopicNotFound,
+    Unavailable,
+    WingsError,
+)
 from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.interfaces import Admin, Groups, OffsetRegistry
 from wings_core.metadata.sqlite.integrity import is_empty
@@ -261,6 +267,12 @@ class NoCoordinator(ShareCoordinator):
         """Refuse."""
         self._refuse()
 
+    def acquire_all(
+        self, group: ShareGroup, requests: Sequence[AcquireRequest]
+    ) -> list[Acquired | WingsError]:
+        """Refuse."""
+        self._refuse()
+
     def following(
         self, group: ShareGroup, callback: Callable[[], None]
     ) -> AbstractContextManager[object]:
@@ -283,7 +295,7 @@ class NoCoordinator(ShareCoordinator):
         self._refuse()
 
     def acknowledge_all(
-        self, group: ShareGroup, member: str, requests: Sequence[Sequence[Acknowledgement]]
+        self, group: ShareGroup, requests: Sequence[tuple[str, Sequence[Acknowledgement]]]
     ) -> list[list[AcknowledgementResult]]:
         """Refuse."""
         self._refuse()

@@ -21,7 +21,7 @@ from wings_core.share.coordinator.starts import Position
 from wings_core.share.counts import GroupCounts
 from wings_core.share.dead_letters.redrive import Redriven, Redriver
 from wings_core.share.dead_letters.writer import open_dead_letter_topic
-from wings_core.share.delivery.delivery import Delivery, deliver
+from wings_core.share.delivery.delivery import Delivery, deliver, kept_delivery
 from wings_core.share.delivery.record_fetcher import RecordFetcher
 from wings_core.share.interfaces import ShareCoordinator
 from wings_core.share.model import (
@@ -241,6 +241,13 @@ class Shares:
         with self._blamed_on_topic(request.group):
             return self._coordinator.acquire_now(request)
 
+    def acquire_all(
+        self, group: ShareGroup, requests: Sequence[AcquireRequest]
+    ) -> list[Acquired | WingsError]:
+        """Lease what there is now for several; see `ShareCoordinator.acquire_all`."""
+        with self._blamed_on_topic(group):
+            return self._coordinator.acquire_all(group, requests)
+
     def following(
         self, group: ShareGroup, callback: Callable[[], None]
     ) -> AbstractContextManager[object]:
@@ -270,6 +277,10 @@ class Shares:
             self._coordinator, self._records, self._limits, group, member, leased, cancel
         )
 
+    def kept(self, group: ShareGroup, leased: LeasedRange) -> Delivery | None:
+        """Return the rows of a leased range where that takes no read; see `kept_delivery`."""
+        return kept_delivery(self._records, self._limits, group.topic, leased)
+
     def release_undelivered(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
         """Release what no member received; see `ShareCoordinator.release_undelivered`."""
         self._coordinator.release_undelivered(group, leased)
@@ -282,11 +293,11 @@ class Shares:
             return self._coordinator.acknowledge(group, member, entries)
 
     def acknowledge_all(
-        self, group: ShareGroup, member: str, requests: Sequence[Sequence[Acknowledgement]]
+        self, group: ShareGroup, requests: Sequence[tuple[str, Sequence[Acknowledgement]]]
     ) -> list[list[AcknowledgementResult]]:
         """Acknowledge messages by several requests; see `ShareCoordinator.acknowledge_all`."""
         with self._blamed_on_topic(group):
-            return self._coordinator.acknowledge_all(group, member, requests)
+            return self._coordinator.acknowledge_all(group, requests)
 
     def redrive(
         self,

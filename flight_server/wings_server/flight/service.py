@@ -36,7 +36,8 @@ from wings_server.flight.do_put import Put, parse_descriptor
 from wings_server.flight.get_many import ManyGet
 from wings_server.flight.info import get_info, get_schema, list_flights, parse_info_descriptor
 from wings_server.flight.running import Running
-from wings_server.flight.share_stream import Admission, ShareStreams
+from wings_server.flight.share_opening import Admission
+from wings_server.flight.share_stream import ShareStreams
 from wings_server.gate import Gate
 from wings_server.metrics import Metrics
 from wings_server.quotas import counted, using

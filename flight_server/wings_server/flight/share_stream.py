@@ -1,19 +1,21 @@
 """DoExchange of kind `share`: deliveries and acknowledgements of one member, both ways at once.
 
-    handler's thread: read ─▶ parse ─▶ queue                     (it alone reads the stream)
-    worker's thread:  acknowledge ─▶ answers ─▶ acquire ─▶ deliveries ─▶ wait
+    handler's thread: read ─▶ parse ─▶ queue ─▶ offer a turn to the group's flow
+    flow's thread:    acknowledge ─▶ answer ─▶ acquire ─▶ deliver, for all streams at once
+    worker's thread:  what may take longer than that, and waiting
 
 A pyarrow server that returns from a call while another thread reads its stream aborts the process
-(seen), so the handler's thread reads until the client has ended its side, and joins the worker. The
-worker alone writes, so a client that does not read holds up nothing but its own stream.
+(seen), so the handler's thread reads until the client has ended its side, and joins the worker. Who
+has the turn writes: the flow no more than cannot wait for the client, the worker the rest; so a
+client that does not read holds up nothing but its own stream.
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -24,33 +26,26 @@ from wings_core.contracts.share import acquired_metadata
 from wings_core.contracts.share_stream import (
     AcknowledgeMessage,
     CreditMessage,
-    ShareCommand,
     ShareEnd,
     answer_metadata,
     end_metadata,
     parse_client_message,
-    parse_share_command,
 )
 from wings_core.errors import Internal, InvalidArgument, NotFound, Unavailable, WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.log import Log
-from wings_core.names import TopicName
-from wings_core.partitions import Partition
-from wings_core.security.principal import ANYONE, Principal
-from wings_core.security.quotas import CallUsage
-from wings_core.share.delivery.delivery import Delivery, delivery_schema
+from wings_core.share.delivery.delivery import Delivery
 from wings_core.share.delivery.stream_holds import StreamHolds
-from wings_core.share.model import AcquireRequest, ShareGroup
+from wings_core.share.model import Acquired, AcquireRequest, LeasedRange
 from wings_core.share.shares import GroupMoved
-from wings_server.flight.acquire import wanted_partition
+from wings_server.flight.share_flow import ShareFlow, ShareFlows, Turn
+from wings_server.flight.share_opening import Admission, Opened, open_stream, refuse
+from wings_server.flight.unread import Unread
 from wings_server.metrics import Metrics
 from wings_server.share_actions import acknowledge_entries, acknowledgement_of
 
 REQUESTS_WAITING_MAX = 1_000
 """Acknowledgements of one stream that wait for their turn; with more, it is read no further."""
-
-CHECK_SECONDS = 1.0
-"""How often it is looked whether the token of a stream's caller has ended."""
 
 PAUSE_SECONDS = (0.05, 1.0)
 """The pause after messages could not be acquired or read: at first, and after many times."""
@@ -62,38 +57,13 @@ class _ClientGone(Exception):  # noqa: N818 - not an error of ours.
     """A write failed: nothing more reaches the client."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """A descriptor, resolved against the log."""
-
-    command: ShareCommand
-    group: ShareGroup
-    partition: Partition | None
-    schema: pa.Schema
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """Who opens a stream, and whether it may."""
-
-    allow: Callable[[str], None]
-    """Raises `PermissionDenied` for a topic that the caller may not acquire messages of."""
-    principal: Principal
-    usage: CallUsage | None
-    """What the call uses of the principal's quotas; None: it has none."""
-
-    @property
-    def check_seconds(self) -> float | None:
-        """How often it is looked whether the principal has ended; None: it cannot."""
-        return None if self.principal is ANYONE else CHECK_SECONDS
-
-
 class ShareStreams:
     """The share streams of a server; all methods from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: set[ShareStream] = set()
+        self._flows = ShareFlows()
 
     def serve(
         self,
@@ -106,12 +76,13 @@ class ShareStreams:
     ) -> None:
         """Serve a stream until its client has ended its side; blocks for as long as that takes."""
         try:
-            opened = _open(log, descriptor, admission)
+            opened = open_stream(log, descriptor, admission)
         except WingsError as error:
             metrics.failed("flight", error.code)
-            _refuse(writer, error)
+            refuse(writer, error)
         else:
-            stream = ShareStream(log, opened, writer, metrics, admission)
+            flow = self._flows.join(log.shares, opened.group)
+            stream = ShareStream(log, opened, writer, metrics, admission, flow)
             with self._lock:
                 self._open.add(stream)
             try:
@@ -119,6 +90,7 @@ class ShareStreams:
             finally:
                 with self._lock:
                     self._open.discard(stream)
+                self._flows.leave(opened.group)
         for _ in _messages(reader):
             pass  # It waits for the client to end its side.
 
@@ -133,21 +105,26 @@ class ShareStreams:
 class ShareStream:
     """One stream.
 
+    Its state is changed by whom the turn belongs to: the flow between `take_turn` and `give_back`,
+    else the worker, from when the turn is left to it until it has done what there is.
+
     Args:
         log: Where the group is.
         opened: The descriptor.
         writer: To the client.
         metrics: Counts what is delivered.
         admission: Ends the stream with the token of its caller.
+        flow: Of the group.
     """
 
     def __init__(
         self,
         log: Log,
-        opened: _Opened,
+        opened: Opened,
         writer: flight.MetadataRecordBatchWriter,
         metrics: Metrics,
         admission: Admission,
+        flow: ShareFlow,
     ) -> None:
         self._admission = admission
         self._shares = log.shares
@@ -156,6 +133,7 @@ class ShareStream:
         self._member = opened.command.member
         self._writer = writer
         self._metrics = metrics
+        self._flow = flow
         self._nothing = empty_batch(opened.schema)
         self._cancel = Cancel()
         self._changed = threading.Condition()
@@ -170,11 +148,23 @@ class ShareStream:
         """Whether the client has ended its side."""
         self._is_done = False
         """Whether the worker has ended, and takes no more requests."""
-        # The worker's alone.
+        self._is_taken = False
+        """Whether the flow has the turn."""
+        self._is_left = True
+        """Whether the worker has the turn, or is to have it next."""
+        self._wakes_at: float | None = None
+        """When the worker looks around by itself; None: never."""
+        # Of who has the turn.
         self._holds = StreamHolds()
+        self._unread = Unread()
+        self._outbox: list[tuple[pa.RecordBatch, bytes]] = []
+        """What the flow has left to the worker to write."""
+        self._leased: list[LeasedRange] = []
+        """What it has left to it to deliver."""
         self._look_at: float | None = None
         """When to look again without being told."""
         self._failures = 0
+        self._watching = ExitStack()
         self._is_watching = False
         """Whether it is called when there are messages."""
 
@@ -218,21 +208,128 @@ class ShareStream:
         except WingsError as error:
             self.end(ShareEnd(error.code, error.message))
             return False
+        is_last = False
         with self._changed:
             if isinstance(message, CreditMessage):
                 self._credit = message.credit
                 self._look = True  # Without room, it stops waiting for messages.
             else:
-                self._changed.wait_for(
-                    lambda: (
-                        len(self._requests) < REQUESTS_WAITING_MAX
-                        or self._end is not None
-                        or self._is_done
+                if len(self._requests) >= REQUESTS_WAITING_MAX:
+                    self._changed.wait_for(
+                        lambda: (
+                            len(self._requests) < REQUESTS_WAITING_MAX
+                            or self._end is not None
+                            or self._is_done
+                        )
                     )
-                )
                 self._requests.append(message)
-            self._changed.notify_all()
-            return self._end is None and not self._is_done
+                acknowledged = sum(entry.last - entry.first + 1 for entry in message.acks)
+                is_last = acknowledged >= self._holds.messages
+            is_free = not (self._is_taken or self._is_left)
+            if self._end is not None or self._is_done:
+                return False
+        if is_free and is_last:
+            self._flow.lead(self)  # Nothing else is to be expected of the client meanwhile.
+        elif is_free:
+            self._flow.offer(self)
+        return True
+
+    # The flow's turn.
+
+    def take_turn(self) -> Turn | None:
+        """See `FlowStream.take_turn`."""
+        with self._changed:
+            self._end_with_token()
+            if self._is_over:
+                self._changed.notify_all()
+                return None
+            if self._is_taken or self._is_left:
+                return None
+            self._holds.expire(time.monotonic())
+            wants = self._look and self._room > 0
+            is_quick = all(
+                entry.type == "accept" for message in self._requests for entry in message.acks
+            )
+            leaves_watch = self._look and self._is_watching and not wants
+            if not is_quick or (leaves_watch and not self._requests):
+                self._is_left = True
+                self._changed.notify_all()
+                return None
+            if not self._requests and not wants:
+                return None
+            self._is_taken = True
+            return Turn(self, self._member, self._take_requests())
+
+    def answer(
+        self, requests: Sequence[AcknowledgeMessage], errors: Sequence[Sequence[WingsError | None]]
+    ) -> None:
+        """See `FlowStream.answer`."""
+        now = time.monotonic()
+        for message, found in zip(requests, errors, strict=True):
+            for entry, error in zip(message.acks, found, strict=True):
+                if error is None:
+                    done = acknowledgement_of(self._group, entry)
+                    self._holds.acknowledged(done, now)
+                    self._unread.acknowledged(done.partition, done.first)
+            self._put(self._nothing, answer_metadata(message.request, message.acks, found))
+
+    def wanted(self) -> AcquireRequest | None:
+        """See `FlowStream.wanted`."""
+        with self._changed:
+            room = self._room
+            if self._outbox or not self._look or room <= 0 or self._is_over:
+                return None
+            self._look = False
+        self._stop_watching()
+        return self._request(room, archives=False)
+
+    def deliver(self, acquired: Acquired | WingsError) -> None:
+        """See `FlowStream.deliver`."""
+        self._look = True
+        if isinstance(acquired, WingsError) or not acquired.ranges:
+            self._is_left = True  # The worker looks further, and waits.
+            return
+        for leased in acquired.ranges:
+            kept = None
+            if not (self._leased or self._outbox):
+                kept = self._shares.kept(self._group, leased)
+            if kept is None:
+                self._leased.append(leased)
+                self._is_left = True
+                continue
+            for piece in _pieces(kept, self._opened.command.max_messages):
+                self._send(piece)
+
+    def leave(self, requests: Sequence[AcknowledgeMessage]) -> None:
+        """See `FlowStream.leave`."""
+        with self._changed:
+            self._requests.extendleft(reversed(requests))
+            self._is_left = True
+
+    def fail(self, error: Exception) -> None:
+        """See `FlowStream.fail`."""
+        self.end(ShareEnd(Internal.code, f"internal error: {type(error).__name__}"))
+
+    def give_back(self) -> None:
+        """See `FlowStream.give_back`."""
+        with self._changed:
+            self._is_taken = False
+            if self._is_left or self._is_over or self._is_due_earlier():
+                self._changed.notify_all()
+            is_next = not self._is_left and self._has_work
+        if is_next:
+            self._flow.offer(self)
+
+    def _put(
+        self, batch: pa.RecordBatch, metadata: bytes, leased: LeasedRange | None = None
+    ) -> None:
+        """Write to the client, or leave it to the worker where that might wait."""
+        size = batch.nbytes if batch.num_rows else 0
+        has_room = not self._outbox and self._unread.has_room(size)
+        self._unread.wrote(size, leased)
+        if not has_room or not self._try_write(batch, metadata):
+            self._outbox.append((batch, metadata))
+            self._is_left = True
 
     # The worker's thread.
 
@@ -259,124 +356,129 @@ class ShareStream:
             self._changed.notify_all()
 
     def _serve(self) -> ShareEnd | None:
-        """Acknowledge and deliver; returns why it ended, None where the client ended its side."""
-        with self._shares.following(self._group, self._wake), ExitStack() as watching:
+        """Do what the flow leaves; returns why it ended, None where the client ended its side."""
+        with self._shares.following(self._group, self._wake), self._watching:
             while True:
-                requests, room, is_over = self._wait()
-                if requests:
-                    self._acknowledge(requests)
+                requests, is_over = self._wait()
+                try:
+                    self._write_outbox()
+                finally:
+                    if requests:
+                        self._acknowledge(requests)
                 if is_over:
                     return self._end
-                if room > 0 and not requests:
-                    self._deliver(room, watching)
-                elif self._is_watching and not requests:
-                    self._is_watching = False
-                    watching.close()
+                leased, self._leased = self._leased, []
+                self._send_all(leased)
+                while self._look and self._room > 0 and not self._requests and not self._is_over:
+                    self._deliver(self._room)
+                if self._look and self._stop_watching():
                     self._shares.wake_another(self._group)
+                with self._changed:
+                    self._is_left = False
+                    is_next = self._has_work
+                if is_next:
+                    self._flow.offer(self)
 
-    def _wait(self) -> tuple[list[AcknowledgeMessage], int, bool]:
-        """Block until there is something to do.
+    def _wait(self) -> tuple[Sequence[AcknowledgeMessage], bool]:
+        """Block until the turn is the worker's, and there is something to do.
 
         Returns:
-            Acknowledgements; how many messages may be delivered, of which there may be some; and
-            whether the stream is over.
+            Acknowledgements, and whether the stream is over.
         """
         with self._changed:
             while True:
+                if self._is_taken:
+                    self._wakes_at = None
+                    self._changed.wait()
+                    continue
                 now = time.monotonic()
                 self._end_with_token()
+                before = self._holds.messages
                 self._holds.expire(now)
-                room = self._credit - self._holds.messages
                 if self._look_at is not None and now >= self._look_at:
-                    self._look, self._look_at = True, None
-                requests = list(self._requests)
-                is_over = self._closed or self._end is not None
-                if requests or is_over or (self._look and (room > 0 or self._is_watching)):
-                    self._requests.clear()
-                    self._changed.notify_all()
-                    return requests, room if self._look else 0, is_over
-                ends = self._holds.next_expiry() if room <= 0 else self._look_at
-                pauses = [] if ends is None else [max(0.0, ends - now)]
+                    self._look, self._look_at, self._is_left = True, None, True
+                if self._look and self._holds.messages < before:
+                    self._is_left = True
+                if self._is_left or self._is_over:
+                    self._is_left = True
+                    return self._take_requests(), self._is_over
+                self._wakes_at = self._due()
                 if self._admission.check_seconds is not None:
-                    pauses.append(self._admission.check_seconds)
-                self._changed.wait(min(pauses, default=None))
-
-    def _end_with_token(self) -> None:
-        """End the stream once its caller's token was revoked or has expired."""
-        error = self._admission.principal.ended()
-        if error is not None and self._end is None:
-            self._end = ShareEnd(error.code, error.message)
-            self._cancel.cancel(error)
+                    check_at = now + self._admission.check_seconds
+                    self._wakes_at = min(check_at, self._wakes_at or check_at)
+                self._changed.wait(None if self._wakes_at is None else self._wakes_at - now)
 
     def _acknowledge(self, requests: Sequence[AcknowledgeMessage]) -> None:
         """Acknowledge all that was read, and answer; blocks until it is durable."""
-        acks = [message.acks for message in requests]
-        all_errors = acknowledge_entries(self._shares, self._group, self._member, acks)
-        now = time.monotonic()
-        for message, errors in zip(requests, all_errors, strict=True):
-            for entry, error in zip(message.acks, errors, strict=True):
-                if error is None:
-                    self._holds.acknowledged(acknowledgement_of(self._group, entry), now)
-            # A client that is gone is no reason to leave the others of its requests undone.
-            answer = answer_metadata(message.request, message.acks, errors)
-            self._try_write(self._nothing, answer)
+        asked = [(self._member, message.acks) for message in requests]
+        # A client that is gone is no reason to leave the others of its requests undone.
+        self.answer(requests, acknowledge_entries(self._shares, self._group, asked))
+        self._write_outbox()
 
-    def _deliver(self, room: int, watching: ExitStack) -> None:
+    def _deliver(self, room: int) -> None:
         """Acquire and deliver up to `room` messages, or see to it that the worker is woken."""
-        request = AcquireRequest(self._group, self._member, self._opened.partition, room, room)
+        request = self._request(room, archives=True)
         try:
-            self._is_watching = False
-            watching.close()  # Who is busy is not woken for messages that others could take.
+            self._stop_watching()  # Who is busy is not woken for messages that others could take.
             self._look = False
             acquired = self._shares.acquire_now(request)
             if not acquired.ranges:
-                watching.enter_context(self._shares.watch(request, self._wake))
+                self._watching.enter_context(self._shares.watch(request, self._wake))
                 self._is_watching = True
                 acquired = self._shares.acquire_now(request)
                 if acquired.ranges:
-                    self._is_watching = False
-                    watching.close()
+                    self._stop_watching()
                     # It may have been called for more than it has room for.
                     self._shares.wake_another(self._group)
             if acquired.ranges:
                 self._look = True
             elif acquired.again_after_seconds is not None:
                 self._look_at = time.monotonic() + acquired.again_after_seconds
+            self._send_all(acquired.ranges)
+            self._failures = 0
+        except WingsError as error:
+            self._pause(error)
+
+    def _send_all(self, ranges: Sequence[LeasedRange]) -> None:
+        """Read leased ranges, and deliver them; blocks for the reads, and for the client.
+
+        Raises:
+            WingsError: Nothing can be delivered any more.
+        """
+        try:
             with closing(
-                self._shares.deliver(self._group, self._member, acquired.ranges, self._cancel)
+                self._shares.deliver(self._group, self._member, ranges, self._cancel)
             ) as parts:
                 for part in parts:
                     for piece in _pieces(part, self._opened.command.max_messages):
                         self._send(piece)
-            self._failures = 0
+                        self._write_outbox()
         except WingsError as error:
-            if isinstance(error, NotFound | GroupMoved) or self._shares.damage is not None:
-                raise
-            if self._cancel.error is not None:
-                return
-            _logger.warning("messages are not delivered for now", **error.to_json())
-            least, most = PAUSE_SECONDS
-            self._look_at = time.monotonic() + min(most, least * 2 ** min(self._failures, 16))
-            self._failures += 1
+            self._pause(error)
 
-    def _send(self, piece: Delivery) -> None:
-        self._holds.add(piece.range, time.monotonic())
-        self._metrics.delivered("flight", piece.batch.num_rows, piece.batch.nbytes)
-        usage = self._admission.usage
-        if usage is not None:  # Counted, and not refused: it is leased already.
-            usage.hold(piece.batch.nbytes)
-        if not self._try_write(piece.batch, acquired_metadata(piece.range)):
-            raise _ClientGone
-        if usage is not None:
-            usage.release(piece.batch.nbytes)
+    def _pause(self, error: WingsError) -> None:
+        """Wait a while after what may pass; raises what does not."""
+        if isinstance(error, NotFound | GroupMoved) or self._shares.damage is not None:
+            raise error
+        if self._cancel.error is not None:
+            return
+        _logger.warning("messages are not delivered for now", **error.to_json())
+        least, most = PAUSE_SECONDS
+        self._look = False
+        self._look_at = time.monotonic() + min(most, least * 2 ** min(self._failures, 16))
+        self._failures += 1
 
-    def _wake(self) -> None:
-        with self._changed:
-            self._look = True
-            self._changed.notify_all()
+    def _write_outbox(self) -> None:
+        """Write what might wait for the client."""
+        outbox, self._outbox = self._outbox, []
+        for batch, metadata in outbox:
+            if not self._try_write(batch, metadata):
+                raise _ClientGone
 
     def _release(self) -> None:
         """Release what the stream still holds; if that fails, the locks expire."""
+        if self._leased:
+            self._shares.release_undelivered(self._group, self._leased)
         self._holds.expire(time.monotonic())
         held = self._holds.releases()
         try:
@@ -388,6 +490,80 @@ class ShareStream:
         except WingsError as error:
             _logger.info("what a share stream held expires", reason=error.message[:200])
 
+    # Any thread.
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._look = True
+            is_free = not (self._is_taken or self._is_left)
+            if self._is_over:
+                return
+        if is_free:
+            self._flow.offer(self)
+
+    # Of who has the turn, or the lock.
+
+    @property
+    def _room(self) -> int:
+        return self._credit - self._holds.messages
+
+    @property
+    def _is_over(self) -> bool:
+        return self._closed or self._end is not None or self._is_done
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._requests) or (self._look and (self._room > 0 or self._is_watching))
+
+    def _request(self, room: int, *, archives: bool) -> AcquireRequest:
+        return AcquireRequest(
+            self._group, self._member, self._opened.partition, room, room, archives
+        )
+
+    def _take_requests(self) -> Sequence[AcknowledgeMessage]:
+        """Take what was read; the lock is held."""
+        requests = list(self._requests)
+        self._requests.clear()
+        if len(requests) >= REQUESTS_WAITING_MAX:
+            self._changed.notify_all()
+        return requests
+
+    def _stop_watching(self) -> bool:
+        """Be called for messages no more; returns whether it was."""
+        was_watching, self._is_watching = self._is_watching, False
+        if was_watching:
+            self._watching.close()
+        return was_watching
+
+    def _due(self) -> float | None:
+        """Return when there may be something to do without being told; the lock is held."""
+        ends = self._holds.next_expiry() if self._room <= 0 else None
+        if ends is None or self._look_at is None:
+            return self._look_at if ends is None else ends
+        return min(ends, self._look_at)
+
+    def _is_due_earlier(self) -> bool:
+        """Tell whether that is earlier than the worker looks; the lock is held."""
+        due = self._due()
+        return due is not None and (self._wakes_at is None or due < self._wakes_at)
+
+    def _end_with_token(self) -> None:
+        """End the stream once its caller's token was revoked or has expired."""
+        error = self._admission.principal.ended()
+        if error is not None and self._end is None:
+            self._end = ShareEnd(error.code, error.message)
+            self._cancel.cancel(error)
+
+    def _send(self, piece: Delivery) -> None:
+        self._holds.add(piece.range, time.monotonic())
+        self._metrics.delivered("flight", piece.batch.num_rows, piece.batch.nbytes)
+        usage = self._admission.usage
+        if usage is not None:  # Counted, and not refused: it is leased already.
+            usage.hold(piece.batch.nbytes)
+        self._put(piece.batch, acquired_metadata(piece.range), piece.range)
+        if usage is not None:
+            usage.release(piece.batch.nbytes)
+
     def _try_write(self, batch: pa.RecordBatch, metadata: bytes) -> bool:
         """Write to the client; False where it has gone."""
         try:
@@ -395,40 +571,6 @@ class ShareStream:
         except (pa.ArrowException, OSError):
             return False
         return True
-
-
-def _open(log: Log, descriptor: flight.FlightDescriptor, admission: Admission) -> _Opened:
-    """Resolve a descriptor.
-
-    Raises:
-        InvalidArgument: It is no command of a share stream.
-        PermissionDenied: The caller may not acquire messages of its topic.
-        TopicNotFound: No such topic.
-        GroupNotFound: It has no such group.
-        PartitionTypeMismatch: And the other errors of a partition value.
-        StorageCorrupt: All groups are closed.
-    """
-    if descriptor.command is None:
-        raise InvalidArgument("the descriptor is no JSON command")
-    command = parse_share_command(descriptor.command)
-    admission.allow(command.topic)
-    group = log.shares.find(TopicName.parse(command.topic), command.group)
-    if log.shares.damage is not None:
-        raise log.shares.damage
-    partition = wanted_partition(
-        group.topic, command.partition, any_partition=command.any_partition
-    )
-    return _Opened(command, group, partition, delivery_schema(group.topic))
-
-
-def _refuse(writer: flight.MetadataRecordBatchWriter, error: WingsError) -> None:
-    schema = pa.schema([])
-    try:
-        writer.begin(schema)
-        end = ShareEnd(error.code, error.message)
-        writer.write_with_metadata(empty_batch(schema), pa.py_buffer(end_metadata(end)))
-    except (pa.ArrowException, OSError):
-        return
 
 
 def _messages(reader: flight.MetadataRecordBatchReader) -> Generator[bytes | None]:

@@ -137,11 +137,16 @@ def test_acknowledgements_of_many_partitions_and_requests_share_a_write(
     of_a, of_b = leased
     results = share.coordinator.acknowledge_all(
         group,
-        "me",
         [
-            [entry_of(of_a, "accept", last=1), entry_of(of_b, "accept")],
-            [entry_of(of_a, "accept", first=2, lease="x.1.y"), entry_of(of_a, "accept", first=2)],
-            [entry_of(of_a, "accept", first=2)],
+            ("me", [entry_of(of_a, "accept", last=1), entry_of(of_b, "accept")]),
+            (
+                "me",
+                [
+                    entry_of(of_a, "accept", first=2, lease="x.1.y"),
+                    entry_of(of_a, "accept", first=2),
+                ],
+            ),
+            ("me", [entry_of(of_a, "accept", first=2)]),
         ],
     )
     errors = [[type(result.error) for result in of_request] for of_request in results]

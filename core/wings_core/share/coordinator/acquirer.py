@@ -161,7 +161,7 @@ class Acquirer:
                 alone=alone,
             )
             fresh = [pick for pick in picks if not pick.exhausted]
-            if fresh or not alone:
+            if fresh or not alone or not request.archives:
                 # Neither they nor what the member got before wait for dead letters: those that are
                 # at the limit are archived by themselves.
                 for pick in picks:

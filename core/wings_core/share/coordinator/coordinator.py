@@ -204,13 +204,7 @@ class Coordinator:
 
     def acquire_now(self, request: AcquireRequest) -> Acquired:
         """See `ShareCoordinator.acquire_now`."""
-        if not 1 <= len(request.member) <= MEMBER_CHARACTERS_MAX:
-            raise InvalidArgument(f"a member has 1 to {MEMBER_CHARACTERS_MAX} characters")
-        assert request.messages_max >= 1
-        assert request.rows_max >= 1
-        group = self._check(request.group)
-        if group is not request.group:
-            request = replace(request, group=group)
+        request = self._checked(request)
         index = self._index(request.group)
         try:
             ranges = self._acquire(request, index)
@@ -219,13 +213,37 @@ class Coordinator:
             raise
         if ranges:
             index.took_some()
-            again = [each.messages for each in ranges if each.delivery_count > 1]
-            delivered = sum(each.messages for each in ranges)
-            self.counts.add(request.group, delivered=delivered, redelivered=sum(again))
-            return Acquired(tuple(ranges), None)
+            return self._delivered(request.group, ranges)
         if request.partition is not None:
             index.found_none(request.partition)
         return Acquired((), index.next_due())
+
+    def acquire_all(
+        self, group: ShareGroup, requests: Sequence[AcquireRequest]
+    ) -> list[Acquired | WingsError]:
+        """See `ShareCoordinator.acquire_all`."""
+        group = self._check(group)
+        index = self._index(group)
+        index.look()
+        states: dict[Partition, PartitionState] = {}
+        peeked: dict[Partition, int] = {}
+        procedures: list[Procedure[list[LeasedRange]]] = []
+        for each in map(self._checked, requests):
+            some = index.peek(self._only_partition(each), PEEK_PARTITIONS)
+            for partition, generation in some:
+                peeked.setdefault(partition, generation)
+                if partition not in states:
+                    states[partition] = self._state(index, group, partition)
+            found = [states[partition] for partition, _ in some]
+            procedures.append(self._core.acquirer.acquire(each, found, self._batch_end))
+        outcomes = self._runner.run_all(procedures)
+        for partition, generation in peeked.items():
+            self._looked_at(index, group, generation, states[partition])
+        index.took_some()
+        return [
+            outcome if isinstance(outcome, WingsError) else self._delivered(group, outcome)
+            for outcome in outcomes
+        ]
 
     @contextmanager
     def following(self, group: ShareGroup, callback: Callable[[], None]) -> Generator[None]:
@@ -254,16 +272,17 @@ class Coordinator:
         self, group: ShareGroup, member: str, entries: Sequence[Acknowledgement]
     ) -> list[AcknowledgementResult]:
         """See `ShareCoordinator.acknowledge`."""
-        (results,) = self.acknowledge_all(group, member, [entries])
+        (results,) = self.acknowledge_all(group, [(member, entries)])
         return results
 
     def acknowledge_all(
-        self, group: ShareGroup, member: str, requests: Sequence[Sequence[Acknowledgement]]
+        self, group: ShareGroup, requests: Sequence[tuple[str, Sequence[Acknowledgement]]]
     ) -> list[list[AcknowledgementResult]]:
         """See `ShareCoordinator.acknowledge_all`."""
         group = self._check(group)
+        members = [member for member, _ in requests]
         asked: dict[tuple[int, Partition], list[Acknowledgement]] = {}
-        for number, entries in enumerate(requests):
+        for number, (_, entries) in enumerate(requests):
             for entry in entries:
                 asked.setdefault((number, entry.partition), []).append(entry)
         others = {
@@ -278,7 +297,7 @@ class Coordinator:
             else self._known_bounds(group, key[1])
             for key in asked
         }
-        errors = self._acknowledge(group, member, asked, bounds)
+        errors = self._acknowledge(group, members, asked, bounds)
         # Where retention has passed messages just now, they are acknowledged all the same.
         again = {
             key: entries
@@ -287,7 +306,7 @@ class Coordinator:
         }
         if again:
             fresh = {key[1]: self._bounds(group, key[1]) for key in again}
-            errors |= self._acknowledge(group, member, again, fresh)
+            errors |= self._acknowledge(group, members, again, fresh)
         accepted = sum(
             entry.last - entry.first + 1
             for key, entries in asked.items()
@@ -302,7 +321,7 @@ class Coordinator:
                 AcknowledgementResult(entry, next(found[number, entry.partition]))
                 for entry in entries
             ]
-            for number, entries in enumerate(requests)
+            for number, (_, entries) in enumerate(requests)
         ]
 
     def release_undelivered(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
@@ -358,13 +377,41 @@ class Coordinator:
                 if isinstance(outcome, WingsError):
                     raise outcome
 
+    def _checked(self, request: AcquireRequest) -> AcquireRequest:
+        if not 1 <= len(request.member) <= MEMBER_CHARACTERS_MAX:
+            raise InvalidArgument(f"a member has 1 to {MEMBER_CHARACTERS_MAX} characters")
+        assert request.messages_max >= 1
+        assert request.rows_max >= 1
+        group = self._check(request.group)
+        return request if group is request.group else replace(request, group=group)
+
+    def _delivered(self, group: ShareGroup, ranges: Sequence[LeasedRange]) -> Acquired:
+        """Count what was leased, which may be nothing."""
+        if ranges:
+            again = [each.messages for each in ranges if each.delivery_count > 1]
+            delivered = sum(each.messages for each in ranges)
+            self.counts.add(group, delivered=delivered, redelivered=sum(again))
+        return Acquired(tuple(ranges), None)
+
+    def _only_partition(self, request: AcquireRequest) -> Partition | None:
+        """Return the one partition that a request may be served from; None: any."""
+        if request.partition is None and request.group.topic.partition_key is None:
+            return UNPARTITIONED
+        return request.partition
+
+    def _looked_at(
+        self, index: ReadyPartitions, group: ShareGroup, generation: int, state: PartitionState
+    ) -> None:
+        """Take a partition out of the index where it has nothing, after an acquire."""
+        bounds = Bounds(state.log_start_offset, state.next_offset)
+        again = self._core.table.look(group, state.partition, bounds) if bounds.end else None
+        index.looked_at(state.partition, generation, state.next_offset, again)
+
     def _acquire(self, request: AcquireRequest, index: ReadyPartitions) -> list[LeasedRange]:
         """Lease what is available in partitions that are ready; takes out those that are not."""
         group, fresh = request.group, None
         index.look()
-        partition = request.partition
-        if partition is None and group.topic.partition_key is None:
-            partition = UNPARTITIONED
+        partition = self._only_partition(request)
         if partition is not None:
             fresh = self._registry.partition_state(group.topic.uuid, partition)
             index.note(fresh)
@@ -379,10 +426,8 @@ class Coordinator:
             else:
                 states = [fresh]
             ranges = self._runner.run(self._core.acquirer.acquire(request, states, self._batch_end))
-            for (each, generation), state in zip(some, states, strict=True):
-                bounds = Bounds(state.log_start_offset, state.next_offset)
-                again = self._core.table.look(group, each, bounds) if bounds.end else None
-                index.looked_at(each, generation, state.next_offset, again)
+            for (_, generation), state in zip(some, states, strict=True):
+                self._looked_at(index, group, generation, state)
             if ranges:
                 return ranges
         return []
@@ -479,7 +524,7 @@ class Coordinator:
     def _acknowledge(
         self,
         group: ShareGroup,
-        member: str,
+        members: Sequence[str],
         asked: dict[tuple[int, Partition], list[Acknowledgement]],
         bounds: Mapping[Partition, Bounds | WingsError],
     ) -> dict[tuple[int, Partition], list[WingsError | None]]:
@@ -487,7 +532,7 @@ class Coordinator:
         errors: dict[tuple[int, Partition], list[WingsError | None]] = {}
         begun: dict[tuple[int, Partition], Procedure[list[WingsError | None]]] = {}
         for key, entries in asked.items():
-            of_log = bounds[key[1]]
+            of_log, member = bounds[key[1]], members[key[0]]
             if isinstance(of_log, WingsError):
                 errors[key] = [of_log] * len(entries)
             elif of_log.end == 0:  # Never written to; nothing is kept of it.

@@ -1,6 +1,6 @@
 """Delivery: the rows of leased ranges, shaped as members get them."""
 
-import struct
+from array import array
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -19,19 +19,34 @@ from wings_core.share.model import Acknowledgement, LeasedRange, ShareGroup
 DELIVERY_COUNT_FIELD = pa.field("__delivery_count", pa.int32(), nullable=False)
 LEASE_FIELD = pa.field("__lease", pa.string(), nullable=False)
 
+SCHEMAS_MAX = 1_000
+"""Schemas of deliveries that are kept."""
+
+REPEATED_MAX = 256
+"""Rows up to which a text is repeated in Python, which takes no look-up of a kernel."""
+
+_TEXT, _INTEGER = pa.string(), pa.int32()
+
+_schemas: dict[int, tuple[pa.Schema, pa.Schema]] = {}
+"""By the identity of a topic's schema: that schema, and the one of its deliveries."""
+
 
 def delivery_schema(topic: Topic) -> pa.Schema:
     """Return the schema of what members get: the topic's columns and all system columns."""
-    return pa.schema(
-        [
-            *topic.schema,
+    made = _schemas.get(id(topic.schema))
+    if made is None or made[0] is not topic.schema:
+        fields = (
             OFFSET_FIELD,
             TIMESTAMP_FIELD,
             PARTITION_FIELD,
             DELIVERY_COUNT_FIELD,
             LEASE_FIELD,
-        ]
-    )
+        )
+        made = (topic.schema, pa.schema([*topic.schema, *fields]))
+        if len(_schemas) >= SCHEMAS_MAX:
+            _schemas.clear()
+        _schemas[id(topic.schema)] = made
+    return made[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +109,16 @@ def deliver(
             coordinator.release_undelivered(group, unsent)
     if failure is not None and not delivered:
         raise failure
+
+
+def kept_delivery(
+    records: RecordFetcher, limits: Limits, topic: Topic, leased: LeasedRange
+) -> Delivery | None:
+    """Return a leased range as one batch, if its rows are at hand, whole, and fit the wire."""
+    rows = records.kept(topic, leased.partition, leased.start_offset, leased.end_offset)
+    if rows is None or rows.num_rows > limits.wire_rows_max:
+        return None  # Not by bytes: less is kept than fits.
+    return Delivery(leased, _shaped([rows], leased, delivery_schema(topic)))
 
 
 def deliveries(
@@ -197,24 +222,32 @@ def _shaped(
     arrow = cast("Any", pa)  # The stubs know neither of the two functions used.
     rows: pa.RecordBatch = batches[0] if len(batches) == 1 else arrow.concat_batches(batches)
     count = rows.num_rows
-    system = [
-        arrow.repeat(_text(leased.partition), count),
-        arrow.repeat(_integer(leased.delivery_count), count),
-        arrow.repeat(_text(leased.lease), count),
-    ]
+    if count <= REPEATED_MAX:
+        system = [
+            _texts(leased.partition, count),
+            _integers(leased.delivery_count, count),
+            _texts(leased.lease, count),
+        ]
+    else:
+        system = [
+            arrow.repeat(_texts(leased.partition, 1)[0], count),
+            arrow.repeat(_integers(leased.delivery_count, 1)[0], count),
+            arrow.repeat(_texts(leased.lease, 1)[0], count),
+        ]
     return pa.RecordBatch.from_arrays([*rows.columns, *system], schema=schema)
 
 
-def _text(value: str) -> "pa.Scalar[Any]":
-    # Not by `pa.scalar`: at its first use pyarrow imports pandas, where that is installed.
+def _texts(value: str, count: int) -> "pa.Array[Any]":
+    # Not by `pa.array`: at its first use pyarrow imports pandas, where that is installed.
     stored = value.encode()
-    buffers = [None, pa.py_buffer(struct.pack("=ii", 0, len(stored))), pa.py_buffer(stored)]
-    return pa.Array.from_buffers(pa.string(), 1, buffers)[0]
+    ends = array("i", [size * len(stored) for size in range(count + 1)])
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(stored * count)]
+    return pa.Array.from_buffers(_TEXT, count, buffers)
 
 
-def _integer(value: int) -> "pa.Scalar[Any]":
-    buffers = [None, pa.py_buffer(struct.pack("=i", value))]
-    return pa.Array.from_buffers(pa.int32(), 1, buffers)[0]
+def _integers(value: int, count: int) -> "pa.Array[Any]":
+    buffers = [None, pa.py_buffer(array("i", [value]) * count)]
+    return pa.Array.from_buffers(_INTEGER, count, buffers)
 
 
 def _first_offset(batch: pa.RecordBatch) -> int:

@@ -125,6 +125,12 @@ class RecordFetcher:
         future.add_done_callback(lambda _: self._room.release())
         return future
 
+    def kept(
+        self, topic: Topic, partition: Partition, first: int, last: int
+    ) -> pa.RecordBatch | None:
+        """Return the rows `[first, last]` if all of them were read beside others before."""
+        return self._ahead.rows(topic.uuid, partition, first, last)
+
     def collect(self, topic: Topic, partition: Partition, first: int, last: int) -> Records:
         """Collect the rows `[first, last]`, both inclusive; blocks for the reads.
 

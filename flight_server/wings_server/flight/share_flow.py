@@ -1,0 +1,194 @@
+"""ShareFlow: what the share streams of one group ask for at one time, done together.
+
+    the streams' readers ─▶ offered ─▶ one thread: take turns ─▶ acknowledge all, in one flush
+                                                             └─▶ acquire for all ─▶ write
+
+A stream that waited for threads of its own would pay for a hand-over, and for a sync of the disk,
+with each message. So one thread does what takes no longer than a flush, for all streams of the
+group; what may block on something else (a client that does not read, rows that are not at hand,
+dead letters, waiting for messages) is left to the stream's worker.
+"""
+
+import queue
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from wings_core.contracts.share_stream import AcknowledgeMessage
+from wings_core.errors import WingsError
+from wings_core.share.model import Acquired, AcquireRequest, ShareGroup
+from wings_core.share.shares import Shares
+from wings_server.share_actions import acknowledge_entries
+
+ROUND_MAX = 256
+"""Streams whose turns are taken together."""
+
+_logger = structlog.get_logger("wings.flight")
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """A turn of one stream, which is the flow's until it is given back."""
+
+    stream: "FlowStream"
+    member: str
+    requests: Sequence[AcknowledgeMessage]
+
+
+class FlowStream(Protocol):
+    """A stream as the flow sees it. Between `take_turn` and `give_back` no one else works on it."""
+
+    def take_turn(self) -> Turn | None:
+        """Let the flow have the stream's turn; None where there is nothing to do, or not for it."""
+        ...
+
+    def answer(
+        self, requests: Sequence[AcknowledgeMessage], errors: Sequence[Sequence[WingsError | None]]
+    ) -> None:
+        """Answer the requests of the turn; never blocks."""
+        ...
+
+    def wanted(self) -> AcquireRequest | None:
+        """Return what may be delivered now; None: nothing."""
+        ...
+
+    def deliver(self, acquired: Acquired | WingsError) -> None:
+        """Deliver what was acquired, or leave it to the worker; never blocks."""
+        ...
+
+    def leave(self, requests: Sequence[AcknowledgeMessage]) -> None:
+        """Leave the rest of the turn to the worker, these requests first."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """End the stream by a fault of the server."""
+        ...
+
+    def give_back(self) -> None:
+        """End the turn."""
+        ...
+
+
+class ShareFlow:
+    """The streams of one group on this server; all methods from any thread.
+
+    Args:
+        shares: Where messages come from.
+        group: Theirs.
+    """
+
+    def __init__(self, shares: Shares, group: ShareGroup) -> None:
+        self._shares = shares
+        self._group = group
+        self._offered: queue.SimpleQueue[FlowStream | None] = queue.SimpleQueue()
+        self._leading = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="wings-share-flow", daemon=True)
+        self._thread.start()
+
+    def offer(self, stream: FlowStream) -> None:
+        """Have a turn taken for a stream soon."""
+        self._offered.put(stream)
+
+    def lead(self, stream: FlowStream) -> None:
+        """Take a turn for a stream on this thread, unless the flow is at work; blocks for it.
+
+        Saves the hand-over where one member works alone.
+        """
+        if not self._offered.empty() or not self._leading.acquire(blocking=False):
+            self.offer(stream)
+            return
+        try:
+            self._round([stream])
+        finally:
+            self._leading.release()
+
+    def close(self) -> None:
+        """End the thread; no stream is offered any more."""
+        self._offered.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            streams: dict[FlowStream, None] = {}
+            stream = self._offered.get()
+            with self._leading:
+                while stream is not None:
+                    streams[stream] = None
+                    if len(streams) >= ROUND_MAX or self._offered.empty():
+                        break
+                    stream = self._offered.get()
+                self._round(list(streams))
+            if stream is None:
+                return
+
+    def _round(self, streams: Sequence[FlowStream]) -> None:
+        turns = [turn for stream in streams if (turn := stream.take_turn()) is not None]
+        try:
+            self._acknowledge([turn for turn in turns if turn.requests])
+            self._acquire(turns)
+        except Exception as error:
+            _logger.exception("share streams failed by a fault of the server")
+            for turn in turns:
+                turn.stream.fail(error)
+        finally:
+            for turn in turns:
+                turn.stream.give_back()
+
+    def _acknowledge(self, turns: Sequence[Turn]) -> None:
+        if not turns:
+            return
+        requests = [(turn.member, message.acks) for turn in turns for message in turn.requests]
+        try:
+            errors = iter(acknowledge_entries(self._shares, self._group, requests))
+        except WingsError:  # Of the group: nothing was done. The worker meets it again.
+            for turn in turns:
+                turn.stream.leave(turn.requests)
+            return
+        for turn in turns:
+            turn.stream.answer(turn.requests, [next(errors) for _ in turn.requests])
+
+    def _acquire(self, turns: Sequence[Turn]) -> None:
+        wanted = [
+            (turn.stream, request)
+            for turn in turns
+            if (request := turn.stream.wanted()) is not None
+        ]
+        if not wanted:
+            return
+        found: Sequence[Acquired | WingsError]
+        try:
+            found = self._shares.acquire_all(self._group, [request for _, request in wanted])
+        except WingsError as error:
+            found = [error] * len(wanted)
+        for (stream, _), acquired in zip(wanted, found, strict=True):
+            stream.deliver(acquired)
+
+
+class ShareFlows:
+    """The flows of a server's groups; all methods from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._flows: dict[str, tuple[ShareFlow, int]] = {}
+
+    def join(self, shares: Shares, group: ShareGroup) -> ShareFlow:
+        """Return the flow of a group for one more stream, which is to `leave` it."""
+        with self._lock:
+            flow, streams = self._flows.get(group.uuid, (None, 0))
+            if flow is None:
+                flow = ShareFlow(shares, group)
+            self._flows[group.uuid] = (flow, streams + 1)
+            return flow
+
+    def leave(self, group: ShareGroup) -> None:
+        """Take a stream out of its flow, which ends with the last of them."""
+        with self._lock:
+            flow, streams = self._flows[group.uuid]
+            if streams > 1:
+                self._flows[group.uuid] = (flow, streams - 1)
+                return
+            del self._flows[group.uuid]
+        flow.close()
