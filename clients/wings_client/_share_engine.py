@@ -77,7 +77,10 @@ class ShareEngine:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._locks = Locks(
-            self._changed, lambda entries: self._acknowledge(entries, repeatable=True), auto_renew
+            self._lock,
+            self._changed,
+            lambda entries: self._acknowledge(entries, repeatable=True),
+            auto_renew,
         )
         self._command = command_of(ticket)
         self._stream: ShareStream | None = None

@@ -52,6 +52,8 @@ class Held:
     @property
     def is_finished(self) -> bool:
         """Whether no message is left."""
+        if not self.left:
+            return True
         if self._rows is None:
             self._rows = merged(self.delivery.offsets)
         return not common(self._rows, self.left)

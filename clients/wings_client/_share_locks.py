@@ -1,6 +1,7 @@
 """The locks of a member on what it holds: who is told of them, and the thread that renews them."""
 
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -10,6 +11,9 @@ from wings_client._share_model import Delivery, OffsetRange
 from wings_client._threads import start_thread
 from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.errors import InvalidRecordState, WingsError
+
+IDLE_SECONDS = 10.0
+"""How long the thread of the renewals waits for something to renew before it ends."""
 
 PAUSE_SECONDS_MIN = 0.05
 """The least seconds between two rounds of renewals."""
@@ -24,14 +28,25 @@ class Locks:
     """What a member holds; all methods from any thread, `add`, `pop` and `end` under the lock.
 
     Args:
-        changed: Of the lock that guards this and the consumer's own fields; an RLock, as a signal
-            handler or a finalizer may come on a thread that holds it.
+        lock: Guards this and the consumer's own fields; reentrant, as a signal handler or a
+            finalizer may come on a thread that holds it.
+        changed: Of that lock.
         send: Sends renewals.
         auto_renew: Whether to renew what is held; a number: for so many seconds of each delivery.
     """
 
-    def __init__(self, changed: threading.Condition, send: Send, auto_renew: bool | float) -> None:
+    def __init__(
+        self,
+        lock: "threading.RLock",
+        changed: threading.Condition,
+        send: Send,
+        auto_renew: bool | float,
+    ) -> None:
         self._changed = changed
+        self._renewals = threading.Condition(lock)
+        """Wakes the thread that renews, and no other."""
+        self._renew_at = 0.0
+        """When that thread looks, by the monotonic clock."""
         self._send = send
         self._auto_renew = auto_renew
         self._held: dict[int, Held] = {}
@@ -52,7 +67,10 @@ class Locks:
 
     def add(self, found: Sequence[Delivery], source: object) -> bool:
         """Take deliveries in; returns whether `renew` is to be started now."""
-        self._held.update({id(each): Held(each, source) for each in found})
+        for each in found:
+            held = self._held[id(each)] = Held(each, source)
+            if self._renewing and (held.due.at or 0.0) < self._renew_at:
+                self._renewals.notify()
         if self._ended or not found or self._auto_renew is False or self._renewing:
             return False
         self._renewing = True
@@ -89,6 +107,7 @@ class Locks:
     def end(self) -> list[Held]:
         """End the renewals; returns what is still held, and forgets it."""
         self._ended = True
+        self._renewals.notify()
         held = list(self._held.values())
         self._held = {}  # Replaced, as another thread may iterate over it.
         return held
@@ -135,16 +154,21 @@ class Locks:
                 held.renewed()
 
     def _renew(self) -> None:
-        """Renew each delivery as it becomes due, until none is held or `end`."""
+        """Renew each delivery as it becomes due, until none is held for a while or `end`."""
+        was_idle = False
         while True:
             with self._changed:
-                if self._ended or not self._held:
+                if self._ended or (was_idle and not self._held):
                     self._renewing = False
                     return
+                # Where nothing is held, the next delivery is likely to come soon.
+                was_idle = not self._held
                 dues = [each.due.remaining() or 0.0 for each in self._held.values()]
-                pause = min(dues, default=0.0)  # A finalizer may have emptied it since.
+                pause = min(dues, default=IDLE_SECONDS)
                 if pause > 0:
-                    self._changed.wait(max(PAUSE_SECONDS_MIN, pause))
+                    pause = max(PAUSE_SECONDS_MIN, pause)
+                    self._renew_at = time.monotonic() + pause
+                    self._renewals.wait(pause)
                     continue
                 due = [each for each in self._held.values() if each.due.passed]
             for each in due:
@@ -180,6 +204,11 @@ def entry_of(
     reason: str | None = None,
 ) -> AcknowledgementEntry:
     """Return the acknowledgement of a range of a delivery; `delay` in seconds."""
+    if delay is None and reason is None:
+        # Of what the server said, so there is nothing to validate.
+        return AcknowledgementEntry.model_construct(
+            partition=delivery.partition, first=first, last=last, lease=delivery.lease, type=kind
+        )
     return AcknowledgementEntry(
         partition=delivery.partition,
         first=first,

@@ -22,12 +22,13 @@ from wings_client._errors import (
 from wings_client._share_model import Delivery
 from wings_client._threads import start_thread
 from wings_client._transport import Transport
-from wings_core.contracts.messages import dump
 from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.contracts.share_stream import (
     ShareAnswer,
     ShareCommand,
     ShareEnd,
+    acknowledge_metadata,
+    credit_metadata,
     parse_server_message,
 )
 from wings_core.errors import Unavailable, WingsError, error_from_json
@@ -86,7 +87,7 @@ class ShareStream:
         self._writer, self._reader, self.endpoint = transport.exchange(command)
         try:
             with self._lock:
-                self._write({"credit": self.credit})
+                self._write(credit_metadata(self.credit))
             start_thread(self._read, "wings-share")
         except BaseException:
             self._reader.cancel()
@@ -102,7 +103,7 @@ class ShareStream:
             if self.error is not None:
                 raise copy_of(self.error)
             self.credit = credit
-            self._write({"credit": credit})
+            self._write(credit_metadata(credit))
 
     def acknowledge(
         self, entries: Sequence[AcknowledgementEntry]
@@ -123,8 +124,7 @@ class ShareStream:
             self._requests += 1
             number = self._requests
             self._waiting[number] = request
-            acks = [each.model_dump(mode="json", exclude_none=True) for each in entries]
-            self._write({"request": number, "acks": acks})
+            self._write(acknowledge_metadata(number, entries))
         if not request.known.acquire(timeout=self._transport.timeout):
             raise timed_out(f"no answer from {self.endpoint} in time", self.endpoint)
         if request.results is None:
@@ -147,10 +147,10 @@ class ShareStream:
         """Break the stream, which the server notices at once; never blocks."""
         self._reader.cancel()
 
-    def _write(self, message: object) -> None:
+    def _write(self, message: bytes) -> None:
         """Send a message; the lock is held."""
         try:
-            self._writer.write_metadata(pa.py_buffer(dump(message)))
+            self._writer.write_metadata(pa.py_buffer(message))
         except CALL_ERRORS:
             # The reader's error says more; it comes now.
             self._reader.cancel()

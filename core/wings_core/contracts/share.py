@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Annotated, Any, Literal, Self
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from wings_core.contracts.messages import (
     MemberName,
     Message,
     OffsetNumber,
+    dump,
     problem_of,
     to_bytes,
 )
@@ -281,16 +283,14 @@ class AcquireEnd:
 
 def acquired_metadata(found: LeasedRange) -> bytes:
     """Return the app_metadata of a chunk that covers a leased range."""
-    return json.dumps(
-        {
-            "partition": partition_value(found.partition),
-            "start_offset": found.start_offset,
-            "end_offset": found.end_offset,
-            "lease": found.lease,
-            "delivery_count": found.delivery_count,
-            "lock_duration_ms": found.lock_duration_ms,
-        },
-        ensure_ascii=False,
+    # One a message in the worst case, so it is formatted.
+    value = partition_value(found.partition)
+    partition = "null" if value is None else dump(value).decode()
+    return (
+        f'{{"partition": {partition}, "start_offset": {found.start_offset}, '
+        f'"end_offset": {found.end_offset}, "lease": {quoted(found.lease)}, '
+        f'"delivery_count": {found.delivery_count}, '
+        f'"lock_duration_ms": {found.lock_duration_ms}}}'
     ).encode()
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from wings_core.contracts.messages import (
     Identifier,
     MemberName,
     Message,
+    dump,
     load_object,
     shortened,
     to_bytes,
@@ -102,12 +104,50 @@ def parse_client_message(raw: bytes) -> CreditMessage | AcknowledgeMessage:
     return model.parse_object(found, raw, InvalidArgument, "message")
 
 
+def credit_metadata(credit: int) -> bytes:
+    """Return a client's message that sets the credit."""
+    return b'{"credit": %d}' % credit
+
+
+def acknowledge_metadata(request: int, entries: Sequence[AcknowledgementEntry]) -> bytes:
+    """Return a client's message that acknowledges messages.
+
+    Raises:
+        InvalidArgument: A text in it is not valid Unicode.
+    """
+    if all(entry.delay_ms is None and entry.reason is None for entry in entries):
+        # One a message in the worst case, so it is formatted.
+        acks = ", ".join(
+            f'{{{_partition(entry)}"first": {entry.first}, "last": {entry.last}, '
+            f'"lease": {quoted(entry.lease)}, "type": "{entry.type}"}}'
+            for entry in entries
+        )
+        return f'{{"request": {request}, "acks": [{acks}]}}'.encode()
+    found = [entry.model_dump(mode="json", exclude_none=True) for entry in entries]
+    return dump({"request": request, "acks": found})
+
+
 def answer_metadata(
     request: int, entries: Sequence[AcknowledgementEntry], errors: Sequence[WingsError | None]
 ) -> bytes:
     """Return the app_metadata of the answer to an acknowledgement."""
-    answer = {"request": request, **describe_results(entries, errors)}
-    return json.dumps(answer, ensure_ascii=False).encode()
+    if not any(errors):
+        # Of each message a worker that takes one at a time gets such an answer.
+        results = ", ".join(
+            f'{{"partition": {_json(entry.partition)}, "first": {entry.first}, '
+            f'"last": {entry.last}, "code": null}}'
+            for entry in entries
+        )
+        return f'{{"request": {request}, "results": [{results}]}}'.encode()
+    return dump({"request": request, **describe_results(entries, errors)})
+
+
+def _partition(entry: AcknowledgementEntry) -> str:
+    return "" if entry.partition is None else f'"partition": {_json(entry.partition)}, '
+
+
+def _json(value: JsonValue) -> str:
+    return "null" if value is None else dump(value).decode()
 
 
 def end_metadata(end: ShareEnd) -> bytes:
