@@ -115,6 +115,19 @@ ModeOption = Annotated[
 ]
 
 
+class Ordering(StrEnum):
+    """Whether messages of a partition are worked on one after another."""
+
+    NONE = "none"
+    PARTITION = "partition"
+
+
+OrderingOption = Annotated[
+    Ordering | None,
+    typer.Option(help="Side by side, or a partition's messages in their order. Default: none."),
+]
+
+
 @app.command()
 def create(
     group: GroupArgument,
@@ -132,6 +145,7 @@ def create(
     dlq_topic: DlqOption = None,
     payload: PayloadOption = None,
     mode: ModeOption = None,
+    ordering: OrderingOption = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Accept one that is there, as it is.")
     ] = False,
@@ -141,7 +155,7 @@ def create(
 
     $ wings share create billing orders --from earliest --limit 3 --dlq orders-dead
     """
-    config = _config(lock, limit, in_flight, dlq_topic, payload, mode)
+    config = _config(lock, limit, in_flight, dlq_topic, payload, mode, ordering)
     with connected(endpoint, topic) as client:
         created = client.create_share_group(
             group, topic, {**config, "start": _start(start)}, if_not_exists=if_not_exists
@@ -160,13 +174,14 @@ def alter(
     dlq_topic: DlqOption = None,
     payload: PayloadOption = None,
     mode: ModeOption = None,
+    ordering: OrderingOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Change a share group; what is not given stays as it is.
 
     $ wings share alter billing orders --limit 5
     """
-    config = _config(lock, limit, in_flight, dlq_topic, payload, mode)
+    config = _config(lock, limit, in_flight, dlq_topic, payload, mode, ordering)
     if not config:
         raise typer.BadParameter("give at least one option that changes something")
     with connected(endpoint, topic) as client:
@@ -494,6 +509,7 @@ def _config(
     dlq_topic: str | None,
     payload: bool | None,
     mode: Mode | None,
+    ordering: Ordering | None,
 ) -> dict[str, Any]:
     given = {
         "lock_duration_ms": None if lock is None else round(lock * 1000),
@@ -502,6 +518,7 @@ def _config(
         "dlq_topic": dlq_topic,
         "dlq_copy_payload": payload,
         "acquire_mode": None if mode is None else mode.value,
+        "ordering": None if ordering is None else ordering.value,
     }
     return {key: value for key, value in given.items() if value is not None}
 

@@ -27,6 +27,7 @@ from wings_core.partitions import Partition
 from wings_core.times import format_timestamp
 
 AcquireMode = Literal["record_limit", "batch_optimized"]
+Ordering = Literal["none", "partition"]
 AcknowledgeType = Literal["accept", "release", "reject", "renew"]
 
 ROWS_MAX = 100_000
@@ -101,6 +102,22 @@ class ShareConfig(BaseModel):
         description="`record_limit`: never more messages than asked for. `batch_optimized`: whole "
         "batches as they were pushed, the last of which may exceed what was asked for.",
     )
+    ordering: Ordering = Field(
+        default="none",
+        description="`none`: messages of a partition are worked on side by side. `partition`: one "
+        "lease of a partition at a time, in order of offset, so that a message that is delayed or "
+        "fails holds back its partition alone.",
+    )
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether a partition has one lease at a time, in order of offset."""
+        return self.ordering == "partition"
+
+    @property
+    def window(self) -> int:
+        """So many messages in flight let no other of the partition be leased."""
+        return 1 if self.is_ordered else self.in_flight_max
 
     @property
     def dlq(self) -> TopicName | None:

@@ -31,6 +31,7 @@ GOOD: dict[str, list[Any]] = {
     "dlq_topic": [None, "dead", "tenants/t/namespaces/n/topics/dead"],
     "dlq_copy_payload": [True, False],
     "acquire_mode": ["record_limit", "batch_optimized"],
+    "ordering": ["none", "partition"],
 }
 BAD: dict[str, list[Any]] = {
     "lock_duration_ms": [999, 43_200_001, 1.5, "1000", True, None],
@@ -40,6 +41,7 @@ BAD: dict[str, list[Any]] = {
     "dlq_topic": ["", "Not A Name", "a/b", 1],
     "dlq_copy_payload": [0, "true", None],
     "acquire_mode": ["exact", None],
+    "ordering": ["key", True, None],
     "x": [1],
 }
 
@@ -92,6 +94,7 @@ def test_what_is_absent_of_a_configuration_has_the_designs_default() -> None:
         "dlq_topic": None,
         "dlq_copy_payload": True,
         "acquire_mode": "record_limit",
+        "ordering": "none",
     }
 
 

@@ -11,6 +11,8 @@
 8. No message is delivered more often than the limit, but for attempts that a crash forgot.
 9. What is given up has a dead letter, but for what retention removed.
 10. Where an acceptance or a rejection fails, nothing else of its request succeeded.
+11. In a group that is ordered a message is delivered when all before it are finished, or come with
+    it, and no other lease holds any.
 """
 
 from collections import Counter, defaultdict
@@ -105,6 +107,8 @@ class Observer:
         world = self.world
         limit = world.group.config.delivery_limit
         until = self._until(core, clock, leased, leased.start_offset, leased.end_offset)
+        if world.group.config.is_ordered:
+            self._check_order(leased)
         for offset in range(leased.start_offset, leased.end_offset + 1):
             assert offset < world.log_end, f"{offset} was delivered and not produced"
             if offset < world.log_start:
@@ -122,6 +126,21 @@ class Observer:
             assert leased.delivery_count <= limit
             self.order[offset].append(leased.lease)
             self.active[offset] = Active(leased.lease, until)
+
+    def _check_order(self, leased: LeasedRange) -> None:
+        unfinished = self.unfinished()
+        before = [
+            offset
+            for offset in unfinished
+            if offset < leased.start_offset and self.order[offset][-1:] != [leased.lease]
+        ]
+        assert not before, f"{leased.start_offset} was delivered before {before}"
+        for offset, active in self.active.items():
+            if offset not in unfinished:
+                continue  # By retention, or by an acceptance that was in doubt.
+            assert active.lease == leased.lease or active.until <= self.world.time, (
+                f"{leased.start_offset} was delivered while {offset} was held with {active}"
+            )
 
     def acknowledging(self, leased: LeasedRange, entry: Acknowledgement) -> Attempt:
         attempt = Attempt(next(self._numbers), leased, entry)

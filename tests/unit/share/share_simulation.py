@@ -198,6 +198,7 @@ class World:
             delivery_limit=rng.choice([1, 2, 3, 5]),
             in_flight_max=rng.choice([6, 40]),
             dlq_topic="tenants/default/namespaces/default/topics/dead",
+            ordering="partition" if seed % 3 == 0 else "none",
         )
         self.group = ShareGroup("g", "group", topic, config)
         self.observer = Observer(self)
@@ -525,8 +526,10 @@ class Worker:
         delay_ms = rng.choice([0, 0, 1_500]) if kind == "release" else 0
         middle = rng.randrange(leased.start_offset, leased.end_offset + 1)
         cuts = [(leased.start_offset, middle), (middle + 1, leased.end_offset)]
-        if rng.random() < 0.7:
+        if rng.random() < (0.4 if world.group.config.is_ordered else 0.7):
             cuts = [(leased.start_offset, leased.end_offset)]
+        elif len(plan) == 1 and rng.random() < 0.3:
+            cuts = cuts[:1]  # The rest stays held until its lock ends.
         kinds: list[AcknowledgeType] = [kind, kind]
         if len(plan) == 1 and rng.random() < 0.4:  # Some of it otherwise.
             kinds[1] = rng.choice(["accept", "release", "reject", "renew"])

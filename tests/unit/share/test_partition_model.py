@@ -41,6 +41,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.leases = 0
         self.pending: list[Pick] = []
         self.limit, self.in_flight_max = 5, 25
+        self.ordered = False
 
     @rule(more=st.integers(1, 30))
     def produce(self, more: int) -> None:
@@ -61,9 +62,40 @@ class PartitionMachine(RuleBasedStateMachine):
             if offset < self.log_start and message.state is State.AVAILABLE:
                 message.state = State.ARCHIVED
 
-    @rule(limit=st.integers(1, 7), in_flight_max=st.integers(1, 60))
-    def configure(self, limit: int, in_flight_max: int) -> None:
-        self.limit, self.in_flight_max = limit, in_flight_max
+    @rule(limit=st.integers(1, 7), in_flight_max=st.integers(1, 60), ordered=st.booleans())
+    def configure(self, limit: int, in_flight_max: int, ordered: bool) -> None:
+        self.limit, self.in_flight_max, self.ordered = limit, in_flight_max, ordered
+
+    @rule(messages_max=st.integers(1, 20), alone=st.booleans())
+    def select_next(self, messages_max: int, alone: bool) -> None:
+        self._advance()
+        expected = self._expected_next(messages_max, alone=alone)
+        is_ready = self.subject.has_available(self.log_end, ordered=True)
+        assert is_ready == bool(self._expected_next(messages_max, alone=True))
+        picks = self.subject.select_next(
+            self.log_end, messages_max, self.in_flight_max, self.limit, alone=alone
+        )
+        assert [(o, pick.exhausted) for pick in picks for o in _offsets(pick)] == expected
+        self._make_pending(picks)
+
+    @rule()
+    def select_exhausted(self) -> None:
+        self._advance()
+        expected = [offset for offset, exhausted in self._expected_next(1) if exhausted]
+        if not self.ordered:
+            expected = [
+                offset
+                for offset, message in sorted(self.model.items())
+                if message.state is State.AVAILABLE
+                and not message.until
+                and message.count >= self.limit
+            ]
+        if not self._number(State.HELD, State.PENDING) or not self.ordered:
+            found = self.subject.has_exhausted(self.limit, ordered=self.ordered)
+            assert found == bool(expected)
+        picks = self.subject.select_exhausted(self.limit, ordered=self.ordered)
+        assert [offset for pick in picks for offset in _offsets(pick)] == expected
+        self._make_pending(picks)
 
     @rule(messages_max=st.integers(1, 20), skip=st.sampled_from([0, 0, 0, 7]))
     def select(self, messages_max: int, skip: int) -> None:
@@ -230,6 +262,30 @@ class PartitionMachine(RuleBasedStateMachine):
             if throttled or len(taken) < len(offsets):
                 break  # There is no room for the rest of it, which is older than what follows.
         return got, exhausted
+
+    def _expected_next(self, messages_max: int, *, alone: bool = True) -> list[tuple[int, bool]]:
+        """Return what comes next, where nothing is in flight, and whether it is given up."""
+        if self._number(State.HELD, State.PENDING):
+            return []
+        left = [(o, m) for o, m in sorted(self.model.items()) if m.state is State.AVAILABLE]
+        exhausted: list[tuple[int, bool]] = []
+        for offset, message in left:
+            if message.until or message.count < self.limit:
+                break
+            exhausted.append((offset, True))
+        if exhausted or not left or left[0][1].until:
+            return exhausted
+        first, count = left[0][0], left[0][1].count
+        run: list[int] = []
+        for offset, message in left:
+            crossing = first < self.subject.frontier <= offset
+            if offset != first + len(run) or message.until or message.count != count or crossing:
+                break
+            run.append(offset)
+        if count >= max(2, (self.limit + 1) // 2) and not alone:
+            return []
+        room = min(messages_max, self.in_flight_max, pieces(self.limit, count, len(run)))
+        return [(offset, False) for offset in run[:room]]
 
     def _make_pending(self, picks: list[Pick]) -> None:
         for pick in picks:

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"wings_core/protocol/v1/holds.proto\x12\x08wings.v1\"E\n\x08ShareKey\x12\x12\n\ngroup_uuid\x18\x01 \x01(\t\x12\x12\n\ntopic_uuid\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\t\"@\n\x05Lease\x12\x13\n\x0b\x63oordinator\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x12\n\nmember_tag\x18\x03 \x01(\t\"*\n\x0bOffsetRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03\":\n\x0c\x43ountedRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\"X\n\nLeaseEntry\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03\x12\x1e\n\x05lease\x18\x03 \x01(\x0b\x32\x0f.wings.v1.Lease\x12\r\n\x05\x63ount\x18\x04 \x01(\x05\"l\n\x0cReleaseEntry\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03\x12\x1e\n\x05lease\x18\x03 \x01(\x0b\x32\x0f.wings.v1.Lease\x12\r\n\x05\x63ount\x18\x04 \x01(\x05\x12\x10\n\x08\x64\x65lay_ms\x18\x05 \x01(\x03\"\xac\x01\n\x0bHoldRequest\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.wings.v1.ShareKey\x12%\n\x06ranges\x18\x02 \x03(\x0b\x32\x15.wings.v1.OffsetRange\x12\x1e\n\x05lease\x18\x03 \x01(\x0b\x32\x0f.wings.v1.Lease\x12\x0e\n\x06ttl_ms\x18\x04 \x01(\x03\x12\x15\n\rin_flight_max\x18\x05 \x01(\x05\x12\x0e\n\x06member\x18\x06 \x01(\t\"f\n\x0cRenewRequest\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.wings.v1.ShareKey\x12%\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x14.wings.v1.LeaseEntry\x12\x0e\n\x06ttl_ms\x18\x03 \x01(\x03\"Z\n\x0eReleaseRequest\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.wings.v1.ShareKey\x12\'\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x16.wings.v1.ReleaseEntry\"\x81\x01\n\x10TombstoneRequest\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.wings.v1.ShareKey\x12%\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x14.wings.v1.LeaseEntry\x12%\n\x06repair\x18\x03 \x03(\x0b\x32\x15.wings.v1.OffsetRange\"h\n\x04Part\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03\x12\"\n\x07outcome\x18\x03 \x01(\x0e\x32\x11.wings.v1.Outcome\x12\r\n\x05\x63ount\x18\x04 \x01(\x05\x12\x10\n\x08retry_ms\x18\x05 \x01(\x03\"-\n\x0cHoldResponse\x12\x1d\n\x05parts\x18\x01 \x03(\x0b\x32\x0e.wings.v1.Part\"I\n\x0bReadRequest\x12\x12\n\ngroup_uuid\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\t\x12\x12\n\nwith_holds\x18\x03 \x01(\x08\"\x89\x01\n\tHeldRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03\x12\x1e\n\x05lease\x18\x03 \x01(\x0b\x32\x0f.wings.v1.Lease\x12\x0e\n\x06member\x18\x04 \x01(\t\x12\r\n\x05\x63ount\x18\x05 \x01(\x05\x12\x0f\n\x07held_ms\x18\x06 \x01(\x03\x12\x0f\n\x07left_ms\x18\x07 \x01(\x03\"\xbf\x01\n\x0cReplicaState\x12\x11\n\tpartition\x18\x01 \x01(\t\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x03\x12\'\n\x08\x66inished\x18\x03 \x03(\x0b\x32\x15.wings.v1.OffsetRange\x12&\n\x06\x63ounts\x18\x04 \x03(\x0b\x32\x16.wings.v1.CountedRange\x12\x11\n\tin_flight\x18\x05 \x01(\x03\x12\"\n\x05holds\x18\x06 \x03(\x0b\x32\x13.wings.v1.HeldRange\"6\n\x0cReadResponse\x12&\n\x06states\x18\x01 \x03(\x0b\x32\x16.wings.v1.ReplicaState\"#\n\rForgetRequest\x12\x12\n\ngroup_uuid\x18\x01 \x01(\t\"\x10\n\x0e\x46orgetResponse*U\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x0e\n\nOUTCOME_OK\x10\x01\x12\x0f\n\x0bOUTCOME_NOK\x10\x02\x12\x10\n\x0cOUTCOME_TOMB\x10\x03\x32\xef\x02\n\x0bHoldService\x12\x35\n\x04Hold\x12\x15.wings.v1.HoldRequest\x1a\x16.wings.v1.HoldResponse\x12\x37\n\x05Renew\x12\x16.wings.v1.RenewRequest\x1a\x16.wings.v1.HoldResponse\x12;\n\x07Release\x12\x18.wings.v1.ReleaseRequest\x1a\x16.wings.v1.HoldResponse\x12?\n\tTombstone\x12\x1a.wings.v1.TombstoneRequest\x1a\x16.wings.v1.HoldResponse\x12\x35\n\x04Read\x12\x15.wings.v1.ReadRequest\x1a\x16.wings.v1.ReadResponse\x12;\n\x06\x46orget\x12\x17.wings.v1.ForgetRequest\x1a\x18.wings.v1.ForgetResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"wings_core/protocol/v1/holds.proto\x12\x08wings.v1\"E\n\x08ShareKey\x12\x12\n\ngroup_uuid\x18\x01 \x01(\t\x12\x12\n\ntopic_uuid\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\t\"@\n\x05Lease\x12\x13\n\x0b\x63oordinator\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x12\n\nmember_tag\x18\x03 \x01(\t\"*\n\x0bOffsetRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03\":\n\x0c\x43ountedRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\"X\n\nLeaseEntry\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03\x12\x1e\n\x05lease\x18\x03 \x01(\x0b\x32\x0f.wings.v1.Lease\x12\r\n\x05\x63ount\x18\x04 \x01(\x05\"l\n\x0cReleaseEntry\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03\x12\x1e\n\x05lease\x18\x03 \x01(\x0b\x32\x0f.wings.v1.Lease\x12\r\n\x05\x63ount\x18\x04 \x01(\x05\x12\x10\n\x08\x64\x65lay_ms\x18\x05 \x01(\x03\"\xd6\x01\n\x0bHoldRequest\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.wings.v1.ShareKey\x12%\n\x06ranges\x18\x02 \x03(\x0b\x32\x15.wings.v1.OffsetRange\x12\x1e\n\x05lease\x18\x03 \x01(\x0b\x32\x0f.wings.v1.Lease\x12\x0e\n\x06ttl_ms\x18\x04 \x01(\x03\x12\x15\n\rin_flight_max\x18\x05 \x01(\x05\x12\x0e\n\x06member\x18\x06 \x01(\t\x12\x18\n\x0bnext_offset\x18\x07 \x01(\x03H\x00\x88\x01\x01\x42\x0e\n\x0c_next_offset\"f\n\x0cRenewRequest\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.wings.v1.ShareKey\x12%\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x14.wings.v1.LeaseEntry\x12\x0e\n\x06ttl_ms\x18\x03 \x01(\x03\"Z\n\x0eReleaseRequest\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.wings.v1.ShareKey\x12\'\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x16.wings.v1.ReleaseEntry\"\x81\x01\n\x10TombstoneRequest\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.wings.v1.ShareKey\x12%\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x14.wings.v1.LeaseEntry\x12%\n\x06repair\x18\x03 \x03(\x0b\x32\x15.wings.v1.OffsetRange\"h\n\x04Part\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03\x12\"\n\x07outcome\x18\x03 \x01(\x0e\x32\x11.wings.v1.Outcome\x12\r\n\x05\x63ount\x18\x04 \x01(\x05\x12\x10\n\x08retry_ms\x18\x05 \x01(\x03\"-\n\x0cHoldResponse\x12\x1d\n\x05parts\x18\x01 \x03(\x0b\x32\x0e.wings.v1.Part\"I\n\x0bReadRequest\x12\x12\n\ngroup_uuid\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\t\x12\x12\n\nwith_holds\x18\x03 \x01(\x08\"\x89\x01\n\tHeldRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03\x12\x1e\n\x05lease\x18\x03 \x01(\x0b\x32\x0f.wings.v1.Lease\x12\x0e\n\x06member\x18\x04 \x01(\t\x12\r\n\x05\x63ount\x18\x05 \x01(\x05\x12\x0f\n\x07held_ms\x18\x06 \x01(\x03\x12\x0f\n\x07left_ms\x18\x07 \x01(\x03\"\xbf\x01\n\x0cReplicaState\x12\x11\n\tpartition\x18\x01 \x01(\t\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x03\x12\'\n\x08\x66inished\x18\x03 \x03(\x0b\x32\x15.wings.v1.OffsetRange\x12&\n\x06\x63ounts\x18\x04 \x03(\x0b\x32\x16.wings.v1.CountedRange\x12\x11\n\tin_flight\x18\x05 \x01(\x03\x12\"\n\x05holds\x18\x06 \x03(\x0b\x32\x13.wings.v1.HeldRange\"6\n\x0cReadResponse\x12&\n\x06states\x18\x01 \x03(\x0b\x32\x16.wings.v1.ReplicaState\"#\n\rForgetRequest\x12\x12\n\ngroup_uuid\x18\x01 \x01(\t\"\x10\n\x0e\x46orgetResponse*U\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x0e\n\nOUTCOME_OK\x10\x01\x12\x0f\n\x0bOUTCOME_NOK\x10\x02\x12\x10\n\x0cOUTCOME_TOMB\x10\x03\x32\xef\x02\n\x0bHoldService\x12\x35\n\x04Hold\x12\x15.wings.v1.HoldRequest\x1a\x16.wings.v1.HoldResponse\x12\x37\n\x05Renew\x12\x16.wings.v1.RenewRequest\x1a\x16.wings.v1.HoldResponse\x12;\n\x07Release\x12\x18.wings.v1.ReleaseRequest\x1a\x16.wings.v1.HoldResponse\x12?\n\tTombstone\x12\x1a.wings.v1.TombstoneRequest\x1a\x16.wings.v1.HoldResponse\x12\x35\n\x04Read\x12\x15.wings.v1.ReadRequest\x1a\x16.wings.v1.ReadResponse\x12;\n\x06\x46orget\x12\x17.wings.v1.ForgetRequest\x1a\x18.wings.v1.ForgetResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'wings_core.protocol.v1.holds_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OUTCOME']._serialized_start=1665
-  _globals['_OUTCOME']._serialized_end=1750
+  _globals['_OUTCOME']._serialized_start=1707
+  _globals['_OUTCOME']._serialized_end=1792
   _globals['_SHAREKEY']._serialized_start=48
   _globals['_SHAREKEY']._serialized_end=117
   _globals['_LEASE']._serialized_start=119
@@ -46,29 +46,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RELEASEENTRY']._serialized_start=379
   _globals['_RELEASEENTRY']._serialized_end=487
   _globals['_HOLDREQUEST']._serialized_start=490
-  _globals['_HOLDREQUEST']._serialized_end=662
-  _globals['_RENEWREQUEST']._serialized_start=664
-  _globals['_RENEWREQUEST']._serialized_end=766
-  _globals['_RELEASEREQUEST']._serialized_start=768
-  _globals['_RELEASEREQUEST']._serialized_end=858
-  _globals['_TOMBSTONEREQUEST']._serialized_start=861
-  _globals['_TOMBSTONEREQUEST']._serialized_end=990
-  _globals['_PART']._serialized_start=992
-  _globals['_PART']._serialized_end=1096
-  _globals['_HOLDRESPONSE']._serialized_start=1098
-  _globals['_HOLDRESPONSE']._serialized_end=1143
-  _globals['_READREQUEST']._serialized_start=1145
-  _globals['_READREQUEST']._serialized_end=1218
-  _globals['_HELDRANGE']._serialized_start=1221
-  _globals['_HELDRANGE']._serialized_end=1358
-  _globals['_REPLICASTATE']._serialized_start=1361
-  _globals['_REPLICASTATE']._serialized_end=1552
-  _globals['_READRESPONSE']._serialized_start=1554
-  _globals['_READRESPONSE']._serialized_end=1608
-  _globals['_FORGETREQUEST']._serialized_start=1610
-  _globals['_FORGETREQUEST']._serialized_end=1645
-  _globals['_FORGETRESPONSE']._serialized_start=1647
-  _globals['_FORGETRESPONSE']._serialized_end=1663
-  _globals['_HOLDSERVICE']._serialized_start=1753
-  _globals['_HOLDSERVICE']._serialized_end=2120
+  _globals['_HOLDREQUEST']._serialized_end=704
+  _globals['_RENEWREQUEST']._serialized_start=706
+  _globals['_RENEWREQUEST']._serialized_end=808
+  _globals['_RELEASEREQUEST']._serialized_start=810
+  _globals['_RELEASEREQUEST']._serialized_end=900
+  _globals['_TOMBSTONEREQUEST']._serialized_start=903
+  _globals['_TOMBSTONEREQUEST']._serialized_end=1032
+  _globals['_PART']._serialized_start=1034
+  _globals['_PART']._serialized_end=1138
+  _globals['_HOLDRESPONSE']._serialized_start=1140
+  _globals['_HOLDRESPONSE']._serialized_end=1185
+  _globals['_READREQUEST']._serialized_start=1187
+  _globals['_READREQUEST']._serialized_end=1260
+  _globals['_HELDRANGE']._serialized_start=1263
+  _globals['_HELDRANGE']._serialized_end=1400
+  _globals['_REPLICASTATE']._serialized_start=1403
+  _globals['_REPLICASTATE']._serialized_end=1594
+  _globals['_READRESPONSE']._serialized_start=1596
+  _globals['_READRESPONSE']._serialized_end=1650
+  _globals['_FORGETREQUEST']._serialized_start=1652
+  _globals['_FORGETREQUEST']._serialized_end=1687
+  _globals['_FORGETRESPONSE']._serialized_start=1689
+  _globals['_FORGETRESPONSE']._serialized_end=1705
+  _globals['_HOLDSERVICE']._serialized_start=1795
+  _globals['_HOLDSERVICE']._serialized_end=2162
 # @@protoc_insertion_point(module_scope)

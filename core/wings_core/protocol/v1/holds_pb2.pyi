@@ -217,10 +217,15 @@ class HoldRequest(_message.Message):
     TTL_MS_FIELD_NUMBER: _builtins.int
     IN_FLIGHT_MAX_FIELD_NUMBER: _builtins.int
     MEMBER_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     ttl_ms: _builtins.int
     in_flight_max: _builtins.int
     member: _builtins.str
     """What the member calls itself, to be told by reads."""
+    next_offset: _builtins.int
+    """Hold none while another lease holds any of the partition; all before this offset are finished.
+    Absent: hold what is free.
+    """
     @_builtins.property
     def key(self) -> Global___ShareKey: ...
     @_builtins.property
@@ -236,12 +241,15 @@ class HoldRequest(_message.Message):
         ttl_ms: _builtins.int = ...,
         in_flight_max: _builtins.int = ...,
         member: _builtins.str = ...,
+        next_offset: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "lease", b"lease"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_offset", b"_next_offset", "key", b"key", "lease", b"lease", "next_offset", b"next_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_flight_max", b"in_flight_max", "key", b"key", "lease", b"lease", "member", b"member", "ranges", b"ranges", "ttl_ms", b"ttl_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_offset", b"_next_offset", "in_flight_max", b"in_flight_max", "key", b"key", "lease", b"lease", "member", b"member", "next_offset", b"next_offset", "ranges", b"ranges", "ttl_ms", b"ttl_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__next_offset: _TypeAlias = _typing.Literal["next_offset"]  # noqa: Y015
+    _WhichOneofArgType__next_offset: _TypeAlias = _typing.Literal["_next_offset", b"_next_offset"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_offset) -> _WhichOneofReturnType__next_offset | None: ...
 
 Global___HoldRequest: _TypeAlias = HoldRequest  # noqa: Y015
 

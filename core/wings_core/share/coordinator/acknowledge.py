@@ -87,9 +87,7 @@ class Acknowledge:
         if error is not None:
             return [error] * len(asked)
         with self._table.lock:
-            makes_room = tracked.is_seen_full and (
-                tracked.state.in_flight < group.config.in_flight_max
-            )
+            makes_room = tracked.is_seen_full and (tracked.state.in_flight < group.config.window)
             tracked.is_seen_full = tracked.is_seen_full and not makes_room
         if was_full or makes_room or any(entry.asked.type == "release" for entry in live):
             self._changed(group.uuid, partition)

@@ -13,6 +13,7 @@ from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
 from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.partition_table import (
+    READ_AGAIN_SECONDS,
     READ_PARTITIONS_MAX,
     Bounds,
     PartitionTable,
@@ -24,6 +25,7 @@ from wings_core.share.model import (
     Lease,
     LeasedRange,
     OffsetRange,
+    ShareConfig,
     ShareGroup,
 )
 from wings_core.share.quorum.effects import Procedure
@@ -152,14 +154,16 @@ class Acquirer:
         with self._table.lock:
             tracked.state.advance(self._clock.now(), bounds.start)
             retired = tracked.state.take_retired()
-            picks = tracked.state.select(
-                bounds.end,
-                min(request.messages_max, rows_max),
-                config.in_flight_max,
-                config.delivery_limit,
-                skip,
-                alone=alone,
-            )
+            messages_max = min(request.messages_max, rows_max)
+            limit, in_flight_max = config.delivery_limit, config.in_flight_max
+            if config.is_ordered:
+                picks = tracked.state.select_next(
+                    bounds.end, messages_max, in_flight_max, limit, alone=alone
+                )
+            else:
+                picks = tracked.state.select(
+                    bounds.end, messages_max, in_flight_max, limit, skip, alone=alone
+                )
             fresh = [pick for pick in picks if not pick.exhausted]
             if fresh or not alone or not request.archives:
                 # Neither they nor what the member got before wait for dead letters: those that are
@@ -202,13 +206,14 @@ class Acquirer:
                 config.lock_duration_ms,
                 config.in_flight_max,
                 member,
+                tracked.state.start_offset if config.is_ordered else None,
             )
         except WingsError:
             self._put_back(tracked, picks)
             raise
         until = self._quorum.expiry(asked_at, config.lock_duration_ms)
-        limit = config.delivery_limit
         with self._table.lock:
+            tracked.read_again_seconds = READ_AGAIN_SECONDS[0]
             for gone in held.finished:
                 tracked.state.finish(gone.first, gone.last)
             if held.refused and not held.granted:
@@ -218,8 +223,7 @@ class Acquirer:
             self._put_off(
                 tracked, [(gone.first, gone.last, gone.retry_seconds) for gone in held.refused]
             )
-            delivered, surplus = _portion(held.granted, picks, limit)
-            exhausted = [counted for counted in held.granted if counted.count >= limit]
+            delivered, surplus, exhausted = _divided(held, picks, config)
             if delivered or not alone:
                 surplus, exhausted = surplus + exhausted, []
             for counted in delivered + exhausted:
@@ -228,6 +232,8 @@ class Acquirer:
             yield from self._release_surplus(tracked, surplus, lease)
         if exhausted:
             yield from self._finalizer.archive(group, tracked, exhausted, lease, until)
+            # In order, what comes next waited for it.
+            self._changed(tracked.key.group_uuid, tracked.key.partition)
         if held.finished:
             yield from self._catch_up(group, tracked)
         if delivered and self._clock.now() >= until:
@@ -329,7 +335,8 @@ class Acquirer:
         tracked = self._table.get(group, partition)
         with self._table.lock:
             tracked.state.advance(self._clock.now(), bounds.start)
-            picks = tracked.state.select_exhausted(group.config.delivery_limit)
+            config = group.config
+            picks = tracked.state.select_exhausted(config.delivery_limit, ordered=config.is_ordered)
             lease = self._table.next_lease("")
         if picks:
             leased = yield from self._hold(group, tracked, picks, lease, "", alone=True)
@@ -341,6 +348,42 @@ class Acquirer:
 
 def _first(entry: Pick) -> int:
     return entry.first
+
+
+def _divided(
+    held: Held, picks: Sequence[Pick], config: ShareConfig
+) -> tuple[list[CountedRange], list[CountedRange], list[CountedRange]]:
+    """Divide the ranges held into those to deliver, to release, and at the delivery limit."""
+    granted, surplus, limit = held.granted, list[CountedRange](), config.delivery_limit
+    if config.is_ordered:
+        first = min(pick.first for pick in picks)
+        granted, surplus = _next(granted, held.finished, first, limit)
+    delivered, over = _portion(granted, picks, limit)
+    exhausted = [counted for counted in granted if counted.count >= limit]
+    return delivered, surplus + over, exhausted
+
+
+def _next(
+    granted: Sequence[CountedRange], finished: Sequence[OffsetRange], first: int, limit: int
+) -> tuple[list[CountedRange], list[CountedRange]]:
+    """Divide the ranges held into one that comes next, or those at the limit, and the others.
+
+    Args:
+        granted: With the deliveries made of each, in order.
+        finished: What needs not be held.
+        first: The first message that was asked for.
+        limit: The group's delivery limit.
+    """
+    next_offset, kept = first, list[CountedRange]()
+    over = {each.first: each.last for each in finished}
+    for number, counted in enumerate(granted):
+        while next_offset in over:
+            next_offset = over[next_offset] + 1
+        if counted.first != next_offset or (kept and min(kept[-1].count, counted.count) < limit):
+            return kept, list(granted[number:])
+        kept.append(counted)
+        next_offset = counted.last + 1
+    return kept, []
 
 
 def _portion(

@@ -20,8 +20,9 @@ from wings_core.share.state.partition import SharePartition
 READ_PARTITIONS_MAX = 256
 """Partitions whose state is read at a time."""
 
-READ_AGAIN_SECONDS = 1.0
-"""How often a partition whose window is full is read, for what was acknowledged by others."""
+READ_AGAIN_SECONDS = (1.0, 16.0)
+"""How often a partition whose window is full is read, for what was acknowledged by others: at
+first, and later where the window is one lease."""
 
 REREAD_SECONDS_MIN = 0.01
 """Until a partition that is to be read is looked at."""
@@ -46,6 +47,8 @@ class TrackedPartition:
     state: SharePartition
     read_at: float
     """When the replicas were asked for its state, by the coordinator's clock."""
+    read_again_seconds: float = READ_AGAIN_SECONDS[0]
+    """How long after that it is worth asking again."""
     collisions: int = 0
     """How often in a row all that was asked for was held by others."""
     is_seen_full: bool = False
@@ -138,13 +141,14 @@ class PartitionTable:
             now = self._clock.now()
             tracked.state.advance(now, bounds.start)
             event = tracked.state.next_event(now)
-            if tracked.state.in_flight >= group.config.in_flight_max:
+            if tracked.state.in_flight >= group.config.window:
                 tracked.is_seen_full = True
                 if self._quorum.is_local:
                     return event
-                again = max(REREAD_SECONDS_MIN, tracked.read_at + READ_AGAIN_SECONDS - now)
+                again = max(REREAD_SECONDS_MIN, tracked.read_at + tracked.read_again_seconds - now)
                 return again if event is None else min(event, again)
-            return 0.0 if tracked.state.has_available(bounds.end) else event
+            ordered = group.config.is_ordered
+            return 0.0 if tracked.state.has_available(bounds.end, ordered=ordered) else event
 
     def needs_catch_up(self, group: ShareGroup, partition: Partition) -> bool:
         """Tell whether a partition is to be read again: then others may have made room in it.
@@ -157,23 +161,32 @@ class PartitionTable:
             if (
                 tracked is None
                 or self._quorum.is_local
-                or tracked.state.in_flight < group.config.in_flight_max
-                or now < tracked.read_at + READ_AGAIN_SECONDS
+                or tracked.state.in_flight < group.config.window
+                or now < tracked.read_at + tracked.read_again_seconds
             ):
                 return False
             tracked.read_at = now
+            if group.config.is_ordered:
+                # Every partition that is worked on is full, and most are not settled elsewhere.
+                tracked.read_again_seconds = min(
+                    READ_AGAIN_SECONDS[1], 2 * tracked.read_again_seconds
+                )
             return True
 
     def exhausted(self, group: ShareGroup) -> list[Partition]:
         """Return the loaded partitions that may have messages at the delivery limit."""
         with self.lock:
             limit, now = group.config.delivery_limit, self._clock.now()
+            ordered = group.config.is_ordered
             return [
                 partition
                 for partition, tracked in self._table.get(group.uuid, {}).items()
                 # Of most partitions nothing is under way.
                 if tracked.state.ranges
-                and (tracked.state.next_event(now) == 0 or tracked.state.has_exhausted(limit))
+                and (
+                    tracked.state.next_event(now) == 0
+                    or tracked.state.has_exhausted(limit, ordered=ordered)
+                )
             ]
 
     def next_lease(self, member: str) -> Lease:

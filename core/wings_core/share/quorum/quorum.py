@@ -102,13 +102,24 @@ class HoldQuorum:
         ttl_ms: int,
         in_flight_max: int,
         member: str = "",
+        next_offset: int | None = None,
     ) -> Procedure[Held]:
         """Hold what a majority grants.
+
+        Args:
+            key: The partition of a group.
+            ranges: What is wanted.
+            lease: Who wants it.
+            ttl_ms: How long.
+            in_flight_max: No more messages of the partition are held at once.
+            member: What the member calls itself.
+            next_offset: Hold none while another lease holds any of the partition; all before this
+                offset are finished at a majority. None: hold what is free.
 
         Raises:
             Unavailable: No majority answered; what some have granted is released.
         """
-        request = HoldRequest(key, tuple(ranges), lease, ttl_ms, in_flight_max, member)
+        request = HoldRequest(key, tuple(ranges), lease, ttl_ms, in_flight_max, member, next_offset)
         answers = yield from self._ask_all(request, {Outcome.OK})
         parts = parts_of(answers)
         if len(parts) < self.majority:

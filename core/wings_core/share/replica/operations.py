@@ -78,13 +78,18 @@ class Operations(ABC):
         refused = self._refused_until.get(key.group_uuid, 0.0) - now
         expires_at = now + ttl_ms / 1_000
         parts: list[Part] = []
+        if request.next_offset:
+            partition.finish(0, request.next_offset - 1)
         for wanted in request.ranges:
             for piece in partition.pieces(wanted.first, wanted.last):
                 if piece.finished:
                     parts.append(part_of(piece, Outcome.TOMB))
                 elif refused > 0:
                     parts.append(part_of(piece, Outcome.NOK, refused))
-                elif (wait := self._wait(piece, lease, now)) > 0:
+                elif (wait := self._wait(piece, lease, now)) > 0 or (
+                    request.next_offset is not None
+                    and (wait := self._wait_for_others(partition, lease, now)) > 0
+                ):
                     parts.append(part_of(piece, Outcome.NOK, wait))
                 else:
                     room = request.in_flight_max - partition.held
@@ -185,6 +190,11 @@ class Operations(ABC):
         if piece.hold is not None:
             return 0.0 if piece.hold.lease == lease else max(piece.hold.expires_at - now, 1e-3)
         return piece.delayed_until - now
+
+    def _wait_for_others(self, partition: ReplicaPartition, lease: Lease, now: float) -> float:
+        """Return for how long other leases may hold anything of a partition."""
+        others = [hold.expires_at for _, _, hold in partition.holds if hold.lease != lease]
+        return max(max(others) - now, 1e-3) if others else 0.0
 
     def _outcome(self, piece: Piece, lease: Lease, now: float) -> Outcome:
         """Judge whether a lease may act on a piece."""

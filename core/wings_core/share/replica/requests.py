@@ -25,6 +25,9 @@ class HoldRequest:
     in_flight_max: int
     member: str = ""
     """What the member calls itself, to be told by reads."""
+    next_offset: int | None = None
+    """Hold none while another lease holds any of the partition; all before this offset are
+    finished, which a replica may have missed. None: hold what is free."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,10 @@ class SharePartition(RecordStates):
         start_offset: The first that is not finished.
     """
 
-    def has_available(self, log_end: int) -> bool:
+    def has_available(self, log_end: int, *, ordered: bool = False) -> bool:
         """Tell whether something may be selected, as of the last `advance`."""
+        if ordered and (self.in_flight or (self._ranges and not self._ready_head())):
+            return False
         return bool(self._ready) or (self.frontier < log_end and not self.is_full)
 
     def select(
@@ -108,12 +110,53 @@ class SharePartition(RecordStates):
             picks.append(self._pick(first, last, 0))
         return picks
 
-    def has_exhausted(self, limit: int) -> bool:
-        """Tell whether something is at the limit, as of the last `advance`."""
+    def select_next(
+        self, log_end: int, messages_max: int, in_flight_max: int, limit: int, *, alone: bool = True
+    ) -> list[Pick]:
+        """Make the messages pending that come next, where nothing of the partition is in flight.
+
+        That is one range, from `start_offset` on but for what is finished, or all at the limit that
+        come before it. None while the first message may not be leased. See `select`.
+        """
+        if self.in_flight:
+            return []
+        if exhausted := self._select_exhausted_head(limit):
+            return exhausted
+        room = min(messages_max, in_flight_max)
+        if not self._ranges:
+            if self.frontier >= log_end:
+                return []
+            last = min(log_end, self.frontier + room) - 1
+            first, self.frontier = self.frontier, last + 1
+            return [self._pick(first, last, 0)]
+        if not self._ready_head():
+            return []
+        first, last, record = self._at(self._ready[0])
+        if is_throttled(record.deliveries, limit) and not alone:
+            return []
+        wanted = min(room, deliverable(record.deliveries, last - first + 1, limit))
+        return [self._pick(first, first + wanted - 1, record.deliveries)]
+
+    def has_exhausted(self, limit: int, *, ordered: bool = False) -> bool:
+        """Tell whether something is at the limit, as of the last `advance`.
+
+        Args:
+            limit: The group's delivery limit.
+            ordered: Whether only what comes next counts.
+        """
+        if ordered:
+            return self._ready_head() and self._at(self._ready[0])[2].deliveries >= limit
         return any(self._at(first)[2].deliveries >= limit for first in self._ready)
 
-    def select_exhausted(self, limit: int) -> list[Pick]:
-        """Make messages at the limit pending, the oldest first; see `select`."""
+    def select_exhausted(self, limit: int, *, ordered: bool = False) -> list[Pick]:
+        """Make messages at the limit pending, the oldest first; see `select`.
+
+        Args:
+            limit: The group's delivery limit.
+            ordered: Whether only those are taken that come next.
+        """
+        if ordered:
+            return [] if self.in_flight else self._select_exhausted_head(limit)
         picks: list[Pick] = []
         room = EXHAUSTED_MAX
         for first in list(self._ready):
@@ -228,6 +271,26 @@ class SharePartition(RecordStates):
         for begin, end, record in self._ranges.parts(first, last):
             if record.state is State.AVAILABLE and record.deliveries < count:
                 self._put(begin, end, record._replace(deliveries=count))
+
+    def _ready_head(self) -> bool:
+        """Tell whether the first message may be leased that is not finished, and was looked at."""
+        head = self._ranges.head()
+        return head is not None and bool(self._ready) and self._ready[0] == head[0]
+
+    def _select_exhausted_head(self, limit: int) -> list[Pick]:
+        """Make the first messages pending, as far as they are at the limit."""
+        picks: list[Pick] = []
+        room, at = EXHAUSTED_MAX, self.start_offset
+        while room > 0 and (found := self._ranges.starting_at(at)) is not None:
+            first, last, record = found
+            if record.state not in FINISHED:
+                if record.state is not State.AVAILABLE or record.until or record.deliveries < limit:
+                    break
+                last = min(last, first + room - 1)
+                picks.append(self._pick(first, last, record.deliveries, exhausted=True))
+                room -= last - first + 1
+            at = last + 1
+        return picks
 
     def _pick(self, first: int, last: int, count: int, *, exhausted: bool = False) -> Pick:
         self._put(first, last, RecordState(State.PENDING, count))
