@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from wings_core.arrow_types import children, fields_of, map_entries, shape
+from wings_core.decimal_bounds import has_least, has_wide_decimal
 from wings_core.errors import SchemaMismatch
 from wings_core.map_keys import has_key_twice, has_map
 from wings_core.type_names import type_name
@@ -61,7 +62,7 @@ class BatchCheck:
     Args:
         topic_schema: The topic's.
         stored: Whether they are in the log already, where earlier versions put maps with a key
-            twice: then those are let pass.
+            twice, and decimals of too many digits: then those are let pass.
     """
 
     def __init__(self, topic_schema: pa.Schema, *, stored: bool = False) -> None:
@@ -70,6 +71,11 @@ class BatchCheck:
             (index, field)
             for index, field in enumerate(fields_of(topic_schema))
             if not stored and has_map(field.type)
+        ]
+        self._decimals = [
+            (index, field)
+            for index, field in enumerate(fields_of(topic_schema))
+            if not stored and has_wide_decimal(field.type)
         ]
         self._required = [
             (index, field)
@@ -98,6 +104,8 @@ class BatchCheck:
             _check_nulls(field, column, field.name, 0)
         for index, field in self._mapped:
             _check_keys(field.type, cast("ArrowArray", batch.column(index)), field.name)
+        for index, field in self._decimals:
+            _check_digits(field.type, cast("ArrowArray", batch.column(index)), field.name)
 
 
 def check_batch(topic_schema: pa.Schema, batch: pa.RecordBatch, *, stored: bool = False) -> None:
@@ -200,6 +208,17 @@ def _check_keys(data_type: pa.DataType, array: "ArrowArray", path: str) -> None:
     for child, values, _ in _inside(data_type, array):
         if has_map(child.type):
             _check_keys(child.type, values, f"{path}.{child.name}")
+
+
+def _check_digits(data_type: pa.DataType, array: "ArrowArray", path: str) -> None:
+    """Refuse decimals of too many digits that Arrow lets pass, in an array or nested in it."""
+    if pa.types.is_decimal(data_type) and has_least(array):
+        raise SchemaMismatch(
+            f"column {path!r:.80}: a decimal has more digits than {data_type} holds", column=path
+        )
+    for child, values, _ in _inside(data_type, array) if children(data_type) else ():
+        if has_wide_decimal(child.type):
+            _check_digits(child.type, values, f"{path}.{child.name}")
 
 
 def _inside(

@@ -393,6 +393,29 @@ def test_a_number_beyond_its_precision_is_a_mismatch() -> None:
     assert caught.value.column == "d"
 
 
+@pytest.mark.parametrize("data_type", [pa.decimal128(5, 2), pa.decimal256(5, 2)], ids=str)
+def test_the_least_integer_of_a_decimal_s_bits_is_a_mismatch(data_type: Any) -> None:
+    """Arrow's own check of digits overflows there, and takes it for a value of any precision."""
+    bits = data_type.bit_width
+    raw = b"".join(
+        number.to_bytes(bits // 8, "little", signed=True)
+        for number in (1, -(2 ** (bits - 1)), -1, 2)
+    )
+    flat = buffers_batch(data_type, 4, [None, raw])
+    lists = arrow.ListArray.from_arrays(arrow.array([0, 0, 4], pa.int32()), flat)
+    for array, good, column in ((flat, [0, 2], "d"), (lists, [0], "d.item")):
+        batch = arrow.RecordBatch.from_arrays([array], names=["d"])
+        check_batch(batch.schema, batch, stored=True)
+        for row in good:
+            check_batch(batch.schema, batch.slice(row, 1))
+        with pytest.raises(SchemaMismatch, match="more digits than") as caught:
+            check_batch(batch.schema, batch.slice(1, 1))
+        assert caught.value.column == column
+    null = buffers_batch(data_type, 4, [b"\x0d", raw])
+    batch = arrow.RecordBatch.from_arrays([null], names=["d"])
+    check_batch(batch.schema, batch)
+
+
 _SOUND = arrow.RecordBatch.from_arrays(
     [
         arrow.array(["abc", "de", None]),

@@ -1,0 +1,38 @@
+"""The least integer of a decimal's bits, which Arrow validates as a value of any precision.
+
+Its check of digits takes the absolute value, which overflows there: as decimal128(5, 2), -2^127
+passes.
+"""
+
+from functools import lru_cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from wings_core.arrow_types import children
+
+if TYPE_CHECKING:
+    from wings_core.arrow_types import ArrowArray
+
+
+def has_wide_decimal(data_type: pa.DataType) -> bool:
+    """Tell whether a type is a decimal of 128 or 256 bits, or one is nested in it."""
+    return _is_wide(data_type) or any(has_wide_decimal(each.type) for each in children(data_type))
+
+
+def has_least(values: "ArrowArray") -> bool:
+    """Tell whether an array of wide decimals has a value that is the least integer of its bits."""
+    compute: Any = import_module("pyarrow.compute")
+    return bool(compute.equal(values, _least(values.type)).true_count)
+
+
+def _is_wide(data_type: pa.DataType) -> bool:
+    return pa.types.is_decimal128(data_type) or pa.types.is_decimal256(data_type)
+
+
+@lru_cache(maxsize=64)
+def _least(data_type: Any) -> Any:
+    bits: int = data_type.bit_width
+    raw = (-(1 << (bits - 1))).to_bytes(bits // 8, "little", signed=True)
+    return cast("Any", pa.Array).from_buffers(data_type, 1, [None, pa.py_buffer(raw)])[0]
