@@ -11,7 +11,7 @@ import httpx
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from flight_calls import Json, act, code_of, create_topic, error_of, push
+from flight_calls import Json, Stream, act, code_of, create_topic, error_of, push
 from http_calls import NAMESPACE
 
 from wings_core.limits import MIB, Limits
@@ -20,6 +20,9 @@ from wings_server.testing import ServerProcess, running_server, server_process
 BUDGET = 256 * MIB
 PUTS = 300
 SECONDS_MAX = 60.0
+
+UNREAD = 40_000
+"""Answers that a server cannot write while its client reads none."""
 
 SLACK = 128 * MIB
 """What the process may have more than before, once all is done."""
@@ -137,3 +140,30 @@ def test_bodies_of_http_are_within_the_budget_too() -> None:
         assert (refused.status_code, refused.json()["code"]) == (429, "RESOURCE_EXHAUSTED")
         room.close()
         assert httpx.post(url, json=body).status_code == 200
+
+
+def test_a_producer_that_reads_no_answers_holds_no_room() -> None:
+    """Its call goes on for as long as it likes; so do those of others, with all of the budget."""
+    one = pa.record_batch({"n": pa.array([1], pa.int64())})
+    large = pa.record_batch({"n": pa.array(range(MIB), pa.int64())})
+    with running_server(limits=Limits(memory_bytes_max=BUDGET)) as server:
+        client = server.client()
+        create_topic(client, "t", ["n: int64"])
+        stream = Stream(client, one.schema, "t")
+        for _ in range(UNREAD):
+            stream.writer.write_batch(one)
+        stream.writer.write_batch(large)
+        stream.writer.done_writing()
+        end = time.monotonic() + SECONDS_MAX
+        while not _is_committed(client, UNREAD + MIB) or server.server.log.memory.held:
+            assert time.monotonic() < end, server.server.log.memory.held
+            time.sleep(0.05)
+        for number in range(UNREAD + 1):
+            answer = stream.answer()
+            assert answer is not None
+            assert answer["batch"] == number
+        stream.writer.close()
+
+
+def _is_committed(client: flight.FlightClient, rows: int) -> bool:
+    return act(client, "partition-states", topic="t")[0]["next_offset"] == rows

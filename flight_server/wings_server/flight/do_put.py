@@ -116,7 +116,7 @@ class Put:
         Raises:
             WingsError: What a batch was refused with, once the client sends again or finishes.
         """
-        answers = Answers(writer, self._stream, self._metrics, self._quotas)
+        answers = Answers(writer, self._stream, self._metrics, room, self._quotas)
         try:
             for chunk in _read(reader, room):
                 if self._stream.refused is not None:
@@ -222,7 +222,9 @@ class Answers:
     """Writes one PutResult for each batch, in order, on a thread of its own.
 
     Batches that were read before a refusal was known are answered with it too. After a client is
-    gone nothing more is written, but the outcomes are still waited for.
+    gone nothing more is written, but the outcomes are still waited for. While the reader's thread
+    waits for the client to read, it holds no room of the budget of memory: a client that never
+    does would keep it from all others.
     """
 
     def __init__(
@@ -230,9 +232,11 @@ class Answers:
         writer: flight.FlightMetadataWriter,
         stream: PushStream,
         metrics: Metrics,
+        room: ReadRoom,
         quotas: PushQuotas | None = None,
     ) -> None:
         self._quotas = quotas
+        self._room = room
         self._writer = writer
         self._stream = stream
         self._metrics = metrics
@@ -260,6 +264,7 @@ class Answers:
             outcome: Its own, or, joined with the batches before it, the same that those have.
         """
         while self._added - self._answered >= ANSWERS_WAITING_MAX:
+            self._room.close()
             self._thread.join(UNREAD_SECONDS)
         self._added += 1
         if outcome is not self._last:
@@ -282,6 +287,7 @@ class Answers:
 
     def finish(self) -> None:
         """Wait until every answer is written; nothing may be added after. Can be called again."""
+        self._room.close()
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
