@@ -204,11 +204,6 @@ def entry_of(
     reason: str | None = None,
 ) -> AcknowledgementEntry:
     """Return the acknowledgement of a range of a delivery; `delay` in seconds."""
-    if delay is None and reason is None:
-        # Of what the server said, so there is nothing to validate.
-        return AcknowledgementEntry.model_construct(
-            partition=delivery.partition, first=first, last=last, lease=delivery.lease, type=kind
-        )
     return AcknowledgementEntry(
         partition=delivery.partition,
         first=first,

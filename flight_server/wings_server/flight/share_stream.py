@@ -321,10 +321,13 @@ class ShareStream:
             self._flow.offer(self)
 
     def _put(
-        self, batch: pa.RecordBatch, metadata: bytes, leased: LeasedRange | None = None
+        self,
+        batch: pa.RecordBatch,
+        metadata: bytes,
+        size: int = 0,
+        leased: LeasedRange | None = None,
     ) -> None:
-        """Write to the client, or leave it to the worker where that might wait."""
-        size = batch.nbytes if batch.num_rows else 0
+        """Write so many bytes to the client, or leave it to the worker where that might wait."""
         has_room = not self._outbox and self._unread.has_room(size)
         self._unread.wrote(size, leased)
         if not has_room or not self._try_write(batch, metadata):
@@ -556,13 +559,14 @@ class ShareStream:
 
     def _send(self, piece: Delivery) -> None:
         self._holds.add(piece.range, time.monotonic())
-        self._metrics.delivered("flight", piece.batch.num_rows, piece.batch.nbytes)
+        size = piece.batch.nbytes  # Which takes as long as to make the batch.
+        self._metrics.delivered("flight", piece.batch.num_rows, size)
         usage = self._admission.usage
         if usage is not None:  # Counted, and not refused: it is leased already.
-            usage.hold(piece.batch.nbytes)
-        self._put(piece.batch, acquired_metadata(piece.range), piece.range)
+            usage.hold(size)
+        self._put(piece.batch, acquired_metadata(piece.range), size, piece.range)
         if usage is not None:
-            usage.release(piece.batch.nbytes)
+            usage.release(size)
 
     def _try_write(self, batch: pa.RecordBatch, metadata: bytes) -> bool:
         """Write to the client; False where it has gone."""

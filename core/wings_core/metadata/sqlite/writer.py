@@ -75,8 +75,20 @@ class Writer:
         with self._lock:
             if self._closed:
                 raise Unavailable(f"the database {self._path.name} is closed")
-            with self._transaction() as connection:
+            committing = False
+            try:
+                connection = self._open()
+                connection.execute("BEGIN IMMEDIATE")
                 yield connection
+                committing = True
+                connection.execute("COMMIT")
+            except BaseException as error:
+                self._undo()
+                if committing:
+                    self._fence()
+                if isinstance(error, sqlite3.Error):
+                    raise translated(error, self._what) from error
+                raise
 
     def prepare(self, prepare: Callable[[sqlite3.Connection], None]) -> None:
         """Have the connection prepared whenever one is opened, and now if one is."""
@@ -95,23 +107,6 @@ class Writer:
             self._disconnect()
 
     # Inside; the lock is held.
-
-    @contextmanager
-    def _transaction(self) -> Generator[sqlite3.Connection]:
-        committing = False
-        try:
-            connection = self._open()
-            connection.execute("BEGIN IMMEDIATE")
-            yield connection
-            committing = True
-            connection.execute("COMMIT")
-        except BaseException as error:
-            self._undo()
-            if committing:
-                self._fence()
-            if isinstance(error, sqlite3.Error):
-                raise translated(error, self._what) from error
-            raise
 
     def _disconnect(self) -> None:
         discard(self._connection)

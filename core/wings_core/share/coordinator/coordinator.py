@@ -233,7 +233,7 @@ class Coordinator:
             for partition, generation in some:
                 peeked.setdefault(partition, generation)
                 if partition not in states:
-                    states[partition] = self._state(index, group, partition)
+                    states[partition] = self._recent_state(index, group, partition)
             found = [states[partition] for partition, _ in some]
             procedures.append(self._core.acquirer.acquire(each, found, self._batch_end))
         outcomes = self._runner.run_all(procedures)
@@ -287,8 +287,8 @@ class Coordinator:
                 asked.setdefault((number, entry.partition), []).append(entry)
         others = {
             entry.partition
-            for of_key in asked.values()
-            for entry in of_key
+            for _, entries in requests
+            for entry in entries
             if entry.type != "accept"
         }
         bounds = {
@@ -440,6 +440,15 @@ class Coordinator:
         if state is None:
             state = self._registry.partition_state(group.topic.uuid, partition)
             index.note(state)
+        return state
+
+    def _recent_state(
+        self, index: ReadyPartitions, group: ShareGroup, partition: Partition
+    ) -> PartitionState:
+        """Return where a partition stood a moment ago; what is told of it since is in it."""
+        state = index.known_state(partition) if self._is_local else None
+        if state is None or index.is_behind(state):
+            return self._state(index, group, partition)
         return state
 
     def _index(self, group: ShareGroup) -> ReadyPartitions:

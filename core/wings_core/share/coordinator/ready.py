@@ -177,6 +177,10 @@ class ReadyPartitions:
             return None
         return noted[1]
 
+    def is_behind(self, state: PartitionState) -> bool:
+        """Tell whether a partition was written to since it stood so."""
+        return self._ends.get(state.partition, 0) > state.next_offset
+
     def looked_at(
         self, partition: Partition, generation: int, end: int, again_seconds: float | None
     ) -> None:

@@ -43,6 +43,7 @@ from wings_core.share.replica.interfaces import (
     ReplicaState,
 )
 from wings_core.share.replica.requests import (
+    Answer,
     Answers,
     ForgetRequest,
     HoldRequest,
@@ -207,6 +208,8 @@ class HoldQuorum:
                 yield Pause(self._rng.uniform(*RETRY_SECONDS))
             missing = [replica for replica in self._replicas if replica not in heard]
             answers = yield from self._ask(dict.fromkeys(missing, request), done, heard)
+            if len(self._replicas) == 1 and answers and all(map(_is_done, answers.values())):
+                return Verdict.DONE  # The only replica has done all of it.
             heard |= parts_of(answers)
             silent = len(self._replicas) - len(heard)
             verdict = self._final_verdict(count_votes(heard), until, silent)
@@ -420,3 +423,10 @@ class HoldQuorum:
                 uncounted.append((vote.first, vote.last))
         granted.sort(key=lambda counted: counted.first)
         return granted, uncounted
+
+
+def _is_done(answer: Answer) -> bool:
+    """Tell whether a replica did all that it was asked for."""
+    if isinstance(answer, WingsError):
+        return False
+    return all(part.outcome is Outcome.OK for part in cast("Sequence[Part]", answer))
