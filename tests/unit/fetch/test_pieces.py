@@ -1,10 +1,13 @@
 """Pieces: neighbours in a page are read as one, and no partition's rows change their order."""
 
+from collections.abc import Iterator
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wings_core.fetch.many.pieces import pieces_of
+from wings_core.fetch.many.pieces import Piece, Plan, plan_of
 from wings_core.fetch.many.rotation import PartitionCursor
+from wings_core.metadata.located import many_located
 from wings_core.model import LocatedPartition, Location, PageAddress, PartitionState
 from wings_core.partitions import Partition
 
@@ -27,6 +30,19 @@ def located(
     )
 
 
+def segments(plan: Plan) -> Iterator[tuple[Piece, list[tuple[Partition, int, int]]]]:
+    """Yield each piece with the partition, first offset and rows of each of its segments."""
+    found = [
+        (plan.cursors[owner].partition, start, rows)
+        for owner, start, rows in zip(plan.owners, plan.starts, plan.rows, strict=True)
+    ]
+    for piece in plan.pieces:
+        yield piece, found[: piece.segments]
+        del found[: piece.segments]
+    assert not found
+    assert list(plan.ends) == [sum(plan.rows[: index + 1]) for index in range(len(plan.rows))]
+
+
 PAGES = [
     PageAddress(f"folio-{folio}", position, 1_000) for folio in "ab" for position in (0, 1_000)
 ]
@@ -38,19 +54,19 @@ def test_slices_of_a_page_are_one_piece_in_the_order_of_its_rows() -> None:
         located("1", (4, PAGES[0], 0), (1, PAGES[1], 2)),
         located("3", (10, PAGES[2], None)),
     ]
-    pieces = pieces_of([cursor for cursor, _ in found], [partition for _, partition in found], 100)
+    located_pages = many_located(partition for _, partition in found)
+    plan = plan_of([cursor for cursor, _ in found], located_pages, 100)
+    pieces = plan.pieces
     assert [(piece.location.address, piece.location.first_row, piece.rows) for piece in pieces] == [
         (PAGES[0], 0, 7),
         (PAGES[1], 0, 3),
         (PAGES[2], None, 10),
     ]
-    assert [
-        [
-            (segment.cursor.partition, segment.start_offset, segment.rows)
-            for segment in each.segments
-        ]
-        for each in pieces
-    ] == [[("1", 0, 4), ("2", 0, 3)], [("2", 3, 2), ("1", 4, 1)], [("3", 0, 10)]]
+    assert [each for _, each in segments(plan)] == [
+        [("1", 0, 4), ("2", 0, 3)],
+        [("2", 3, 2), ("1", 4, 1)],
+        [("3", 0, 10)],
+    ]
 
 
 @given(
@@ -84,14 +100,15 @@ def test_every_row_is_read_once_and_in_the_order_of_its_partition(
                 where = (location.first_row or 0) + row
                 rows_of[cursor.partition, location.start_offset + row] = (location.address, where)
     read: dict[Partition, list[int]] = {cursor.partition: [] for cursor in cursors}
-    for piece in pieces_of(cursors, [partition for _, partition in found], rows_max):
-        assert all(segment.rows > 0 for segment in piece.segments)
-        assert piece.rows == sum(segment.rows for segment in piece.segments)
+    plan = plan_of(cursors, many_located(partition for _, partition in found), rows_max)
+    for piece, parts in segments(plan):
+        assert all(rows > 0 for _, _, rows in parts)
+        assert piece.rows == sum(rows for _, _, rows in parts)
         assert piece.first + piece.rows <= piece.location.rows
         row = (piece.location.first_row or 0) + piece.first
-        for segment in piece.segments:
-            for offset in range(segment.start_offset, segment.start_offset + segment.rows):
-                assert rows_of[segment.cursor.partition, offset] == (piece.location.address, row)
-                read[segment.cursor.partition].append(offset)
+        for partition, start, rows in parts:
+            for offset in range(start, start + rows):
+                assert rows_of[partition, offset] == (piece.location.address, row)
+                read[partition].append(offset)
                 row += 1
     assert read == expected

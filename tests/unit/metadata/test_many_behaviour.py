@@ -4,6 +4,8 @@ import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from fix_metadata import NOON, A, B, C, MetadataUnderTest, accepted, batch_of
 from hypothesis import HealthCheck, given, settings
@@ -12,8 +14,9 @@ from property_examples import examples
 
 from wings_core.errors import TopicNotFound
 from wings_core.metadata.changes import TopicChanges
-from wings_core.model import LocatedPartition, PartitionState
-from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.metadata.located import integers, location_at
+from wings_core.model import LocatedPartition, Location, PartitionState
+from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 
 LONG = 20.0
 """Seconds; longer than anything here takes, unless it is wrong."""
@@ -88,6 +91,52 @@ def test_many_are_located_as_one_by_one(metadata: MetadataUnderTest, data: st.Da
         alone = metadata.registry.locate(topic.uuid, partition, offset, messages_max)
         assert each.state == metadata.registry.partition_state(topic.uuid, partition)
         assert each.locations == alone.locations
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(20, 200)
+)
+@given(st.data())
+def test_slices_are_found_as_columns_as_they_are_one_by_one(
+    metadata: MetadataUnderTest, data: st.DataObject
+) -> None:
+    topic = metadata.create_topic("key")
+    names = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+    partitions = data.draw(st.lists(names, min_size=1, max_size=5, unique=True), label="names")
+    known = [partition_of(name, pa.string()) for name in partitions]
+    batches = st.dictionaries(st.sampled_from(known), st.integers(1, 5), min_size=1)
+    for rows in data.draw(st.lists(batches, max_size=5), label="batches"):
+        accepted(metadata.registry.commit([batch_of(topic, rows)])[0])
+    offsets = st.dictionaries(st.sampled_from(known), st.integers(0, 12), min_size=1)
+    positions = list(data.draw(offsets, label="positions").items())
+    messages_max = data.draw(st.integers(1, 12), label="messages")
+    registry = metadata.registry
+    found = registry.locate_slices(topic.uuid, positions, messages_max)
+    expected = registry.locate_many(topic.uuid, positions, messages_max)
+    states = [each.state for each in expected]
+    assert list(found.log_start_offsets) == [each.log_start_offset for each in states]
+    assert list(found.log_end_offsets) == [each.next_offset for each in states]
+    locations: list[list[Location]] = [[] for _ in positions]
+    for index, place in enumerate(integers(found.slices.column("place"))):
+        locations[place].append(location_at(found.slices, index, found.folios))
+    assert locations == [list(each.locations) for each in expected]
+
+
+def test_a_bound_on_slices_leaves_out_the_last_partitions(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    assert len(metadata.registry.locate_slices(topic.uuid, [], 1)) == 0
+    for _ in range(3):
+        accepted(metadata.registry.commit([batch_of(topic, {A: 1, B: 1})])[0])
+    found = metadata.registry.locate_slices(topic.uuid, [(A, 0), (B, 0), (C, 0)], 10, 4)
+    assert len(found) >= 1
+    assert 1 <= found.slices.num_rows <= 4
+    places = found.slices.column("place")
+    for place in range(len(found)):
+        begun = found.slices.filter(pc.equal(places, place)).column("start_offset")
+        assert integers(begun) == list(range(len(begun)))
+    metadata.admin.delete_topic(topic.name)
+    with pytest.raises(TopicNotFound):
+        metadata.registry.locate_slices(topic.uuid, [(A, 0)], 1)
 
 
 class Told:

@@ -1,7 +1,10 @@
 """From pieces to chunks of mixed partitions: read, merge, filter, cut to the wire's bounds."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from operator import add, sub
 from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
@@ -10,7 +13,7 @@ import pyarrow.compute as pc
 from wings_core.errors import StorageCorrupt
 from wings_core.fetch.chunks import cut_to_wire, is_small, wire_rows
 from wings_core.fetch.engines import Allowance
-from wings_core.fetch.many.pieces import Piece, Segment
+from wings_core.fetch.many.pieces import Piece, Plan
 from wings_core.fetch.many.rotation import PartitionCursor
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.timestamps import timestamp_column
@@ -20,16 +23,10 @@ from wings_core.partitions import Partition
 from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 
-
-class PartRange(NamedTuple):
-    """The offsets `[start_offset, end_offset]` of a partition that a chunk covers."""
-
-    partition: Partition
-    start_offset: int
-    end_offset: int
-    rows: int
-    """In the chunk, after those of the ranges before: less than the offsets where a filter dropped
-    some."""
+PartRange = tuple[Partition, int, int, int]
+"""The offsets of a partition, first and last (both inclusive), that a chunk covers; and the number
+of its rows in the chunk, after those of the ranges before: less than the offsets where a filter
+dropped some. A plain tuple, since there are many."""
 
 
 class ManyChunk(NamedTuple):
@@ -38,6 +35,8 @@ class ManyChunk(NamedTuple):
     batch: pa.RecordBatch
     ranges: Sequence[PartRange]
     """In the order of the rows."""
+    looked_at: int
+    """So many rows, those dropped by a filter included."""
     bytes: int
     """About so many stored bytes were read for it, rows dropped by a filter included."""
 
@@ -45,9 +44,9 @@ class ManyChunk(NamedTuple):
 class PieceFailed(Exception):  # noqa: N818 - translated by the reader of many partitions
     """The page of a piece could not be read."""
 
-    def __init__(self, piece: Piece, error: StorageCorrupt) -> None:
+    def __init__(self, cursor: PartitionCursor, piece: Piece, error: StorageCorrupt) -> None:
         super().__init__(error.message)
-        self.cursor = piece.segments[0].cursor
+        self.cursor = cursor
         """Of the first of its partitions, which stands where the piece begins."""
         self.address = piece.location.address
         self.error = error
@@ -59,7 +58,6 @@ class _Part:
 
     rows: pa.RecordBatch
     timestamps: "int | pa.Array[Any]"
-    segments: list[Segment]
     bytes: int
 
 
@@ -78,7 +76,7 @@ class ManyChunks:
     def read(
         self,
         topic: Topic,
-        pieces: Sequence[Piece],
+        plan: Plan,
         rows_max: int,
         selection: Selection,
         allowance: Allowance | None = None,
@@ -90,7 +88,7 @@ class ManyChunks:
 
         Args:
             topic: Whose pages they are.
-            pieces: In the order in which they are read.
+            plan: Its pieces, in the order in which they are read.
             rows_max: The most rows delivered, over all chunks, at least 1; the last chunk ends with
                 the last row delivered.
             selection: Columns and filter.
@@ -101,40 +99,45 @@ class ManyChunks:
             InvalidFilter: The filter fails on the data, and the other errors of `RowFilter.mask`.
         """
         rows_left = rows_max
-        for run in self._runs(self._parts(topic, pieces, selection), selection):
-            chunk, moved = _chunk(run, selection, rows_left, allowance)
-            for cursor, next_offset in moved:
-                cursor.offset = next_offset
+        done = 0
+        for run in self._runs(self._parts(topic, plan, selection), selection):
+            rows = sum(part.rows.num_rows for part in run)
+            ranges = _between(plan, done, done + rows)
+            chunk, ranges = _chunk(run, ranges, plan, selection, rows_left, allowance)
+            for owner, next_offset in zip(
+                ranges.owners, map(add, ranges.starts, ranges.rows), strict=True
+            ):
+                plan.cursors[owner].offset = next_offset
+            done += rows
             rows_left -= chunk.batch.num_rows
             yield chunk
             if rows_left == 0:
                 return
 
-    def _parts(
-        self, topic: Topic, pieces: Sequence[Piece], selection: Selection
-    ) -> Iterator[_Part]:
+    def _parts(self, topic: Topic, plan: Plan, selection: Selection) -> Iterator[_Part]:
         """Read pages one after another, and cut those that are above the wire's bounds."""
-        locations = [piece.location for piece in pieces]
         wanted = Wanted(selection.stored_columns, timestamps=selection.system_columns)
+        locations = [piece.location for piece in plan.pieces]
         pages = read_pages(self._store, topic, locations, wanted)
-        for piece in pieces:
+        segment = 0
+        for piece in plan.pieces:
             try:
                 rows, timestamps, size = next(pages)
             except StorageCorrupt as error:
-                raise PieceFailed(piece, error) from error
+                cursor = plan.cursors[plan.owners[segment]]
+                raise PieceFailed(cursor, piece, error) from error
+            segment += piece.segments
             page_rows = rows.num_rows
             if page_rows == piece.rows <= wire_rows(page_rows, size, self._limits):
-                yield _Part(rows, timestamps, piece.segments, size)
+                yield _Part(rows, timestamps, size)
                 continue
             rows = rows.slice(piece.first, piece.rows)
             first = piece.first
-            segments = piece.segments
             for part, part_bytes in cut_to_wire(rows, page_rows, size, self._limits):
-                taken, segments = _split(segments, part.num_rows)
                 times = timestamps
                 if not isinstance(times, int):
                     times = times.slice(first, part.num_rows)
-                yield _Part(part, times, taken, part_bytes)
+                yield _Part(part, times, part_bytes)
                 first += part.num_rows
 
     def _runs(self, parts: Iterator[_Part], selection: Selection) -> Iterator[list[_Part]]:
@@ -167,118 +170,123 @@ class ManyChunks:
             yield run
 
 
-def _split(segments: list[Segment], rows: int) -> tuple[list[Segment], list[Segment]]:
-    """Return the segments of the first rows, and those of the others."""
-    for index, segment in enumerate(segments):
-        if segment.rows < rows:
-            rows -= segment.rows
-            continue
-        cursor, start, count, timestamp = (
-            segment.cursor,
-            segment.start_offset,
-            segment.rows,
-            segment.timestamp,
-        )
-        head = [*segments[:index], Segment(cursor, start, rows, timestamp)]
-        tail = segments[index + 1 :]
-        if rows < count:
-            tail = [Segment(cursor, start + rows, count - rows, timestamp), *tail]
-        return head, tail
-    return segments, []
+class _Ranges(NamedTuple):
+    """Rows of partitions, in the order of a chunk: those of each from an offset on."""
+
+    owners: Sequence[int]
+    """Indices of their cursors in the plan."""
+    starts: Sequence[int]
+    rows: Sequence[int]
+    """As stored."""
+    timestamps: Sequence[int]
+
+
+def _between(plan: Plan, start: int, stop: int) -> _Ranges:
+    """Return the segments of the rows `[start, stop)` of a plan, cut to them."""
+    first = bisect_right(plan.ends, start)
+    last = bisect_left(plan.ends, stop) + 1
+    starts, rows = list(plan.starts[first:last]), list(plan.rows[first:last])
+    skipped = start - (plan.ends[first] - rows[0])
+    starts[0] += skipped
+    rows[0] -= skipped
+    rows[-1] -= plan.ends[last - 1] - stop
+    return _Ranges(plan.owners[first:last], starts, rows, plan.timestamps[first:last])
+
+
+def _cut(ranges: _Ranges, rows: int) -> _Ranges:
+    """Return the ranges of the first rows."""
+    ends = list(accumulate(ranges.rows))
+    last = bisect_left(ends, rows) + 1
+    kept = list(ranges.rows[:last])
+    kept[-1] -= ends[last - 1] - rows
+    return _Ranges(ranges.owners[:last], ranges.starts[:last], kept, ranges.timestamps[:last])
 
 
 def _chunk(
-    run: Sequence[_Part], selection: Selection, rows_max: int, allowance: Allowance | None
-) -> tuple[ManyChunk, list[tuple[PartitionCursor, int]]]:
+    run: Sequence[_Part],
+    ranges: _Ranges,
+    plan: Plan,
+    selection: Selection,
+    rows_max: int,
+    allowance: Allowance | None,
+) -> tuple[ManyChunk, _Ranges]:
     """Merge the parts of a run, filter, and end with the last row that may be delivered.
 
     Returns:
-        The chunk, and where its partitions stand then.
+        The chunk, and which of the ranges it covers.
     """
     batches = [part.rows for part in run]
     rows = batches[0] if len(batches) == 1 else cast("Any", pa).concat_batches(batches)
-    segments = [segment for part in run for segment in part.segments]
-    times = _timestamps(run) if selection.system_columns else None
-    ranges = _ranges(segments)
-    if len(ranges) > len({cursor.partition for cursor, _, _ in ranges}):
+    times = _timestamps(run, ranges) if selection.system_columns else None
+    if len(set(ranges.owners)) < len(ranges.owners):
         # Each partition stands in one range. To copy the rows once more takes less than a range for
         # each of many small pages would, here and at the reader.
         indices, ranges = _by_partition(ranges)
-        rows = rows.take(indices)
-        times = None if times is None else times.take(indices)
+        if indices is not None:
+            rows = rows.take(indices)
+            times = None if times is None else times.take(indices)
     mask = selection.filter_mask(rows, allowance)
     if mask is not None and mask.true_count > rows_max:
         last: int = pc.indices_nonzero(mask)[rows_max - 1].as_py()
         rows, mask = rows.slice(0, last + 1), mask.slice(0, last + 1)
         times = None if times is None else times.slice(0, last + 1)
         ranges = _cut(ranges, last + 1)
-    batch = _deliver(rows, ranges, times, selection)
-    counts = [count for _, _, count in ranges]
+    partitions = [plan.cursors[owner].partition for owner in ranges.owners]
+    looked_at = rows.num_rows
+    batch = _deliver(rows, partitions, ranges, times, selection)
+    counts = ranges.rows
     if mask is not None:
         batch = batch.filter(mask)
         counts = _true_counts(mask, counts)
     size = int(sum(part.bytes for part in run) * selection.stored_share)
-    covered = [
-        PartRange(cursor.partition, start, start + looked_at - 1, delivered)
-        for (cursor, start, looked_at), delivered in zip(ranges, counts, strict=True)
-    ]
-    moved = [(cursor, start + looked_at) for cursor, start, looked_at in ranges]
-    return ManyChunk(batch, covered, size), moved
+    ends = [start + count - 1 for start, count in zip(ranges.starts, ranges.rows, strict=True)]
+    covered = list(zip(partitions, ranges.starts, ends, counts, strict=True))
+    return ManyChunk(batch, covered, looked_at, size), ranges
 
 
-_Range = tuple[PartitionCursor, int, int]
-"""A cursor, a first offset, and so many rows."""
+def _by_partition(ranges: _Ranges) -> "tuple[pa.Array[Any] | None, _Ranges]":
+    """Return the order of rows in which each partition's follow one another, and their ranges.
+
+    The order is None where they do already.
+    """
+    firsts = map(sub, accumulate(ranges.rows), ranges.rows)
+    groups: dict[int, list[tuple[int, int, int, int]]] = {}
+    for owner, *each in zip(
+        ranges.owners, firsts, ranges.starts, ranges.rows, ranges.timestamps, strict=True
+    ):
+        groups.setdefault(owner, []).append(cast("tuple[int, int, int, int]", tuple(each)))
+    # A partition's rows are read in order and without gaps.
+    merged = _Ranges(
+        list(groups),
+        [group[0][1] for group in groups.values()],
+        [sum(rows for _, _, rows, _ in group) for group in groups.values()],
+        [group[0][3] for group in groups.values()],
+    )
+    spans = [(first, rows) for group in groups.values() for first, _, rows, _ in group]
+    if all(first < after for (first, _), (after, _) in pairwise(spans)):
+        return None, merged
+    indices = [cast("Any", pa).arange(first, first + rows) for first, rows in spans]
+    return pa.concat_arrays(indices), merged
 
 
-def _ranges(segments: Iterable[Segment]) -> list[_Range]:
-    """Return the ranges of segments, neighbours of one partition as one."""
-    ranges: list[_Range] = []
-    for segment in segments:
-        if ranges:
-            cursor, start, rows = ranges[-1]
-            if cursor is segment.cursor and start + rows == segment.start_offset:
-                ranges[-1] = (cursor, start, rows + segment.rows)
-                continue
-        ranges.append((segment.cursor, segment.start_offset, segment.rows))
-    return ranges
-
-
-def _cut(ranges: Iterable[_Range], rows_left: int) -> list[_Range]:
-    """Return the ranges of the first rows."""
-    cut: list[_Range] = []
-    for cursor, start, rows in ranges:
-        if rows_left == 0:
-            break
-        cut.append((cursor, start, min(rows, rows_left)))
-        rows_left -= cut[-1][2]
-    return cut
-
-
-def _by_partition(ranges: Iterable[_Range]) -> "tuple[pa.Array[Any], list[_Range]]":
-    """Return the order of rows in which each partition's follow one another, and their ranges."""
-    groups: dict[Partition, list[tuple[int, _Range]]] = {}
-    first = 0
-    for cursor, start, rows in ranges:
-        groups.setdefault(cursor.partition, []).append((first, (cursor, start, rows)))
-        first += rows
-    indices: list[pa.Array[Any]] = []
-    ordered: list[_Range] = []
-    for group in groups.values():
-        indices += [cast("Any", pa).arange(first, first + rows) for first, (_, _, rows) in group]
-        # A partition's rows are read in order and without gaps.
-        cursor, start, _ = group[0][1]
-        ordered.append((cursor, start, sum(rows for _, (_, _, rows) in group)))
-    return pa.concat_arrays(indices), ordered
-
-
-def _timestamps(run: Iterable[_Part]) -> "pa.Array[Any]":
-    runs: list[tuple[int | pa.Array[Any], int]] = []
+def _timestamps(run: Sequence[_Part], ranges: _Ranges) -> "pa.Array[Any]":
+    """Return each row's timestamp, as its page has it, or as its segment does."""
+    stored: list[tuple[int | pa.Array[Any], int]] = []
+    known = iter(zip(ranges.timestamps, ranges.rows, strict=True))
+    timestamp = left = 0  # Of the segment that the last part ended in, which may go on.
     for part in run:
-        if isinstance(part.timestamps, int):
-            runs += [(segment.timestamp, segment.rows) for segment in part.segments]
-        else:
-            runs.append((part.timestamps, part.rows.num_rows))
-    return timestamp_column(runs)
+        wanted = part.rows.num_rows
+        if not isinstance(part.timestamps, int):
+            stored.append((part.timestamps, wanted))
+        while wanted:
+            if left == 0:
+                timestamp, left = next(known)
+            taken = min(wanted, left)
+            if isinstance(part.timestamps, int):
+                stored.append((timestamp, taken))
+            wanted -= taken
+            left -= taken
+    return timestamp_column(stored)
 
 
 def _true_counts(mask: pa.BooleanArray, counts: Sequence[int]) -> list[int]:
@@ -286,18 +294,15 @@ def _true_counts(mask: pa.BooleanArray, counts: Sequence[int]) -> list[int]:
     if len(counts) == 1:
         return [mask.true_count]
     passed = cast("Any", pc).cumulative_sum(mask.cast(pa.int32()))
-    lasts: list[int] = []
-    last = -1
-    for count in counts:
-        last += count
-        lasts.append(last)
+    lasts = [end - 1 for end in accumulate(counts)]
     sums: list[int] = passed.take(pa.array(lasts, pa.int32())).to_pylist()
     return [after - before for before, after in zip([0, *sums], sums, strict=False)]
 
 
 def _deliver(
     rows: pa.RecordBatch,
-    ranges: Sequence[_Range],
+    partitions: Sequence[Partition],
+    ranges: _Ranges,
     times: "pa.Array[Any] | None",
     selection: Selection,
 ) -> pa.RecordBatch:
@@ -308,8 +313,8 @@ def _deliver(
     if times is not None:
         texts: list[str] = []
         offsets: list[int] = []
-        for cursor, start, count in ranges:
-            texts += [cursor.partition] * count
+        for partition, start, count in zip(partitions, ranges.starts, ranges.rows, strict=True):
+            texts += [partition] * count
             offsets += range(start, start + count)
         arrays += [pa.array(texts, pa.string()), pa.array(offsets, pa.int64()), times]
     return pa.RecordBatch.from_arrays(arrays, schema=selection.schema)

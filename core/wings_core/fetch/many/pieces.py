@@ -2,29 +2,31 @@
 
 The rows that partitions have in one page are read as one piece where they are neighbours, so a page
 that many partitions share is read and decoded once, and its rows are not copied one partition at a
-time.
+time. Segments are columns, worked on by Arrow's kernels: 10,000 partitions have many of them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from wings_core.fetch.many.rotation import PartitionCursor
-from wings_core.model import LocatedPartition, Location
+from wings_core.metadata.located import (
+    ManyLocated,
+    integers,
+    location_at,
+    numbered,
+    run_starts,
+)
+from wings_core.model import Location
+
+_kernels = cast("Any", pc)
+"""Some are not in the stubs, or as of chunked arrays."""
 
 
 @dataclass(slots=True)  # Not frozen, which would take three times as long to make.
-class Segment:
-    """Rows of one partition, one after another in the log and in their page."""
-
-    cursor: PartitionCursor
-    start_offset: int
-    rows: int
-    timestamp: int
-    """Of all rows, where the page has none of each."""
-
-
-@dataclass(slots=True)
 class Piece:
     """Neighbouring rows of one page."""
 
@@ -32,18 +34,31 @@ class Piece:
     """Of all rows read, or of more: then `first` of them are left out, and what follows `rows`."""
     first: int
     rows: int
-    segments: list[Segment]
+    segments: int
+    """How many segments it has."""
 
 
-_Found = tuple[tuple[str, int, int], Segment, Location, int]
-"""Where a segment lies (folio, position, row of the page), it, its page, and what it leaves out."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The pieces of a turn, and the segments that they are made of, in their order.
 
-_NOWHERE = ("", 0, 0)
+    A segment is rows of one partition, one after another in the log and in their page.
+    """
+
+    cursors: Sequence[PartitionCursor]
+    pieces: Sequence[Piece]
+    owners: Sequence[int]
+    """Of each segment: its partition, an index into `cursors`."""
+    starts: Sequence[int]
+    """Of each: its first offset."""
+    rows: Sequence[int]
+    ends: Sequence[int]
+    """Of each: the number of rows up to its end, over all segments."""
+    timestamps: Sequence[int]
+    """Of each: of all rows, where the page has none of each."""
 
 
-def pieces_of(
-    cursors: Sequence[PartitionCursor], located: Iterable[LocatedPartition], rows_max: int
-) -> list[Piece]:
+def plan_of(cursors: Sequence[PartitionCursor], located: ManyLocated, rows_max: int) -> Plan:
     """Return the pieces that hold the next rows of partitions.
 
     A partition's rows stay in the order of their offsets, over all pieces.
@@ -53,71 +68,110 @@ def pieces_of(
         located: What was found of each of them, as far as it goes; what is before its offset is
             left out.
         rows_max: The most rows of each.
+
+    Raises:
+        Internal: A page is of a format that only a later version knows.
     """
-    found: list[_Found] = []
-    for cursor, (_, locations) in zip(cursors, located, strict=False):
-        offset = cursor.offset
-        stop = min(cursor.stop, offset + rows_max)
-        # Maintenance and publishes may write pages in another order than their offsets: a segment
-        # comes no earlier than the one before it.
-        last = _NOWHERE
-        for location in locations:
-            start, end, timestamp, (folio, position, _), _, _, first_row, _ = location
-            if start >= stop:
-                break
-            if end < offset:
-                continue
-            place = (folio, position, first_row or 0)
-            if place > last:
-                last = place
-            first = max(offset, start)
-            segment = Segment(cursor, first, min(stop, end + 1) - first, timestamp)
-            found.append((last, segment, location, first - start))
-    found.sort(key=itemgetter(0))
-    return list(_joined(found))
-
-
-def _joined(found: Iterable[_Found]) -> Iterator[Piece]:
-    """Yield pieces, neighbouring slices of a page as one."""
-    piece: Piece | None = None
-    next_row = -1  # That follows the piece in its page, where that is one of slices.
-    for _, segment, location, skipped in found:
-        if location.first_row is None:
-            if piece is not None:
-                yield _whole(piece)
-                piece = None
-            yield Piece(location, skipped, segment.rows, [segment])
-            continue
-        first_row = location.first_row + skipped
-        if (
-            piece is not None
-            and first_row == next_row
-            and piece.location.address == location.address
-        ):
-            piece.segments.append(segment)
-            piece.rows += segment.rows
-        else:
-            if piece is not None:
-                yield _whole(piece)
-            piece = Piece(location, first_row, segment.rows, [segment])
-        next_row = first_row + segment.rows
-    if piece is not None:
-        yield _whole(piece)
-
-
-def _whole(piece: Piece) -> Piece:
-    """Give a piece of slices, whose `first` is a row of the page, a location of its own."""
-    known = piece.location
-    if len(piece.segments) == 1 and piece.rows == known.rows:
-        return Piece(known, 0, piece.rows, piece.segments)
-    location = Location(
-        0,
-        piece.rows - 1,
-        known.timestamp,
-        known.address,
-        known.first_timestamp,
-        known.format,
-        piece.first,
-        max(1, known.bytes * piece.rows // known.rows),
+    segments = _segments(cursors[: len(located)], located.slices, rows_max)
+    segments = segments.take(_order(segments))
+    starts, rows = segments.column("first"), segments.column("rows")
+    return Plan(
+        cursors,
+        _pieces(segments, located.folios),
+        integers(segments.column("place")),
+        integers(starts),
+        integers(rows),
+        integers(_kernels.cumulative_sum(rows)),
+        integers(segments.column("timestamp")),
     )
-    return Piece(location, 0, piece.rows, piece.segments)
+
+
+def _segments(
+    cursors: Sequence[PartitionCursor], slices: pa.RecordBatch, rows_max: int
+) -> pa.RecordBatch:
+    """Return the slices that have rows wanted: from offset `first` on so many `rows`.
+
+    The first of them is row `row` of the page.
+    """
+    place, start = slices.column("place"), slices.column("start_offset")
+    offsets = pa.array([cursor.offset for cursor in cursors], pa.int64())
+    stops = pa.array([min(cursor.stop, cursor.offset + rows_max) for cursor in cursors], pa.int64())
+    first = _kernels.max_element_wise(offsets.take(place), start)
+    stop = _kernels.min_element_wise(stops.take(place), pc.add(slices.column("end_offset"), 1))
+    row = pc.add(_kernels.fill_null(slices.column("first_row"), 0), pc.subtract(first, start))
+    segments = pa.RecordBatch.from_arrays(
+        [*slices.columns, first, pc.subtract(stop, first), row],
+        names=[*slices.schema.names, "first", "rows", "row"],
+    )
+    return segments.filter(pc.less(first, stop))
+
+
+def _order(segments: pa.RecordBatch) -> "pa.Array[Any]":
+    """Return the order in which segments are read: as their pages lie.
+
+    Maintenance and publishes may write pages in another order than their offsets: a segment comes
+    no earlier than the one before it of its partition.
+    """
+    keys = [(name, "ascending") for name in ("folio", "position", "first_row")]
+    order = _kernels.sort_indices(segments, sort_keys=keys)
+    # Where each comes, first among those of its partition, which are neighbours here.
+    ranked = pc.add(
+        pc.multiply(segments.column("place"), segments.num_rows),
+        pc.sort_indices(order).cast(pa.int64()),
+    )
+    latest = _kernels.cumulative_max(ranked)
+    if latest.equals(ranked):
+        return order
+    latest = pc.subtract(latest, pc.multiply(segments.column("place"), segments.num_rows))
+    return pc.sort_indices(latest)  # It is stable.
+
+
+def _pieces(segments: pa.RecordBatch, folios: Sequence[str]) -> list[Piece]:
+    """Return the pieces of segments, neighbouring slices of a page as one."""
+    if segments.num_rows == 0:
+        return []
+    row, rows = segments.column("row"), segments.column("rows")
+    page = _kernels.or_(*(run_starts(segments.column(name)) for name in ("folio", "position")))
+    # A page that is not of slices is read by itself, however often it is met.
+    apart = _kernels.is_null(segments.column("first_row"))
+    before = pa.concat_arrays([pa.array([-1], pa.int64()), pc.add(row, rows)[:-1]])
+    begins = _kernels.or_(_kernels.or_(page, apart), pc.not_equal(row, before))
+    return list(_pieces_at(segments, folios, begins))
+
+
+def _pieces_at(
+    segments: pa.RecordBatch, folios: Sequence[str], begins: "pa.Array[Any]"
+) -> "list[Piece]":
+    """Return the pieces that begin at some of the segments."""
+    firsts: list[int] = integers(pc.indices_nonzero(begins))
+    counts = cast(
+        "list[int]",
+        pa.table({"piece": numbered(begins), "rows": segments.column("rows")})
+        .group_by("piece", use_threads=False)
+        .aggregate([("rows", "sum")])
+        .column("rows_sum")
+        .to_pylist(),
+    )
+    pieces: list[Piece] = []
+    row, start = segments.column("row"), segments.column("first")
+    for first, end, rows in zip(firsts, [*firsts[1:], segments.num_rows], counts, strict=True):
+        location = location_at(segments, first, folios)
+        if location.first_row is None:
+            skipped = start[first].as_py() - location.start_offset
+            pieces.append(Piece(location, skipped, rows, end - first))
+        else:
+            whole = _whole(location, row[first].as_py(), rows)
+            pieces.append(Piece(whole, 0, rows, end - first))
+    return pieces
+
+
+def _whole(known: Location, first_row: int, rows: int) -> Location:
+    """Return a location of so many rows of a page, of which a slice is known."""
+    if (first_row, rows) == (known.first_row, known.rows):
+        return known
+    return known._replace(
+        start_offset=0,
+        end_offset=rows - 1,
+        first_row=first_row,
+        slice_bytes=max(1, known.bytes * rows // known.rows),
+    )

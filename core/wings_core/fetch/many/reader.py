@@ -13,7 +13,7 @@ from wings_core.errors import OffsetOutOfRange, WingsError
 from wings_core.fetch.engines import Allowance, FilterTimedOut
 from wings_core.fetch.fetcher import LOCATE_ROWS_MAX, MOVES_MAX, UNLIMITED, Cancel
 from wings_core.fetch.many.chunks import ManyChunk, ManyChunks, PieceFailed
-from wings_core.fetch.many.pieces import pieces_of
+from wings_core.fetch.many.pieces import plan_of
 from wings_core.fetch.many.rotation import PartitionCursor, Rotation
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
@@ -21,7 +21,8 @@ from wings_core.fetch.waits import Waits
 from wings_core.limits import Limits
 from wings_core.metadata.changes import TopicChanges
 from wings_core.metadata.interfaces import POSITIONS_MAX, OffsetRegistry
-from wings_core.model import LocatedPartition, PartitionState, Topic
+from wings_core.metadata.located import ManyLocated
+from wings_core.model import PartitionState, Topic
 from wings_core.partitions import Partition, partition_value
 from wings_core.storage.interfaces import FolioStore
 
@@ -174,9 +175,7 @@ class ManyReader:
                 for chunk in self._turn(read, wanted + read.filtered_rows, wanted):
                     rows = chunk.batch.num_rows
                     if filtered:
-                        read.filtered_rows += sum(
-                            each.end_offset - each.start_offset + 1 for each in chunk.ranges
-                        )
+                        read.filtered_rows += chunk.looked_at
                     state.release(rows, rows)
                     wanted -= rows
                     yield chunk
@@ -206,17 +205,14 @@ class ManyReader:
         if rows == LOCATE_ROWS_MAX:
             each = max(each, TURN_ROWS_MIN)
         cursors = rotation.turn(each, rows, POSITIONS_MAX)
-        located = self._registry.locate_many(
+        located = self._registry.locate_slices(
             read.topic.uuid, [(cursor.partition, cursor.offset) for cursor in cursors], each
         )
         before = [cursor.offset for cursor in cursors]
         try:
-            for cursor, found in zip(cursors, located, strict=False):
-                _look(cursor, found)
-            pieces = pieces_of(cursors, located, each)
-            yield from self._chunks.read(
-                read.topic, pieces, rows_max, read.selection, read.allowance
-            )
+            _look(cursors, located)
+            plan = plan_of(cursors, located, each)
+            yield from self._chunks.read(read.topic, plan, rows_max, read.selection, read.allowance)
         except PieceFailed as failed:
             if not self._is_elsewhere(read, failed):
                 raise with_partition(failed.error, failed.cursor.partition) from None
@@ -254,17 +250,21 @@ class ManyReader:
                 read.rotation.add(PartitionCursor(partition, 0, log_end, log_end, clamps=True))
 
 
-def _look(cursor: PartitionCursor, found: LocatedPartition) -> None:
-    """Take what was found of a partition."""
-    start = found.state.log_start_offset
-    cursor.log_end = max(cursor.log_end, found.state.next_offset)
-    if cursor.offset < start:
-        if not cursor.clamps:
-            raise below_start(cursor.partition, cursor.offset, start)
-        cursor.offset = start
-    elif not found.locations:
-        # Nothing is there where something was known to be: the next turns have nothing to read.
-        cursor.stop = cursor.offset
+def _look(cursors: Sequence[PartitionCursor], located: ManyLocated) -> None:
+    """Take what was found of partitions."""
+    places = set(located.slices.column("place").unique().to_pylist())
+    for place, (cursor, start, end) in enumerate(
+        zip(cursors, located.log_start_offsets, located.log_end_offsets, strict=False)
+    ):
+        if end > cursor.log_end:
+            cursor.log_end = end
+        if cursor.offset < start:
+            if not cursor.clamps:
+                raise below_start(cursor.partition, cursor.offset, start)
+            cursor.offset = start
+        elif place not in places:
+            # Nothing is there where something was known to be: the next turns have nothing to read.
+            cursor.stop = cursor.offset
 
 
 def below_start(partition: Partition, offset: int, log_start_offset: int) -> OffsetOutOfRange:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from wings_core.metadata.located import ManyLocated
 from wings_core.model import (
     CommitBatch,
     CommitResult,
@@ -137,6 +138,24 @@ class OffsetRegistry(Protocol):
 
         Raises:
             TopicNotFound: The topic was deleted.
+        """
+        ...
+
+    def locate_slices(
+        self,
+        topic_uuid: str,
+        positions: Sequence[tuple[Partition, int]],
+        messages_max: int,
+        locations_max: int = MANY_LOCATIONS_MAX,
+    ) -> ManyLocated:
+        """Find what `locate_many` finds, as columns; for reads of so many that objects cost.
+
+        Args: as of `locate_many`, but `messages_max` is at least 1, and a partition without a page
+            may count as one to `locations_max`.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+            Internal: Which only a reader of the location may notice: a page's format is unknown.
         """
         ...
 

@@ -6,6 +6,7 @@ from wings_core.metadata.postgres.locate import (
     any_has_data,
     locate,
     locate_many,
+    locate_slices,
     offset_for_timestamp,
 )
 from wings_core.metadata.postgres.pages import add_pages
@@ -30,6 +31,7 @@ __all__ = [
     "find_shards",
     "locate",
     "locate_many",
+    "locate_slices",
     "move_stages",
     "offset_for_timestamp",
     "open_shards",

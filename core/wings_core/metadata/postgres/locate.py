@@ -8,6 +8,7 @@ from itertools import groupby
 
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.metadata.interfaces import LOCATIONS_MAX, OFFSET_MAX
+from wings_core.metadata.located import ManyLocated, many_located
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.store.rows import location_of
 from wings_core.model import (
@@ -177,6 +178,18 @@ def locate_many(
         locations = [location_of(*page[5:]) for page in pages if page[5] is not None]
         found.append(LocatedPartition(state, tuple(locations)))
     return found
+
+
+def locate_slices(
+    connection: Connection,
+    topic_uuid: str,
+    positions: Sequence[tuple[Partition, int]],
+    messages_max: int,
+    locations_max: int,
+) -> ManyLocated:
+    """Find pages of many partitions, as columns; see `OffsetRegistry.locate_slices`."""
+    found = locate_many(connection, topic_uuid, positions, messages_max, locations_max)
+    return many_located(found)
 
 
 def any_has_data(connection: Connection, positions: Sequence[Position]) -> bool:

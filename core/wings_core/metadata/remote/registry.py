@@ -12,6 +12,7 @@ from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.folios import check_retired
 from wings_core.metadata.interfaces import LOCATIONS_MAX, MANY_LOCATIONS_MAX, OffsetRegistry
 from wings_core.metadata.judge import check_id
+from wings_core.metadata.located import ManyLocated, many_located
 from wings_core.metadata.remote.admin import TopicCache
 from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, seconds_left
 from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome
@@ -203,6 +204,17 @@ class RemoteRegistry(OffsetRegistry):
             self._note_gone(topic_uuid, error)
             raise
         return [messages.LOCATED_PARTITION.decode(found) for found in response.partitions]
+
+    def locate_slices(
+        self,
+        topic_uuid: str,
+        positions: Sequence[tuple[Partition, int]],
+        messages_max: int,
+        locations_max: int = MANY_LOCATIONS_MAX,
+    ) -> ManyLocated:
+        """Find pages of many partitions, as columns; see `OffsetRegistry.locate_slices`."""
+        found = self.locate_many(topic_uuid, positions, messages_max, locations_max)
+        return many_located(found)
 
     def offset_location(
         self, topic_uuid: str, partition: Partition, offset: int, deadline: Deadline

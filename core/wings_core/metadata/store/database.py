@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString, Protocol, TypeVar
 
+from wings_core.metadata.located import ManyLocated
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.notifications import Notification
 from wings_core.model import (
@@ -185,6 +186,17 @@ class Dialect(Protocol[C_contra]):
         locations_max: int,
     ) -> list[LocatedPartition]:
         """Find pages of many partitions; see `OffsetRegistry.locate_many`."""
+        ...
+
+    def locate_slices(
+        self,
+        connection: C_contra,
+        topic_uuid: str,
+        positions: Sequence[tuple[Partition, int]],
+        messages_max: int,
+        locations_max: int,
+    ) -> ManyLocated:
+        """Find pages of many partitions, as columns; see `OffsetRegistry.locate_slices`."""
         ...
 
     def any_has_data(self, connection: C_contra, positions: Sequence[Position]) -> bool:

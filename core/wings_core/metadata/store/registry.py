@@ -8,6 +8,7 @@ from typing import Generic
 from wings_core.metadata.folios import check_inline, check_retired
 from wings_core.metadata.interfaces import MANY_LOCATIONS_MAX, OffsetRegistry
 from wings_core.metadata.judge import check_id, check_text
+from wings_core.metadata.located import ManyLocated
 from wings_core.metadata.store import consumers, partitions
 from wings_core.metadata.store.database import C, Committed, Database, Dialect
 from wings_core.metadata.store.flushes import commit_flush
@@ -94,6 +95,20 @@ class DatabaseRegistry(OffsetRegistry, Generic[C]):
         """Find pages of many partitions; see `OffsetRegistry.locate_many`."""
         return self._database.read(
             lambda connection: self._dialect.locate_many(
+                connection, topic_uuid, positions, messages_max, locations_max
+            )
+        )
+
+    def locate_slices(
+        self,
+        topic_uuid: str,
+        positions: Sequence[tuple[Partition, int]],
+        messages_max: int,
+        locations_max: int = MANY_LOCATIONS_MAX,
+    ) -> ManyLocated:
+        """Find pages of many partitions, as columns; see `OffsetRegistry.locate_slices`."""
+        return self._database.read(
+            lambda connection: self._dialect.locate_slices(
                 connection, topic_uuid, positions, messages_max, locations_max
             )
         )
