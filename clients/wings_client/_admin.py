@@ -26,7 +26,6 @@ from wings_core.contracts.actions import (
     ListNamespaces,
     ListTopics,
     NamespaceBody,
-    OffsetEntry,
     OffsetForTimestamp,
     SchemaSpec,
     TopicBody,
@@ -192,15 +191,17 @@ class AdminCalls:
         Raises:
             TopicNotFound: There is no such topic.
         """
+        name = name_of(topic)
         body = build(
             CommitOffsets,
             InvalidArgument,
             "commit_offsets",
             consumer=consumer,
-            offsets=tuple(
-                OffsetEntry(topic=name_of(topic), partition=wire_partition(value), offset=offset)
+            # Checked together: a model made for each takes five times as long.
+            offsets=[
+                {"topic": name, "partition": wire_partition(value), "offset": offset}
                 for value, offset in offsets.items()
-            ),
+            ],
         )
         self._act("commit-offsets", body)
 

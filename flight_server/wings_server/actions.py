@@ -123,11 +123,12 @@ def offset_for_timestamp(log: Log, body: OffsetForTimestamp) -> Json:
 @ACTIONS.add("commit-offsets", CommitOffsets)
 def commit_offsets(log: Log, body: CommitOffsets) -> Json:
     """Store a named consumer's next offsets, all entries or none."""
+    names = dict.fromkeys(entry.topic for entry in body.offsets)
+    topics = {name: _topic(log, name) for name in names}
     offsets = [
-        (topic := _topic(log, entry.topic), partition_of(entry.partition, topic.key_type),
-         entry.offset)
+        (topic := topics[entry.topic], partition_of(entry.partition, topic.key_type), entry.offset)
         for entry in body.offsets
-    ]  # fmt: skip
+    ]
     log.registry.commit_offsets(body.consumer, offsets)
     return body.to_json()
 

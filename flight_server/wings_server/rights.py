@@ -59,7 +59,8 @@ def _namespace(_: Log, body: NamespaceBody) -> list[str]:
 
 
 def _offsets(_: Log, body: CommitOffsets) -> list[str]:
-    return [str(TopicName.parse(entry.topic)) for entry in body.offsets] or [SOMEWHERE]
+    names = dict.fromkeys(entry.topic for entry in body.offsets)
+    return [str(TopicName.parse(name)) for name in names] or [SOMEWHERE]
 
 
 def _consumed(_: Log, body: GetOffsets) -> list[str]:

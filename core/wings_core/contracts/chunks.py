@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import itemgetter
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -142,6 +143,9 @@ def parse_chunk_metadata(raw: "bytes | pa.Buffer") -> ChunkRange | ChunkEnd:
     return ChunkRange(found["start_offset"], found["end_offset"])
 
 
+_PARTS = itemgetter("partition", "start_offset", "end_offset", "rows")
+
+
 def parse_many_metadata(raw: "bytes | pa.Buffer") -> list[PartitionRange] | ManyEnd:
     """Read the metadata of a chunk of many partitions, or of the last one."""
     found = json.loads(to_bytes(raw))
@@ -151,7 +155,4 @@ def parse_many_metadata(raw: "bytes | pa.Buffer") -> list[PartitionRange] | Many
             for each in found["partitions"]
         ]
         return ManyEnd(EndReason(found["end"]), partitions)
-    return [
-        PartitionRange(each["partition"], each["start_offset"], each["end_offset"], each["rows"])
-        for each in found["ranges"]
-    ]
+    return list(map(PartitionRange._make, map(_PARTS, found["ranges"])))

@@ -132,7 +132,7 @@ def test_a_bound_on_slices_leaves_out_the_last_partitions(metadata: MetadataUnde
     assert 1 <= found.slices.num_rows <= 4
     places = found.slices.column("place")
     for place in range(len(found)):
-        begun = found.slices.filter(pc.equal(places, place)).column("start_offset")
+        begun = found.slices.filter(pc.equal(places, pa.scalar(place))).column("start_offset")
         assert integers(begun) == list(range(len(begun)))
     metadata.admin.delete_topic(topic.name)
     with pytest.raises(TopicNotFound):

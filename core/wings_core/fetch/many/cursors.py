@@ -51,6 +51,13 @@ def cursors_of(
     Raises:
         OffsetOutOfRange: An offset is below its partition's start; names the partition.
     """
+    if partitions == ALL and offset in (None, "earliest") and end_offset is None and not positions:
+        unpartitioned = topic.partition_key is None
+        for partition, start, end, _, last in states:
+            yield PartitionCursor(
+                partition, start, end, end, clamps=True, is_born=last is not None or unpartitioned
+            )
+        return
     default = PartitionEntry(None)
     for index, state in enumerate(states):
         entry = default if partitions == ALL else partitions[index]

@@ -112,7 +112,7 @@ class Rotation:
             cursor.queued = False
             if cursor.offset > offset:
                 cursor.moves = 0
-            if cursor.has_rows:
+            if cursor.offset < cursor.stop:
                 (moved if cursor.offset > offset else waiting).append(cursor)
         for cursor in reversed(waiting):
             cursor.queued = True
@@ -121,6 +121,6 @@ class Rotation:
             self._queue(cursor)
 
     def _queue(self, cursor: PartitionCursor) -> None:
-        if cursor.has_rows and not cursor.queued:
+        if cursor.offset < cursor.stop and not cursor.queued:
             cursor.queued = True
             self._ready.append(cursor)
