@@ -26,7 +26,7 @@ from wings_core.metadata.interfaces import (
 )
 from wings_core.metadata.maintenance import Maintenance
 from wings_core.metadata.open import open_metadata
-from wings_core.model import Aborted, Topic
+from wings_core.model import Aborted, Node, Topic
 from wings_core.names import TopicName
 from wings_core.reclaim import Reclaimer
 from wings_core.share.dead_letters.redrive import Redriver
@@ -134,6 +134,8 @@ class Log:
         self.fetcher = Fetcher(store, self.registry, limits)
         self.many = ManyReader(store, self.registry, limits, self.fetcher.waits)
         self._metadata = metadata
+        self.alone: Node | None = None
+        """Where the only process of the log is reached; None: it is one of the nodes."""
         self.reclaimer = Reclaimer(
             self.registry, self.stages, storage.stores, limits.stage_seconds_max
         )
@@ -338,6 +340,10 @@ class Log:
             store_id=lambda: store_id,
         )
         return cls(metadata, storage, limits, on_flush, open_coordinator)
+
+    def live_nodes(self) -> list[Node]:
+        """Return the processes that serve this log, by address."""
+        return self.nodes.live() if self.alone is None else [self.alone]
 
     def delete_topic(self, name: TopicName) -> Topic:
         """Delete a topic; its disk space is freed in the background.

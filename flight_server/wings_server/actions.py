@@ -12,6 +12,7 @@ from wings_core.contracts.actions import (
     CreateTopic,
     GetOffsets,
     ListNamespaces,
+    ListNodes,
     ListTopics,
     Maintain,
     NamespaceBody,
@@ -27,6 +28,7 @@ from wings_core.contracts.actions import (
     TopicBody,
     describe_aborted,
     describe_namespace,
+    describe_node,
     describe_offsets,
     describe_partition_states,
     describe_published,
@@ -102,6 +104,13 @@ def list_namespaces(log: Log, body: ListNamespaces) -> Json:
     """Return the descriptions of all namespaces, by name."""
     del body
     return [describe_namespace(namespace) for namespace in log.admin.list_namespaces()]
+
+
+@ACTIONS.add("list-nodes", ListNodes)
+def list_nodes(log: Log, body: ListNodes) -> Json:
+    """Return the addresses of all live processes that serve this log, and since when."""
+    del body
+    return [describe_node(node) for node in log.live_nodes()]
 
 
 @ACTIONS.add("partition-states", TopicBody)

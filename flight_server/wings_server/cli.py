@@ -107,6 +107,15 @@ def serve(
             help="Where HTTP is served; port 0 picks a free one. Default: 127.0.0.1:7780.",
         ),
     ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Processes that serve the log, one for each few cores. Flight is served by each, "
+            "on the port named and those after it, and HTTP by all on one port; clients find the "
+            "others by themselves. Default: 1.",
+        ),
+    ] = None,
     config: ConfigOption = None,
     cluster_ca: Annotated[
         Path | None,
@@ -144,7 +153,6 @@ def serve(
     (`flight = "0.0.0.0:7777"`); the bounds of the server only there (`WINGS_LIMITS__WIRE_ROWS_MAX`,
     or a table `[limits]`). Flags win over the environment, and that over the file.
     """
-    from wings_server.process import run
     from wings_server.settings import load
 
     flags = {
@@ -158,6 +166,7 @@ def serve(
         "flight": flight,
         "advertise": advertise,
         "http": http,
+        "processes": processes,
         "cluster_ca": cluster_ca,
         "allowed_host": tuple(allowed_host or ()) or None,
         "tls_cert": tls_cert,
@@ -168,7 +177,12 @@ def serve(
         "log_level": log_level,
         "log_format": log_format,
     }
-    run(load(config, flags))
+    settings = load(config, flags)
+    if settings.processes == 1:
+        from wings_server.process import run
+    else:
+        from wings_server.processes.parent import run
+    run(settings)
 
 
 def check(

@@ -1,7 +1,6 @@
 """Membership: a node keeps a lease in metadata, and reads there which other nodes are live."""
 
 import threading
-import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -10,7 +9,6 @@ import structlog
 from wings_core.errors import WingsError
 from wings_core.metadata.interfaces import Nodes
 from wings_core.model import Node
-from wings_server.settings import Address
 
 HEARTBEATS_PER_LEASE = 5
 """How often a node renews its lease within its duration, and reads the list of nodes."""
@@ -39,13 +37,13 @@ class Membership:
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wings-membership", daemon=True)
 
-    def join(self, address: Address) -> None:
+    def join(self, node: Node) -> None:
         """Acquire a lease for this node; blocks for one attempt, later ones are the heartbeat's.
 
         Args:
-            address: Where clients reach this node.
+            node: Where clients reach it.
         """
-        self._node = Node(uuid.uuid4().hex, str(address))
+        self._node = node
         self._live = (self._node.address,)
         self._look_for_namesakes(self._node.address)
         self._renew(self._node)

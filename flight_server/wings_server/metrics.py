@@ -7,7 +7,7 @@ JSON text. Those of the log are in `log_metrics`.
 import itertools
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, get_args
 
 from prometheus_client import (
@@ -113,6 +113,8 @@ class Metrics:
     """The metrics of one server; all methods may be called from any thread."""
 
     def __init__(self) -> None:
+        self.of_all: Callable[[bytes], bytes] = lambda own: own
+        """Adds the metrics of the server's other processes to those of this one."""
         self._registry = CollectorRegistry()
         self._errors = Counter(
             "wings_errors", "Errors answered.", ["transport", "code"], registry=self._registry
@@ -163,3 +165,7 @@ class Metrics:
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus's text format; blocks, as it reads metadata."""
         return generate_latest(self._registry)
+
+    def exposition_of_all(self) -> bytes:
+        """Return the metrics of all processes of the server; see `of_all`."""
+        return self.of_all(self.exposition())

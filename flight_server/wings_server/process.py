@@ -7,10 +7,11 @@ import signal
 import socket
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import prometheus_client
 import structlog
@@ -19,10 +20,12 @@ from wings_core.data_directory import DataDirectory
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.log import Log
 from wings_core.metadata.open import open_postgres
+from wings_core.model import Node
 from wings_core.security.authenticator import Authenticator
 from wings_core.security.peers import PeerAccess
 from wings_core.share.open import open_remote
 from wings_core.share.remote.link import parse_targets
+from wings_core.times import now_us
 from wings_server import logs
 from wings_server.allocator import FreedMemory, keep_freed_memory
 from wings_server.descriptors import raise_limit
@@ -38,6 +41,9 @@ from wings_server.metrics import Metrics
 from wings_server.settings import Address, Settings
 from wings_server.tls import Tls, peer_access
 
+if TYPE_CHECKING:
+    from wings_server.processes.siblings import Siblings
+
 STOP_SECONDS_MAX = 10.0
 """How long a stop may take beyond the drain, disk included, before the process is ended."""
 
@@ -50,6 +56,11 @@ _logger = structlog.get_logger("wings.server")
 
 class Server:
     """A server over one data directory; `start`, then `stop`, once each.
+
+    Args:
+        settings: Its own.
+        http: The socket to accept HTTP connections from, which listens; None: it opens one.
+        siblings: The other processes of this server; None: there are none.
 
     Attributes:
         settings: What it was built with.
@@ -68,8 +79,16 @@ class Server:
     http: Address
     tls: Tls | None = None
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        http: socket.socket | None = None,
+        siblings: "Siblings | None" = None,
+    ) -> None:
         self.settings = settings
+        self._http = http
+        self._siblings = siblings
         self._ready = False
         self._stop = ExitStack()
 
@@ -128,9 +147,9 @@ class Server:
             # Started before Flight so that it is stopped after it, and `/readyz` reports the drain.
             hosts = set(settings.allowed_host)
             hosts |= {found.host.lower() for found in (settings.advertise, settings.http) if found}
-            app = create_app(lambda: self._ready, self.http_service, hosts)
+            app = create_app(self._all_ready, self.http_service, hosts)
             connections = settings.limits.http_connections_max
-            listener = HttpListener(app, settings.http, self.tls, connections)
+            listener = HttpListener(app, settings.http, self.tls, connections, self._http)
             started.callback(listener.stop)
             started.callback(self.http_service.drain, settings.drain_seconds)
             membership = Membership(log.nodes, settings.node_lease_seconds)
@@ -139,11 +158,31 @@ class Server:
             started.callback(self.http_service.refuse)
             self.http = listener.address
             self.flight = Address(settings.flight.host, self.service.port)
+            own = self._as_node(settings)
             if settings.is_node:
                 started.callback(membership.leave)
-                membership.join(_advertised(settings, self.flight))
+                membership.join(own)
+            else:
+                log.alone = own
+            if self._siblings is not None:
+                started.callback(self._siblings.close)
+                self._siblings.start(lambda: self._ready, metrics.exposition)
+                metrics.of_all = self._siblings.metrics
             self._stop = started.pop_all()
         self._ready = True
+
+    def _as_node(self, settings: Settings) -> Node:
+        """Return where clients reach this process."""
+        address = _advertised(settings, self.flight) if settings.is_node else self.flight
+        host = settings.http.host
+        if settings.http.is_wildcard:
+            host = address.host
+        http = f"{'http' if self.tls is None else 'https'}://{Address(host, self.http.port)}"
+        return Node(uuid.uuid4().hex, str(address), http, now_us())
+
+    def _all_ready(self) -> bool:
+        """Tell whether requests are taken, by all processes of the server."""
+        return self._ready and (self._siblings is None or self._siblings.all_ready)
 
     def stop(self) -> None:
         """Drain and stop; blocks for the drain's bound and a little more; a second call returns.
@@ -272,10 +311,15 @@ def run(settings: Settings) -> NoReturn:
     run_until_signalled(
         server.start,
         server.stop,
-        lambda: f"wings ready flight={server.flight_url} http={server.http_url}",
+        lambda: ready_line(server),
         settings,
-        lambda: server.tls,
+        lambda: reload(server.tls),
     )
+
+
+def ready_line(server: Server) -> str:
+    """Return what a server prints when it serves."""
+    return f"wings ready flight={server.flight_url} http={server.http_url}"
 
 
 def run_until_signalled(
@@ -283,9 +327,11 @@ def run_until_signalled(
     stop: Callable[[], None],
     ready_line: Callable[[], str],
     settings: Settings,
-    tls: Callable[[], Tls | None],
+    reload: Callable[[], None],
 ) -> NoReturn:
     """Start, print the ready line, wait for a signal, stop, and end the process; see `run`.
+
+    On SIGHUP, `reload` is called.
 
     Raises:
         WingsError: It could not start.
@@ -293,7 +339,7 @@ def run_until_signalled(
     signals = _Signals()
     raise_limit()
     start()
-    signals.hung_up = lambda: _reload(tls())
+    signals.hung_up = reload
     # What stands now stays for as long as the process: collections need not look at it again and
     # again, which takes as long as many small pushes each time.
     gc.collect()
@@ -313,7 +359,8 @@ def run_until_signalled(
     _exit(0)
 
 
-def _reload(tls: Tls | None) -> None:
+def reload(tls: Tls | None) -> None:
+    """Read a certificate again, where there is one."""
     if tls is not None:
         tls.reload()
 

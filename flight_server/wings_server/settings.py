@@ -172,6 +172,13 @@ class Settings(BaseSettings):
         description="Object store that old messages move to; none given: that of before, at first "
         "the data directory.",
     )
+    processes: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Processes that serve the log, each as a node: Flight on the port named and "
+        "those after it, HTTP on one port for all.",
+    )
     flight: AddressSetting = Field(
         default=Address("127.0.0.1", 7777), description="Where Arrow Flight is served."
     )

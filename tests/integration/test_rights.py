@@ -66,6 +66,7 @@ OPERATORS: dict[str, Json] = {
     "token-alter": {"name": "nobody", "quotas": {}},
     "token-list": {},
     "token-revoke": {"name": "nobody"},
+    "list-nodes": {},
 }
 """The actions that only `admin` on `*` may do."""
 

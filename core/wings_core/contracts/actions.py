@@ -29,6 +29,7 @@ from wings_core.model import (
     Aborted,
     ConsumerOffset,
     Namespace,
+    Node,
     PartitionState,
     Published,
     TierState,
@@ -126,6 +127,10 @@ class ListTopics(ActionBody):
 
     namespace: str | None = None
     """A full name; None where absent."""
+
+
+class ListNodes(ActionBody):
+    """The body of `list-nodes`: empty."""
 
 
 class NamespaceBody(ActionBody):
@@ -292,6 +297,12 @@ def describe_published(published: Published) -> dict[str, Any]:
 def describe_aborted(aborted: Aborted) -> dict[str, Any]:
     """Return the answer to `stage-abort`."""
     return {"deleted": list(aborted.stages), "published": aborted.published}
+
+
+def describe_node(node: Node) -> dict[str, Any]:
+    """Return where a node is reached, and since when it is there."""
+    since = format_timestamp(node.since) if node.since else None
+    return {"flight": node.flight, "http": node.http or None, "since": since}
 
 
 def describe_topic(topic: Topic) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from wings_core.share.replica.store import HoldStore
 from wings_server import logs
 from wings_server.holds.handlers import hold_service
 from wings_server.metadata.service import GrpcService
-from wings_server.process import run_until_signalled
+from wings_server.process import reload, run_until_signalled
 from wings_server.security import service_security
 from wings_server.settings import Address, HoldSettings
 from wings_server.tls import Tls
@@ -82,5 +82,5 @@ def run(settings: HoldSettings) -> NoReturn:
         server.stop,
         lambda: f"wings holds ready grpc={server.address}",
         settings,
-        lambda: server.tls,
+        lambda: reload(server.tls),
     )

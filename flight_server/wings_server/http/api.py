@@ -103,7 +103,9 @@ class _Api:
         """Return the metrics in Prometheus's text format."""
         self._service.gate.allow_metrics(principal_of(request))
         metrics = self._service.metrics
-        return Response(await self._service.read(metrics.exposition), media_type=metrics.media_type)
+        return Response(
+            await self._service.read(metrics.exposition_of_all), media_type=metrics.media_type
+        )
 
     async def fetch(self, request: Request) -> Response:
         """Read messages of many partitions, and wait for them where there are too few.

@@ -67,6 +67,7 @@ class HttpListener:
         address: Where; port 0 picks a free one.
         tls: The certificate; None: without TLS.
         connections: The most connections at once; fewer where the process may open few files.
+        listening: The socket to accept from, which other processes may share; None: a new one.
 
     Attributes:
         address: Where it listens, with the real port.
@@ -81,9 +82,12 @@ class HttpListener:
         address: Address,
         tls: Tls | None = None,
         connections: int = OPEN_MAX,
+        listening: socket.socket | None = None,
     ) -> None:
         self._socket = Connections(
-            bind(address), connections_max(connections, HTTP_SHARE), is_plain=tls is None
+            listening or bind(address),
+            connections_max(connections, HTTP_SHARE),
+            is_plain=tls is None,
         )
         self.address = Address(address.host, self._socket.getsockname()[1])
         config = uvicorn.Config(

@@ -14,7 +14,7 @@ from wings_core.share.open import all_groups, open_replica, open_standby
 from wings_core.share.replica.interfaces import HoldReplica
 from wings_server import logs
 from wings_server.metadata.service import MetadataService
-from wings_server.process import run_until_signalled
+from wings_server.process import reload, run_until_signalled
 from wings_server.security import service_security
 from wings_server.settings import Address, MetadataSettings
 from wings_server.tls import Tls
@@ -85,7 +85,7 @@ def run(settings: MetadataSettings) -> NoReturn:
         server.stop,
         lambda: f"wings metadata ready grpc={server.address}",
         settings,
-        lambda: server.tls,
+        lambda: reload(server.tls),
     )
 
 

@@ -1,6 +1,7 @@
 """A node among others: listed, heard of, forgotten; and which address it may be listed by."""
 
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +43,24 @@ class Interrupted(Nodes):
         return self._nodes.live()
 
 
+def node(host: str) -> Node:
+    return Node(uuid.uuid4().hex, f"{host}:1")
+
+
 def test_nodes_hear_of_each_other_and_outlast_a_store_that_is_gone(tmp_path: Path) -> None:
     with SqliteMetadata(tmp_path / "metadata.db") as metadata:
         nodes = Interrupted(metadata.nodes)
         one, other = Membership(nodes, 60.0), Membership(metadata.nodes, 0.05)
-        one.join(Address("b", 1))
+        one.join(node("b"))
         assert one.addresses() == ("b:1",)
         nodes.there = False
         late = Membership(nodes, 0.05)
-        late.join(Address("a", 1))
+        late.join(node("a"))
         assert nodes.asked.acquire(timeout=LONG)
         assert late.addresses() == ("a:1",)
         nodes.there = True
         until(lambda: set(late.addresses()) == {"a:1", "b:1"})
-        other.join(Address("c", 1))
+        other.join(node("c"))
         until(lambda: list(late.addresses()) == ["a:1", "b:1", "c:1"])
         until(lambda: list(other.addresses()) == ["c:1", "a:1", "b:1"])
         late.leave()
@@ -68,10 +73,10 @@ def test_two_nodes_at_one_address_are_warned_of_and_listed_once(tmp_path: Path) 
     with SqliteMetadata(tmp_path / "metadata.db") as metadata:
         one, other = Membership(metadata.nodes, 60.0), Membership(metadata.nodes, 60.0)
         with capture_logs() as logged:
-            one.join(Address("a", 1))
+            one.join(node("a"))
         assert logged == []
         with capture_logs() as logged:
-            other.join(Address("a", 1))
+            other.join(node("a"))
         assert ["address" in each and each["log_level"] for each in logged] == ["warning"]
         assert [node.address for node in metadata.nodes.live()] == ["a:1"]
         one.leave()
@@ -86,8 +91,8 @@ def test_a_fault_that_nobody_foresaw_ends_no_heartbeat_and_a_lapsed_lease_is_tak
         nodes = Interrupted(metadata.nodes)
         nodes.error = RuntimeError("a fault of a library")
         nodes.there = False
-        node = Membership(nodes, 0.05)
-        node.join(Address("a", 1))  # Even at the first renewal.
+        membership = Membership(nodes, 0.05)
+        membership.join(node("a"))  # Even at the first renewal.
         for _ in range(3):
             assert nodes.asked.acquire(timeout=LONG)
         assert metadata.nodes.live() == []
@@ -97,7 +102,7 @@ def test_a_fault_that_nobody_foresaw_ends_no_heartbeat_and_a_lapsed_lease_is_tak
         until(lambda: metadata.nodes.live() == [])
         nodes.there = True
         until(lambda: [each.address for each in metadata.nodes.live()] == ["a:1"])
-        node.leave()
+        membership.leave()
         assert metadata.nodes.live() == []
 
 

@@ -466,6 +466,11 @@ _NODES_ALONE: Sequence[LiteralString] = (
     "ALTER TABLE store ADD COLUMN node_token TEXT",
 )
 
+_NODE_URLS: Sequence[LiteralString] = (
+    "ALTER TABLE nodes ADD COLUMN http TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE nodes ADD COLUMN since BIGINT NOT NULL DEFAULT 0",
+)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _INITIAL,
     _FLUSHES,
@@ -484,6 +489,7 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _INLINE,
     _QUOTAS,
     _NODES_ALONE,
+    _NODE_URLS,
 )
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 

@@ -496,6 +496,11 @@ _QUOTAS = (
     """,
 )
 
+_NODE_URLS: Sequence[str] = (
+    "ALTER TABLE nodes ADD COLUMN http TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE nodes ADD COLUMN since INTEGER NOT NULL DEFAULT 0",
+)
+
 MIGRATIONS: Sequence[Sequence[str]] = (
     _INITIAL,
     _STAGES,
@@ -515,6 +520,7 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     _INLINE,
     _CHECKSUMS,
     _QUOTAS,
+    _NODE_URLS,
 )
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 

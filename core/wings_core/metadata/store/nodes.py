@@ -32,10 +32,11 @@ class DatabaseNodes(Nodes, Generic[C]):
                 (now, node.address, node.id),
             )
             connection.execute(
-                "INSERT INTO nodes (id, address, expires_at) VALUES (%s, %s, %s) "
-                "ON CONFLICT (id) DO UPDATE SET "
-                "address = excluded.address, expires_at = excluded.expires_at",
-                (node.id, node.address, now + round(seconds * 1e6)),
+                "INSERT INTO nodes (id, address, http, since, expires_at) "
+                "VALUES (%s, %s, %s, %s, %s) ON CONFLICT (id) DO UPDATE SET "
+                "address = excluded.address, http = excluded.http, since = excluded.since, "
+                "expires_at = excluded.expires_at",
+                (node.id, node.address, node.http, node.since, now + round(seconds * 1e6)),
             )
             live = _live(connection, now)
             check_room(len(live))
@@ -62,6 +63,7 @@ class DatabaseNodes(Nodes, Generic[C]):
 
 def _live(connection: Connection, now: int) -> list[Node]:
     rows = connection.execute(
-        "SELECT id, address FROM nodes WHERE expires_at > %s::bigint ORDER BY address", (now,)
+        "SELECT id, address, http, since FROM nodes WHERE expires_at > %s::bigint ORDER BY address",
+        (now,),
     ).fetchall()
-    return [Node(node_id, address) for node_id, address in rows]
+    return [Node(*row) for row in rows]

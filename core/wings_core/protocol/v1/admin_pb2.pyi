@@ -32,19 +32,27 @@ class Node(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    HTTP_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Unique for the process, from its start to its end."""
     address: _builtins.str
-    """HOST:PORT, by which clients reach it."""
+    """HOST:PORT, by which clients reach its Flight."""
+    http: _builtins.str
+    """URL of its HTTP; empty where an earlier version registered it."""
+    since: _builtins.int
+    """When it started, in microseconds since the epoch by its clock; 0 as above."""
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         address: _builtins.str = ...,
+        http: _builtins.str = ...,
+        since: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "id", b"id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "http", b"http", "id", b"id", "since", b"since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
