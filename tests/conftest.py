@@ -11,8 +11,12 @@ from hypothesis import settings
 from property_examples import QUICK, THOROUGH
 
 from wings_core.storage import disk
+from wings_server import logs
 
 disk.RESERVE_BYTES = 0  # pyright: ignore[reportConstantRedefinition] - of thousands of servers.
+
+# A test that captures entries would else leave them to be printed by those after it.
+logs.route_to_logging()
 
 settings.register_profile("quick", QUICK)
 settings.register_profile("thorough", THOROUGH)  # By --hypothesis-profile.
