@@ -294,7 +294,12 @@ class Log:
         )
         open_coordinator = partial(open_remote, hold_replicas, access) if hold_replicas else None
         # The reserve is not for several nodes to share: deletes are the metadata service's.
-        disk = DiskGuard(directory.path, limits.disk_free_bytes_min, None)
+        disk = DiskGuard(
+            directory.path,
+            limits.disk_free_bytes_min,
+            None,
+            elsewhere=lambda: metadata.nodes.refusal,
+        )
         try:
             return cls(metadata, storage, limits, on_flush, open_coordinator, disk=disk)
         except BaseException:

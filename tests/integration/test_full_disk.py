@@ -4,7 +4,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -12,12 +12,21 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from flight_calls import act, code_of, create_topic, get, numbers, push
+from held_address import held_address
 from http_calls import push_body
-from share_calls import Member, create_group
+from share_calls import Leased, Member, create_group
 
 from wings_core.limits import Limits
 from wings_core.storage import disk
-from wings_server.testing import RunningServer, running_server
+from wings_server.testing import (
+    MetadataProcess,
+    RunningServer,
+    ServerProcess,
+    hold_process,
+    metadata_process,
+    running_server,
+    server_process,
+)
 
 MIB = 1024 * 1024
 DISK_BYTES = 64 * MIB
@@ -58,11 +67,11 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def ready(server: RunningServer) -> int:
+def ready(server: RunningServer | ServerProcess) -> int:
     return httpx.get(f"{server.http}/readyz").status_code
 
 
-def refused(server: RunningServer, client: flight.FlightClient) -> None:
+def refused(server: RunningServer | ServerProcess, client: flight.FlightClient) -> None:
     """See to it that pushes are refused, and that it says so."""
     with pytest.raises(pa.ArrowException) as caught:
         push(client, "t", numbers(1))
@@ -127,3 +136,62 @@ def test_a_server_starts_on_a_full_disk(small_disk: Path) -> None:
         assert ready(server) == 200
         create_topic(client, "t", ["n: int64"])
         push(client, "t", numbers(10))
+
+
+def test_services_of_a_cluster_go_on_at_zero_bytes_free(small_disk: Path, tmp_path: Path) -> None:
+    watermark = {"WINGS_LIMITS__DISK_FREE_BYTES_MIN": str(8 * MIB)}
+    with ExitStack() as stack:
+        listen = stack.enter_context(held_address())
+
+        def serve_metadata() -> MetadataProcess:
+            return stack.enter_context(
+                metadata_process(small_disk / "metadata", listen=listen, environment=watermark)
+            )
+
+        metadata = serve_metadata()
+        holds = stack.enter_context(hold_process(small_disk / "holds", environment=watermark))
+        node = stack.enter_context(
+            server_process(
+                tmp_path / "pages",
+                flags=["--metadata", metadata.address, "--hold-replicas", holds.address],
+                environment={"WINGS_NODE_LEASE_SECONDS": "1"},
+            )
+        )
+        client = node.client()
+        for topic in ("t", "gone"):
+            create_topic(client, topic, ["n: int64"])
+            push(client, topic, numbers(*range(10)))
+        create_group(client, "t", start="earliest")
+        first, second = (Member(client, "t").acquire(max_messages=5)[0] for _ in range(2))
+        fill(small_disk)
+        until(lambda: ready(node) == 503)
+        refused(node, client)
+        assert "at the metadata service" in httpx.get(f"{node.http}/readyz").json()["message"]
+
+        def goes_on(topic: str, leased: Leased) -> None:
+            assert get(client, topic="t", offset=0, max_messages=10).column("n") == [*range(10)]
+            assert Member(client, "t").acknowledge(leased.ack("accept")) == [None]
+            position = {"topic": "t", "partition": None, "offset": leased.offsets[0]}
+            act(client, "commit-offsets", consumer="etl", offsets=[position])
+            act(client, "delete-topic", topic=topic)
+
+        goes_on("gone", first)
+        metadata.terminate()
+        serve_metadata()
+        until(lambda: _answers(client))
+        assert ready(node) == 503
+        refused(node, client)
+        assert Member(client, "t").acknowledge(second.ack("accept")) == [None]
+        assert act(client, "get-offsets", consumer="etl")["offsets"][0]["offset"] == 0
+
+        (small_disk / "filler").unlink()
+        until(lambda: ready(node) == 200)
+        push(client, "t", numbers(11))
+
+
+def _answers(client: flight.FlightClient) -> bool:
+    try:
+        act(client, "list-namespaces")
+    except pa.ArrowException:
+        return False
+    return True

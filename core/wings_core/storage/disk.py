@@ -46,6 +46,7 @@ class DiskGuard:
         free_bytes_min: The watermark; 0: pushes are never refused.
         reserve: The file of the reserve; None: another process has it.
         free: Tells the free bytes, for tests.
+        elsewhere: Tells why pushes are refused for the sake of another disk; None: they are not.
     """
 
     def __init__(
@@ -54,11 +55,13 @@ class DiskGuard:
         free_bytes_min: int,
         reserve: Path | None,
         free: Callable[[Path], int] = free_bytes,
+        elsewhere: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._path = path
         self._free_bytes_min = free_bytes_min
         self._reserve = reserve
         self._free = free
+        self._elsewhere = elsewhere
         self._lock = threading.Lock()
         """Nothing else is locked under it."""
         self._refusal: str | None = None
@@ -70,7 +73,7 @@ class DiskGuard:
     @property
     def refusal(self) -> str | None:
         """Why pushes are refused now, None: they are not; as of the last look."""
-        return self._refusal
+        return self._refusal or self._elsewhere()
 
     def check(self) -> None:
         """Make sure that pushes are taken.
@@ -78,8 +81,9 @@ class DiskGuard:
         Raises:
             ResourceExhausted: They are not.
         """
-        if self._refusal is not None:
-            raise ResourceExhausted(self._refusal)
+        refusal = self.refusal
+        if refusal is not None:
+            raise ResourceExhausted(refusal)
 
     def look(self) -> None:
         """Look at the disk now: release of the reserve, or make it, and take pushes or refuse."""

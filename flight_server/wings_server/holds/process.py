@@ -8,6 +8,7 @@ from wings_core.share.open import open_postgres_store
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
 from wings_core.share.replica.store import HoldStore
+from wings_core.storage.disk import DiskGuard
 from wings_server import logs
 from wings_server.holds.handlers import hold_service
 from wings_server.metadata.service import GrpcService
@@ -64,6 +65,9 @@ def _open_store(settings: HoldSettings, started: ExitStack) -> HoldStore:
     if settings.holds_url is not None:
         return open_postgres_store(settings.holds_url.get_secret_value(), settings.holds_schema)
     directory = started.enter_context(DataDirectory.open(settings.data_dir, "metadata"))
+    # For its reserve: acknowledgements go on where the disk is full.
+    disk = DiskGuard(directory.path, settings.limits.disk_free_bytes_min, directory.reserve)
+    started.callback(disk.close)
     return SqliteHoldStore(directory.holds)
 
 

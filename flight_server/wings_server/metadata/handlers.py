@@ -4,7 +4,7 @@ Methods bear the names of the RPCs in snake case, and run on threads of the serv
 means is said in its `.proto` file.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 from google.protobuf.descriptor import ServiceDescriptor
@@ -32,12 +32,15 @@ from wings_server.metadata.tokens import TokenHandlers
 _NO_SCHEMA = pa.schema([])
 
 
-def services(metadata: Metadata, store_id: str) -> list[tuple[ServiceDescriptor, object]]:
+def services(
+    metadata: Metadata, store_id: str, refusal: Callable[[], str | None] = lambda: None
+) -> list[tuple[ServiceDescriptor, object]]:
     """Return the services of metadata, each with what handles its methods.
 
     Args:
         metadata: What is served.
         store_id: What tells it from any other metadata.
+        refusal: Tells why nodes refuse pushes for now; None: they take them.
     """
     admin = admin_pb.DESCRIPTOR.services_by_name
     registry = pb.DESCRIPTOR.services_by_name
@@ -46,7 +49,7 @@ def services(metadata: Metadata, store_id: str) -> list[tuple[ServiceDescriptor,
     shards = shards_pb.DESCRIPTOR.services_by_name
     return [
         (admin["AdminService"], _Admin(metadata, store_id)),
-        (admin["NodeService"], _Nodes(metadata)),
+        (admin["NodeService"], _Nodes(metadata, refusal)),
         (registry["OffsetRegistryService"], _Registry(metadata)),
         (registry["StageService"], _Stages(metadata)),
         (maintenance["MaintenanceService"], MaintenanceHandlers(metadata)),
@@ -139,12 +142,15 @@ class _Admin:
 
 
 class _Nodes:
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(self, metadata: Metadata, refusal: Callable[[], str | None]) -> None:
         self._nodes = metadata.nodes
+        self._refusal = refusal
 
     def renew_node(self, request: admin_pb.RenewNodeRequest) -> admin_pb.RenewNodeResponse:
         live = self._nodes.renew(messages.NODE.decode(request.node), request.seconds)
-        return admin_pb.RenewNodeResponse(nodes=map(messages.NODE.fields, live))
+        return admin_pb.RenewNodeResponse(
+            nodes=map(messages.NODE.fields, live), refusal=self._refusal() or ""
+        )
 
     def delete_node(self, request: admin_pb.DeleteNodeRequest) -> admin_pb.DeleteNodeResponse:
         self._nodes.leave(request.id)

@@ -12,6 +12,7 @@ from wings_core.metadata.open import open_postgres
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.share.open import all_groups, open_replica, open_standby
 from wings_core.share.replica.interfaces import HoldReplica
+from wings_core.storage.disk import DiskGuard
 from wings_server import logs
 from wings_server.metadata.service import MetadataService
 from wings_server.process import reload, run_until_signalled
@@ -52,12 +53,18 @@ class MetadataServer:
         settings = self.settings
         with ExitStack() as started:
             security = service_security(settings)
-            metadata, store_id, holds = _open(settings, started)
+            metadata, store_id, holds, disk = _open(settings, started)
             if security.token is None and not (security.tls and security.tls.is_mutual):
                 _warn_of_tokens(metadata)
             waiting_max = settings.limits.calls_waiting_max
             self.service = MetadataService(
-                metadata, store_id, settings.listen, waiting_max, holds, security
+                metadata,
+                store_id,
+                settings.listen,
+                waiting_max,
+                holds,
+                security,
+                lambda: None if disk is None else disk.refusal,
             )
             self.service.start()
             self.tls = security.tls
@@ -97,18 +104,26 @@ def _warn_of_tokens(metadata: Metadata) -> None:
         )
 
 
-def _open(settings: MetadataSettings, started: ExitStack) -> tuple[Metadata, str, HoldReplica]:
-    """Open what is served, closed with `started`: metadata, its id, and a replica of holds."""
+def _open(
+    settings: MetadataSettings, started: ExitStack
+) -> tuple[Metadata, str, HoldReplica, DiskGuard | None]:
+    """Open what is served, closed with `started`: metadata, its id, and a replica of holds.
+
+    And what watches the disk, where they are on one.
+    """
     if settings.metadata_url is not None:
         url = settings.metadata_url.get_secret_value()
         metadata = started.enter_context(closing(open_postgres(url)))
         store_id = metadata.claim_for_service()
         # Beside the metadata; where several services share that, one of them has it at a time.
-        return metadata, store_id, started.enter_context(closing(open_standby(url)))
+        return metadata, store_id, started.enter_context(closing(open_standby(url))), None
     directory = started.enter_context(DataDirectory.open(settings.data_dir, "metadata"))
+    # First: on a full disk its reserve is what the others open with.
+    disk = DiskGuard(directory.path, settings.limits.disk_free_bytes_min, directory.reserve)
+    started.callback(disk.close)
     metadata = started.enter_context(SqliteMetadata(directory.metadata))
     # Nodes may be given this directory too, which may have been an embedded server's.
     directory.bind(metadata.store_id, own=True)
     groups = partial(all_groups, metadata.admin, metadata.groups)
     replica = started.enter_context(closing(open_replica(directory.holds, groups)))
-    return metadata, metadata.store_id, replica
+    return metadata, metadata.store_id, replica, disk

@@ -219,6 +219,7 @@ class MetadataService(GrpcService):
         waiting_max: How many long polls may wait at once.
         holds: A replica of share groups' holds to serve as well; closed by the caller too.
         security: How it is kept to the nodes of its cluster.
+        refusal: Tells why nodes refuse pushes for now; None: they take them.
     """
 
     def __init__(
@@ -229,8 +230,9 @@ class MetadataService(GrpcService):
         waiting_max: int = CALLS_WAITING_MAX,
         holds: HoldReplica | None = None,
         security: PeerSecurity | None = None,
+        refusal: Callable[[], str | None] = lambda: None,
     ) -> None:
-        served = services(metadata, store_id)
+        served = services(metadata, store_id, refusal)
         if holds is not None:
             served.append(hold_service(holds))
         super().__init__(served, address, security)

@@ -24,12 +24,16 @@ class RemoteNodes(Nodes):
     def __init__(self, channel: ServiceChannel) -> None:
         self._channel = channel
         self._stub = NodeServiceStub(channel.channel)
+        self.refusal: str | None = None
+        """Why the service wants no pushes, as of the last renewal; None: it takes them."""
 
     def renew(self, node: Node, seconds: float) -> list[Node]:
         """Register a node, or renew its lease; see `Nodes.renew`."""
         check_node(node, seconds)
         request = pb.RenewNodeRequest(node=messages.NODE.fields(node), seconds=seconds)
-        return _nodes(self._channel.call(self._stub.RenewNode, request, RENEW_SECONDS_MAX).nodes)
+        answer = self._channel.call(self._stub.RenewNode, request, RENEW_SECONDS_MAX)
+        self.refusal = f"at the metadata service: {answer.refusal}" if answer.refusal else None
+        return _nodes(answer.nodes)
 
     def leave(self, node_id: str) -> None:
         """Take a node out; see `Nodes.leave`."""
