@@ -8,7 +8,13 @@ from wings_core.errors import InvalidArgument, WingsError
 from wings_core.partitions import canonical_partition
 from wings_core.protocol.v1 import holds_pb2
 from wings_core.share.quorum.links import perform
-from wings_core.share.remote.codec import decode_request, encode_answer
+from wings_core.share.remote.codec import (
+    decode_request,
+    decode_requests,
+    encode_answer,
+    encode_answers,
+)
+from wings_core.share.replica.combiner import BATCH_MAX
 from wings_core.share.replica.interfaces import HoldReplica
 from wings_core.share.replica.requests import (
     ForgetRequest,
@@ -35,6 +41,14 @@ class _HoldHandlers:
         if isinstance(answer, WingsError):
             raise answer
         return encode_answer(request, answer)
+
+    def many(self, message: Message) -> Message:
+        requests = decode_requests(message)
+        if len(requests) > BATCH_MAX:
+            raise InvalidArgument(f"up to {BATCH_MAX} requests at once; got {len(requests)}")
+        for request in requests:
+            _check(request)
+        return encode_answers(requests, self._replica.perform(requests))
 
     # What is asked for is told by the type of the message.
     renew = release = tombstone = read = forget = hold

@@ -1,18 +1,29 @@
 """Three replicas in processes of their own, as far as a coordinator can tell."""
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from queue import SimpleQueue
+from typing import Any, cast
 
 import pytest
+from fix_metadata import A, B
 from fix_share import ShareUnderTest, spans
 
-from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.errors import GroupNotFound, InvalidArgument, Unavailable, WingsError
 from wings_core.partitions import UNPARTITIONED
+from wings_core.protocol.v1 import holds_pb2
 from wings_core.share.model import Lease, OffsetRange, ShareKey
 from wings_core.share.remote.link import RemoteLink, parse_targets
-from wings_core.share.replica.requests import Answer, HoldRequest
+from wings_core.share.replica.interfaces import LeaseEntry, Outcome, Part, ReplicaState
+from wings_core.share.replica.requests import (
+    Answer,
+    HoldRequest,
+    ReadRequest,
+    Request,
+    TombstoneRequest,
+)
 
 
 def test_with_one_of_three_replicas_down_work_goes_on(remote_share: ShareUnderTest) -> None:
@@ -106,6 +117,76 @@ def test_a_replica_refuses_ranges_that_are_none(remote_share: ShareUnderTest) ->
         for ranges in ([OffsetRange(3, 1)], [OffsetRange(0, 5), OffsetRange(5, 6)]):
             link.begin(HoldRequest(key, tuple(ranges), lease, 1_000, 10), 20, answers.put)
             assert isinstance(answers.get(timeout=20), InvalidArgument)
+
+
+def asked_together(link: RemoteLink, requests: list[Request]) -> list[Answer]:
+    """Make requests in one message; returns the answers, in order."""
+    answers: SimpleQueue[tuple[int, Answer]] = SimpleQueue()
+    link.begin_all(requests, 20, lambda number, answer: answers.put((number, answer)))
+    found = dict(answers.get(timeout=20) for _ in requests)
+    return [found[number] for number in range(len(requests))]
+
+
+def outcomes(answer: Answer) -> list[Outcome]:
+    assert not isinstance(answer, WingsError), answer
+    return [part.outcome for part in answer if isinstance(part, Part)]
+
+
+@pytest.mark.parametrize("is_older", [False, True], ids=["this version", "an earlier version"])
+def test_requests_of_several_partitions_are_carried_out_together(
+    remote_share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch, *, is_older: bool
+) -> None:
+    service = remote_share.services[0]
+    assert service is not None
+    store = remote_share.replicas[0]._store  # pyright: ignore[reportPrivateUsage]
+    writes: list[object] = []
+    write = store.write
+
+    def counted(*args: Any) -> None:
+        writes.append(args)
+        write(*args)
+
+    monkeypatch.setattr(store, "write", counted)
+    lease = Lease("c", 1, "m")
+    keys = [ShareKey("g", "t", partition) for partition in (UNPARTITIONED, A, B)]
+    holds: list[Request] = [
+        HoldRequest(key, (OffsetRange(0, 4),), lease, 60_000, 10) for key in keys
+    ]
+    tombs: list[Request] = [
+        TombstoneRequest(key, (LeaseEntry(0, 4, lease),), ()) for key in (*keys[:2], keys[0])
+    ]
+    with closing(RemoteLink(str(service.address))) as link:
+        if is_older:
+            link._methods["Many"] = link._channel.channel.unary_unary(  # pyright: ignore[reportPrivateUsage]
+                "/wings.v1.HoldService/Unknown",
+                request_serializer=holds_pb2.ManyRequest.SerializeToString,
+                response_deserializer=holds_pb2.ManyResponse.FromString,
+            )
+        held = asked_together(link, holds)
+        assert [outcomes(answer) for answer in held] == [[Outcome.OK]] * 3
+        before = len(writes)
+        done = asked_together(link, [*tombs, ReadRequest("g", (B,))])
+    assert [outcomes(answer) for answer in done[:2]] == [[Outcome.OK]] * 2
+    if not is_older:  # There they are carried out in any order.
+        assert outcomes(done[2]) == [Outcome.TOMB]
+        assert len(writes) == before + 1
+    (state,) = cast("Sequence[ReplicaState]", done[3])
+    assert (state.start_offset, state.in_flight) == (0, 5)
+
+
+def test_a_refusal_is_the_answer_of_its_request_alone(remote_share: ShareUnderTest) -> None:
+    service = remote_share.services[0]
+    assert service is not None
+    remote_share.replicas[0].forget("gone")
+    lease = Lease("c", 1, "m")
+    asked: list[Request] = [
+        HoldRequest(ShareKey(group, "t", UNPARTITIONED), (OffsetRange(0, 4),), lease, 60_000, 10)
+        for group in ("gone", "there")
+    ]
+    with closing(RemoteLink(str(service.address))) as link:
+        gone, there = asked_together(link, asked)
+    assert isinstance(gone, GroupNotFound)
+    assert outcomes(there) == [Outcome.OK]
 
 
 @pytest.mark.parametrize("text", ["", " , ", "a:1,a:1", "host", "host:", ":1", "host:port"])

@@ -553,3 +553,113 @@ class ForgetResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ForgetResponse: _TypeAlias = ForgetResponse  # noqa: Y015
+
+@_typing.final
+class ManyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___OneRequest]: ...
+    def __init__(
+        self,
+        *,
+        requests: _abc.Iterable[Global___OneRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["requests", b"requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ManyRequest: _TypeAlias = ManyRequest  # noqa: Y015
+
+@_typing.final
+class OneRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLD_FIELD_NUMBER: _builtins.int
+    RENEW_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
+    TOMBSTONE_FIELD_NUMBER: _builtins.int
+    READ_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def hold(self) -> Global___HoldRequest: ...
+    @_builtins.property
+    def renew(self) -> Global___RenewRequest: ...
+    @_builtins.property
+    def release(self) -> Global___ReleaseRequest: ...
+    @_builtins.property
+    def tombstone(self) -> Global___TombstoneRequest: ...
+    @_builtins.property
+    def read(self) -> Global___ReadRequest: ...
+    def __init__(
+        self,
+        *,
+        hold: Global___HoldRequest | None = ...,
+        renew: Global___RenewRequest | None = ...,
+        release: Global___ReleaseRequest | None = ...,
+        tombstone: Global___TombstoneRequest | None = ...,
+        read: Global___ReadRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hold", b"hold", "read", b"read", "release", b"release", "renew", b"renew", "request", b"request", "tombstone", b"tombstone"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hold", b"hold", "read", b"read", "release", b"release", "renew", b"renew", "request", b"request", "tombstone", b"tombstone"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["hold", "renew", "release", "tombstone", "read"]  # noqa: Y015
+    _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
+
+Global___OneRequest: _TypeAlias = OneRequest  # noqa: Y015
+
+@_typing.final
+class ManyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESPONSES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def responses(self) -> _containers.RepeatedCompositeFieldContainer[Global___OneResponse]:
+        """In the order of the requests."""
+
+    def __init__(
+        self,
+        *,
+        responses: _abc.Iterable[Global___OneResponse] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["responses", b"responses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ManyResponse: _TypeAlias = ManyResponse  # noqa: Y015
+
+@_typing.final
+class OneResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLD_FIELD_NUMBER: _builtins.int
+    READ_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    error: _builtins.str
+    """Why this one was not carried out: the error as JSON."""
+    @_builtins.property
+    def hold(self) -> Global___HoldResponse: ...
+    @_builtins.property
+    def read(self) -> Global___ReadResponse: ...
+    def __init__(
+        self,
+        *,
+        hold: Global___HoldResponse | None = ...,
+        read: Global___ReadResponse | None = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "hold", b"hold", "read", b"read", "response", b"response"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "hold", b"hold", "read", b"read", "response", b"response"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_response: _TypeAlias = _typing.Literal["hold", "read", "error"]  # noqa: Y015
+    _WhichOneofArgType_response: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_response) -> _WhichOneofReturnType_response | None: ...
+
+Global___OneResponse: _TypeAlias = OneResponse  # noqa: Y015

@@ -67,6 +67,11 @@ class HoldServiceStub:
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_holds__pb2.ForgetRequest.SerializeToString,
                 response_deserializer=wings__core_dot_protocol_dot_v1_dot_holds__pb2.ForgetResponse.FromString,
                 _registered_method=True)
+        self.Many = channel.unary_unary(
+                '/wings.v1.HoldService/Many',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_holds__pb2.ManyRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_holds__pb2.ManyResponse.FromString,
+                _registered_method=True)
 
 
 class HoldServiceServicer:
@@ -117,6 +122,13 @@ class HoldServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Many(self, request, context):
+        """Carry out up to 1,000 requests of several partitions in order, durable together when answered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HoldServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -149,6 +161,11 @@ def add_HoldServiceServicer_to_server(servicer, server):
                     servicer.Forget,
                     request_deserializer=wings__core_dot_protocol_dot_v1_dot_holds__pb2.ForgetRequest.FromString,
                     response_serializer=wings__core_dot_protocol_dot_v1_dot_holds__pb2.ForgetResponse.SerializeToString,
+            ),
+            'Many': grpc.unary_unary_rpc_method_handler(
+                    servicer.Many,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_holds__pb2.ManyRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_holds__pb2.ManyResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -316,6 +333,33 @@ class HoldService:
             '/wings.v1.HoldService/Forget',
             wings__core_dot_protocol_dot_v1_dot_holds__pb2.ForgetRequest.SerializeToString,
             wings__core_dot_protocol_dot_v1_dot_holds__pb2.ForgetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Many(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.HoldService/Many',
+            wings__core_dot_protocol_dot_v1_dot_holds__pb2.ManyRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_holds__pb2.ManyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -48,6 +48,8 @@ class HoldServiceStub:
     """Tell what is known of partitions."""
     Forget: _grpc.UnaryUnaryMultiCallable[_holds_pb2.ForgetRequest, _holds_pb2.ForgetResponse]
     """Forget a group that was deleted."""
+    Many: _grpc.UnaryUnaryMultiCallable[_holds_pb2.ManyRequest, _holds_pb2.ManyResponse]
+    """Carry out up to 1,000 requests of several partitions in order, durable together when answered."""
 
 @_typing.type_check_only
 class HoldServiceAsyncStub(HoldServiceStub):
@@ -69,6 +71,8 @@ class HoldServiceAsyncStub(HoldServiceStub):
     """Tell what is known of partitions."""
     Forget: _aio.UnaryUnaryMultiCallable[_holds_pb2.ForgetRequest, _holds_pb2.ForgetResponse]  # type: ignore[assignment]
     """Forget a group that was deleted."""
+    Many: _aio.UnaryUnaryMultiCallable[_holds_pb2.ManyRequest, _holds_pb2.ManyResponse]  # type: ignore[assignment]
+    """Carry out up to 1,000 requests of several partitions in order, durable together when answered."""
 
 class HoldServiceServicer(metaclass=_abc_1.ABCMeta):
     """Holds and tombstones of share groups, of which a majority of replicas decides. Ranges of offsets
@@ -123,5 +127,13 @@ class HoldServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_holds_pb2.ForgetResponse, _abc.Awaitable[_holds_pb2.ForgetResponse]]:
         """Forget a group that was deleted."""
+
+    @_abc_1.abstractmethod
+    def Many(
+        self,
+        request: _holds_pb2.ManyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_holds_pb2.ManyResponse, _abc.Awaitable[_holds_pb2.ManyResponse]]:
+        """Carry out up to 1,000 requests of several partitions in order, durable together when answered."""
 
 def add_HoldServiceServicer_to_server(servicer: HoldServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

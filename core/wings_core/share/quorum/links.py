@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, cast
 
 from wings_core.errors import WingsError
@@ -40,6 +41,18 @@ class ReplicaLink(Protocol):
         """
         ...
 
+    def begin_all(
+        self, requests: Sequence[Request], seconds: float, done: Callable[[int, Answer], None]
+    ) -> None:
+        """Make requests of several partitions together, as `begin` makes one.
+
+        Args:
+            requests: Of any kind but `ForgetRequest`.
+            seconds: As of `begin`.
+            done: Called once for each of them, with its index.
+        """
+        ...
+
     def close(self) -> None:
         """End what is under way with `Unavailable`, as later requests end."""
         ...
@@ -59,6 +72,14 @@ class LocalLink:
         """Make a request and call `done` with its answer before this returns."""
         del seconds
         done(perform(self.replica, request))
+
+    def begin_all(
+        self, requests: Sequence[Request], seconds: float, done: Callable[[int, Answer], None]
+    ) -> None:
+        """Make requests in one write of the replica; see `begin`."""
+        del seconds
+        for number, answer in enumerate(_perform_each(self.replica, requests)):
+            done(number, answer)
 
     def close(self) -> None:
         """Do nothing."""
@@ -151,29 +172,52 @@ class Runner:
     def _broadcast_all(self, broadcasts: Mapping[int, Broadcast]) -> dict[int, Answers]:
         if self._only is not None:
             return _perform_all(self._only, broadcasts)
-        begun = [(index, self._begin(broadcast)) for index, broadcast in broadcasts.items()]
-        return {index: answers.wait() for index, answers in begun}
+        if len(broadcasts) == 1:
+            return {index: self._begin(broadcast).wait() for index, broadcast in broadcasts.items()}
+        begun = {index: _Answers(broadcast) for index, broadcast in broadcasts.items()}
+        asked: dict[int, list[tuple[_Answers, Request]]] = {}
+        for index, broadcast in broadcasts.items():
+            for number, request in broadcast.requests.items():
+                asked.setdefault(number, []).append((begun[index], request))
+        for number, of_replica in asked.items():
+            self._begin_all(number, of_replica)
+        return {index: answers.wait() for index, answers in begun.items()}
+
+    def _begin_all(self, number: int, asked: Sequence[tuple["_Answers", Request]]) -> None:
+        """Ask one replica for what several broadcasts want of it."""
+        link = self._links[number]
+        seconds = min(answers.seconds for answers, _ in asked)
+        if len(asked) == 1 or any(isinstance(request, ForgetRequest) for _, request in asked):
+            for answers, request in asked:
+                link.begin(request, seconds, partial(answers.add, number))
+            return
+
+        def done(at: int, answer: Answer) -> None:
+            asked[at][0].add(number, answer)
+
+        link.begin_all([request for _, request in asked], seconds, done)
 
     def _begin(self, broadcast: Broadcast) -> "_Answers":
         answers = _Answers(broadcast)
         for number, request in broadcast.requests.items():
             link = self._links[number]
-            link.begin(
-                request,
-                broadcast.seconds,
-                lambda answer, number=number: answers.add(number, answer),
-            )
+            link.begin(request, broadcast.seconds, partial(answers.add, number))
         return answers
 
 
 class _Answers:
-    """The answers to a broadcast that was begun."""
+    """The answers to a broadcast that was begun.
+
+    Attributes:
+        seconds: How long they are waited for.
+    """
 
     def __init__(self, broadcast: Broadcast) -> None:
         self._broadcast = broadcast
         self._answers: dict[int, Answer] = {}
         self._changed = threading.Condition()
         self._deadline = time.monotonic() + broadcast.seconds
+        self.seconds = broadcast.seconds
 
     def add(self, number: int, answer: Answer) -> None:
         """Take the answer of a replica; from any thread."""
@@ -207,6 +251,15 @@ def _carry_out(effect: Pause | FinishDeadLetters) -> object:
         return error
 
 
+def _perform_each(replica: HoldReplica, requests: Sequence[Request]) -> Sequence[Answer]:
+    """Return the answer to each of some requests, carried out in one write."""
+    try:
+        return replica.perform(requests)
+    except WingsError as error:
+        # A copy each, as each may be raised.
+        return [type(error)(error.message, **error.facts) for _ in requests]
+
+
 def _perform_all(replica: HoldReplica, broadcasts: Mapping[int, Broadcast]) -> dict[int, Answers]:
     """Carry out broadcasts to the only replica, in one write of it."""
     found: dict[int, Answers] = {}
@@ -219,5 +272,5 @@ def _perform_all(replica: HoldReplica, broadcasts: Mapping[int, Broadcast]) -> d
     together = [index for index in broadcasts if index not in found]
     if not together:
         return found
-    answers = replica.perform([broadcasts[index].requests[0] for index in together])
+    answers = _perform_each(replica, [broadcasts[index].requests[0] for index in together])
     return found | {index: {0: answer} for index, answer in zip(together, answers, strict=True)}

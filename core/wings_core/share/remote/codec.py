@@ -1,10 +1,12 @@
 """Requests and answers of replicas as messages of `wings.v1.HoldService`, and back."""
 
+import json
 from collections.abc import Sequence
 from typing import Any, cast
 
 from google.protobuf.message import Message
 
+from wings_core.errors import InvalidArgument, WingsError, error_from_json
 from wings_core.protocol.codec import Codec, convert
 from wings_core.protocol.v1 import holds_pb2 as pb
 from wings_core.share.model import Lease, OffsetRange, ShareKey
@@ -65,6 +67,57 @@ def encode_request(request: Request) -> tuple[str, Message]:
     """Return the name of the method, and its message."""
     method, codec = _BY_VALUE[type(request)]
     return method, codec.encode(request)
+
+
+def encode_requests(requests: Sequence[Request]) -> Message:
+    """Return the message of requests that are carried out together."""
+    many = pb.ManyRequest()
+    for request in requests:
+        method, message = encode_request(request)
+        getattr(many.requests.add(), method.lower()).CopyFrom(message)
+    return many
+
+
+def decode_requests(message: Message) -> list[Request]:
+    """Return the requests of a message.
+
+    Raises:
+        InvalidArgument: One of them is of no kind that is known here.
+    """
+    requests: list[Request] = []
+    for each in cast("pb.ManyRequest", message).requests:
+        kind = each.WhichOneof("request")
+        if kind is None:
+            raise InvalidArgument("a request of no kind that this replica of holds knows")
+        requests.append(decode_request(getattr(each, kind)))
+    return requests
+
+
+def encode_answers(requests: Sequence[Request], answers: Sequence[Answer]) -> Message:
+    """Return the answers to requests that were carried out together."""
+    many = pb.ManyResponse()
+    for request, answer in zip(requests, answers, strict=True):
+        response = many.responses.add()
+        if isinstance(answer, WingsError):
+            response.error = json.dumps(answer.to_json())
+            continue
+        message = encode_answer(request, answer)
+        kind = response.read if isinstance(message, pb.ReadResponse) else response.hold
+        kind.SetInParent()  # Also where it is empty.
+        cast("Message", kind).CopyFrom(message)
+    return many
+
+
+def decode_answers(message: Message) -> list[Answer]:
+    """Return a replica's answers to requests that were carried out together."""
+    answers: list[Answer] = []
+    for response in cast("pb.ManyResponse", message).responses:
+        kind = response.WhichOneof("response")
+        if kind == "error":
+            answers.append(error_from_json(json.loads(response.error)))
+        else:
+            answers.append(decode_answer(getattr(response, kind or "hold")))
+    return answers
 
 
 def decode_request(message: Message) -> Request:

@@ -6,8 +6,9 @@ over.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from wings_core.errors import Unavailable, WingsError
 from wings_core.security.peers import PeerAccess
@@ -53,6 +54,30 @@ class SharedLink:
         """See `ReplicaLink.begin`; on the caller's thread where it is served here."""
         self._begin(request, Deadline.after(seconds), done, self._owner)
 
+    def begin_all(
+        self, requests: Sequence[Request], seconds: float, done: Callable[[int, Answer], None]
+    ) -> None:
+        """See `ReplicaLink.begin_all`; on the caller's thread where it is served here."""
+        owner = self._owner
+        try:
+            if self._standby.serves:
+                for number, answer in enumerate(self._standby.perform(requests)):
+                    done(number, answer)
+                return
+            link = None if owner is None else self._remote(owner)
+        except WingsError:
+            link = None
+        deadline = Deadline.after(seconds)
+        if link is None:
+            for number, request in enumerate(requests):
+                self._begin(request, deadline, partial(done, number), owner)
+            return
+
+        def end(number: int, answer: Answer) -> None:
+            self._end(requests[number], deadline, partial(done, number), owner, answer)
+
+        link.begin_all(requests, seconds, end)
+
     def _begin(
         self,
         request: Request,
@@ -75,20 +100,31 @@ class SharedLink:
             return
 
         def end(answer: Answer) -> None:
-            if not isinstance(answer, Unavailable):
-                done(answer)
-                return
-            if self._owner == owner:
-                self._owner = None
-            if isinstance(request, ReleaseRequest):
-                done(answer)  # It may have been done, and would be refused the second time.
-                return
-            # Not here: this is the thread of the connection's answers.
-            threading.Thread(
-                target=self._try_next, args=(request, deadline, done, owner, answer), daemon=True
-            ).start()
+            self._end(request, deadline, done, owner, answer)
 
         link.begin(request, deadline.remaining() or 0.0, end)
+
+    def _end(
+        self,
+        request: Request,
+        deadline: Deadline,
+        done: Callable[[Answer], None],
+        owner: str | None,
+        answer: Answer,
+    ) -> None:
+        """Take the answer of an owner, or try the next one."""
+        if not isinstance(answer, Unavailable):
+            done(answer)
+            return
+        if self._owner == owner:
+            self._owner = None
+        if isinstance(request, ReleaseRequest):
+            done(answer)  # It may have been done, and would be refused the second time.
+            return
+        # Not here: this is the thread of the connection's answers.
+        threading.Thread(
+            target=self._try_next, args=(request, deadline, done, owner, answer), daemon=True
+        ).start()
 
     def _try_next(
         self,
