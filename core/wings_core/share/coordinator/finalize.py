@@ -27,10 +27,10 @@ from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.votes import Verdict
 from wings_core.share.replica.interfaces import CountedRange, LeaseEntry, ReleaseEntry
 
-DEAD_LETTERS_MAX = 500
+DEAD_LETTERS_MAX = 2_000
 """Messages whose dead letters are written between two looks at the leases."""
 
-DEAD_LETTER_WRITE_MS = 10
+DEAD_LETTER_WRITE_MS = 2
 """What the writing of a letter is taken to last, lest a piece of them outlasts a short lock."""
 
 ARCHIVE_RETRY_SECONDS = 1.0

@@ -6,7 +6,7 @@ Each letter is a batch of its own whose producer is the letter's id, at sequence
 writing it again, after a crash or on another node, in whatever ranges, returns the first result.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -146,6 +146,9 @@ class DeadLetterWriter(DeadLetters):
         return self._records.begin(group.topic, letter.partition, letter.first, letter.last)
 
 
+_Row = tuple[int | None, pa.RecordBatch | None]
+"""The timestamp and the topic's columns of a message; None where they are not known."""
+
 Fetch = Callable[[ShareGroup, DeadLetter], "Future[Records] | None"]
 
 
@@ -200,16 +203,21 @@ class _PendingLetters(PendingDeadLetters):
 
     def _prepared(self, piece: _Piece) -> Iterator[PreparedBatch]:
         """Yield the letters of a piece; blocks for the fetch of its rows."""
-        rows = _rows_by_offset(piece)
+        rows = _rows_by_offset(piece, self._group.topic)
         letter = piece.letter
-        for offset in range(letter.first, letter.last + 1):
-            batch = self._letter(letter, offset, rows.get(offset))
-            name = dead_letter_id(self._group.uuid, letter.partition, offset)
+        ids = [
+            dead_letter_id(self._group.uuid, letter.partition, offset)
+            for offset in range(letter.first, letter.last + 1)
+        ]
+        letters = self._letters(letter, ids, rows)
+        for index, name in enumerate(ids):
             options = PushOptions(UNPARTITIONED, ProducerSequence(f"dead-letter-{name}", 0))
             try:
-                yield self._preparer.prepare(batch, options)
+                yield self._preparer.prepare(letters.slice(index, 1), options)
             except BatchTooLarge:  # Beside its payload a letter is small.
-                yield self._preparer.prepare(self._letter(letter, offset, None), options)
+                offset = letter.first + index
+                alone = self._letters(replace(letter, first=offset, last=offset), [name], {})
+                yield self._preparer.prepare(alone, options)
 
     def _commit(self, prepared: Sequence[PreparedBatch]) -> None:
         """Write letters in one flush, or a few; blocks until they are durable."""
@@ -228,31 +236,29 @@ class _PendingLetters(PendingDeadLetters):
             if isinstance(result, Rejected) and not isinstance(result.error, OutOfOrderSequence):
                 raise result.error
 
-    def _letter(
-        self, letter: DeadLetter, offset: int, row: pa.RecordBatch | None
+    def _letters(
+        self, letter: DeadLetter, ids: Sequence[str], rows: Mapping[int, _Row]
     ) -> pa.RecordBatch:
-        """Return a dead letter as a batch of one row."""
-        timestamp: int | None = None
-        payload: bytes | None = None
-        if row is not None:
-            timestamp = row.column(TIMESTAMP_FIELD.name).cast(pa.int64())[0].as_py()
-            payload = payload_of(row.select(self._group.topic.schema.names))
-        values: list[Any] = [
-            dead_letter_id(self._group.uuid, letter.partition, offset),
-            str(letter.topic),
-            letter.partition,
-            offset,
-            self._group.name,
-            letter.delivery_count,
-            letter.cause,
-            letter.reason,
-            timestamp,
-            self._clock(),
-            payload,
+        """Return dead letters as a batch of a row each."""
+        offsets = range(letter.first, letter.last + 1)
+        found = [rows.get(offset, (None, None)) for offset in offsets]
+        count = len(ids)
+        columns: list[Sequence[Any]] = [
+            ids,
+            [str(letter.topic)] * count,
+            [letter.partition] * count,
+            offsets,
+            [self._group.name] * count,
+            [letter.delivery_count] * count,
+            [letter.cause] * count,
+            [letter.reason] * count,
+            [timestamp for timestamp, _ in found],
+            [self._clock()] * count,
+            [None if row is None else payload_of(row) for _, row in found],
         ]
         arrays = [
-            pa.array([value], field.type)
-            for value, field in zip(values, DEAD_LETTER_SCHEMA, strict=True)
+            pa.array(values, field.type)
+            for values, field in zip(columns, DEAD_LETTER_SCHEMA, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_SCHEMA)
 
@@ -285,8 +291,8 @@ def _pieces(letter: DeadLetter) -> Iterator[DeadLetter]:
         )
 
 
-def _rows_by_offset(piece: _Piece) -> dict[int, pa.RecordBatch]:
-    """Return the rows that were found, by offset; blocks for their fetch.
+def _rows_by_offset(piece: _Piece, topic: Topic) -> dict[int, _Row]:
+    """Return the rows of a topic that were found, by offset; blocks for their fetch.
 
     Raises:
         Unavailable: Some could not be read now; later they may be.
@@ -297,9 +303,15 @@ def _rows_by_offset(piece: _Piece) -> dict[int, pa.RecordBatch]:
     found = rows_of(piece.records)
     if isinstance(found.error, (Unavailable, ResourceExhausted)):
         raise found.error
-    return {offset: row for batch in found.batches for offset, row in _each_row(batch)}
+    names = topic.schema.names
+    return {offset: row for batch in found.batches for offset, row in _each_row(batch, names)}
 
 
-def _each_row(batch: pa.RecordBatch) -> Iterable[tuple[int, pa.RecordBatch]]:
+def _each_row(batch: pa.RecordBatch, names: Sequence[str]) -> Iterable[tuple[int, _Row]]:
     offsets: list[int] = batch.column(OFFSET_FIELD.name).to_pylist()  # pyright: ignore[reportAssignmentType] - none is null
-    return ((offset, batch.slice(index, 1)) for index, offset in enumerate(offsets))
+    timestamps = batch.column(TIMESTAMP_FIELD.name).cast(pa.int64()).to_pylist()
+    rows = batch.select(list(names))
+    return (
+        (offset, (timestamp, rows.slice(index, 1)))
+        for index, (offset, timestamp) in enumerate(zip(offsets, timestamps, strict=True))
+    )
