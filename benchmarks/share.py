@@ -1,15 +1,10 @@
 """Share groups: messages acquired and accepted durably, embedded and with three replicas.
 
-Once by workers in processes of their own, over the client's share stream, held against what Redis
-Streams did with `appendfsync always` on the same two cores; and once by the coordinator, called as
-the server calls it.
+By the coordinator, called as the server calls it; `share_streams` measures all of it.
 """
 
 import itertools
-import json
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -19,7 +14,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-import wings_client
 from benchmarks.harness import Row, at_least, compare, median_seconds
 from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.sqlite import SqliteMetadata
@@ -38,7 +32,7 @@ from wings_core.share.remote.link import RemoteLink
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
 from wings_core.times import Deadline
-from wings_server.testing import hold_process, server_process
+from wings_server.testing import hold_process
 
 BATCH = 500
 SECONDS = 1.5
@@ -50,16 +44,8 @@ SINGLES = 200
 RATE_MIN = 30_000
 
 
-STREAM_BACKLOG = 500_000
-"""Messages of a topic that workers take over streams, more than they manage in a run."""
-
-STREAM_BOUNDS = ((1, 1, 690), (1, 4, 1_795), (100, 1, 45_600), (100, 4, 69_300))
-"""Messages taken at once, workers, and the messages a second to hold."""
-
-
 def run() -> Iterator[Row]:
     """Measure rates, and the cost of one acquire against backlog and ranges in flight."""
-    yield from _streams()
     with _bench(replicas=0) as bench:
         yield _rate("embedded, batches of 500, one worker", bench, BATCH, 1, RATE_MIN)
         yield _rate("embedded, batches of 500, four workers", bench, BATCH, 4, RATE_MIN)
@@ -101,44 +87,6 @@ def run() -> Iterator[Row]:
         yield _rate("three replicas, batches of 500, four workers", bench, BATCH, 4, 10_000)
         yield _rate("three replicas, one by one, one worker", bench, 1, 1, 50)
         yield _rate("three replicas, one by one, four workers", bench, 1, 4, 50)
-
-
-def _streams() -> Iterator[Row]:
-    """Measure workers that take messages over share streams, and accept each delivery."""
-    with server_process() as server, wings_client.connect(server.flight) as client:
-        rows = pa.record_batch(
-            {"n": pa.array(range(50_000), pa.int64()), "text": ["x" * 50] * 50_000}
-        )
-        for messages, workers, bound in STREAM_BOUNDS:
-            topic = f"take-{messages}-workers-{workers}"
-            client.create_topic(topic, {"n": "int64", "text": "string"})
-            for _ in range(0, STREAM_BACKLOG, rows.num_rows):
-                client.push(topic, rows)
-            client.create_share_group("workers", topic, {"start": "earliest"})
-            values = [_stream_rate(server.flight, topic, messages, workers) for _ in range(RUNS)]
-            name = f"take {messages} and accept over share streams, {workers} workers"
-            yield at_least(name, "messages/s", bound, values)
-
-
-def _stream_rate(address: str, topic: str, messages: int, workers: int) -> float:
-    command = [sys.executable, "-m", "benchmarks.share_worker", address, topic]
-    command += [str(messages), str(SECONDS)]
-    with ExitStack() as stack:
-        started = [
-            stack.enter_context(
-                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            )
-            for _ in range(workers)
-        ]
-        for worker in started:
-            assert worker.stdout is not None
-            assert worker.stdout.readline().strip() == "ready"
-        for worker in started:
-            assert worker.stdin is not None
-            worker.stdin.write("go\n")
-            worker.stdin.flush()
-        results = [json.loads(worker.stdout.readline()) for worker in started if worker.stdout]
-    return sum(done for done, _ in results) / max(seconds for _, seconds in results)
 
 
 class _Bench:
