@@ -15,6 +15,7 @@ import pytest
 from flight_calls import act, create_topic, numbers, push
 from share_calls import Leased, Member, ShareStreamCall, create_group, offsets_of
 
+from wings_core.share.dead_letters import writer
 from wings_server.flight.share_stream import REQUESTS_WAITING_MAX
 from wings_server.testing import RunningServer, running_server
 
@@ -383,3 +384,51 @@ def test_two_streams_get_each_message_once(client: flight.FlightClient, new_topi
     for thread in threads:
         thread.join(60)
     assert sorted(taken_of_both) == list(range(500))
+
+
+def test_a_client_that_does_not_read_holds_up_its_own_stream_alone(
+    server: RunningServer, client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["text: string"])
+    push(client, new_topic_id, pa.record_batch({"text": ["x" * 10_000] * 400}))
+    create_group(client, new_topic_id)
+    with server.client() as other:
+        # Far more than fits between the server and a client that reads nothing of it.
+        deaf = ShareStreamCall(other, new_topic_id, member="deaf", credit=200, max_messages=1)
+        while in_flight(client, new_topic_id) < 200:
+            pass
+        stream = ShareStreamCall(client, new_topic_id, credit=4, max_messages=2)
+        done: list[int] = []
+        while len(done) < 100:
+            leased = stream.delivery()
+            stream.acknowledge(leased.ack("accept"))
+            done += leased.offsets
+        deaf.cancel()
+        stream.cancel()
+    assert len(set(done)) == len(done)
+
+
+def test_a_rejection_that_waits_for_its_dead_letter_holds_up_no_other_stream(
+    client: flight.FlightClient, new_topic_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+    finish = writer._PendingLetters.finish  # pyright: ignore[reportPrivateUsage]
+
+    def waits(letters: Any) -> None:
+        assert go.wait(30)
+        finish(letters)
+
+    monkeypatch.setattr(writer._PendingLetters, "finish", waits)  # pyright: ignore[reportPrivateUsage]
+    create_topic(client, new_topic_id, ["n: int64"])
+    push(client, new_topic_id, numbers(*range(4)))
+    create_group(client, new_topic_id, dlq_topic=f"{new_topic_id}-dead")
+    one = ShareStreamCall(client, new_topic_id, credit=1)
+    rejected = one.acknowledge(one.delivery().ack("reject"))
+    two = ShareStreamCall(client, new_topic_id, member="two", credit=1)
+    for _ in range(3):
+        leased = two.delivery()
+        assert two.answer(two.acknowledge(leased.ack("accept"))) == [None]
+    go.set()
+    assert one.answer(rejected) == [None]
+    one.close()
+    two.close()

@@ -1,0 +1,194 @@
+"""The flow of a group's share streams: turns that are taken together, on one thread."""
+
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from wings_core.contracts.share import AcknowledgementEntry
+from wings_core.contracts.share_stream import AcknowledgeMessage
+from wings_core.errors import GroupNotFound, Unavailable, WingsError
+from wings_core.model import Topic, TopicConfig
+from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.partitions import UNPARTITIONED
+from wings_core.share.model import (
+    Acknowledgement,
+    AcknowledgementResult,
+    Acquired,
+    AcquireRequest,
+    LeasedRange,
+    ShareConfig,
+    ShareGroup,
+)
+from wings_core.share.shares import Shares
+from wings_server.flight.share_flow import ShareFlow, ShareFlows, Turn
+from wings_server.flight.unread import UNREAD_BYTES_MAX, Unread
+
+TOPIC = Topic(
+    DEFAULT_NAMESPACE.topic("t"), "uuid", pa.schema([("n", pa.int64())]), None, TopicConfig(), 0
+)
+GROUP = ShareGroup("g", "group", TOPIC, ShareConfig())
+ENTRY = AcknowledgementEntry(first=0, last=0, lease="c.1.m", type="accept")
+ACQUIRED = Acquired((), None)
+
+
+class Coordinated:
+    """Stands for `Shares`: what was asked of it together, which waits while it is told to."""
+
+    def __init__(self) -> None:
+        self.acknowledged: list[list[str]] = []
+        self.acquired: list[list[str]] = []
+        self.error: WingsError | None = None
+        self.begun = threading.Event()
+        self.go = threading.Event()
+        self.go.set()
+
+    def acknowledge_all(
+        self, group: ShareGroup, requests: Sequence[tuple[str, Sequence[Acknowledgement]]]
+    ) -> list[list[AcknowledgementResult]]:
+        assert group is GROUP
+        self.acknowledged.append([member for member, _ in requests])
+        self.begun.set()
+        assert self.go.wait(30)
+        if self.error is not None:
+            raise self.error
+        return [
+            [AcknowledgementResult(entry, Unavailable(member)) for entry in entries]
+            for member, entries in requests
+        ]
+
+    def acquire_all(self, group: ShareGroup, requests: Sequence[AcquireRequest]) -> list[Any]:
+        assert group is GROUP
+        self.acquired.append([request.member for request in requests])
+        if self.error is not None:
+            raise self.error
+        return [ACQUIRED for _ in requests]
+
+
+class Stream:
+    """Notes what the flow does with it."""
+
+    def __init__(self, member: str, *requests: int) -> None:
+        self.member = member
+        self.requests = [AcknowledgeMessage(request=each, acks=(ENTRY,)) for each in requests]
+        self.said: list[object] = []
+        self.fails = False
+        self.done = threading.Event()
+
+    def take_turn(self) -> Turn | None:
+        requests, self.requests = self.requests, []
+        return Turn(self, self.member, requests)
+
+    def answer(
+        self, requests: Sequence[AcknowledgeMessage], errors: Sequence[Sequence[WingsError | None]]
+    ) -> None:
+        if self.fails:
+            raise ZeroDivisionError
+        of_requests = [str(error) for found in errors for error in found]
+        self.said.append(([each.request for each in requests], of_requests))
+
+    def wanted(self) -> AcquireRequest | None:
+        return AcquireRequest(GROUP, self.member, None, 1)
+
+    def deliver(self, acquired: Acquired | WingsError) -> None:
+        self.said.append(acquired)
+
+    def leave(self, requests: Sequence[AcknowledgeMessage]) -> None:
+        self.said.append(("left", [each.request for each in requests]))
+
+    def fail(self, error: Exception) -> None:
+        self.said.append(type(error))
+
+    def give_back(self) -> None:
+        self.done.set()
+
+
+@contextmanager
+def flowing(shares: Coordinated) -> Generator[ShareFlow]:
+    flow = ShareFlow(cast("Shares", shares), GROUP)
+    try:
+        yield flow
+    finally:
+        shares.go.set()
+        flow.close()
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["offered", "led"])
+def test_what_comes_during_a_sync_shares_the_next(*, leads: bool) -> None:
+    shares = Coordinated()
+    shares.go.clear()
+    first, *others = [Stream(str(number), 1, 2) for number in range(4)]
+    with flowing(shares) as flow:
+        leading = threading.Thread(target=flow.lead if leads else flow.offer, args=(first,))
+        leading.start()
+        assert shares.begun.wait(30)
+        for each in others:
+            flow.lead(each)  # It is at work: so this one offers.
+            flow.offer(each)  # Twice is as once.
+        shares.go.set()
+        for each in (first, *others):
+            assert each.done.wait(30)
+        leading.join(30)
+    assert shares.acknowledged[0] == ["0", "0"]
+    assert shares.acknowledged[1] == ["1", "1", "2", "2", "3", "3"]
+    assert shares.acquired[:2] == [["0"], ["1", "2", "3"]]
+    for each in (first, *others):
+        assert each.said[:2] == [([1, 2], [each.member] * 2), ACQUIRED]
+
+
+def test_an_error_of_the_group_leaves_each_stream_to_its_worker() -> None:
+    shares = Coordinated()
+    shares.error = GroupNotFound("it was deleted")
+    stream = Stream("one", 7)
+    with flowing(shares) as flow:
+        flow.lead(stream)
+    assert stream.said == [("left", [7]), shares.error]
+
+
+def test_a_fault_ends_the_streams_of_its_round_and_no_other() -> None:
+    shares = Coordinated()
+    faulty, sound = Stream("faulty", 1), Stream("sound", 1)
+    faulty.fails = True
+    with flowing(shares) as flow:
+        flow.lead(faulty)
+        flow.lead(sound)
+    assert faulty.said == [ZeroDivisionError]
+    assert faulty.done.is_set()
+    assert sound.said == [([1], ["sound"]), ACQUIRED]
+
+
+def test_streams_of_a_group_share_a_flow_that_ends_with_the_last_of_them() -> None:
+    flows, shares = ShareFlows(), cast("Shares", Coordinated())
+    flow = flows.join(shares, GROUP)
+    assert flows.join(shares, GROUP) is flow
+    flows.leave(GROUP)
+    assert flows.join(shares, GROUP) is flow
+    for _ in range(2):
+        flows.leave(GROUP)
+    assert flows.join(shares, GROUP) is not flow
+    flows.leave(GROUP)
+
+
+def leased(first: int) -> LeasedRange:
+    return LeasedRange(UNPARTITIONED, first, first, "c.1.m", 1, 30_000)
+
+
+def test_a_client_may_have_so_much_unread_until_it_acknowledges_something() -> None:
+    unread = Unread()
+    number = 0
+    while unread.has_room(5_000):
+        unread.wrote(5_000, leased(number))
+        number += 1
+    assert 1 < number <= UNREAD_BYTES_MAX // 5_000
+    unread.acknowledged(UNPARTITIONED, 999)  # It was never delivered.
+    assert not unread.has_room(5_000)
+    unread.acknowledged(UNPARTITIONED, 0)
+    assert unread.has_room(5_000)
+    unread.wrote(5_000)
+    assert not unread.has_room(5_000)
+    unread.acknowledged(UNPARTITIONED, number - 1)  # It has read all before it, too.
+    unread.acknowledged(UNPARTITIONED, 1)
+    assert unread.has_room(UNREAD_BYTES_MAX - 10_000)

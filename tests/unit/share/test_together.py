@@ -1,0 +1,104 @@
+"""What several members ask a coordinator for at one time, as their share streams do."""
+
+from typing import Any
+
+import pytest
+from fix_metadata import A, B
+from fix_share import ShareUnderTest, entry_of
+
+from wings_core.errors import InvalidRecordState, WingsError
+from wings_core.share.model import Acquired, AcquireRequest, LeasedRange, ShareGroup
+
+MEMBERS = ("one", "two", "three")
+
+
+def acquired(
+    share: ShareUnderTest, group: ShareGroup, messages: int, **config: Any
+) -> list[list[LeasedRange]]:
+    """Acquire for all members at once, up to so many messages each."""
+    requests = [
+        AcquireRequest(group, member, None, messages, messages, **config) for member in MEMBERS
+    ]
+    found: list[list[LeasedRange]] = []
+    for each in share.coordinator.acquire_all(group, requests):
+        assert isinstance(each, Acquired), each
+        found.append(list(each.ranges))
+    return found
+
+
+def offsets(found: list[list[LeasedRange]]) -> list[int]:
+    return sorted(
+        offset
+        for ranges in found
+        for leased in ranges
+        for offset in range(leased.start_offset, leased.end_offset + 1)
+    )
+
+
+def test_members_that_acquire_at_once_get_each_message_once(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 10)
+    group = share.group()
+    assert offsets(acquired(share, group, 3)) == list(range(9))
+    assert offsets(acquired(share, group, 3)) == [9]
+    assert offsets(acquired(share, group, 3)) == []
+
+
+def test_members_that_acquire_at_once_get_messages_of_several_partitions(
+    share: ShareUnderTest,
+) -> None:
+    topic = share.metadata.create_topic("key")
+    for partition in (A, B):
+        share.metadata.push(topic, 4, partition)
+    group = share.group(topic=topic)
+    found = acquired(share, group, 3) + acquired(share, group, 3)
+    assert offsets(found) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_of_a_partition_in_order_one_member_of_those_that_acquire_at_once_gets_some(
+    share: ShareUnderTest,
+) -> None:
+    share.metadata.push(share.topic, 10)
+    group = share.group(ordering="partition")
+    assert offsets(acquired(share, group, 3)) == [0, 1, 2]
+
+
+def test_each_of_those_that_accept_at_once_is_answered_by_itself(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 9)
+    group = share.group()
+    (one,), (two,), (three,) = acquired(share, group, 3)
+    requests = [
+        ("one", [entry_of(one, "accept")]),
+        ("three", [entry_of(two, "accept")]),  # Another's.
+        ("three", [entry_of(three, "accept"), entry_of(three, "accept")]),  # Twice.
+        ("two", [entry_of(two, "accept", last=two.start_offset)]),
+    ]
+    results = share.coordinator.acknowledge_all(group, requests)
+    errors = [[type(result.error) for result in found] for found in results]
+    refused = InvalidRecordState
+    assert errors == [[type(None)], [refused], [refused, refused], [type(None)]]
+    (state,) = share.coordinator.describe(group)
+    assert (state.lag, state.in_flight) == (9 - 4, 5)
+
+
+@pytest.mark.parametrize("archives", [False, True])
+def test_what_is_at_the_limit_is_archived_by_those_alone_that_may_take_long(
+    share: ShareUnderTest, *, archives: bool
+) -> None:
+    share.metadata.push(share.topic, 2)
+    group = share.group(delivery_limit=1, dlq_topic="dead")
+    assert offsets(acquired(share, group, 2)) == [0, 1]
+    share.clock.time += 31
+    assert offsets(acquired(share, group, 2, archives=archives)) == []
+    assert bool(share.dead_letters.written) is archives
+    assert share.acquire(group) == []  # This one does.
+    assert share.dead_letters.offsets == [0, 1]
+
+
+def test_a_group_that_was_deleted_is_refused(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 2)
+    group = share.group()
+    share.coordinator.delete(group)
+    with pytest.raises(WingsError, match="deleted"):
+        acquired(share, group, 1)
+    with pytest.raises(WingsError, match="deleted"):
+        share.coordinator.acknowledge_all(group, [("one", [])])
