@@ -43,11 +43,15 @@ class Settlement:
     delay: float | None = None
     """Of a release, in seconds."""
     reason: str | None = None
+    counts: bool = True
+    """Of a release, whether this delivery counts."""
 
     def entries(self) -> list[AcknowledgementEntry]:
         """Return what is sent."""
         return [
-            entry_of(self.delivery, self.kind, first, last, self.delay, self.reason)
+            entry_of(
+                self.delivery, self.kind, first, last, self.delay, self.reason, counts=self.counts
+            )
             for first, last in self.ranges
         ]
 

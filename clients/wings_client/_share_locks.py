@@ -202,6 +202,8 @@ def entry_of(
     last: int,
     delay: float | None = None,
     reason: str | None = None,
+    *,
+    counts: bool = True,
 ) -> AcknowledgementEntry:
     """Return the acknowledgement of a range of a delivery; `delay` in seconds."""
     return AcknowledgementEntry(
@@ -212,4 +214,5 @@ def entry_of(
         type=kind,
         delay_ms=None if delay is None else round(delay * 1000),
         reason=reason,
+        counts=None if counts else False,
     )

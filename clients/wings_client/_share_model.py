@@ -182,6 +182,8 @@ class Delivery:
     """Of deliveries, this one included: 1 at the first."""
     lock_seconds: float
     """How long the lock lasts without a renewal."""
+    in_order: bool = False
+    """Whether the group is ordered, so that what follows in the partition waits for this."""
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, chunk: AcquiredChunk) -> Self:
@@ -194,6 +196,7 @@ class Delivery:
             chunk.lease,
             chunk.delivery_count,
             chunk.lock_duration_ms / 1000,
+            chunk.in_order,
         )
 
     @property

@@ -8,8 +8,9 @@ import inspect
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -166,7 +167,7 @@ class WorkerEngine:
             self._engine.drain()
             while (delivery := self._engine.take()) is not None:
                 self._count("delivered", len(delivery))
-                self._settle_later([Settlement(delivery, "release", delivery.ranges(None))])
+                self._release_unbegun(delivery, delivery.ranges(None))
             with self._changed:
                 self._changed.wait_for(lambda: self._aborted or self._is_settled())
                 aborted = self._aborted
@@ -209,8 +210,11 @@ class WorkerEngine:
         if self._options.each == "batch":
             yield Task(delivery)
             return
-        for index in range(len(delivery)):
-            yield Task(delivery, Message(delivery, index))
+        tasks = (Task(delivery, Message(delivery, index)) for index in range(len(delivery)))
+        if delivery.in_order:
+            waiting = deque(tasks)
+            tasks = (replace(waiting.popleft(), following=waiting) for _ in (0,) if waiting)
+        yield from tasks
 
     def _may_ask(self) -> bool:
         """Wait until more is to be asked for; returns False at the end."""
@@ -240,13 +244,18 @@ class WorkerEngine:
         if not tasks:
             return
         delivery = tasks[0].delivery
-        ranges = [each for task in tasks for each in task.ranges]
+        ranges = joined(each for task in _with_following(tasks) for each in task.ranges)
         with self._changed:
-            self._waiting -= sum(task.messages for task in tasks)
-        self._settle_later([Settlement(delivery, "release", ranges)])
+            self._waiting -= sum(task.messages for task in _with_following(tasks))
+        self._release_unbegun(delivery, ranges)
+
+    def _release_unbegun(self, delivery: Delivery, ranges: list[OffsetRange]) -> None:
+        # Only a server that tells of an order knows of releases that do not count.
+        counts = not delivery.in_order
+        self._settle_later([Settlement(delivery, "release", ranges, counts=counts)])
 
     def _lose(self, tasks: "deque[Task]") -> None:
-        messages = sum(task.messages for task in tasks)
+        messages = sum(task.messages for task in _with_following(tasks))
         with self._changed:
             self._waiting -= messages
             self._counts["lost"] += messages
@@ -299,10 +308,27 @@ class WorkerEngine:
         except Exception as wrong:  # noqa: BLE001 - an error without a text, say.
             settlements = task.settlements(Release(type(wrong).__name__), self._options.backoff)
         self._settle_later(settlements)
+        if task.following is not None:
+            self._go_on(task.following, settlements)
         with self._changed:
             self._running -= task.messages
             self._tasks_running -= 1
             self._changed.notify_all()
+
+    def _go_on(self, tasks: "deque[Task]", settlements: list[Settlement]) -> None:
+        """Begin what follows a message in order; what follows one that comes again does, too."""
+        released = any(each.kind == "release" for each in settlements)
+        if self._is_at_limit():
+            self.stop()  # The thread that takes deliveries may be waiting for the next.
+        if released or self._stopping:
+            self._give_back(tasks)
+        elif not tasks:
+            return
+        elif not self._engine.holds(tasks[0].delivery):
+            self._lose(tasks)
+        else:
+            with suppress(RuntimeError):  # It is released, and the worker ends as it takes more.
+                self._begin(replace(tasks.popleft(), following=tasks))
 
     # The thread that acknowledges.
 
@@ -354,6 +380,12 @@ def is_async(handler: Handler) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004 - its function, not whether it has one.
     )
+
+
+def _with_following(tasks: Iterable[Task]) -> Iterator[Task]:
+    for task in tasks:
+        yield task
+        yield from task.following or ()
 
 
 def _joined(batch: list[Settlement]) -> list[Settlement]:

@@ -1,6 +1,7 @@
 """What a worker hands to its handler, and what it learns from it."""
 
 import random
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -144,6 +145,8 @@ class Task:
 
     delivery: Delivery
     message: Message | None = None
+    following: "deque[Task] | None" = None
+    """What is worked on after it, and not beside it: in order, the rest of its delivery."""
 
     @property
     def argument(self) -> Message | Delivery:

@@ -196,4 +196,5 @@ def acknowledgement_of(group: ShareGroup, entry: AcknowledgementEntry) -> Acknow
         type=entry.type,
         delay_ms=entry.delay_ms or 0,
         reason=entry.reason,
+        counts=entry.counts is not False,
     )

@@ -450,3 +450,37 @@ def test_the_messages_of_a_killed_worker_come_to_another(
         limit=10,
     ).run()
     assert sorted(seen) == [(n, 2) for n in range(10)]
+
+
+@both
+def test_in_order_a_message_that_comes_again_holds_back_its_partition_alone(
+    wings: Client, new_topic: NewTopic, kind: Any
+) -> None:
+    topic = new_topic("k: string", "n: int64", partition_key="k")
+    wings.push(topic, {"k": ["a"] * 4 + ["b"] * 4, "n": [0, 1, 2, 3] * 2})
+    config = {**LONG, "ordering": "partition", "dlq_topic": f"{topic.id}-dead"}
+    wings.create_share_group("billing", topic, config)
+    seen: list[tuple[str, int, int]] = []
+    seen_by: dict[str, list[tuple[int, int]]] = {"a": [], "b": []}
+    running = Counter[str]()
+
+    def handle(message: Message) -> None:
+        key, n = message["k"], message["n"]
+        running[key] += 1
+        assert running[key] == 1, f"two messages of {key} are worked on at once"
+        seen.append((key, n, message.delivery_count))
+        seen_by[key].append((n, message.delivery_count))
+        running[key] -= 1
+        if key == "a" and n == 1 and message.delivery_count < 3:
+            raise ConnectionError("later")
+        if key == "a" and n == 2:
+            raise Reject("never")
+
+    worker = wings.worker(
+        "billing", topic, kind(handle), concurrency=4, max_messages=4, backoff=0.01, limit=10
+    )
+    stats = worker.run()
+    assert seen_by["a"] == [(0, 1), (1, 1), (1, 2), (1, 3), (2, 1), (3, 1)]
+    assert seen_by["b"] == [(n, 1) for n in range(4)]
+    assert (stats.accepted, stats.rejected, stats.lost) == (7, 1, 0)
+    assert letters(wings, topic) == {2: ("rejected", "never", 1)}

@@ -121,8 +121,14 @@ class AcknowledgementEntry(Message):
     reason: Annotated[str, Field(max_length=REASON_CHARACTERS_MAX)] | None = None
     """Of a reject, or a release: a text for the dead letter, if there is one."""
 
+    counts: bool | None = None
+    """Of a release: false where nothing was done with the messages, so that this delivery of them
+    does not count."""
+
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
+        if self.counts is not None and self.type != "release":
+            raise problem_of(f"key 'counts' does not belong to type {self.type!r}")
         if self.last < self.first:
             raise problem_of(f"key 'last': must be at least first ({self.first}); got {self.last}")
         if self.delay_ms is not None and self.type != "release":
@@ -266,6 +272,8 @@ class AcquiredChunk:
     lease: str
     delivery_count: int
     lock_duration_ms: int
+    in_order: bool = False
+    """Whether no other lease of the partition is given meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +298,8 @@ def acquired_metadata(found: LeasedRange) -> bytes:
         f'{{"partition": {partition}, "start_offset": {found.start_offset}, '
         f'"end_offset": {found.end_offset}, "lease": {quoted(found.lease)}, '
         f'"delivery_count": {found.delivery_count}, '
-        f'"lock_duration_ms": {found.lock_duration_ms}}}'
+        f'"lock_duration_ms": {found.lock_duration_ms}'
+        + (', "ordering": "partition"}' if found.in_order else "}")
     ).encode()
 
 
@@ -322,4 +331,5 @@ def parse_acquired(found: Mapping[str, Any]) -> AcquiredChunk:
         lease=found["lease"],
         delivery_count=found["delivery_count"],
         lock_duration_ms=found["lock_duration_ms"],
+        in_order=found.get("ordering") == "partition",
     )

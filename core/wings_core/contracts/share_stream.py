@@ -115,7 +115,10 @@ def acknowledge_metadata(request: int, entries: Sequence[AcknowledgementEntry]) 
     Raises:
         InvalidArgument: A text in it is not valid Unicode.
     """
-    if all(entry.delay_ms is None and entry.reason is None for entry in entries):
+    if all(
+        entry.delay_ms is None and entry.reason is None and entry.counts is None
+        for entry in entries
+    ):
         # One a message in the worst case, so it is formatted.
         acks = ", ".join(
             f'{{{_partition(entry)}"first": {entry.first}, "last": {entry.last}, '

@@ -226,6 +226,8 @@ class LeasedRange:
     """Of deliveries, this one included: 1 at the first."""
     lock_duration_ms: int
     """From when the coordinator asked for them; a little of it is over when they arrive."""
+    in_order: bool = False
+    """Whether no other lease of the partition is given meanwhile."""
 
     @property
     def messages(self) -> int:
@@ -251,6 +253,8 @@ class AcquireRequest:
     archives: bool = True
     """Whether messages at the delivery limit are archived where there are no others, which may take
     long."""
+    range_max: int = ROWS_MAX
+    """At least 1. In a group that is ordered, no more of one partition, in either mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +280,8 @@ class Acknowledgement:
     """Of a release: how long they are not leased again."""
     reason: str | None = None
     """Of a reject, or of a release at the delivery limit: the error's text for the dead letter."""
+    counts: bool = True
+    """Of a release: whether this delivery counts; it does not where nothing was done with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -520,7 +520,13 @@ class ShareStream:
 
     def _request(self, room: int, *, archives: bool) -> AcquireRequest:
         return AcquireRequest(
-            self._group, self._member, self._opened.partition, room, room, archives
+            self._group,
+            self._member,
+            self._opened.partition,
+            room,
+            room,
+            archives,
+            self._opened.command.max_messages,
         )
 
     def _take_requests(self) -> Sequence[AcknowledgeMessage]:

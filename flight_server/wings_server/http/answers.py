@@ -126,6 +126,9 @@ class DeliveryDescription(_Answer):
     lease: str
     delivery_count: int = Field(description="Of deliveries, this one included: 1 at the first.")
     lock_duration_ms: int
+    ordering: Literal["partition"] | None = Field(
+        default=None, description="Present where the group is ordered."
+    )
     messages: list[dict[str, Any]] = Field(
         description="Objects of the topic's columns and all system columns."
     )

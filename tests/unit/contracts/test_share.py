@@ -111,7 +111,7 @@ BAD_ACKNOWLEDGEMENTS = [
     {"type": "Accept"}, {"type": None}, {"x": 1}, {"delay_ms": 1}, {"reason": "r"},
     {"type": "release", "delay_ms": -1}, {"type": "release", "delay_ms": DELAY_MS_MAX + 1},
     {"type": "reject", "reason": 1}, {"type": "reject", "reason": "x" * 4_097},
-    {"type": "renew", "delay_ms": 1},
+    {"type": "renew", "delay_ms": 1}, {"counts": False}, {"type": "release", "counts": 1},
 ]  # fmt: skip
 
 
@@ -147,6 +147,8 @@ def test_groups_are_listed_by_topic_or_by_namespace() -> None:
 @pytest.mark.parametrize("value", ["null", "7", '"JFK"', '"é\\""', "true"])
 def test_the_metadata_of_a_chunk_is_read_as_it_was_written(value: str) -> None:
     raw = acquired_metadata(LeasedRange(Partition(value), 3, 9, "a.1.b", 2, 30_000))
+    ordered = acquired_metadata(LeasedRange(Partition(value), 3, 9, "a.1.b", 2, 30_000, True))
+    assert json.loads(ordered) == {**json.loads(raw), "ordering": "partition"}
     assert json.loads(raw) == {
         "partition": json.loads(value),
         "start_offset": 3,

@@ -9,6 +9,7 @@ from fix_share import HandClock, ShareUnderTest, spans
 
 from wings_core.share.coordinator import finalize
 from wings_core.share.model import (
+    AcquireRequest,
     Lease,
     LeasedRange,
     OffsetRange,
@@ -144,3 +145,25 @@ def test_ordering_can_be_changed_while_messages_are_held(share: ShareUnderTest) 
     assert spans(share.acquire(ordered)) == [(0, 1, 2)]
     share.coordinator.altered(group)
     assert spans(share.acquire(group)) == [(4, 5, 1)]
+
+
+def test_a_release_that_does_not_count_leaves_the_count(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 4)
+    group = share.group(ordering="partition", delivery_limit=1)
+    (leased,) = share.acquire(group)
+    assert share.acknowledge(group, leased, "accept", last=0) is None
+    assert share.acknowledge(group, leased, "release", first=1, counts=False, delay_ms=500) is None
+    assert share.acquire(group) == []
+    share.clock.time += 1
+    (again,) = share.acquire(group, coordinator=share.open_coordinator())
+    assert spans([again]) == [(1, 3, 1)]
+
+
+def test_no_more_of_a_partition_is_leased_than_a_delivery_takes(share: ShareUnderTest) -> None:
+    topic = share.metadata.create_topic("key")
+    share.metadata.push(topic, 5, A)
+    share.metadata.push(topic, 5, B)
+    group = share.group(topic=topic, ordering="partition", acquire_mode="batch_optimized")
+    request = AcquireRequest(group, "me", None, 10, range_max=2)
+    found = share.coordinator.acquire_now(request).ranges
+    assert sorted(of(each) for each in found) == [(A, 0, 1, 1), (B, 0, 1, 1)]

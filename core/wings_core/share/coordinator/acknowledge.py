@@ -151,20 +151,26 @@ class Acknowledge:
     def _release(
         self, tracked: TrackedPartition, entries: Sequence[Entry], limit: int, member: str
     ) -> Procedure[None]:
-        """Release parts below the delivery limit; notes an error where it failed."""
+        """Release parts below the delivery limit, or uncounted; notes an error where it failed."""
         parts = [
             (entry, part)
             for entry in entries
             if entry.asked.type == "release"
             for part in entry.counts
-            if part.count < limit
+            if part.count < limit or not entry.asked.counts
         ]
         if not parts:
             return
         verdicts = yield from self._finalizer.release(
             tracked,
             [
-                ReleaseEntry(part.first, part.last, entry.lease, part.count, entry.asked.delay_ms)
+                ReleaseEntry(
+                    part.first,
+                    part.last,
+                    entry.lease,
+                    part.count if entry.asked.counts else 0,
+                    entry.asked.delay_ms,
+                )
                 for entry, part in parts
             ],
         )

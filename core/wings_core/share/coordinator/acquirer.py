@@ -148,6 +148,8 @@ class Acquirer:
         group, rows_max = request.group, request.rows_max
         tracked = self._table.get(group, partition)
         config = group.config
+        if config.is_ordered:
+            rows_max = min(rows_max, request.range_max)
         skip = 0
         if tracked.collisions:
             skip = self._rng.randrange(SKIP_REQUESTS_MAX) * request.messages_max
@@ -155,15 +157,7 @@ class Acquirer:
             tracked.state.advance(self._clock.now(), bounds.start)
             retired = tracked.state.take_retired()
             messages_max = min(request.messages_max, rows_max)
-            limit, in_flight_max = config.delivery_limit, config.in_flight_max
-            if config.is_ordered:
-                picks = tracked.state.select_next(
-                    bounds.end, messages_max, in_flight_max, limit, alone=alone
-                )
-            else:
-                picks = tracked.state.select(
-                    bounds.end, messages_max, in_flight_max, limit, skip, alone=alone
-                )
+            picks = _selected(tracked, config, bounds.end, messages_max, skip, alone=alone)
             fresh = [pick for pick in picks if not pick.exhausted]
             if fresh or not alone or not request.archives:
                 # Neither they nor what the member got before wait for dead letters: those that are
@@ -250,6 +244,7 @@ class Acquirer:
                 str(lease),
                 counted.count + 1,
                 config.lock_duration_ms,
+                config.is_ordered,
             )
             for counted in delivered
         ]
@@ -344,6 +339,22 @@ class Acquirer:
             if leased:
                 entries = [LeaseEntry(each.start_offset, each.end_offset, lease) for each in leased]
                 yield from self._release_undelivered(tracked, entries)
+
+
+def _selected(
+    tracked: TrackedPartition,
+    config: ShareConfig,
+    log_end: int,
+    messages_max: int,
+    skip: int,
+    *,
+    alone: bool,
+) -> list[Pick]:
+    """Make what is to be leased next pending; the lock is held."""
+    state, limit, in_flight_max = tracked.state, config.delivery_limit, config.in_flight_max
+    if config.is_ordered:
+        return state.select_next(log_end, messages_max, in_flight_max, limit, alone=alone)
+    return state.select(log_end, messages_max, in_flight_max, limit, skip, alone=alone)
 
 
 def _first(entry: Pick) -> int:

@@ -28,7 +28,9 @@ class Entry:
 
     def exhausted(self, limit: int) -> bool:
         """Tell whether a release archives at least a part of it."""
-        return self.asked.type == "release" and any(part.count >= limit for part in self.counts)
+        if self.asked.type != "release" or not self.asked.counts:
+            return False
+        return any(part.count >= limit for part in self.counts)
 
 
 def entries_of(

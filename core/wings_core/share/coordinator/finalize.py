@@ -245,7 +245,8 @@ class Finalizer:
         with self._table.lock:
             for release in releases:
                 until = now + release.delay_ms / 1_000 if release.delay_ms else 0.0
-                tracked.state.release(release.first, release.last, release.lease, until)
+                done = tracked.state.release if release.count else tracked.state.release_undelivered
+                done(release.first, release.last, release.lease, until)
                 tracked.state.learn(release.first, release.last, release.count)
         return verdicts
 

@@ -83,6 +83,7 @@ def deliver(
     What is damaged is released, which counts as a delivery, so that it ends as a dead letter; its
     neighbours are delivered. What cannot be read for now, what retention has removed, and what was
     not yielded when the iterator is closed, or `cancel` is set, is released without counting one.
+    So is what does not go into the first batch of a range in order: it comes with a later lease.
 
     Raises:
         WingsError: None of it could be read, or what `cancel` was set with.
@@ -102,6 +103,9 @@ def deliver(
                     # A delivery is counted even where the rows are lost on their way.
                     delivered = True
                     yield part
+                if part.range.in_order and left[0].messages:
+                    coordinator.release_undelivered(group, left[:1])
+                    break
             del left[0]
     finally:
         unsent = [each for each in left if each.messages > 0]

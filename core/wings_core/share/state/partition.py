@@ -245,11 +245,11 @@ class SharePartition(RecordStates):
             if record.state is State.HELD and record.lease == lease:
                 self._free(begin, end, record.deliveries, until)
 
-    def release_undelivered(self, first: int, last: int, lease: Lease) -> None:
-        """Make what a lease holds available again; it never reached its member: no delivery."""
+    def release_undelivered(self, first: int, last: int, lease: Lease, until: float = 0.0) -> None:
+        """Make what a lease holds available again, from a time on, and count no delivery of it."""
         for begin, end, record in self._ranges.parts(first, last):
             if record.state is State.HELD and record.lease == lease:
-                self._free(begin, end, record.deliveries - 1, 0.0)
+                self._free(begin, end, record.deliveries - 1, until)
 
     def finish(self, first: int, last: int, *, archived: bool = False) -> None:
         """Finish messages, whatever their state."""
