@@ -65,6 +65,13 @@ class Addresses:
         """The address that calls go to."""
         return self.all[self._index]
 
+    def learn(self, others: Sequence[str]) -> None:
+        """Take further nodes, which answered; calls go to a random one of all from now on."""
+        with self._lock:
+            new = [each for each in dict.fromkeys(others) if each not in self.all]
+            self.all = (*self.all, *new)[:ADDRESSES_MAX]
+            self._index = random.randrange(len(self.all))
+
     def note(self, error: WingsError, address: str) -> None:
         """Send later calls to the next address if a call to `address` found no server there."""
         if len(self.all) == 1 or not isinstance(error, Unavailable):

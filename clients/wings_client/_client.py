@@ -55,6 +55,7 @@ def connect(
     tls_ca: Pem | None = None,
     tls_cert: Pem | None = None,
     tls_key: Pem | None = None,
+    discover: bool = True,
 ) -> "Client":
     """Return a client of a Wings server; the connection is made by the first call.
 
@@ -71,13 +72,16 @@ def connect(
             against; None: those that gRPC comes with.
         tls_cert: Likewise, this client's certificate, for mutual TLS.
         tls_key: Likewise, its private key.
+        discover: Whether the other processes and nodes that serve the log are found when the first
+            stream is opened, and used as if they had been named, as far as they answer. With a
+            token, when the first scan begins.
 
     Raises:
         InvalidArgument: The timeout is not positive, or there is no address, or an empty one; a
             file cannot be read, or a certificate is without its key.
     """
     access = Access.of(token, tls_ca, tls_cert, tls_key)
-    return Client(Transport(endpoint, timeout, retry or Retry(), access))
+    return Client(Transport(endpoint, timeout, retry or Retry(), access, discover=discover))
 
 
 class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):

@@ -10,11 +10,12 @@ a gRPC deadline, and longer streams are resumed by a new one.
 """
 
 import json
+import random
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
 
@@ -22,7 +23,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from wings_client._access import Access
-from wings_client._addresses import Addresses, addresses_of
+from wings_client._addresses import ADDRESSES_MAX, Addresses, addresses_of
 from wings_client._cancellation import current_cancellation
 from wings_client._errors import (
     CALL_ERRORS,
@@ -39,6 +40,7 @@ from wings_core.contracts.messages import dump
 from wings_core.contracts.put import PutCommand
 from wings_core.contracts.share_stream import ShareCommand
 from wings_core.errors import InvalidArgument, WingsError
+from wings_core.times import Deadline
 
 T = TypeVar("T")
 
@@ -57,6 +59,12 @@ RECONNECT_OPTIONS: list[tuple[str, int | str]] = [
 
 
 _TLS = "grpc+tls://"
+
+DISCOVERY_SECONDS_MAX = 2.0
+"""How long the first stream waits for the other nodes of the log to be found."""
+
+PROOF_SECONDS_MAX = 1.0
+"""How long one of them may take to answer."""
 
 CONNECTIONS_MAX = 64
 """Connections kept, of a cluster whose nodes come and go; the one unused for longest goes first."""
@@ -88,6 +96,7 @@ class Transport:
         retry: The retry policy.
         access: What is presented to the servers, and how they are known; None: the token of the
             environment, if there is one.
+        discover: Whether the other nodes that serve the log are found by asking for them.
     """
 
     def __init__(
@@ -96,7 +105,10 @@ class Transport:
         timeout: float,
         retry: Retry,
         access: Access | None = None,
+        *,
+        discover: bool = True,
     ) -> None:
+        self._is_to_discover = discover
         self.access = access or Access.of()
         self._headers = self.access.headers
         if not timeout > 0:
@@ -203,7 +215,10 @@ class Transport:
             with self._calling() as (client, _):
                 return client.get_flight_info(descriptor, self.options(seconds))
 
-        return self.repeat(call, repeatable=True)
+        info = self.repeat(call, repeatable=True)
+        for endpoint in info.endpoints[:1]:
+            self._discover([each.uri.decode() for each in endpoint.locations])
+        return info
 
     def get(
         self,
@@ -249,6 +264,7 @@ class Transport:
             The writer of batches, the reader of responses, and the address of their node.
         """
         descriptor = flight.FlightDescriptor.for_command(command.to_bytes())
+        self._discover()
         with self._calling() as (client, endpoint):
             writer, reader = client.do_put(descriptor, schema, self.options(seconds))
         # pyarrow's stubs type the metadata reader as one of batches.
@@ -266,6 +282,7 @@ class Transport:
         descriptor = flight.FlightDescriptor.for_command(
             dump({**command.model_dump(mode="json", exclude_unset=True), "kind": "share"})
         )
+        self._discover()
         with self._calling() as (client, endpoint):
             writer, reader = client.do_exchange(descriptor, self.options(None))
         return writer, reader, endpoint
@@ -295,6 +312,43 @@ class Transport:
         if not self._headers:
             return flight.FlightCallOptions(timeout=timeout)
         return flight.FlightCallOptions(timeout=timeout, headers=self._headers)
+
+    def _discover(self, nodes: Sequence[str] | None = None) -> None:
+        """Find the other nodes of the log, once, and spread over those that answer.
+
+        A node may name itself by an address that is of no use from here: so each is tried.
+
+        Args:
+            nodes: Their addresses; None: they are asked for.
+        """
+        if not self._is_to_discover or (nodes is None and self._headers):
+            return  # With tokens, only an operator may ask: others learn by `info`.
+        self._is_to_discover = False
+        deadline = Deadline.after(min(self.timeout, DISCOVERY_SECONDS_MAX))
+        try:
+            if nodes is None:
+                nodes = [each["flight"] for each in self._ask("list-nodes", deadline)]
+        except (WingsError, *CALL_ERRORS, ValueError, LookupError, TypeError):
+            return  # An earlier version, or one that tells only its operator.
+        others = [each for each in nodes if each not in self.addresses.all]
+        if len(nodes) <= 1 or not others:
+            return
+        random.shuffle(others)
+        answering: list[str] = []
+        for address in others[:ADDRESSES_MAX]:
+            if deadline.passed:
+                break
+            with suppress(WingsError, *CALL_ERRORS):
+                seconds = min(PROOF_SECONDS_MAX, deadline.remaining() or 0.0)
+                list(self._connected(address).list_actions(self.options(seconds)))
+                answering.append(address)
+        self.addresses.learn(answering)
+
+    def _ask(self, action: str, deadline: Deadline) -> Any:
+        client = self._connected(self.endpoint)
+        options = self.options(deadline.remaining() or 0.0)
+        (result,) = client.do_action(flight.Action(action, b"{}"), options)
+        return json.loads(result.body.to_pybytes())
 
     @contextmanager
     def _calling(self) -> Generator[tuple[flight.FlightClient, str]]:

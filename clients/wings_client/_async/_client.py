@@ -55,6 +55,7 @@ def connect_async(
     tls_ca: Pem | None = None,
     tls_cert: Pem | None = None,
     tls_key: Pem | None = None,
+    discover: bool = True,
 ) -> "AsyncClient":
     """Return an async client of a Wings server; the connection is made by the first call.
 
@@ -69,13 +70,16 @@ def connect_async(
         tls_ca: The authorities that servers are checked against.
         tls_cert: This client's certificate.
         tls_key: Its private key.
+        discover: As for `connect`.
 
     Raises:
         InvalidArgument: The timeout is not positive, or `reads_max` less than 1; there is no
             address, or an empty one; a file cannot be read, or a certificate is without its key.
     """
     access = Access.of(token, tls_ca, tls_cert, tls_key)
-    return AsyncClient(Transport(endpoint, timeout, retry or Retry(), access), reads_max)
+    return AsyncClient(
+        Transport(endpoint, timeout, retry or Retry(), access, discover=discover), reads_max
+    )
 
 
 def _awaited(

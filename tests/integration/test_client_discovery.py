@@ -1,0 +1,107 @@
+"""A client that knows one address finds the other processes of the log, and uses them."""
+
+from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from fix_postgres import PostgresServer
+from pydantic import SecretStr
+
+import wings_client
+from wings_core.model import Node
+from wings_server.process import Server
+from wings_server.settings import Address, Settings
+from wings_server.testing import RunningServer, running_server
+
+ANY_PORT = Address("127.0.0.1", 0)
+TOKEN = "an operator of this log, and of no other"
+
+
+class Nodes:
+    """Nodes of one log, in this process."""
+
+    def __init__(self, url: str, objects: Path, stack: ExitStack) -> None:
+        self._url = url
+        self._objects = objects
+        self._stack = stack
+
+    def start(self, token: str | None = None) -> RunningServer:
+        settings = Settings(
+            metadata_url=SecretStr(self._url),
+            hot=self._objects.as_uri(),
+            flight=ANY_PORT,
+            http=ANY_PORT,
+            drain_seconds=0,
+            node_lease_seconds=1.0,
+            root_token=None if token is None else SecretStr(token),
+        )
+        server = Server(settings)
+        server.start()
+        self._stack.callback(server.stop)
+        return RunningServer(server)
+
+
+@pytest.fixture
+def nodes(postgres: PostgresServer, tmp_path: Path) -> Generator[Nodes]:
+    with ExitStack() as stack:
+        yield Nodes(postgres.new_database(), tmp_path / "objects", stack)
+
+
+def test_clients_of_one_address_spread_over_all_and_outlive_that_one(nodes: Nodes) -> None:
+    one, other = nodes.start(), nodes.start()
+    used: set[str] = set()
+    with wings_client.connect(one.flight) as client:
+        client.create_topic("t", {"n": "int64"})
+    for number in range(40):
+        with wings_client.connect(one.flight) as client, client.producer("t") as producer:
+            producer.send({"n": [number]}).result()
+            used.add(client.endpoint)
+        if len(used) == 2:
+            break
+    assert used == {one.flight, other.flight}
+    with wings_client.connect(one.flight) as client:
+        client.push("t", {"n": [-1]})
+        one.stop()
+        client.push("t", {"n": [-2]})
+        assert -2 in client.scan("t").read_all()["n"].to_pylist()
+
+
+def test_a_client_may_keep_to_the_address_that_it_was_given(nodes: Nodes) -> None:
+    one, _ = nodes.start(), nodes.start()
+    with wings_client.connect(one.flight) as client:
+        client.create_topic("t", {"n": "int64"})
+    for _ in range(8):
+        with wings_client.connect(one.flight, discover=False) as client:
+            client.push("t", {"n": [1]})
+            assert client.endpoint == one.flight
+
+
+def test_a_node_that_cannot_be_reached_by_its_address_is_not_used(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        nodes = server.server.log.nodes
+        server.server.log.alone = None  # As if others had joined.
+        here = server.flight.removeprefix("grpc://")
+        nodes.renew(Node("here", here, server.http), 60.0)
+        nodes.renew(Node("gone", "127.0.0.1:1", "http://127.0.0.1:2"), 60.0)
+        for _ in range(4):
+            with wings_client.connect(server.flight) as client:
+                client.create_topic("t", {"n": "int64"}, if_not_exists=True)
+                client.push("t", {"n": [1]})
+                assert client.endpoint == server.flight
+
+
+def test_with_a_token_a_scan_finds_them(nodes: Nodes) -> None:
+    one, other = nodes.start(TOKEN), nodes.start(TOKEN)
+    used: set[str] = set()
+    with wings_client.connect(one.flight, token=TOKEN) as client:
+        client.create_topic("t", {"n": "int64"})
+        client.push("t", {"n": [1]})
+        assert client.endpoint == one.flight
+    for _ in range(40):
+        with wings_client.connect(one.flight, token=TOKEN) as client:
+            assert client.scan("t").read_all().num_rows == 1
+            used.add(client.endpoint)
+        if len(used) == 2:
+            break
+    assert used == {one.flight, other.flight}
