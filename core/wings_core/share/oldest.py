@@ -2,10 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.partitions import Partition
 from wings_core.share.model import ShareGroup, SharePartitionState
+
+if TYPE_CHECKING:
+    # The client imports this module for `Oldest`, and needs none of what the registry does.
+    from wings_core.metadata.interfaces import OffsetRegistry
 
 PARTITIONS_AT_ONCE = 1_000
 """Partitions that are located in one look."""
@@ -22,7 +26,7 @@ class Oldest:
 
 
 def oldest_unfinished(
-    registry: OffsetRegistry, group: ShareGroup, states: Iterable[SharePartitionState]
+    registry: "OffsetRegistry", group: ShareGroup, states: Iterable[SharePartitionState]
 ) -> Oldest | None:
     """Return the oldest message that a group has not finished; None: it has finished all.
 
