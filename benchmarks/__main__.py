@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks import (
     cli,
     client,
+    fan_out,
     filters,
     gather,
     http,
@@ -32,6 +33,7 @@ from benchmarks.harness import Row, report
 SUITES: dict[str, Callable[[], Iterator[Row]]] = {
     "client": client.run,
     "cli": cli.run,
+    "fan_out": fan_out.run,
     "filters": filters.run,
     "gather": gather.run,
     "scan": scan.run,

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -21,12 +22,17 @@ class BareServer(flight.FlightServerBase):
             pair = flight.CertKeyPair(certificate.read_text(), key.read_text())
             super().__init__("grpc+tls://127.0.0.1:0", tls_certificates=[pair])
         self._tables: dict[str, pa.Table] = {}
+        self._waiting: dict[str, list[SimpleQueue[pa.RecordBatch]]] = {}
+        """The streams that wait to be handed a batch, by name."""
 
     def do_get(
         self, context: flight.ServerCallContext, ticket: flight.Ticket
     ) -> flight.FlightDataStream:
-        """Stream a table's batches as they are, or those of the Arrow IPC files in a directory."""
+        """Stream a table's batches, those of files in a directory, or those handed to a name."""
         name = ticket.ticket.decode()
+        if name.startswith("hand "):
+            name = name.removeprefix("hand ")
+            return flight.GeneratorStream(self._tables[name].schema, self._handed(name))
         if name not in self._tables:
             return _files_stream(sorted(Path(name).iterdir()))
         return flight.RecordBatchStream(self._tables[name])
@@ -34,8 +40,8 @@ class BareServer(flight.FlightServerBase):
     def do_action(
         self, context: flight.ServerCallContext, action: flight.Action
     ) -> Iterator[bytes]:
-        """Tell the process's id."""
-        yield str(os.getpid()).encode()
+        """Tell the process's id, or its port."""
+        yield str(self.port if action.type == "port" else os.getpid()).encode()
 
     def do_put(
         self,
@@ -56,7 +62,15 @@ class BareServer(flight.FlightServerBase):
             if "keep" in command:
                 copies = [_copy(batch) for _ in range(command["times"])]
                 self._tables[command["keep"]] = pa.Table.from_batches(copies)
+            for waiting in self._waiting.get(command.get("hand"), ()):
+                waiting.put(batch)
             writer.write(pa.py_buffer(b"{}"))
+
+    def _handed(self, name: str) -> Iterator[pa.RecordBatch]:
+        waiting: SimpleQueue[pa.RecordBatch] = SimpleQueue()
+        self._waiting.setdefault(name, []).append(waiting)
+        while True:
+            yield waiting.get()
 
 
 def _files_stream(paths: list[Path]) -> flight.FlightDataStream:

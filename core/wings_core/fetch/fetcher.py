@@ -19,6 +19,7 @@ from wings_core.errors import OffsetOutOfRange, StorageCorrupt, WingsError
 from wings_core.fetch.chunks import Chunk, ChunkReader
 from wings_core.fetch.engines import Allowance, FilterTimedOut
 from wings_core.fetch.selection import Selection
+from wings_core.fetch.shared import SHARED_BYTES_MAX, SharedReads, copied
 from wings_core.fetch.state import FetchState
 from wings_core.fetch.waits import Waits
 from wings_core.limits import Limits
@@ -85,6 +86,20 @@ class Cursor:
     """How many rows its filter has looked at."""
     cancel: Cancel | None = None
     """What ends its read; its filter too, while that is at work."""
+    told: int | None = None
+    """`OffsetRegistry.told` as of the last look."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """What followers at one place are delivered: all that was committed there."""
+
+    chunks: Sequence[Chunk]
+    next_offset: int
+    looked_at: int
+    """How many rows, those dropped by a filter included."""
+    told: int | None
+    """`OffsetRegistry.told` as of the look."""
 
 
 class Fetcher:
@@ -103,6 +118,7 @@ class Fetcher:
         self._chunks = ChunkReader(store, limits)
         self._store = store
         self._registry = registry
+        self._tails: SharedReads[_Tail] = SharedReads()
         self.waits = Waits(limits.calls_waiting_max)
 
     def fetch(
@@ -157,6 +173,10 @@ class Fetcher:
 
         Chunks may be empty, where a filter dropped their whole range. Raises as `read`.
         """
+        if state.max_messages >= UNLIMITED:
+            yield from self._take_tail(cursor, state)
+            if cursor.at_end:
+                return
         while not state.full:
             before = cursor.offset
             yield from self.take_slice(cursor, state)
@@ -164,6 +184,43 @@ class Fetcher:
                 return
             if _filtered(cursor) and state.deadline.passed:
                 return
+
+    def _take_tail(self, cursor: Cursor, state: FetchState) -> Iterator[Chunk]:
+        """Yield what followers at the cursor share: all that is committed, where that is little."""
+        key = (cursor.topic.uuid, cursor.partition, cursor.offset, cursor.selection.wish)
+        cursor.at_end = False
+        tail = self._tails.get(key, lambda: self._read_tail(cursor, state))
+        if tail is None:
+            return
+        for chunk in tail.chunks:
+            cursor.offset = chunk.end_offset + 1
+            yield chunk
+        if _filtered(cursor):
+            cursor.filtered_rows += tail.looked_at
+        cursor.offset = tail.next_offset
+        cursor.log_end_offset = max(cursor.log_end_offset, tail.next_offset)
+        # There may be more by now: the wait finds out.
+        cursor.at_end, cursor.told = True, tail.told
+
+    def _read_tail(self, cursor: Cursor, state: FetchState) -> _Tail | None:
+        """Read all that is committed from the cursor on; None where that is nothing, or much."""
+        told = self._registry.told
+        located = self._registry.locate(
+            cursor.topic.uuid, cursor.partition, cursor.offset, LOCATE_ROWS_MAX, state.arrived_at
+        )
+        locations = located.locations
+        if not locations or sum(each.bytes for each in locations) > SHARED_BYTES_MAX:
+            return None
+        stop_offset = locations[-1].end_offset + 1
+        if stop_offset < located.log_end_offset:
+            return None
+        try:
+            chunks = list(self._read(cursor, locations, stop_offset, UNLIMITED, state.deadline))
+        except FilterTimedOut:
+            return None
+        batches = copied(chunk.batch for chunk in chunks)
+        shared = [chunk._replace(batch=batch) for chunk, batch in zip(chunks, batches, strict=True)]
+        return _Tail(shared, stop_offset, stop_offset - cursor.offset, told)
 
     def take_slice(
         self, cursor: Cursor, state: FetchState, located: Located | None = None
@@ -180,7 +237,9 @@ class Fetcher:
         # A filter that passed few rows so far looks at ever more of them at a time: one that took
         # as many as are still wanted would be called for each small page.
         wanted = max(1, state.max_messages - state.delivered) + cursor.filtered_rows
+        cursor.told = None
         if located is None:
+            cursor.told = self._registry.told
             located = self._registry.locate(
                 cursor.topic.uuid,
                 cursor.partition,
@@ -338,7 +397,7 @@ class Fetcher:
     def _wait(self, cursor: Cursor, deadline: Deadline, wake: threading.Event) -> None:
         with self.waits.one():
             position = Position(cursor.topic.uuid, cursor.partition, cursor.offset)
-            self._registry.wait([position], deadline, wake)
+            self._registry.wait([position], deadline, wake, cursor.told)
 
 
 def _read_ahead(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:

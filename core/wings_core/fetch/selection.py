@@ -1,7 +1,8 @@
 """Selection: which columns and rows a reader wants of a topic."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,17 @@ from wings_core.storage.segment_file import TIMESTAMP_FIELD as TIMESTAMP_FIELD
 
 PARTITION_FIELD = pa.field("__partition", pa.string(), nullable=False)
 OFFSET_FIELD = pa.field("__offset", pa.int64(), nullable=False)
+
+
+WISHES_MAX = 256
+"""Selections that are told apart by an object of their own."""
+
+
+@lru_cache(WISHES_MAX)
+def _wish(*wanted: Hashable) -> object:
+    """Return an object that stands for a selection, so that it is compared only once."""
+    del wanted
+    return object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +44,8 @@ class Selection:
     None for all, in the topic's order."""
     stored_share: float
     """The share of the topic's columns that are read from storage."""
+    wish: object
+    """The same object for all who want the same of the topic's rows, lately."""
 
     @classmethod
     def of(
@@ -81,6 +95,7 @@ class Selection:
             schema=schema,
             stored_columns=None if stored == every else stored,
             stored_share=len(stored) / len(every),
+            wish=_wish(topic.schema, schema, wanted, row_filter, system_columns, many),
         )
 
     def filter_mask(

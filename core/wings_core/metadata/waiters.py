@@ -66,6 +66,7 @@ class Waiters:
         self._lock = threading.Lock()
         self._watches_max = watches_max
         self._watches = 0
+        self._told = 0
         self._topics: dict[str, dict[Partition, dict[_Watch, int]]] = {}
         """The offset that each waits at."""
         self._topic_watches: dict[str, dict[_TopicWatch, None]] = {}
@@ -75,21 +76,27 @@ class Waiters:
         """How many wait now."""
         return self._watches
 
+    @property
+    def told(self) -> int:
+        """How often waiters were to be told of a change: grows with each."""
+        return self._told
+
     @contextmanager
     def registered(
         self, positions: Sequence[Position], callback: Callable[[], None]
-    ) -> Generator[None]:
+    ) -> Generator[int]:
         """Call `callback` on commits to the positions during the block, once for each commit.
 
-        One call may still be under way on another thread when the block has ended.
+        One call may still be under way on another thread when the block has ended. Yields `told` as
+        it was when the calls began.
 
         Raises:
             ResourceExhausted: Too many wait already.
         """
         watch = _Watch(callback)
-        self._register(watch, positions)
+        told = self._register(watch, positions)
         try:
-            yield
+            yield told
         finally:
             self._unregister(watch, positions)
 
@@ -125,6 +132,7 @@ class Waiters:
         woken: dict[_Watch, None] = {}
         told: list[tuple[_TopicWatch, dict[Partition, int]]] = []
         with self._lock:
+            self._told += 1
             if self._topic_watches:
                 by_topic: dict[str, dict[Partition, int]] = {}
                 for (topic_uuid, partition), next_offset in ends.items():
@@ -145,6 +153,7 @@ class Waiters:
     def notify_deleted(self, topic_uuid: str) -> None:
         """Call back the waiters of a topic's partitions; call it once its deletion is durable."""
         with self._lock:
+            self._told += 1
             partitions = self._topics.get(topic_uuid, {}).values()
             woken = {watch: None for watches in partitions for watch in watches}
             told = list(self._topic_watches.get(topic_uuid, ()))
@@ -155,6 +164,7 @@ class Waiters:
     def notify_all(self) -> None:
         """Call back all waiters; call it when notifications of commits may have been missed."""
         with self._lock:
+            self._told += 1
             woken = {
                 watch: None
                 for partitions in self._topics.values()
@@ -166,13 +176,14 @@ class Waiters:
         for watch in told:
             watch.call(None)
 
-    def _register(self, watch: _Watch, positions: Sequence[Position]) -> None:
+    def _register(self, watch: _Watch, positions: Sequence[Position]) -> int:
         with self._lock:
             self._count_one()
             for position in positions:
                 partitions = self._topics.setdefault(position.topic_uuid, {})
                 watches = partitions.setdefault(position.partition, {})
                 watches[watch] = min(position.offset, watches.get(watch, position.offset))
+            return self._told
 
     def _count_one(self) -> None:
         """Count a waiter; called with the lock held."""

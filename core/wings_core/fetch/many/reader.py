@@ -7,7 +7,7 @@ tells: a wake-up costs for the partitions that were written to, however many are
 import random
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wings_core.errors import OffsetOutOfRange, WingsError
 from wings_core.fetch.engines import Allowance, FilterTimedOut
@@ -16,18 +16,23 @@ from wings_core.fetch.many.chunks import ManyChunk, ManyChunks, PieceFailed
 from wings_core.fetch.many.pieces import plan_of
 from wings_core.fetch.many.rotation import PartitionCursor, Rotation
 from wings_core.fetch.selection import Selection
+from wings_core.fetch.shared import SHARED_BYTES_MAX, SharedReads, copied
 from wings_core.fetch.state import FetchState
 from wings_core.fetch.waits import Waits
 from wings_core.limits import Limits
 from wings_core.metadata.changes import TopicChanges
 from wings_core.metadata.interfaces import POSITIONS_MAX, OffsetRegistry
-from wings_core.metadata.located import ManyLocated
+from wings_core.metadata.located import ManyLocated, many_located
 from wings_core.model import PartitionState, Topic
 from wings_core.partitions import Partition, partition_value
 from wings_core.storage.interfaces import FolioStore
 
 TURN_ROWS_MIN = 8_192
 """The least rows of a partition in one turn of a scan or follow, as far as they are there."""
+
+
+SHARED_PARTITIONS_MAX = 64
+"""The most partitions of a turn that followers share."""
 
 
 @dataclass(slots=True)
@@ -63,6 +68,7 @@ class ManyReader:
     ) -> None:
         self._chunks = ManyChunks(store, limits)
         self._registry = registry
+        self._turns: SharedReads[Sequence[ManyChunk]] = SharedReads()
         self._waits = waits
 
     @contextmanager
@@ -142,7 +148,10 @@ class ManyReader:
             cancel.wake.clear()
             cancel.check()
             self._hear(read)
-            for chunk in self.take(read, state, follows=state.min_messages >= UNLIMITED):
+            follows = state.min_messages >= UNLIMITED
+            if follows:
+                yield from self._shared_turn(read)
+            for chunk in self.take(read, state, follows=follows):
                 if chunk.batch.num_rows:
                     yield chunk
                 cancel.check()
@@ -218,6 +227,51 @@ class ManyReader:
                 raise with_partition(failed.error, failed.cursor.partition) from None
         finally:
             rotation.rotate(len(located), before)
+
+    def _shared_turn(self, read: ManyRead) -> Iterator[ManyChunk]:
+        """Yield what followers share who stand where this one does: few partitions, few bytes."""
+        rotation = read.rotation
+        if not 0 < rotation.ready <= SHARED_PARTITIONS_MAX:
+            return
+        cursors = rotation.turn(1, SHARED_PARTITIONS_MAX, SHARED_PARTITIONS_MAX)
+        places = tuple((cursor.partition, cursor.offset, cursor.stop) for cursor in cursors)
+        if sum(stop - offset for _, offset, stop in places) > TURN_ROWS_MIN:
+            return
+        key = (read.topic.uuid, read.selection.wish, places)
+        chunks = self._turns.get(key, lambda: self._read_turn(read, cursors))
+        if chunks is None:
+            return
+        before = [offset for _, offset, _ in places]
+        for cursor in cursors:
+            cursor.offset = cursor.stop
+        rotation.rotate(len(cursors), before)
+        yield from (chunk for chunk in chunks if chunk.batch.num_rows)
+
+    def _read_turn(
+        self, read: ManyRead, cursors: Sequence[PartitionCursor]
+    ) -> Sequence[ManyChunk] | None:
+        """Read all rows of partitions, which do not move; None where that is not to be shared."""
+        known = [replace(cursor) for cursor in cursors]
+        located = many_located(
+            self._registry.locate_many(
+                read.topic.uuid,
+                [(cursor.partition, cursor.offset) for cursor in known],
+                TURN_ROWS_MIN,
+            )
+        )
+        plan = plan_of(known, located, TURN_ROWS_MIN)
+        stored = sum(piece.location.bytes for piece in plan.pieces)
+        wanted = sum(cursor.stop - cursor.offset for cursor in known)
+        if stored > SHARED_BYTES_MAX or sum(plan.rows) < wanted:
+            return None
+        try:
+            chunks = list(
+                self._chunks.read(read.topic, plan, UNLIMITED, read.selection, read.allowance)
+            )
+        except (PieceFailed, FilterTimedOut):
+            return None  # A turn of its own says what is wrong.
+        batches = copied(chunk.batch for chunk in chunks)
+        return [chunk._replace(batch=batch) for chunk, batch in zip(chunks, batches, strict=True)]
 
     def _is_elsewhere(self, read: ManyRead, failed: PieceFailed) -> bool:
         """Tell whether a page could not be read because it is gone or somewhere else by now.

@@ -238,9 +238,14 @@ class RemoteRegistry(OffsetRegistry):
         return None
 
     def wait(
-        self, positions: Sequence[Position], deadline: Deadline, wake: threading.Event
+        self,
+        positions: Sequence[Position],
+        deadline: Deadline,
+        wake: threading.Event,
+        told: int | None = None,
     ) -> None:
         """Block until a position has data; see `OffsetRegistry.wait`."""
+        del told  # The service looks.
         if wake.is_set() or deadline.passed:
             return
         with self._watches.watch(positions, deadline, wake.set, once=True):

@@ -15,7 +15,7 @@ from wings_core.metadata.store.flushes import commit_flush
 from wings_core.metadata.store.folios import live_folios
 from wings_core.metadata.store.inline import read_inline
 from wings_core.metadata.store.notifications import of_ends
-from wings_core.metadata.waiters import Waiters, wait_for_any
+from wings_core.metadata.waiters import Waiters
 from wings_core.model import (
     CommitBatch,
     CommitResult,
@@ -113,22 +113,37 @@ class DatabaseRegistry(OffsetRegistry, Generic[C]):
             )
         )
 
+    @property
+    def told(self) -> int | None:
+        """How often waiters were told of a change; see `OffsetRegistry.told`."""
+        return self._waiters.told
+
     def wait(
-        self, positions: Sequence[Position], deadline: Deadline, wake: threading.Event
+        self,
+        positions: Sequence[Position],
+        deadline: Deadline,
+        wake: threading.Event,
+        told: int | None = None,
     ) -> None:
         """Block until a position has data; see `OffsetRegistry.wait`."""
-        wait_for_any(self, positions, deadline, wake)
+        with self._waiters.registered(positions, wake.set) as now:
+            if now != told and self._has_data(positions):
+                wake.set()
+            wake.wait(deadline.remaining())
 
     @contextmanager
     def watch(self, positions: Sequence[Position], callback: Callable[[], None]) -> Generator[None]:
         """Call back when a position has data; see `OffsetRegistry.watch`."""
         with self._waiters.registered(positions, callback):
             # Looked at after registering: a commit in between is seen, one later calls back.
-            if self._database.read(
-                lambda connection: self._dialect.any_has_data(connection, positions)
-            ):
+            if self._has_data(positions):
                 callback()
             yield
+
+    def _has_data(self, positions: Sequence[Position]) -> bool:
+        return self._database.read(
+            lambda connection: self._dialect.any_has_data(connection, positions)
+        )
 
     def watch_topic(
         self, topic_uuid: str, callback: Callable[[Mapping[Partition, int] | None], None]
