@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 import typer
 
-import wings_client
-from wings_client import Client, Topic
+from wings_client import Topic
 from wings_client.cli.endpoint import DEFAULT, connected, short_name
 from wings_client.cli.following import (
     ColumnsOption,
@@ -25,8 +24,7 @@ from wings_client.cli.values import (
     printable,
 )
 from wings_client.gather import EMPTY, Gather, GatherEnd, Reply, Request, Sentinel
-from wings_core.errors import Unavailable
-from wings_core.partitions import JsonScalar
+from wings_core.contracts.many import ALL
 
 Kind = Literal["fetch", "scan", "follow"]
 
@@ -120,10 +118,11 @@ def gather(
 
         $ wings gather flights weather --partition JFK --max-replies 10 --format json
 
-    A reply is a batch of messages of one partition. On a terminal, a count for each source is shown
-    meanwhile. The last line says why it ended, on standard error:
+    A source is a topic on a server: its partitions come in one stream, so a reply may have messages
+    of many. On a terminal, a count for each source is shown meanwhile. The last line says why it
+    ended, on standard error:
 
-        complete: 3 replies, 120 messages of 3 sources in 0.08 s
+        complete: 3 replies, 120 messages of 1 source in 0.08 s
 
     Exit status: 0 where it ended as requested, 1 where a source failed, 130 after Ctrl-C.
     """
@@ -136,22 +135,17 @@ def gather(
         requests = [
             Request(
                 topic.name,
-                value,
-                where,
+                offset=where,
                 kind=_kind(kind),
                 columns=_columns(columns, sentinel, topic),
                 filter=predicate,
                 system_columns=system_columns,
                 endpoint=None if server == servers[0] else server,
+                **_which(topic, partition),
             )
             for server in servers
             for topic in described
-            for value in _partitions(client, server, servers[0], topic, partition)
         ]
-        if not requests:
-            names = ", ".join(short_name(topic.name) for topic in described)
-            typer.echo(f"complete: {names} has no partitions yet", err=True)
-            return
         gathered = client.gather(
             requests,
             timeout=None if timeout is None else timeout / 1000,
@@ -228,20 +222,14 @@ def _shown(gathered: Gather, shown: Display) -> tuple[GatherEnd, bool]:
     return gathered.end, interrupted
 
 
-def _partitions(
-    client: Client, server: str, first: str, topic: Topic, given: list[str] | None
-) -> list[JsonScalar]:
-    """Return the partitions of a topic to ask a server for."""
-    if given is not None and topic.partition_key is not None:
-        return [parse_partition(text, topic) for text in given]
-    if server != first:
-        try:
-            retry = wings_client.Retry(attempts=1)
-            with wings_client.connect(server, retry=retry) as other:
-                return [state.partition for state in other.partitions(topic.name)]
-        except Unavailable:
-            pass  # It is asked for the first server's; its failure is reported with the others.
-    return [state.partition for state in client.partitions(topic)]
+def _which(topic: Topic, given: list[str] | None) -> dict[str, Any]:
+    """Return the keys of a request that say which partitions it is of: many are one stream."""
+    if topic.partition_key is None:
+        return {"partition": None}
+    if given is None:
+        return {"partitions": ALL}
+    values = list(dict.fromkeys(parse_partition(text, topic) for text in given))
+    return {"partition": values[0]} if len(values) == 1 else {"partitions": tuple(values)}
 
 
 def _kind(kind: KindOption) -> Kind:

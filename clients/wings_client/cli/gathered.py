@@ -14,6 +14,7 @@ from wings_client.cli.endpoint import short_name
 from wings_client.cli.output import Format, Writer, stream_writer
 from wings_client.cli.values import partition_text, printable
 from wings_client.gather import GatherEnd, GatherReason, Reply, Request
+from wings_core.contracts.many import ALL
 from wings_core.errors import Unavailable, WingsError
 from wings_core.partitions import JsonScalar
 
@@ -102,7 +103,11 @@ class Display:
 
 def source_name(request: Request, server: str | None) -> str:
     """Return how a person names a source; with its server, where there are several."""
-    name = f"{short_name(request.topic)}/{partition_text(_text(request.partition))}"
+    name = short_name(request.topic)
+    if request.partitions is None:
+        name += f"/{partition_text(_text(request.partition))}"
+    elif request.partitions != ALL:
+        name += "/" + ",".join(partition_text(_text(value)) for value in request.partitions)
     where = request.endpoint or server
     return name if where is None else f"{name} at {where}"
 
