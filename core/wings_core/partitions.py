@@ -142,6 +142,11 @@ def partition_sort_key(partition: Partition) -> tuple[bool, int | str | bytes]:
 
 
 def _canonical(value: object) -> Partition:
+    # As below, which makes an encoder for each value; reads name 10,000 at once.
+    if type(value) is int:
+        return Partition(str(value))
+    if type(value) is str:
+        return Partition(encode_basestring(value))
     return Partition(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
