@@ -1,6 +1,6 @@
 """Topics, namespaces and offsets: the calls that are one action each."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from wings_client._transport import Transport
 from wings_core.contracts.actions import (
     ActionBody,
     AlterTopic,
+    ColumnSpec,
     CommitOffsets,
     CreateTopic,
     GetOffsets,
@@ -27,6 +28,7 @@ from wings_core.contracts.actions import (
     ListTopics,
     NamespaceBody,
     OffsetForTimestamp,
+    SchemaChangeSpec,
     SchemaSpec,
     TopicBody,
 )
@@ -34,7 +36,7 @@ from wings_core.contracts.many import ALL
 from wings_core.errors import InvalidArgument, InvalidTicket
 from wings_core.model import TopicConfig
 from wings_core.partitions import JsonScalar
-from wings_core.schemas import FieldSpec, schema_to_ipc
+from wings_core.schemas import FieldSpec, schema_to_fields, schema_to_ipc
 
 Fields = Mapping[str, str]
 """Columns by name and Arrow's name of their type: `{"key": "string", "at": "timestamp[us]"}`.
@@ -116,6 +118,45 @@ class AdminCalls:
         """
         body = build(
             AlterTopic, InvalidArgument, "alter_topic", topic=name_of(topic), config=_config(config)
+        )
+        return Topic.from_json(self._act("alter-topic", body))
+
+    def alter_schema(
+        self,
+        topic: TopicRef,
+        *,
+        add: pa.Schema | Fields | None = None,
+        widen: pa.Schema | Fields | None = None,
+        nullable: Sequence[str] = (),
+    ) -> Topic:
+        """Let a topic's schema grow; its rows stay as they are.
+
+        Readers get the new columns, null in the rows before, and wider types; `schema_version`
+        asks for an earlier version. Producers may go on to push in any version. What is there
+        already, as it is, changes nothing.
+
+        Args:
+            topic: The topic.
+            add: Columns to add at the end, which may be null.
+            widen: Columns that get a wider type: integers and floats within their kind, decimals
+                in precision.
+            nullable: Columns that may be null from now on.
+
+        Returns:
+            The topic, with its last schema and the version of it.
+
+        Raises:
+            TopicNotFound: There is none of this name.
+            InvalidSchema: The schema cannot change so; fact `column`.
+        """
+        body = build(
+            AlterTopic,
+            InvalidArgument,
+            "alter_schema",
+            topic=name_of(topic),
+            schema=SchemaChangeSpec(
+                add=_column_specs(add), widen=_column_specs(widen), nullable=tuple(nullable)
+            ),
         )
         return Topic.from_json(self._act("alter-topic", body))
 
@@ -278,6 +319,13 @@ def check_which(partition: PartitionValue, partitions: PartitionsValue | None) -
 
 def _config(config: Mapping[str, Any]) -> TopicConfig:
     return build(TopicConfig, InvalidArgument, "config", **config)
+
+
+def _column_specs(columns: pa.Schema | Fields | None) -> tuple[ColumnSpec, ...]:
+    if isinstance(columns, pa.Schema):
+        found = schema_to_fields(plain_schema(columns))
+        return tuple(ColumnSpec(name=spec.name, type=spec.type) for spec in found)
+    return tuple(ColumnSpec(name=name, type=text) for name, text in (columns or {}).items())
 
 
 def _schema_keys(schema: pa.Schema | Fields) -> dict[str, Any]:

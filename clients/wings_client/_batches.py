@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from wings_client._model import Topic
 from wings_client._rows import Row, batch_of_columns, batch_of_rows
-from wings_client.cast import Caster
+from wings_client.cast import Caster, present_columns
+from wings_core.arrow_types import fields_of
 
 BATCH_ROWS = 65_536
 """Rows of one batch by default."""
@@ -32,6 +33,8 @@ class Cut:
     bytes_max: int = BATCH_BYTES_MAX
     key: str | None = None
     """The column whose values are counted as partitions; None where all rows go to one."""
+    grown: bool = False
+    """Whether columns at the end that may be null may be missing; see `Caster`."""
 
     @classmethod
     def of(cls, topic: Topic, rows_max: int, *, routed: bool) -> "Cut":
@@ -48,6 +51,7 @@ class Cut:
             rows_max=rows_max,
             bytes_max=min(BATCH_BYTES_MAX, bytes_max),
             key=topic.partition_key if routed else None,
+            grown=topic.schema_version > 1,
         )
 
 
@@ -60,34 +64,34 @@ def to_batches(data: Data, schema: pa.Schema, cut: Cut) -> Iterator[pa.RecordBat
         SchemaMismatch: A column or value does not fit; raised when its batch is asked for.
         TypeError: `data` is of no type that can be pushed.
     """
-    for batch in _conform(data, schema, cut.rows_max):
+    for batch in _conform(data, schema, cut):
         for piece in _pieces(batch, cut):
             if piece.num_rows:
                 yield piece
 
 
-def _conform(data: Data, schema: pa.Schema, rows_max: int) -> Iterator[pa.RecordBatch]:
+def _conform(data: Data, schema: pa.Schema, cut: Cut) -> Iterator[pa.RecordBatch]:
     """Yield data as batches of the schema, of any size."""
     if isinstance(data, pa.RecordBatch):
-        yield Caster(data.schema, schema).cast(data)
+        yield Caster(data.schema, schema, grown=cut.grown).cast(data)
     elif isinstance(data, pa.Table):
-        yield from _conform_table(data, schema, rows_max)
+        yield from _conform_table(data, schema, cut)
     elif _is_pandas(data):
         # The index is no column; pandas' NaN is null.
         table = pa.Table.from_pandas(cast("Any", data), preserve_index=False)
-        yield from _conform_table(table, schema, rows_max)
+        yield from _conform_table(table, schema, cut)
     elif hasattr(data, "__arrow_c_stream__"):
         with pa.RecordBatchReader.from_stream(cast("Any", data)) as reader:
-            caster = Caster(reader.schema, schema)
+            caster = Caster(reader.schema, schema, grown=cut.grown)
             for batch in reader:
                 yield caster.cast(batch)
     elif hasattr(data, "__arrow_c_array__"):
         batch = pa.record_batch(cast("Any", data))
-        yield Caster(batch.schema, schema).cast(batch)
+        yield Caster(batch.schema, schema, grown=cut.grown).cast(batch)
     elif isinstance(data, Mapping):
-        yield batch_of_columns(cast("Mapping[str, Sequence[Any]]", data), schema)
+        yield _of_columns(cast("Mapping[str, Sequence[Any]]", data), schema, cut)
     elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, bytearray)):
-        yield from _conform_items(cast("Iterable[object]", data), schema, rows_max)
+        yield from _conform_items(cast("Iterable[object]", data), schema, cut)
     else:
         raise TypeError(
             f"cannot push a {type(data).__name__}: expected a table, a batch, a reader, a data "
@@ -96,16 +100,26 @@ def _conform(data: Data, schema: pa.Schema, rows_max: int) -> Iterator[pa.Record
         )
 
 
-def _conform_table(table: pa.Table, schema: pa.Schema, rows_max: int) -> Iterator[pa.RecordBatch]:
+def _of_columns(
+    columns: Mapping[str, Sequence[Any]], schema: pa.Schema, cut: Cut
+) -> pa.RecordBatch:
+    if not cut.grown:
+        return batch_of_columns(columns, schema)
+    there = pa.schema(fields_of(schema)[: present_columns(list(columns), schema)])
+    batch = batch_of_columns(columns, there)
+    return Caster(there, schema, grown=True).cast(batch)
+
+
+def _conform_table(table: pa.Table, schema: pa.Schema, cut: Cut) -> Iterator[pa.RecordBatch]:
     """Yield a table in full batches, joining small chunks."""
-    caster = Caster(table.schema, schema)
-    for start in range(0, table.num_rows, rows_max):
-        for batch in table.slice(start, rows_max).combine_chunks().to_batches():
+    caster = Caster(table.schema, schema, grown=cut.grown)
+    for start in range(0, table.num_rows, cut.rows_max):
+        for batch in table.slice(start, cut.rows_max).combine_chunks().to_batches():
             yield caster.cast(batch)
 
 
 def _conform_items(
-    items: Iterable[object], schema: pa.Schema, rows_max: int
+    items: Iterable[object], schema: pa.Schema, cut: Cut
 ) -> Iterator[pa.RecordBatch]:
     """Yield the items of an iterable: rows, or tables and batches."""
     rows: list[Row] = []
@@ -113,14 +127,14 @@ def _conform_items(
     for item in items:
         if isinstance(item, Mapping):
             rows.append(cast("Row", item))
-            if len(rows) < rows_max:
+            if len(rows) < cut.rows_max:
                 continue
         if rows:
             yield batch_of_rows(rows, schema, taken)
             taken += len(rows)
             rows = []
         if not isinstance(item, Mapping):
-            yield from _conform(item, schema, rows_max)
+            yield from _conform(item, schema, cut)
     if rows:
         yield batch_of_rows(rows, schema, taken)
 

@@ -48,6 +48,8 @@ class Topic:
     """The column whose value is the partition; None for a topic of one partition, None."""
     config: Mapping[str, JsonValue]
     created_at: datetime
+    schema_version: int = 1
+    """Of the schema, which is the topic's last: from 1 on, one more with each change."""
 
     @property
     def id(self) -> str:
@@ -69,6 +71,7 @@ class Topic:
             partition_key=found["partition_key"],
             config=found["config"],
             created_at=_datetime(found["created_at"]),
+            schema_version=found.get("schema_version", 1),  # Earlier servers have one version.
         )
 
 

@@ -14,6 +14,7 @@ and those that Arrow does not check are converted back and compared.
     dictionary, run-end, extension: what they stand for; null: any
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, cast
 
@@ -47,19 +48,21 @@ class Caster:
     Args:
         source: The schema of the batches.
         target: The topic's schema.
+        grown: Whether the topic's schema has grown: columns at its end that may be null may be
+            missing then, as they are where a producer knows an earlier version; they become null.
 
     Raises:
         SchemaMismatch: A column is missing, duplicate, not the topic's, or of a type that cannot be
             converted to the topic's. Facts `column`, `expected`, `actual`.
     """
 
-    def __init__(self, source: pa.Schema, target: pa.Schema) -> None:
+    def __init__(self, source: pa.Schema, target: pa.Schema, *, grown: bool = False) -> None:
         self._target = target
-        self._indices: list[int] = []
-        for field in fields_of(target):
-            self._indices.append(_find(source, field))
-        if len(source) > len(target):
-            name = next(name for name in source.names if name not in target.names)
+        fields = fields_of(target)
+        there = present_columns(source.names, target) if grown else len(fields)
+        self._indices = [_find(source, field) for field in fields[:there]]
+        if len(source) > there:
+            name = next(name for name in source.names if name not in target.names[:there])
             raise _mismatch(f"column {name!r:.80} is not a column of the topic", name)
         self._as_is = source.equals(target) and self._indices == list(range(len(target)))
 
@@ -73,9 +76,25 @@ class Caster:
             return batch
         arrays = [
             cast_column(cast("Any", batch).column(index), field)
-            for index, field in zip(self._indices, fields_of(self._target), strict=True)
+            for index, field in zip(self._indices, fields_of(self._target), strict=False)
         ]
+        absent = fields_of(self._target)[len(arrays) :]
+        arrays += [pa.nulls(batch.num_rows, field.type) for field in absent]
         return pa.RecordBatch.from_arrays(arrays, schema=self._target)
+
+
+def present_columns(names: Sequence[str], target: pa.Schema) -> int:
+    """Return how many of a topic's columns are there, but for those at its end that may be null.
+
+    Args:
+        names: Of the columns that are there.
+        target: The topic's schema.
+    """
+    fields = fields_of(target)
+    count = len(fields)
+    while count > 1 and fields[count - 1].nullable and fields[count - 1].name not in names:
+        count -= 1
+    return count
 
 
 def cast_column(array: "ArrowArray", field: "ArrowField") -> "ArrowArray":

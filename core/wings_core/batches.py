@@ -10,6 +10,7 @@ from wings_core.arrow_types import children, fields_of, map_entries, shape
 from wings_core.decimal_bounds import has_least, has_wide_decimal
 from wings_core.errors import SchemaMismatch
 from wings_core.map_keys import has_key_twice, has_map
+from wings_core.model import Topic
 from wings_core.type_names import type_name
 
 if TYPE_CHECKING:
@@ -54,6 +55,27 @@ def check_stream_schema(topic_schema: pa.Schema, schema: pa.Schema) -> None:
             )
     if len(found) > len(expected):
         raise _extra(*found[len(expected)])
+
+
+def version_of_stream(topic: Topic, schema: pa.Schema) -> Topic:
+    """Return a topic with the last version of its schema that has the columns of a stream.
+
+    Versions that differ in what may be null alone have the same columns.
+
+    Raises:
+        SchemaMismatch: None has; says what differs from the last. See `check_stream_schema`.
+    """
+    error: SchemaMismatch | None = None
+    for version in range(topic.schema_versions, 0, -1):
+        written = topic.at(version)
+        try:
+            check_stream_schema(written.schema, schema)
+        except SchemaMismatch as found:
+            error = error or found
+        else:
+            return written
+    assert error is not None
+    raise error
 
 
 class BatchCheck:

@@ -29,6 +29,7 @@ from wings_core.metadata.open import open_metadata
 from wings_core.model import Aborted, Node, Topic
 from wings_core.names import TopicName
 from wings_core.reclaim import Reclaimer
+from wings_core.schema_versions import SchemaVersions
 from wings_core.share.dead_letters.redrive import Redriver
 from wings_core.share.dead_letters.writer import DeadLetterWriter
 from wings_core.share.delivery.record_fetcher import LogSource, RecordFetcher
@@ -79,6 +80,7 @@ class Log:
         drain: Moves what small flushes left in metadata to the store; None: nothing is left there.
         memory: The budget of what comes in.
         group_commit: The way in.
+        versions: Finds versions of schemas that came after a reader or writer.
         fetcher: The way out.
         many: The way out of many partitions as one stream.
         shares: Share groups.
@@ -131,8 +133,9 @@ class Log:
             on_room=self.memory.came_free,
         )
         self.memory.count(lambda: self.group_commit.pending_bytes)
-        self.fetcher = Fetcher(store, self.registry, limits)
-        self.many = ManyReader(store, self.registry, limits, self.fetcher.waits)
+        self.versions = SchemaVersions(self.admin)
+        self.fetcher = Fetcher(store, self.registry, limits, self.versions)
+        self.many = ManyReader(store, self.registry, limits, self.fetcher.waits, self.versions)
         self._metadata = metadata
         self.alone: Node | None = None
         """Where the only process of the log is reached; None: it is one of the nodes."""
@@ -146,6 +149,7 @@ class Log:
             storage.remote,
             TIER_AFTER_MS if "remote" in storage.objects else None,
             has_room=lambda: bool(storage.objects) or disk is None or disk.refusal is None,
+            versions=self.versions,
         )
         self.maintainer = Maintainer(
             metadata,

@@ -4,7 +4,7 @@ Offsets are per partition, start at 0 and have no gaps. In results `end_offset` 
 `next_offset` and `log_end_offset` are exclusive ends.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import NamedTuple, NoReturn
 
@@ -63,6 +63,41 @@ class Topic:
     config: TopicConfig
     created_at: int
     """Microseconds since the epoch."""
+    earlier_schemas: tuple[pa.Schema, ...] = ()
+    """The schemas of the versions before that of `schema`, from version 1 on."""
+    later_schemas: tuple[pa.Schema, ...] = ()
+    """Those of the versions after it: some where a reader or writer uses an earlier version."""
+
+    @property
+    def schema_version(self) -> int:
+        """The version of `schema`, from 1 on."""
+        return len(self.earlier_schemas) + 1
+
+    @property
+    def schema_versions(self) -> int:
+        """The last version that is known here."""
+        return len(self.earlier_schemas) + 1 + len(self.later_schemas)
+
+    @property
+    def schemas(self) -> tuple[pa.Schema, ...]:
+        """The schemas of all versions that are known here, from version 1 on."""
+        return (*self.earlier_schemas, self.schema, *self.later_schemas)
+
+    def at(self, version: int) -> "Topic":
+        """Return the topic with the schema of a version, from 1 to `schema_versions`.
+
+        The schema is the same object each time, since much is cached by its identity.
+        """
+        if version == self.schema_version:
+            return self
+        known = self.schemas
+        assert 1 <= version <= len(known), "a version that is known"
+        return replace(
+            self,
+            schema=known[version - 1],
+            earlier_schemas=known[: version - 1],
+            later_schemas=known[version:],
+        )
 
     @property
     def key_type(self) -> pa.DataType | None:
@@ -159,6 +194,8 @@ class StoredPage:
     """Where they begin in the page (0-based), if they are a slice of it; None: all of it."""
     slice_bytes: int | None = None
     """The slice's share of the page's bytes; None: all of it."""
+    schema_version: int = 1
+    """Of the topic's schema, in which the page is written."""
 
     @property
     def bytes(self) -> int:
@@ -172,7 +209,14 @@ class StoredPage:
         if page.address != self.address or page.partition != self.partition:
             return None
         size = self.bytes + page.bytes
-        return StoredPage(self.partition, self.rows + page.rows, self.address, self.first_row, size)
+        return StoredPage(
+            self.partition,
+            self.rows + page.rows,
+            self.address,
+            self.first_row,
+            size,
+            self.schema_version,
+        )
 
 
 class Location(NamedTuple):
@@ -190,6 +234,8 @@ class Location(NamedTuple):
     """Where the rows begin in the page (0-based), if they are a slice of it; None: all of it."""
     slice_bytes: int | None = None
     """The slice's share of the page's bytes; None: all of it."""
+    schema_version: int = 1
+    """Of the topic's schema, in which the page is written."""
 
     @property
     def rows(self) -> int:

@@ -68,8 +68,15 @@ def describe(log: Log, body: TopicBody) -> Json:
 
 @ACTIONS.add("alter-topic", AlterTopic)
 def alter_topic(log: Log, body: AlterTopic) -> Json:
-    """Replace a topic's configuration; returns its description."""
-    return describe_topic(log.admin.alter_topic(TopicName.parse(body.topic), body.config))
+    """Replace a topic's configuration, change its schema, or both; returns its description."""
+    name = TopicName.parse(body.topic)
+    topic: Topic | None = None
+    if body.changes is not None:
+        topic = log.admin.alter_schema(name, body.changes.change())
+    if body.config is not None:
+        topic = log.admin.alter_topic(name, body.config, None if topic is None else topic.uuid)
+    assert topic is not None
+    return describe_topic(topic)
 
 
 @ACTIONS.add("delete-topic", TopicBody)

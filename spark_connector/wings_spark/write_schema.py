@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from wings_client import Topic
-from wings_client.cast import Conversion, conversion
+from wings_client.cast import Conversion, conversion, present_columns
 from wings_core.arrow_types import fields_of
 from wings_core.contracts.messages import shortened
 from wings_core.errors import SchemaMismatch
@@ -25,6 +25,8 @@ def check_write_schema(schema: pa.Schema, topic: Topic) -> None:
             the first.
     """
     names, wanted = list(schema.names), list(topic.schema.names)
+    if topic.schema_version > 1:  # What came later is null where it is missing.
+        wanted = wanted[: present_columns(names, topic.schema)]
     twice = sorted({name for name in names if names.count(name) > 1})
     missing = [name for name in wanted if name not in names]
     extra = [name for name in names if name not in wanted]

@@ -79,6 +79,7 @@ def test_every_endpoint_is_in_the_document(document: dict[str, Any]) -> None:
         ("/v1/namespaces", "get"), ("/v1/namespaces", "post"), (namespace, "delete"),
         (f"{namespace}/topics", "get"), (f"{namespace}/topics", "post"),
         (f"{namespace}/topics/{{topic}}", "get"), (f"{namespace}/topics/{{topic}}", "delete"),
+        (f"{namespace}/topics/{{topic}}", "patch"),
         (f"{namespace}/topics/{{topic}}/partitions", "get"),
     }  # fmt: skip
 

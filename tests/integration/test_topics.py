@@ -55,10 +55,13 @@ def test_a_topic_is_described_as_it_was_created(
         client, "create-topic", topic=new_topic_id, schema={"fields": fields}, partition_key="id"
     )
     assert set(created) == {
-        "topic", "uuid", "schema", "schema_ipc", "partition_key", "config", "created_at",
+        "topic", "uuid", "schema", "schema_ipc", "schema_version", "partition_key", "config",
+        "created_at",
     }  # fmt: skip
     assert created["topic"] == full(new_topic_id)
-    assert created["schema"] == {"fields": fields}
+    assert created["schema"] == {
+        "fields": [field | {"id": number} for number, field in enumerate(fields, 1)]
+    }
     assert created["partition_key"] == "id"
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(created["schema_ipc"])))
     assert [str(field.type) for field in schema] == [field["type"] for field in fields]

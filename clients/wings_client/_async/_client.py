@@ -187,6 +187,7 @@ class AsyncClient:
     topic = _awaited(Client.topic)
     topics = _awaited(Client.topics)
     alter_topic = _awaited(Client.alter_topic)
+    alter_schema = _awaited(Client.alter_schema)
     delete_topic = _awaited(Client.delete_topic)
     create_namespace = _awaited(Client.create_namespace)
     namespaces = _awaited(Client.namespaces)

@@ -1,4 +1,4 @@
-"""`wings topic`: create, list, describe and delete topics."""
+"""`wings topic`: create, list, describe, alter and delete topics."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -37,7 +37,7 @@ PARTITIONS_SHOWN_MAX = 20
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=MARKUP,
-    help="Create, list, describe and delete topics.",
+    help="Create, list, describe, alter and delete topics.",
 )
 
 NameArgument = Annotated[
@@ -160,6 +160,49 @@ def describe(
 
 
 @app.command()
+def alter(
+    name: NameArgument,
+    *,
+    add: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:TYPE", help="A column to add: null in the rows before."),
+    ] = None,
+    widen: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:TYPE", help="A column that gets this wider type."),
+    ] = None,
+    nullable: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A column that may be null from now on."),
+    ] = None,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Let a topic's schema grow; its rows stay as they are.
+
+    Integers and floats widen within their kind, decimals in precision. Producers may go on to push
+    in any version of the schema. What is there already changes nothing.
+
+        $ wings topic alter readings --add humidity:double --widen station:int64
+    """
+    if not (add or widen or nullable):
+        raise typer.BadParameter("give --add, --widen or --nullable")
+    added, widened = parse_fields(add or []), parse_fields(widen or [])
+    for field in (*added.values(), *widened.values()):
+        if not field.nullable:
+            raise typer.BadParameter(f"column {field.name!r:.80}: leave out 'not null'")
+    with connected(endpoint, name) as client:
+        altered = client.alter_schema(
+            name,
+            add=pa.schema(list(added.values())),
+            widen=pa.schema(list(widened.values())),
+            nullable=nullable or [],
+        )
+    typer.echo(
+        f"{short_name(altered.name)}: {columns_text(altered)} (version {altered.schema_version})"
+    )
+
+
+@app.command()
 def delete(
     name: NameArgument,
     *,
@@ -195,6 +238,7 @@ def _description(
     yield f"UUID: {topic.uuid}"
     yield f"Created: {_time_text(topic.created_at)}"
     yield f"Partition key: {_key_text(topic)}"
+    yield f"Schema version: {topic.schema_version}"
     for key, value in topic.config.items():
         if value is not None:
             yield f"{key}: {value}"

@@ -117,7 +117,8 @@ class _Check:
 
     def _check_topic(self, topic: Topic) -> None:
         try:
-            check_topic_schema(topic.schema, topic.partition_key)
+            for schema in topic.schemas:
+                check_topic_schema(schema, topic.partition_key)
         except FAULTS as error:
             self._report(Problem(_reason(error), topic=str(topic.name)))
         tiers = self._tiers(topic)
@@ -251,7 +252,7 @@ class _Check:
     def _read(self, page: Page) -> str | None:
         """Read a page; return what is wrong with it, or None."""
         try:
-            batch = CODECS[page.format].check(self._store, page.topic, page.address)
+            batch = CODECS[page.format].check(self._store, page.written, page.address)
             if page.first_row is not None:
                 batch = batch.slice(page.first_row, page.rows)
             self._rows += batch.num_rows
@@ -314,7 +315,7 @@ def problem_of(batch: pa.RecordBatch, page: Page) -> str | None:
     if batch.num_rows != page.rows:
         counted = "offsets for" if page.stage is None else "counts"
         return f"it has {batch.num_rows} rows, and {counted} {page.rows}"
-    check_batch(page.topic.schema, batch, stored=True)
+    check_batch(page.written.schema, batch, stored=True)
     if page.topic.partition_key is not None:
         keys = cast("pa.Array[Any]", batch.column(page.topic.partition_key))
         for partition in partitions_of_keys(keys.unique()):

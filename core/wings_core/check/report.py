@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from wings_core.errors import StorageCorrupt
 from wings_core.model import Location, PageAddress, PageFormat, StoredPage, Topic
 from wings_core.partitions import Partition
 
@@ -85,6 +86,22 @@ class Page:
     """Of a slice of a page, 0-based; None: all of it."""
     bytes: int = 0
     """Stored bytes of the rows."""
+    schema_version: int = 1
+    """Of the schema in which it is written."""
+
+    @property
+    def written(self) -> Topic:
+        """The topic, with the schema of the page.
+
+        Raises:
+            StorageCorrupt: The topic has no such version.
+        """
+        if not 1 <= self.schema_version <= self.topic.schema_versions:
+            raise StorageCorrupt(
+                f"it is of version {self.schema_version} of the schema, and the topic has "
+                f"{self.topic.schema_versions}"
+            )
+        return self.topic.at(self.schema_version)
 
     @classmethod
     def of_location(cls, topic: Topic, partition: Partition, location: Location) -> "Page":
@@ -99,6 +116,7 @@ class Page:
             format=location.format,
             first_row=location.first_row,
             bytes=location.bytes,
+            schema_version=location.schema_version,
         )
 
     @classmethod
@@ -112,6 +130,7 @@ class Page:
             stage=stage,
             first_row=page.first_row,
             bytes=page.bytes,
+            schema_version=page.schema_version,
         )
 
     def problem(self, message: str) -> Problem:

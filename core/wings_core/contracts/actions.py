@@ -37,6 +37,7 @@ from wings_core.model import (
     TopicConfig,
 )
 from wings_core.partitions import partition_value
+from wings_core.schema_changes import SchemaChange
 from wings_core.schemas import (
     FIELDS_MAX,
     FieldSpec,
@@ -115,11 +116,58 @@ class TopicBody(ActionBody):
     topic: str
 
 
-class AlterTopic(ActionBody):
+class ColumnSpec(Message):
+    """A column of a change: its name and its type."""
+
+    name: str
+    type: str = Field(description="Arrow's name of the type, like `decimal128(12, 2)`.")
+
+
+Columns = Annotated[tuple[ColumnSpec, ...], Field(strict=False, max_length=FIELDS_MAX)]
+
+
+class SchemaChangeSpec(Message):
+    """A change of a schema as JSON; what is there already, as it is, changes nothing."""
+
+    add: Columns = ()
+    """Columns to add at the end; they may be null, as they are in the rows before."""
+    widen: Columns = ()
+    """Columns that get a wider type."""
+    nullable: Annotated[tuple[str, ...], Field(strict=False, max_length=FIELDS_MAX)] = ()
+    """Columns that may be null from now on."""
+
+    def change(self) -> SchemaChange:
+        """Return the change.
+
+        Raises:
+            InvalidSchema: A type that cannot be parsed, or a column that is widened twice.
+        """
+        return SchemaChange(_columns(self.add), _columns(self.widen), self.nullable)
+
+
+def _columns(specs: Iterable[ColumnSpec]) -> pa.Schema:
+    return schema_from_fields(FieldSpec(name=spec.name, type=spec.type) for spec in specs)
+
+
+class TopicChanges(ActionBody):
+    """What `alter-topic` changes."""
+
+    config: TopicConfig | None = None
+    """The new configuration, whole; None: it stays."""
+    changes: Annotated[SchemaChangeSpec | None, Field(alias="schema")] = None
+    """What is to change in the schema; None: nothing."""
+
+    @model_validator(mode="after")
+    def _check_some(self) -> Self:
+        if self.config is None and self.changes is None:
+            raise problem_of("give at least one of the keys 'config' and 'schema'")
+        return self
+
+
+class AlterTopic(TopicChanges):
     """The body of `alter-topic`."""
 
     topic: str
-    config: TopicConfig
 
 
 class ListTopics(ActionBody):
@@ -310,7 +358,14 @@ def describe_topic(topic: Topic) -> dict[str, Any]:
     return {
         "topic": str(topic.name),
         "uuid": topic.uuid,
-        "schema": {"fields": [spec.model_dump() for spec in schema_to_fields(topic.schema)]},
+        "schema": {
+            # A column keeps its place, so its number is the id that never changes.
+            "fields": [
+                {**spec.model_dump(), "id": number}
+                for number, spec in enumerate(schema_to_fields(topic.schema), 1)
+            ]
+        },
+        "schema_version": topic.schema_version,
         "schema_ipc": schema_to_ipc(topic.schema),
         "partition_key": topic.partition_key,
         "config": topic.config.model_dump(mode="json"),

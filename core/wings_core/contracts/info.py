@@ -10,7 +10,7 @@ from wings_core.contracts.many import Partitions, check_partitions
 from wings_core.contracts.messages import INT64_MAX, Message, OffsetNumber, to_bytes
 from wings_core.contracts.offsets import Offset
 from wings_core.contracts.put import topic_of_path
-from wings_core.contracts.tickets import Columns
+from wings_core.contracts.tickets import Columns, SchemaVersion
 from wings_core.errors import InvalidArgument
 
 
@@ -30,6 +30,8 @@ class InfoCommand(Message):
     columns: Columns | None = None
     filter: str | None = None
     system_columns: bool = False
+    schema_version: SchemaVersion | None = None
+    """The version that the tickets name; None: the last."""
 
     @model_validator(mode="after")
     def _check_range(self) -> Self:

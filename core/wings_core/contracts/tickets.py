@@ -18,6 +18,7 @@ from pydantic import (
 
 from wings_core.contracts.many import Partitions, Positions, check_partitions
 from wings_core.contracts.messages import (
+    INT64_MAX,
     Identifier,
     MemberName,
     Message,
@@ -53,6 +54,10 @@ Columns = Annotated[
 """Names of columns, in the order wanted."""
 
 
+SchemaVersion = Annotated[int, Field(ge=1, le=INT64_MAX)]
+"""The number of a version of a topic's schema, from 1 on."""
+
+
 class _Ticket(Message):
     """The keys of all tickets."""
 
@@ -80,6 +85,9 @@ class _Read(_Ticket):
     """A SQL predicate over the topic's columns."""
     system_columns: bool = False
     """Append `__offset` and `__timestamp`."""
+    schema_version: SchemaVersion | None = None
+    """Read as an earlier version of the topic's schema had the columns; None: as the last has
+    them."""
 
 
 class _Waiting(_Ticket, ABC):

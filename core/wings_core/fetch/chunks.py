@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wings_core.errors import StorageCorrupt
+from wings_core.errors import SchemaMismatch, StorageCorrupt
 from wings_core.fetch.engines import Allowance
 from wings_core.fetch.selection import Selection
 from wings_core.limits import Limits
 from wings_core.model import Location, Topic
+from wings_core.schema_versions import SchemaVersions
 from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 
@@ -84,10 +85,14 @@ class ChunkReader:
     Args:
         store: Where the pages lie.
         limits: The wire's bounds.
+        versions: Finds versions of schemas that came after a reader; None: topics have one each.
     """
 
-    def __init__(self, store: FolioStore, limits: Limits) -> None:
+    def __init__(
+        self, store: FolioStore, limits: Limits, versions: SchemaVersions | None = None
+    ) -> None:
         self._store = store
+        self._versions = versions
         self._limits = limits
 
     def read(
@@ -118,6 +123,8 @@ class ChunkReader:
 
         Raises:
             StorageCorrupt: A page is damaged; the rows before it were delivered.
+            SchemaMismatch: A page has a value that the topic's schema, an earlier version, cannot
+                hold; the rows before it were delivered.
             InvalidFilter: The filter fails on the data, and the other errors of `RowFilter.mask`.
         """
         if selection.row_filter is None:
@@ -144,6 +151,8 @@ class ChunkReader:
         wanted = Wanted(
             selection.stored_columns, start_offset, stop_offset, selection.system_columns
         )
+        if self._versions is not None:
+            topic = self._versions.covering(topic, located)
         pages = read_pages(self._store, topic, located, wanted)
         for location, (rows, timestamps, size) in zip(located, pages, strict=True):
             begin = max(start_offset, location.start_offset)
@@ -210,7 +219,7 @@ def _merge(pieces: Iterator[_Piece], selection: Selection, limits: Limits) -> It
             if not small:
                 yield run
                 run = None
-    except StorageCorrupt:
+    except (StorageCorrupt, SchemaMismatch):
         # What stands before the damage is whole: it is delivered first.
         if run is not None:
             yield run

@@ -26,6 +26,7 @@ from wings_core.limits import Limits
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import Located, Location, Position, Topic
 from wings_core.partitions import Partition
+from wings_core.schema_versions import SchemaVersions
 from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 from wings_core.times import Deadline
@@ -109,13 +110,21 @@ class Fetcher:
         store: Where pages lie.
         registry: Where they are found.
         limits: Bounds on the wire and on waiting readers.
+        versions: Finds versions of schemas that came after a reader; None: topics have one each.
 
     Attributes:
         waits: Counts and bounds the readers that wait, here or by `OffsetRegistry.watch`.
     """
 
-    def __init__(self, store: FolioStore, registry: OffsetRegistry, limits: Limits) -> None:
-        self._chunks = ChunkReader(store, limits)
+    def __init__(
+        self,
+        store: FolioStore,
+        registry: OffsetRegistry,
+        limits: Limits,
+        versions: SchemaVersions | None = None,
+    ) -> None:
+        self._chunks = ChunkReader(store, limits, versions)
+        self._versions = versions
         self._store = store
         self._registry = registry
         self._tails: SharedReads[_Tail] = SharedReads()
@@ -331,6 +340,8 @@ class Fetcher:
                 if not found or not found[0].earliest_timestamp < timestamp <= found[0].timestamp:
                     return offset
                 wanted = Wanted((), timestamps=True)
+                if self._versions is not None:
+                    topic = self._versions.covering(topic, found[:1])
                 (page,) = read_pages(self._store, topic, found[:1], wanted)
             except (StorageCorrupt, OffsetOutOfRange):
                 moves += 1  # By retention, or to another place.

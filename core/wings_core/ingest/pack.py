@@ -78,16 +78,17 @@ class PackedFlush:
         ]
         for batch, places in zip(self._batches, self._places, strict=True):
             stored: list[StoredPage] = []
+            version = batch.topic.schema_version
             for (partition, rows), (page, first_row, start, end) in zip(
                 batch.runs, places, strict=True
             ):
                 address, page_rows, size = pages[page]
                 if rows == page_rows:
-                    stored.append(StoredPage(partition, rows, address))
+                    stored.append(StoredPage(partition, rows, address, schema_version=version))
                     continue
                 # By where it begins and ends, so that the slices of a page add up to it.
                 share = address.length * end // size - address.length * start // size
-                stored.append(StoredPage(partition, rows, address, first_row, share))
+                stored.append(StoredPage(partition, rows, address, first_row, share, version))
             yield tuple(stored)
 
     def _begin(self, page: EncodedPage) -> None:
@@ -99,7 +100,8 @@ class Packer:
     """Packs the batches of one flush after another; used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._encoders: Lru[str, tuple[pa.Schema, PushEncoder]] = Lru(ENCODERS_KEPT_MAX)
+        self._encoders: Lru[tuple[str, int], tuple[pa.Schema, PushEncoder]] = Lru(ENCODERS_KEPT_MAX)
+        """By topic and version of its schema."""
 
     def pack(self, batches: Sequence[PreparedBatch]) -> PackedFlush:
         """Return the pages of a flush of these batches."""
@@ -116,21 +118,23 @@ class Packer:
         return packed
 
     def _encoder(self, topic: Topic) -> PushEncoder:
-        kept = self._encoders.get(topic.uuid)
+        key = topic.uuid, topic.schema_version
+        kept = self._encoders.get(key)
         if kept is not None and kept[0] is topic.schema:
             return kept[1]
         encoder = PUSHES.encoder(topic.uuid, topic.schema)
-        self._encoders.put(topic.uuid, (topic.schema, encoder))
+        self._encoders.put(key, (topic.schema, encoder))
         return encoder
 
 
 def _packed_together(batches: Sequence[PreparedBatch]) -> Iterator[tuple[Topic, list[int]]]:
     """Yield the small batches that become one page: of one topic and schema, by partition."""
-    groups: dict[str, list[list[int]]] = {}
+    groups: dict[tuple[str, int], list[list[int]]] = {}
     for index, batch in enumerate(batches):
         if batch.pages or not batch.runs:
             continue
-        same_topic = groups.setdefault(batch.topic.uuid, [])
+        key = batch.topic.uuid, batch.topic.schema_version
+        same_topic = groups.setdefault(key, [])
         for group in same_topic:
             # Names inside lists and nullability may differ between producers.
             if batches[group[0]].parts[0].schema.equals(batch.parts[0].schema):

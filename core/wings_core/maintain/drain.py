@@ -39,6 +39,7 @@ from wings_core.model import (
     Topic,
 )
 from wings_core.partitions import Partition
+from wings_core.schema_versions import SchemaVersions
 from wings_core.storage.codecs import (
     DRAINED_FORMAT,
     DRAINS,
@@ -119,6 +120,7 @@ class Drain:
         holder: str | None = None,
     ) -> None:
         self._admin: Admin = metadata.admin
+        self._versions = SchemaVersions(metadata.admin)
         self._maintenance: Maintenance = metadata.maintenance
         self._folios = folios
         self._store = store
@@ -311,6 +313,7 @@ class Drain:
             of_topic = list(some)
             topic = self._topic(of_topic[0])
             if topic is not None:
+                topic = self._versions.newest(topic, (page.location for page in of_topic))
                 first = len(runs)
                 runs += self._runs(topic, of_topic)
                 gathered += _pages_of(runs[first:], DRAINS.encoder(topic))
@@ -378,13 +381,15 @@ class _Run:
     old: tuple[Location, ...]
     rows: pa.RecordBatch
     """Of `TimedCodec.schema`."""
+    schema_version: int
     new: list[Location] = field(default_factory=list[Location])
     """Where they are in storage."""
 
 
 def _run(topic: Topic, partition: Partition, pages: Sequence[tuple[Location, PageRows]]) -> _Run:
     rows = joined([(rows, timestamps) for _, (rows, timestamps, _) in pages], DRAINS.schema(topic))
-    return _Run(topic.uuid, partition, tuple(location for location, _ in pages), rows)
+    old = tuple(location for location, _ in pages)
+    return _Run(topic.uuid, partition, old, rows, topic.schema_version)
 
 
 class _Part(NamedTuple):
@@ -433,6 +438,7 @@ class _Gathered:
                     DRAINED_FORMAT,
                     None if alone else first_row,
                     None if alone else share,
+                    run.schema_version,
                 )
             )
             first_row += rows.num_rows

@@ -28,6 +28,7 @@ from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.metadata.maintenance import Maintenance
 from wings_core.model import Location, PageAddress, PartitionState, Topic
 from wings_core.partitions import Partition
+from wings_core.schema_versions import SchemaVersions
 from wings_core.storage.codecs import MERGED_FORMAT, MERGES, MergedFile, Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.lru import Lru
@@ -72,6 +73,8 @@ class Tiering:
         after_ms_default: Of topics that do not say when their messages move; None: never.
         clock: Microseconds since the epoch.
         has_room: Whether segments may be written now.
+        versions: Finds versions of schemas that came after a topic was looked up; None: topics
+            have one each.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Tiering:
         after_ms_default: int | None,
         clock: Callable[[], int] = now_us,
         has_room: Callable[[], bool] = lambda: True,
+        versions: SchemaVersions | None = None,
     ) -> None:
         self._registry = registry
         self._maintenance = maintenance
@@ -91,6 +95,7 @@ class Tiering:
         self._after_ms_default = after_ms_default
         self._clock = clock
         self._has_room = has_room
+        self._versions = versions
         self._final_offsets: Lru[tuple[str, Partition], int] = Lru(FINAL_OFFSETS_MAX)
         self._damaged: Lru[PageAddress, bool] = Lru(DAMAGED_MAX)
         """Pages that could not be read; they stay where they are until the next start."""
@@ -211,11 +216,13 @@ class Tiering:
     ) -> bool:
         """Write one segment and put it into the place of pages; tell whether to go on."""
         until = time.monotonic() + COMMIT_SECONDS_MAX
+        if self._versions is not None:
+            topic = self._versions.newest(topic, pages)
         name = self._remote.name(topic.uuid, pages[0].start_offset)
         writer = MERGES.begin_file(topic.uuid, topic.schema, _about(topic, partition, pages))
         written: list[_Replacement] = []
         for old, rows in self._groups(topic, pages, writer.schema):
-            new = list(self._write(rows, old[0].start_offset, name, writer))
+            new = list(self._write(topic, rows, old[0].start_offset, name, writer))
             written.append((old, new))
             if not held.proceed():
                 return False
@@ -248,7 +255,12 @@ class Tiering:
         yield group.pages, joined(parts, schema)
 
     def _write(
-        self, rows: pa.RecordBatch, start_offset: int, name: str, writer: MergedFile
+        self,
+        topic: Topic,
+        rows: pa.RecordBatch,
+        start_offset: int,
+        name: str,
+        writer: MergedFile,
     ) -> Iterator[Location]:
         """Write rows to a segment, and yield where they are then."""
         for first, count in parts_of_rows(rows.num_rows, rows.nbytes):
@@ -263,6 +275,7 @@ class Tiering:
                 PageAddress(name, position, length),
                 times[0].as_py(),
                 MERGED_FORMAT,
+                schema_version=topic.schema_version,
             )
 
     def _locations(

@@ -37,7 +37,9 @@ def existing_topic(
     """
     if not if_not_exists:
         raise AlreadyExists(f"there is a topic {topic.name} already")
-    if not topic.schema.equals(schema) or topic.partition_key != partition_key:
+    # A schema that has grown since is the topic's, for producers of its earlier versions too.
+    known = any(each.equals(schema) for each in topic.schemas)
+    if not known or topic.partition_key != partition_key:
         raise AlreadyExists(
             f"there is a topic {topic.name} already, with another schema or partition key"
         )

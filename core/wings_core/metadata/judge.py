@@ -177,6 +177,7 @@ class PageDraft:
     address: PageAddress
     first_row: int | None
     slice_bytes: int | None
+    schema_version: int
 
     def joins(self, page: StoredPage, got: CommittedRange) -> bool:
         """Tell whether rows are the next slice of the same page, at the same time."""
@@ -381,6 +382,7 @@ class Judge:
             page.address,
             page.first_row,
             page.slice_bytes,
+            page.schema_version,
         )
         self.pages.append(draft.last_page)
         return got

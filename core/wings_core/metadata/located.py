@@ -28,6 +28,7 @@ SLICES = pa.schema(
         pa.field("format", _INT, nullable=False),
         pa.field("first_row", _INT),
         pa.field("slice_bytes", _INT),
+        pa.field("schema_version", _INT, nullable=False),
     ]
 )
 """Of `ManyLocated.slices`: a row is a `Location`, but for `place`, the index of the position that

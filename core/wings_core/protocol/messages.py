@@ -60,6 +60,7 @@ from wings_core.protocol.v1 import maintenance_pb2 as maintenance
 from wings_core.protocol.v1 import offset_registry_pb2 as registry
 from wings_core.protocol.v1 import shards_pb2 as shards
 from wings_core.protocol.v1 import tokens_pb2 as tokens
+from wings_core.schema_changes import SchemaChange
 from wings_core.security.quotas import Quotas
 from wings_core.security.rights import Grant
 from wings_core.security.tokens import Token
@@ -158,6 +159,8 @@ def _format_of(message: registry.Location) -> PageFormat:
     return PageFormat.SEGMENT if message.HasField("first_timestamp_us") else PageFormat.PLAIN
 
 
+_VERSION = Convert(decode=lambda version: version or 1)
+
 convert(NamespaceName, str, NamespaceName.parse)
 convert(TopicName, str, TopicName.parse)
 convert(pa.Schema, schema_bytes, schema_of)
@@ -170,10 +173,11 @@ _PRODUCER = Convert(_producer_bytes, _producer_of)
 
 NAMESPACE = Codec(Namespace, admin.Namespace)
 NODE = Codec(Node, admin.Node)
-TOPIC = Codec(Topic, admin.Topic)
+TOPIC = Codec(Topic, admin.Topic, omit=["later_schemas"])
+SCHEMA_CHANGE = Codec(SchemaChange, admin.SchemaChange)
 
 PAGE_ADDRESS = Codec(PageAddress, registry.PageAddress)
-STORED_PAGE = Codec(StoredPage, registry.StoredPage)
+STORED_PAGE = Codec(StoredPage, registry.StoredPage, schema_version=_VERSION)
 SEQUENCE = Codec(ProducerSequence, registry.Sequence, producer_id=_PRODUCER, sequence=_NEAREST)
 EXPECTED_OFFSET = Codec(ExpectedOffset, registry.ExpectedOffset, offset=_NEAREST)
 STAGE_ENTRY = Codec(StageEntry, registry.StageEntry)
@@ -183,7 +187,12 @@ INLINE_FOLIO = Codec(InlineFolio, registry.InlineFolio)
 COMMITTED_RANGE = Codec(CommittedRange, registry.CommittedRange)
 ACCEPTED = Codec(Accepted, registry.Accepted)
 STAGED = Codec(Staged, registry.Staged)
-LOCATION = Codec(Location, registry.Location, format=Convert(decode_message=_format_of))
+LOCATION = Codec(
+    Location,
+    registry.Location,
+    format=Convert(decode_message=_format_of),
+    schema_version=_VERSION,
+)
 LOCATED = Codec(Located, registry.OffsetLocationResponse, omit=["asked_at"])
 PARTITION_STATE = Codec(PartitionState, registry.PartitionState)
 LOCATED_PARTITION = Codec(LocatedPartition, registry.LocatedPartition)
@@ -240,6 +249,8 @@ def batch_of(message: registry.CommitBatch) -> CommitBatch:
         raise InvalidArgument("a page has at least one row and one byte")
     for page in batch.pages:
         _check_slice(page.first_row, page.slice_bytes, page.address.length)
+    if any(page.schema_version < 1 for page in batch.pages):
+        raise InvalidArgument("versions of a schema count from 1")
     if batch.stage and (batch.sequence or batch.expected):
         raise InvalidArgument("a staged batch has neither a sequence nor an expected offset")
     return batch

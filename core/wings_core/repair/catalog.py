@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from wings_core.check import Problem
 from wings_core.errors import WingsError
+from wings_core.metadata.store.topics import schemas_of
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.repair.salvage import Salvaged
@@ -124,8 +125,10 @@ def _topic(row: Row, namespace: NamespaceName) -> Topic:
         partition_key=None if key is None else str(key),
         config=TopicConfig.model_validate_json(str(row["config"])),
         created_at=as_int(row["created_at"]),
+        earlier_schemas=schemas_of(row.get("earlier_schemas")),  # pyright: ignore[reportArgumentType] - its column is a BLOB
     )
-    check_topic_schema(topic.schema, topic.partition_key)
+    for each in topic.schemas:
+        check_topic_schema(each, topic.partition_key)
     return topic
 
 

@@ -23,6 +23,8 @@ FOLIO_TRIES = 3
 FILLED_SHOWN_MAX = 10
 """Pages that a report names, of those that were found by notes."""
 
+_REST = ("first_timestamp", "format", "first_row", "slice_bytes", "schema_version")
+
 _Noted = Mapping[tuple[str, Partition], Sequence[Location]]
 """Places of pages that are noted beside the segments, the last first."""
 
@@ -152,7 +154,7 @@ class LogRepair:
                 folio,
                 as_int(row["position"]),
                 as_int(row["length"]),
-                *(row[name] for name in ("first_timestamp", "format", "first_row", "slice_bytes")),  # pyright: ignore[reportArgumentType] - numbers, as their checksum matches
+                *(row[name] for name in _REST),  # pyright: ignore[reportArgumentType] - numbers, as their checksum matches
             )
         except Internal:
             return None

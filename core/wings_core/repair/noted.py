@@ -13,6 +13,9 @@ from wings_core.partitions import Partition
 from wings_core.repair.catalog import as_int
 from wings_core.repair.shapes import Row, Shape
 
+_ADDED_COLUMNS = 1
+"""At the end of the notes of a table, since the first version that wrote them."""
+
 
 class Noted:
     """The notes of a directory; what of them is still true is for their reader to find out.
@@ -82,7 +85,7 @@ class Noted:
 
 def _location(folio: str, row: Row) -> Location | None:
     names = ("position", "length", "first_timestamp", "format", "first_row", "slice_bytes")
-    values: list[Any] = [row.get(name) for name in names]
+    values: list[Any] = [*(row.get(name) for name in names), row.get("schema_version", 1)]
     offsets = as_int(row["start_offset"]), as_int(row["end_offset"])
     try:
         return location_of(*offsets, as_int(row["timestamp"]), folio, *values)
@@ -91,11 +94,16 @@ def _location(folio: str, row: Row) -> Location | None:
 
 
 def _row(shapes: Mapping[str, Shape], table: object, values: object) -> Row | None:
-    """Return a note as a row, None where it is none: of a version of other columns, say."""
+    """Return a note as a row, None where it is none: of a version of other columns, say.
+
+    One from before a column was added ends before it.
+    """
     columns = COLUMNS.get(str(table))
-    if columns is None or not isinstance(values, tuple) or len(values) != len(columns):
+    if columns is None or not isinstance(values, tuple):
         return None
-    row = dict(zip(columns, values, strict=True))
+    if not len(columns) - _ADDED_COLUMNS <= len(values) <= len(columns):
+        return None
+    row = dict(zip(columns, values, strict=False))
     shape = shapes["pages" if table in (PUSHED, MOVED) else str(table)]
     for column, kind, nullable in zip(shape.columns, shape.types, shape.nullable, strict=True):
         value = row.get(column)

@@ -69,7 +69,8 @@ class PageSource:
     def rows(self, topic: Topic, location: Location) -> pa.RecordBatch | None:
         """Return the rows of a location; None where its page is damaged, or another's."""
         try:
-            batch = CODECS[location.format].check(self._store, topic, location.address)
+            page = Page.of_location(topic, UNPARTITIONED, location)
+            batch = CODECS[location.format].check(self._store, page.written, location.address)
             if location.first_row is not None:
                 batch = batch.slice(location.first_row, location.rows)
         except FAULTS:
@@ -81,7 +82,7 @@ class PageSource:
         batch = self.rows(topic, location)
         if batch is None:
             return False
-        page = Page(topic, partition, location.rows, location.address, format=location.format)
+        page = Page.of_location(topic, partition, location)
         try:
             return problem_of(batch, page) is None
         except FAULTS:

@@ -130,6 +130,7 @@ def staged(rows: Sequence[Row], folios: Mapping[int, str]) -> Iterator[tuple[Sto
                     address,
                     None if first is None else as_int(first),
                     None if size is None else as_int(size),
+                    as_int(row["schema_version"]),
                 ),
                 row,
             )

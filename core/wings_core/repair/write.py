@@ -129,6 +129,7 @@ class _Writer:
                     "format": int(page.format),
                     "first_row": page.first_row,
                     "slice_bytes": page.slice_bytes,
+                    "schema_version": page.schema_version,
                 }
                 for page in partition.pages
             ),

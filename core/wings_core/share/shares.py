@@ -9,7 +9,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from uuid import uuid4
 
-from wings_core.errors import GroupNotFound, NotFound, StorageCorrupt, Unavailable, WingsError
+from wings_core.errors import (
+    GroupNotFound,
+    NotFound,
+    SchemaMismatch,
+    StorageCorrupt,
+    Unavailable,
+    WingsError,
+)
 from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import Limits
 from wings_core.metadata.grouping import check_name, existing_group
@@ -272,10 +279,19 @@ class Shares:
     def deliver(
         self, group: ShareGroup, member: str, leased: Sequence[LeasedRange], cancel: Cancel
     ) -> Generator[Delivery]:
-        """Yield the rows of leased ranges, in their order; see `delivery.deliver`."""
-        return deliver(
-            self._coordinator, self._records, self._limits, group, member, leased, cancel
-        )
+        """Yield the rows of leased ranges, in their order; see `delivery.deliver`.
+
+        Raises:
+            SchemaMismatch: None of it fits the schema of the group's topic, which has grown since
+                the group was found; `find` returns it with the last.
+        """
+        try:
+            yield from deliver(
+                self._coordinator, self._records, self._limits, group, member, leased, cancel
+            )
+        except SchemaMismatch:
+            self._admin.get_topic(group.topic.name, fresh=True)  # It is remembered from then on.
+            raise
 
     def kept(self, group: ShareGroup, leased: LeasedRange) -> Delivery | None:
         """Return the rows of a leased range where that takes no read; see `kept_delivery`."""

@@ -4,7 +4,7 @@ ticket ─▶ group, partition ─▶ Shares.acquire ─▶ leased ranges ─▶
 """
 
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from wings_core.batches import empty_batch
 from wings_core.contracts.chunks import EndReason
 from wings_core.contracts.share import AcquireEnd, acquire_end_metadata, acquired_metadata
 from wings_core.contracts.tickets import AcquireTicket
+from wings_core.errors import SchemaMismatch
 from wings_core.fetch.fetcher import Cancel
 from wings_core.log import Log
 from wings_core.model import Topic
@@ -109,7 +110,10 @@ def stream_acquired(
         if leased and context.is_cancelled():
             # The watch polls: this client left since its last look.
             cancel.cancel(ClientGone("the client has gone away"))
-        with closing(shares.deliver(acquire.group, acquire.member, leased, cancel)) as parts:
+        with (
+            closing(shares.deliver(acquire.group, acquire.member, leased, cancel)) as parts,
+            suppress(SchemaMismatch),  # They were released: the next acquire knows what came since.
+        ):
             for part in parts:
                 metrics.delivered("flight", part.batch.num_rows, part.batch.nbytes)
                 delivered += part.range.messages

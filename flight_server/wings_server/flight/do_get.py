@@ -38,6 +38,7 @@ from wings_core.times import Deadline
 from wings_server.flight.client_watch import ClientWatch
 from wings_server.flight.get_many import ManyGet, open_many
 from wings_server.metrics import Metrics
+from wings_server.versions import with_topic
 
 SCHEMAS_KEPT = 256
 """Schemas of reads whose batch without rows is kept."""
@@ -79,7 +80,8 @@ def open_get(log: Log, ticket: ReadTicket) -> Get | ManyGet:
     """Resolve a ticket against the log.
 
     Raises:
-        InvalidTicket: An unknown column; and the other errors of the ticket's contract.
+        InvalidTicket: An unknown column or version of the schema; and the other errors of the
+            ticket's contract.
         TopicNotFound: No such topic.
         OffsetOutOfRange: The offset is below the log's start; of many partitions, once they are
             streamed.
@@ -87,10 +89,24 @@ def open_get(log: Log, ticket: ReadTicket) -> Get | ManyGet:
     """
     arrived_at = time.monotonic()
     deadline = Deadline.never() if isinstance(ticket, ScanTicket) else ticket.deadline_from_now()
-    topic = log.admin.get_topic(TopicName.parse(ticket.topic))
     state = None if isinstance(ticket, ScanTicket) else _state(ticket, deadline)
-    if ticket.partitions is not None:
-        return open_many(log, topic, ticket, state)
+
+    def open_topic(topic: Topic) -> Get | ManyGet:
+        if ticket.partitions is not None:
+            return open_many(log, topic, ticket, state)
+        return _open_one(log, topic, ticket, state, deadline, arrived_at)
+
+    return with_topic(log, TopicName.parse(ticket.topic), open_topic, ticket.schema_version)
+
+
+def _open_one(
+    log: Log,
+    topic: Topic,
+    ticket: ReadTicket,
+    state: FetchState | None,
+    deadline: Deadline,
+    arrived_at: float,
+) -> Get:
     assert ticket.offset is not None
     partition = partition_of(ticket.partition, topic.key_type)
     selection = Selection.of(

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import structlog
 
-from wings_core.batches import check_stream_schema
+from wings_core.batches import version_of_stream
 from wings_core.contracts.put import (
     BatchMetadata,
     PutCommand,
@@ -27,9 +27,9 @@ from wings_core.contracts.put import (
     put_path,
     results_to_json,
 )
-from wings_core.errors import InvalidArgument, Unavailable, WingsError
+from wings_core.errors import InvalidArgument, SchemaMismatch, Unavailable, WingsError
 from wings_core.ingest.group_commit import Pending, PushStream
-from wings_core.ingest.prepare import Preparer, PushOptions
+from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
 from wings_core.log import Log
 from wings_core.memory import ReadRoom
 from wings_core.model import Accepted, CommitResult, Rejected, Sequence, StageEntry
@@ -149,7 +149,7 @@ class Put:
             if chunk.data is None:
                 raise InvalidArgument("a message without a batch")
             if index == 0:
-                check_stream_schema(self._topic.schema, reader.schema)
+                self._use_schema(reader.schema)
             options = self._plain
             if options is None or chunk.app_metadata is not None:
                 metadata = parse_batch_metadata(chunk.app_metadata)
@@ -180,12 +180,23 @@ class Put:
             self._stream.refused = self._stream.refused or error
 
     def _submit(self, batch: pa.RecordBatch, options: PushOptions, *, awaited: bool) -> Pending:
-        prepared = self._preparer.prepare(batch, options)
+        prepared = self._prepare(batch, options)
         if self._quotas is not None:
             self._quotas.admit(prepared)
         # A batch whose answer is next is flushed by the thread that answers; one behind others is
         # not, as that thread may be held up by a client that does not read.
         return self._log.group_commit.submit(self._stream, prepared, awaited=awaited)
+
+    def _prepare(self, batch: pa.RecordBatch, options: PushOptions) -> PreparedBatch:
+        try:
+            return self._preparer.prepare(batch, options)
+        except SchemaMismatch as error:
+            if "nulls" not in error.facts:
+                raise
+        # A later version, which this stream or node does not know, may let the column be null.
+        self._topic = self._log.versions.look_again(self._topic)
+        self._use_schema(batch.schema)
+        return self._preparer.prepare(batch, options)
 
     def _options(self, metadata: BatchMetadata, *, first: bool) -> PushOptions:
         """Return the batch's options: those of its own metadata, then those of the descriptor."""
@@ -214,8 +225,23 @@ class Put:
 
     def _check_unsent(self, schema: pa.Schema) -> None:
         """Raise, for a client that finishes without a batch, the refusal of the first one."""
-        check_stream_schema(self._topic.schema, schema)
+        self._use_schema(schema)
         self._options(BatchMetadata(), first=True)
+
+    def _use_schema(self, schema: pa.Schema) -> None:
+        """Write in the last version of the topic's schema that has the stream's columns.
+
+        Raises:
+            SchemaMismatch: No version has.
+        """
+        try:
+            topic = version_of_stream(self._topic, schema)
+        except SchemaMismatch:
+            # Another node may have made one since this node looked.
+            topic = version_of_stream(self._log.versions.look_again(self._topic), schema)
+        if topic is not self._topic:
+            self._topic = topic
+            self._preparer = Preparer(topic, self._log.limits)
 
 
 class Answers:

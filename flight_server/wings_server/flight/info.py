@@ -1,7 +1,8 @@
 """GetFlightInfo, GetSchema and ListFlights: what can be read, and by which tickets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -19,6 +20,9 @@ from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition, partition_of, partition_value
 from wings_core.security.principal import ANYONE, Principal
 from wings_core.security.rights import Right
+from wings_server.versions import with_topic
+
+T = TypeVar("T")
 
 ENDPOINTS_MAX = 100_000
 """The most endpoints of one answer."""
@@ -43,8 +47,7 @@ def parse_info_descriptor(descriptor: flight.FlightDescriptor) -> InfoCommand:
 def get_schema(log: Log, descriptor: flight.FlightDescriptor) -> pa.Schema:
     """Return the schema of the batches that a read of this descriptor gives."""
     command = parse_info_descriptor(descriptor)
-    topic = log.admin.get_topic(TopicName.parse(command.topic))
-    return _selection(topic, command).schema
+    return _with_topic(log, command, lambda topic: _selection(topic, command).schema)
 
 
 def get_info(
@@ -69,8 +72,9 @@ def get_info(
         TopicNotFound: And the other errors of tickets.
     """
     command = parse_info_descriptor(descriptor)
-    topic = log.admin.get_topic(TopicName.parse(command.topic))
-    return _info(log, topic, command, descriptor, addresses)
+    return _with_topic(
+        log, command, lambda topic: _info(log, topic, command, descriptor, addresses)
+    )
 
 
 def list_flights(
@@ -105,17 +109,21 @@ def list_flights(
             yield _info(log, topic, InfoCommand(topic=str(topic.name)), descriptor, addresses)
 
 
-def _selection(topic: Topic, command: InfoCommand) -> Selection:
+def _with_topic(log: Log, command: InfoCommand, use: Callable[[Topic], T]) -> T:
     try:
-        return Selection.of(
-            topic,
-            command.columns,
-            command.filter,
-            system_columns=command.system_columns,
-            many=command.partitions is not None,
-        )
-    except InvalidTicket as error:  # An unknown column; here it is of a command.
+        return with_topic(log, TopicName.parse(command.topic), use, command.schema_version)
+    except InvalidTicket as error:  # An unknown column or version; here it is of a command.
         raise InvalidArgument(error.message, **error.facts) from None
+
+
+def _selection(topic: Topic, command: InfoCommand) -> Selection:
+    return Selection.of(
+        topic,
+        command.columns,
+        command.filter,
+        system_columns=command.system_columns,
+        many=command.partitions is not None,
+    )
 
 
 def _info(
@@ -132,6 +140,7 @@ def _info(
         columns=command.columns,
         filter=command.filter,
         system_columns=command.system_columns,
+        schema_version=topic.schema_version,
     )
     tickets = _tickets_each if command.partitions is None else _tickets_many
     found = [ticket.to_bytes() for ticket in tickets(wanted, ranges, command.splits)]

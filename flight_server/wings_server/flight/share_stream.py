@@ -31,7 +31,14 @@ from wings_core.contracts.share_stream import (
     end_metadata,
     parse_client_message,
 )
-from wings_core.errors import Internal, InvalidArgument, NotFound, Unavailable, WingsError
+from wings_core.errors import (
+    Internal,
+    InvalidArgument,
+    NotFound,
+    SchemaMismatch,
+    Unavailable,
+    WingsError,
+)
 from wings_core.fetch.fetcher import Cancel
 from wings_core.log import Log
 from wings_core.share.delivery.delivery import Delivery
@@ -341,6 +348,9 @@ class ShareStream:
         try:
             self._writer.begin(self._opened.schema)
             end = self._serve()
+        except SchemaMismatch:
+            # Messages were released: a stream keeps the schema that it began with.
+            end = ShareEnd(None, "the topic's schema has grown: another stream reads all of it")
         except WingsError as error:
             self._metrics.failed("flight", error.code)
             end = ShareEnd(error.code, error.message)
@@ -461,7 +471,8 @@ class ShareStream:
 
     def _pause(self, error: WingsError) -> None:
         """Wait a while after what may pass; raises what does not."""
-        if isinstance(error, NotFound | GroupMoved) or self._shares.damage is not None:
+        is_over = isinstance(error, NotFound | GroupMoved | SchemaMismatch)
+        if is_over or self._shares.damage is not None:
             raise error
         if self._cancel.error is not None:
             return

@@ -23,10 +23,16 @@ class NamespaceDescription(_Answer):
     created_at: str = _TIME
 
 
+class ColumnDescription(FieldSpec):
+    """A column."""
+
+    id: int = Field(description="Never changes; from 1 on.")
+
+
 class SchemaDescription(_Answer):
     """A topic's columns."""
 
-    fields: list[FieldSpec]
+    fields: list[ColumnDescription]
 
 
 class TopicDescription(_Answer):
@@ -36,6 +42,7 @@ class TopicDescription(_Answer):
     uuid: str
     columns: SchemaDescription = Field(alias="schema")
     schema_ipc: str = Field(description="Base64 of the schema as an Arrow IPC message.")
+    schema_version: int = Field(description="Of the schema, from 1 on.")
     partition_key: str | None
     config: TopicConfig
     created_at: str = _TIME

@@ -42,6 +42,7 @@ from wings_server.http.answers import (
 )
 from wings_server.http.authentication import principal_of, push_quotas_of
 from wings_server.http.bodies import (
+    AlterTopicBody,
     FetchBody,
     FetchRequest,
     PushBody,
@@ -269,6 +270,9 @@ _ROUTES = (
            body=CreateTopic, errors=(_NOT_FOUND, _CONFLICT),
            note=" A bare id in the body is of the namespace in the path."),
     _Route("GET", TOPIC, "describe-topic", TopicDescription, _topic_body),
+    _Route("PATCH", TOPIC, "alter-topic", TopicDescription,
+           lambda name, raw: AlterTopicBody.parse_body(raw).action_body(name),
+           body=AlterTopicBody, note=" A name in the body is that of the path."),
     _Route("DELETE", TOPIC, "delete-topic", TopicDescription, _topic_body),
     _Route("GET", TOPIC + "/partitions", "partition-states", list[PartitionDescription],
            _topic_body, name="partitions"),

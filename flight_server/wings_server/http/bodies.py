@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema, model_validator
 
+from wings_core.contracts.actions import AlterTopic, TopicChanges
 from wings_core.contracts.messages import (
     Identifier,
     MemberName,
@@ -172,6 +173,28 @@ class ShareAcquireBody(Message):
             InvalidArgument: A topic of another namespace.
         """
         return topic_in(NamespaceName.parse(self.namespace), self.topic)
+
+
+class AlterTopicBody(TopicChanges):
+    """The body of `PATCH` of a topic: that of `alter-topic`, where the path names the topic."""
+
+    topic: TopicText | None = None
+
+    def action_body(self, name: str) -> AlterTopic:
+        """Return the action's body.
+
+        Args:
+            name: The full name in the path.
+
+        Raises:
+            InvalidArgument: The body names another topic.
+        """
+        path = TopicName.parse(name)
+        if self.topic is not None and topic_in(path.namespace, self.topic) != path:
+            raise InvalidArgument("key 'topic': names another topic than the path")
+        return AlterTopic.model_validate(
+            {"topic": name, "config": self.config, "schema": self.changes}
+        )
 
 
 class ShareAcknowledgeBody(Acknowledge):

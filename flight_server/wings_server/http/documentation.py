@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from wings_core.contracts.actions import CreateTopic, NamespaceBody
 from wings_core.contracts.messages import Message
 from wings_server.http.bodies import (
+    AlterTopicBody,
     FetchBody,
     PushBody,
     ShareAcknowledgeBody,
@@ -24,6 +25,7 @@ BODIES: tuple[type[Message], ...] = (
     PushBody,
     NamespaceBody,
     CreateTopic,
+    AlterTopicBody,
     ShareAcquireBody,
     ShareAcknowledgeBody,
 )

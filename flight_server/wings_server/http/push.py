@@ -10,12 +10,13 @@ from wings_core.ingest.group_commit import Pending, PushStream
 from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
 from wings_core.json_rows import decode_rows
 from wings_core.log import Log
-from wings_core.model import Accepted, CommitResult, CommittedRange, Rejected
+from wings_core.model import Accepted, CommitResult, CommittedRange, Rejected, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of, partition_value
 from wings_core.times import format_timestamp
 from wings_server.http.envelope import PushedRows
 from wings_server.quotas import PushQuotas
+from wings_server.versions import with_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +86,26 @@ def _prepare(
     """Parse and check the rows of a batch."""
     try:
         admit(batch.topic)
-        topic = log.admin.get_topic(batch.topic)
-        partition: Partition | None = None
-        fill: dict[str, str] = {}
-        if batch.entry.partition_value is not None or topic.partition_key is None:
-            partition = partition_of(batch.entry.partition_value, topic.key_type)
-        if topic.partition_key is not None and partition is not None:
-            fill[topic.partition_key] = partition
-        rows = decode_rows(batch.rows, topic.schema, fill)
-        options = PushOptions(partition=partition, timestamp=batch.entry.timestamp_us)
-        prepared = Preparer(topic, log.limits).prepare(rows, options)
-        if quotas is not None:
-            quotas.admit_partitions(prepared)  # Its bytes were counted as they came.
-        return _Prepared(prepared, rows.num_rows)
+        return with_topic(log, batch.topic, lambda topic: _prepare_rows(log, topic, batch, quotas))
     except WingsError as error:
         return error
+
+
+def _prepare_rows(
+    log: Log, topic: Topic, batch: PushedRows, quotas: PushQuotas | None
+) -> _Prepared:
+    partition: Partition | None = None
+    fill: dict[str, str] = {}
+    if batch.entry.partition_value is not None or topic.partition_key is None:
+        partition = partition_of(batch.entry.partition_value, topic.key_type)
+    if topic.partition_key is not None and partition is not None:
+        fill[topic.partition_key] = partition
+    rows = decode_rows(batch.rows, topic.schema, fill)
+    options = PushOptions(partition=partition, timestamp=batch.entry.timestamp_us)
+    prepared = Preparer(topic, log.limits).prepare(rows, options)
+    if quotas is not None:
+        quotas.admit_partitions(prepared)  # Its bytes were counted as they came.
+    return _Prepared(prepared, rows.num_rows)
 
 
 def _submit(log: Log, found: _Prepared) -> Pending | Rejected:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from wings_core.contracts.chunks import EndReason
 from wings_core.contracts.share import acquired_metadata
+from wings_core.errors import SchemaMismatch
 from wings_core.fetch.fetcher import Cancel
 from wings_core.json_rows import encode_rows_within
 from wings_core.log import Log
@@ -76,6 +77,15 @@ class AcquirePoll:
 
     def advance(self) -> bytes | None:
         """Acquire what is available; return the answer, or None where the caller is to wait."""
+        try:
+            return self._advance()
+        except SchemaMismatch:
+            # They were released, and are read with what the schema has become.
+            self._group = self._shares.find(self._group.topic.name, self._group.name)
+            self._request = replace(self._request, group=self._group)
+            return self._advance()
+
+    def _advance(self) -> bytes | None:
         acquired = self._shares.acquire_now(self._request)
         self._again_after = acquired.again_after_seconds
         if acquired.ranges:

@@ -116,7 +116,8 @@ class _Admin:
         return messages.TOPIC.encode(topic)
 
     def get_topic(self, request: admin_pb.GetTopicRequest) -> admin_pb.Topic:
-        return messages.TOPIC.encode(self._admin.get_topic(TopicName.parse(request.name)))
+        name = TopicName.parse(request.name)
+        return messages.TOPIC.encode(self._admin.get_topic(name, fresh=request.fresh))
 
     def list_topics(self, request: admin_pb.ListTopicsRequest) -> admin_pb.ListTopicsResponse:
         namespace = NamespaceName.parse(request.parent)
@@ -135,6 +136,11 @@ class _Admin:
         name = TopicName.parse(request.name)
         config = messages.config_of(request.config)
         return messages.TOPIC.encode(self._admin.alter_topic(name, config, request.uuid or None))
+
+    def alter_schema(self, request: admin_pb.AlterSchemaRequest) -> admin_pb.Topic:
+        name = TopicName.parse(request.name)
+        change = messages.SCHEMA_CHANGE.decode(request.change)
+        return messages.TOPIC.encode(self._admin.alter_schema(name, change, request.uuid or None))
 
     def delete_topic(self, request: admin_pb.DeleteTopicRequest) -> admin_pb.Topic:
         name = TopicName.parse(request.name)

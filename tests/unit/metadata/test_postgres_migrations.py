@@ -219,5 +219,6 @@ def test_names_kept_as_bytes_become_text(
     assert sorted(columns) == [
         ("inline_folios", "data"),
         ("tokens", "digest"),
+        ("topics", "earlier_schemas"),
         ("topics", "schema"),
     ]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wings_core.errors import StorageCorrupt
+from wings_core.errors import SchemaMismatch, StorageCorrupt
 from wings_core.fetch.chunks import cut_to_wire, is_small, wire_rows
 from wings_core.fetch.engines import Allowance
 from wings_core.fetch.many.pieces import Piece, Plan
@@ -20,6 +20,7 @@ from wings_core.fetch.timestamps import timestamp_column
 from wings_core.limits import Limits
 from wings_core.model import Topic
 from wings_core.partitions import Partition
+from wings_core.schema_versions import SchemaVersions
 from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 
@@ -44,7 +45,9 @@ class ManyChunk(NamedTuple):
 class PieceFailed(Exception):  # noqa: N818 - translated by the reader of many partitions
     """The page of a piece could not be read."""
 
-    def __init__(self, cursor: PartitionCursor, piece: Piece, error: StorageCorrupt) -> None:
+    def __init__(
+        self, cursor: PartitionCursor, piece: Piece, error: StorageCorrupt | SchemaMismatch
+    ) -> None:
         super().__init__(error.message)
         self.cursor = cursor
         """Of the first of its partitions, which stands where the piece begins."""
@@ -67,10 +70,14 @@ class ManyChunks:
     Args:
         store: Where the pages lie.
         limits: The wire's bounds.
+        versions: Finds versions of schemas that came after a reader; None: topics have one each.
     """
 
-    def __init__(self, store: FolioStore, limits: Limits) -> None:
+    def __init__(
+        self, store: FolioStore, limits: Limits, versions: SchemaVersions | None = None
+    ) -> None:
         self._store = store
+        self._versions = versions
         self._limits = limits
 
     def read(
@@ -95,7 +102,8 @@ class ManyChunks:
             allowance: How long the filter may take for a chunk.
 
         Raises:
-            PieceFailed: A page is damaged or gone; the rows before it were delivered.
+            PieceFailed: A page is damaged or gone, or has a value that the topic's schema, an
+                earlier version, cannot hold; the rows before it were delivered.
             InvalidFilter: The filter fails on the data, and the other errors of `RowFilter.mask`.
         """
         rows_left = rows_max
@@ -118,12 +126,14 @@ class ManyChunks:
         """Read pages one after another, and cut those that are above the wire's bounds."""
         wanted = Wanted(selection.stored_columns, timestamps=selection.system_columns)
         locations = [piece.location for piece in plan.pieces]
+        if self._versions is not None:
+            topic = self._versions.covering(topic, locations)
         pages = read_pages(self._store, topic, locations, wanted)
         segment = 0
         for piece in plan.pieces:
             try:
                 rows, timestamps, size = next(pages)
-            except StorageCorrupt as error:
+            except (StorageCorrupt, SchemaMismatch) as error:
                 cursor = plan.cursors[plan.owners[segment]]
                 raise PieceFailed(cursor, piece, error) from error
             segment += piece.segments

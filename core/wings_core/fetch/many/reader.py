@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from wings_core.errors import OffsetOutOfRange, WingsError
+from wings_core.errors import OffsetOutOfRange, SchemaMismatch, WingsError
 from wings_core.fetch.engines import Allowance, FilterTimedOut
 from wings_core.fetch.fetcher import LOCATE_ROWS_MAX, MOVES_MAX, UNLIMITED, Cancel
 from wings_core.fetch.many.chunks import ManyChunk, ManyChunks, PieceFailed
@@ -25,6 +25,7 @@ from wings_core.metadata.interfaces import POSITIONS_MAX, OffsetRegistry
 from wings_core.metadata.located import ManyLocated, many_located
 from wings_core.model import PartitionState, Topic
 from wings_core.partitions import Partition, partition_value
+from wings_core.schema_versions import SchemaVersions
 from wings_core.storage.interfaces import FolioStore
 
 TURN_ROWS_MIN = 8_192
@@ -61,12 +62,18 @@ class ManyReader:
         registry: Where they are found.
         limits: Bounds on the wire.
         waits: Counts and bounds the readers that wait.
+        versions: Finds versions of schemas that came after a reader; None: topics have one each.
     """
 
     def __init__(
-        self, store: FolioStore, registry: OffsetRegistry, limits: Limits, waits: Waits
+        self,
+        store: FolioStore,
+        registry: OffsetRegistry,
+        limits: Limits,
+        waits: Waits,
+        versions: SchemaVersions | None = None,
     ) -> None:
-        self._chunks = ManyChunks(store, limits)
+        self._chunks = ManyChunks(store, limits, versions)
         self._registry = registry
         self._turns: SharedReads[Sequence[ManyChunk]] = SharedReads()
         self._waits = waits
@@ -223,7 +230,7 @@ class ManyReader:
             plan = plan_of(cursors, located, each)
             yield from self._chunks.read(read.topic, plan, rows_max, read.selection, read.allowance)
         except PieceFailed as failed:
-            if not self._is_elsewhere(read, failed):
+            if isinstance(failed.error, SchemaMismatch) or not self._is_elsewhere(read, failed):
                 raise with_partition(failed.error, failed.cursor.partition) from None
         finally:
             rotation.rotate(len(located), before)

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
+from wings_core.schema_changes import SchemaChange
 
 
 class Admin(Protocol):
@@ -92,8 +93,12 @@ class Admin(Protocol):
         """
         ...
 
-    def get_topic(self, name: TopicName) -> Topic:
+    def get_topic(self, name: TopicName, *, fresh: bool = False) -> Topic:
         """Return a topic.
+
+        Args:
+            name: Its name.
+            fresh: Not as it was looked up before: it has changed since.
 
         Raises:
             TopicNotFound: There is none of this name in the namespace.
@@ -127,6 +132,24 @@ class Admin(Protocol):
         Raises:
             TopicNotFound: There is none of this name in the namespace, or its UUID differs.
             NamespaceNotFound: The namespace does not exist.
+        """
+        ...
+
+    def alter_schema(self, name: TopicName, change: SchemaChange, uuid: str | None = None) -> Topic:
+        """Change a topic's schema, which gets another version, and return the topic.
+
+        Where nothing is left to change, the topic is returned as it is. Pages keep the version
+        that they were written in.
+
+        Args:
+            name: Its name.
+            change: See `schema_changes.changed_schema`.
+            uuid: Its UUID; None: whichever has the name.
+
+        Raises:
+            TopicNotFound: There is none of this name in the namespace, or its UUID differs.
+            NamespaceNotFound: The namespace does not exist.
+            InvalidSchema: Its schema cannot be changed so.
         """
         ...
 

@@ -23,13 +23,13 @@ LOCATE = """
 SELECT partitions.log_start_offset, partitions.next_offset,
     page.start_offset, page.end_offset, page.timestamp,
     page.folio, page.position, page.length, page.first_timestamp, page.format,
-    page.first_row, page.slice_bytes
+    page.first_row, page.slice_bytes, page.schema_version
 FROM topics
 LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = %(partition)s::text
 LEFT JOIN LATERAL (
     SELECT pages.start_offset, pages.end_offset, pages.timestamp,
         folios.name AS folio, pages.position, pages.length, pages.first_timestamp,
-        pages.format, pages.first_row, pages.slice_bytes
+        pages.format, pages.first_row, pages.slice_bytes, pages.schema_version
     FROM pages LEFT JOIN folios ON folios.id = pages.folio_id
     WHERE pages.partition_id = partitions.id AND pages.end_offset >= %(offset)s::bigint
     AND pages.end_offset <= coalesce(
@@ -52,7 +52,7 @@ SELECT wanted.place, partitions.log_start_offset, partitions.next_offset,
     partitions.bytes, partitions.last_timestamp,
     page.start_offset, page.end_offset, page.timestamp,
     page.folio, page.position, page.length, page.first_timestamp, page.format,
-    page.first_row, page.slice_bytes
+    page.first_row, page.slice_bytes, page.schema_version
 FROM topics
 CROSS JOIN unnest(%(partitions)s::text[], %(offsets)s::bigint[])
     WITH ORDINALITY AS wanted (value, "offset", place)
@@ -60,7 +60,7 @@ LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = w
 LEFT JOIN LATERAL (
     SELECT pages.start_offset, pages.end_offset, pages.timestamp,
         folios.name AS folio, pages.position, pages.length, pages.first_timestamp,
-        pages.format, pages.first_row, pages.slice_bytes
+        pages.format, pages.first_row, pages.slice_bytes, pages.schema_version
     FROM pages LEFT JOIN folios ON folios.id = pages.folio_id
     WHERE %(messages)s::bigint > 0 AND pages.partition_id = partitions.id
     AND pages.end_offset >= wanted."offset"

@@ -471,6 +471,19 @@ _NODE_URLS: Sequence[LiteralString] = (
     "ALTER TABLE nodes ADD COLUMN since BIGINT NOT NULL DEFAULT 0",
 )
 
+_SCHEMAS: Sequence[LiteralString] = (
+    """
+    -- The schemas of the versions before that of `schema`, from version 1 on, as Arrow IPC messages
+    -- one after another; NULL: none.
+    ALTER TABLE topics ADD COLUMN earlier_schemas BYTEA
+    """,
+    """
+    -- The version of its topic's schema that a page is written in.
+    ALTER TABLE pages ADD COLUMN schema_version INTEGER NOT NULL DEFAULT 1
+    """,
+    "ALTER TABLE staged_pages ADD COLUMN schema_version INTEGER NOT NULL DEFAULT 1",
+)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _INITIAL,
     _FLUSHES,
@@ -490,6 +503,7 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _QUOTAS,
     _NODES_ALONE,
     _NODE_URLS,
+    _SCHEMAS,
 )
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.model import InlineFolio, Location
 
-PageRow = tuple[int | None, int, int, int, str, int, int, int | None, int | None, int]
+PageRow = tuple[int | None, int, int, int, str, int, int, int | None, int | None, int, int]
 """Partition's id, end, start, timestamp, folio's name, position, length; of a slice its first row
-and bytes; format."""
+and bytes; format, version of the schema."""
 
 
 def columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
@@ -33,16 +33,17 @@ def insert_pages(connection: Connection, pages: Sequence[PageRow]) -> None:
     if pages:
         connection.execute(
             "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
-            "position, length, first_row, slice_bytes, format) "
+            "position, length, first_row, slice_bytes, format, schema_version) "
             "SELECT added.partition_id, added.end_offset, added.start_offset, "
             "added.timestamp, folios.id, added.position, added.length, added.first_row, "
-            "added.slice_bytes, added.format "
+            "added.slice_bytes, added.format, added.schema_version "
             "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::text[], "
-            "%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::smallint[]) AS added "
+            "%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::smallint[], "
+            "%s::integer[]) AS added "
             "(partition_id, end_offset, start_offset, timestamp, folio, position, length, "
-            "first_row, slice_bytes, format) "
+            "first_row, slice_bytes, format, schema_version) "
             "JOIN folios ON folios.name = added.folio",
-            columns(pages, 10),
+            columns(pages, 11),
         )
 
 
@@ -59,14 +60,15 @@ def add_pages(connection: Connection, partition_id: int, pages: Sequence[Locatio
     count_to_folios(connection, Counter(page.address.folio for page in pages))
     connection.execute(
         "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
-        "position, length, first_timestamp, format, first_row, slice_bytes) "
+        "position, length, first_timestamp, format, first_row, slice_bytes, schema_version) "
         "SELECT %s, added.end_offset, added.start_offset, added.timestamp, folios.id, "
         "added.position, added.length, added.first_timestamp, added.format, added.first_row, "
-        "added.slice_bytes "
+        "added.slice_bytes, added.schema_version "
         "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::bigint[], "
-        "%s::bigint[], %s::bigint[], %s::smallint[], %s::bigint[], %s::bigint[]) AS added "
+        "%s::bigint[], %s::bigint[], %s::smallint[], %s::bigint[], %s::bigint[], "
+        "%s::integer[]) AS added "
         "(end_offset, start_offset, timestamp, folio, position, length, first_timestamp, format, "
-        "first_row, slice_bytes) "
+        "first_row, slice_bytes, schema_version) "
         "JOIN folios ON folios.name = added.folio",
         (
             partition_id,
@@ -80,5 +82,6 @@ def add_pages(connection: Connection, partition_id: int, pages: Sequence[Locatio
             [int(page.format) for page in pages],
             [page.first_row for page in pages],
             [page.slice_bytes for page in pages],
+            [page.schema_version for page in pages],
         ),
     )

@@ -41,7 +41,7 @@ FOR UPDATE OF partitions
 _MOVE = """
 WITH moved AS (
     SELECT partitions.id, staged_pages.rows, staged_pages.length,
-        staged_pages.first_row, staged_pages.slice_bytes,
+        staged_pages.first_row, staged_pages.slice_bytes, staged_pages.schema_version,
         partitions.next_offset + sum(staged_pages.rows) OVER along::bigint AS through,
         greatest(
             partitions.last_timestamp,
@@ -63,9 +63,9 @@ WITH moved AS (
 ), inserted AS (
     INSERT INTO pages
         (partition_id, end_offset, start_offset, timestamp, folio_id, position, length,
-        first_row, slice_bytes, format)
+        first_row, slice_bytes, format, schema_version)
     SELECT id, through - 1, through - rows, timestamp, folio_id, position, length,
-        first_row, slice_bytes, format
+        first_row, slice_bytes, format, schema_version
     FROM moved
 ), total AS (
     SELECT id, min(place) AS place, max(through) AS next_offset, sum(rows) AS rows,

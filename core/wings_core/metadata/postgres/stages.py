@@ -55,13 +55,14 @@ def _write_pages(connection: Connection, draft: StageDraft) -> None:
     connection.execute(
         "INSERT INTO staged_pages "
         "(stage_id, number, partition, rows, timestamp, folio_id, position, length, first_row, "
-        "slice_bytes) "
+        "slice_bytes, schema_version) "
         "SELECT %s, added.number, added.partition, added.rows, added.timestamp, folios.id, "
-        "added.position, added.length, added.first_row, added.slice_bytes "
+        "added.position, added.length, added.first_row, added.slice_bytes, "
+        "added.schema_version "
         "FROM unnest(%s::bigint[], %s::text[], %s::bigint[], %s::bigint[], %s::text[], "
-        "%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]) "
+        "%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::integer[]) "
         "AS added (number, partition, rows, timestamp, folio, position, length, first_row, "
-        "slice_bytes) "
+        "slice_bytes, schema_version) "
         "JOIN folios ON folios.name = added.folio",
         (
             draft.stage_id,
@@ -74,6 +75,7 @@ def _write_pages(connection: Connection, draft: StageDraft) -> None:
             [page.address.length for page, _ in added],
             [page.first_row for page, _ in added],
             [page.slice_bytes for page, _ in added],
+            [page.schema_version for page, _ in added],
         ),
     )
 

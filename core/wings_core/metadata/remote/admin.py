@@ -19,6 +19,7 @@ from wings_core.names import NamespaceName, TopicName
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import admin_pb2 as pb
 from wings_core.protocol.v1.admin_pb2_grpc import AdminServiceStub
+from wings_core.schema_changes import SchemaChange
 from wings_core.times import Deadline
 
 TOPICS_CACHED_MAX = 4_096
@@ -120,12 +121,12 @@ class RemoteAdmin(Admin):
             lambda name: pb.GetNamespaceRequest(name=str(name)),
             messages.NAMESPACE.decode,
         )
-        self._topics: Deduplicate[tuple[TopicName, int], Topic] = self._looking_up(
+        self._topics: Deduplicate[tuple[TopicName, int, bool], Topic] = self._looking_up(
             self._stub.GetTopic,
-            lambda key: pb.GetTopicRequest(name=str(key[0])),
+            lambda key: pb.GetTopicRequest(name=str(key[0]), fresh=key[2]),
             messages.TOPIC.decode,
         )
-        """By name and the cache's generation."""
+        """By name, the cache's generation, and whether it is to be fresh."""
 
     def get_store(self, seconds_max: float) -> str:
         """Return the store's id; see `RemoteMetadata.store_id`."""
@@ -216,12 +217,14 @@ class RemoteAdmin(Admin):
         self._cache.forget(name)
         return messages.TOPIC.decode(created)
 
-    def get_topic(self, name: TopicName) -> Topic:
+    def get_topic(self, name: TopicName, *, fresh: bool = False) -> Topic:
         """Return a topic; see `Admin.get_topic`.
 
         What another node did within `TOPIC_SECONDS` may be missed. Where the service cannot be
         reached, a topic that was looked up before is answered as it was then.
         """
+        if fresh:
+            self._cache.forget(name)
         cached = self._cache.get(name)
         if cached is not None:
             return cached
@@ -229,7 +232,7 @@ class RemoteAdmin(Admin):
         asked_at = time.monotonic()
         try:
             # A look-up from before a change that this node knows of is not joined.
-            key = (name, generation)
+            key = (name, generation, fresh)
             topic = self._answer(self._topics.get(key, Deadline.after(CALL_SECONDS)))
         except Unavailable:
             known = self._cache.get(name, stale=True)
@@ -262,6 +265,23 @@ class RemoteAdmin(Admin):
         )
         try:
             altered = self._channel.call_repeatedly(self._stub.UpdateTopic, request)
+        finally:
+            self._cache.forget(name)
+        return messages.TOPIC.decode(altered)
+
+    def alter_schema(self, name: TopicName, change: SchemaChange, uuid: str | None = None) -> Topic:
+        """Change a topic's schema; see `Admin.alter_schema`.
+
+        Where the response was lost and another client widened an added column meanwhile, it may be
+        refused, though it was done.
+        """
+        request = pb.AlterSchemaRequest(
+            name=str(name),
+            uuid=self._ask(name, uuid).uuid,
+            change=messages.SCHEMA_CHANGE.fields(change),
+        )
+        try:
+            altered = self._channel.call_repeatedly(self._stub.AlterSchema, request)
         finally:
             self._cache.forget(name)
         return messages.TOPIC.decode(altered)

@@ -237,6 +237,7 @@ def _write_pages(connection: Connection, judge: Judge) -> dict[str, int]:
                 page.first_row,
                 page.slice_bytes,
                 int(page.address.pushed_format),
+                page.schema_version,
             )
             for page in judge.pages
         ],

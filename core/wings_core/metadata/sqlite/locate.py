@@ -35,7 +35,7 @@ _LOCATE = """
 SELECT partitions.log_start_offset, partitions.next_offset,
     pages.start_offset, pages.end_offset, pages.timestamp,
     folios.name, pages.position, pages.length, pages.first_timestamp, pages.format,
-    pages.first_row, pages.slice_bytes
+    pages.first_row, pages.slice_bytes, pages.schema_version
 FROM topics
 LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = ?
 LEFT JOIN pages ON pages.partition_id = partitions.id AND pages.end_offset >= ?
@@ -53,7 +53,7 @@ FROM partitions WHERE topic_id = ? AND value = ?
 
 _PAGES = """
 SELECT start_offset, end_offset, timestamp, folio_id, position, length, first_timestamp, format,
-    first_row, slice_bytes
+    first_row, slice_bytes, schema_version
 FROM pages WHERE partition_id = ? AND end_offset >= ? ORDER BY end_offset LIMIT ?
 """
 """Without the names of folios: many pages have the same."""
@@ -167,10 +167,11 @@ def _states(
 
 _SLICES = """
 SELECT group_concat(line, '') FROM (
-    SELECT printf('%d,%d,%d,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s' || char(10), wanted.id,
+    SELECT printf('%d,%d,%d,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s' || char(10), wanted.id,
         ifnull(partitions.log_start_offset, 0), ifnull(partitions.next_offset, 0),
         pages.start_offset, pages.end_offset, pages.timestamp, pages.folio_id, pages.position,
-        pages.length, pages.first_timestamp, pages.format, pages.first_row, pages.slice_bytes
+        pages.length, pages.first_timestamp, pages.format, pages.first_row, pages.slice_bytes,
+        pages.schema_version
     ) AS line
     FROM json_each(:positions) AS wanted
     LEFT JOIN partitions ON partitions.topic_id = :topic AND partitions.value = wanted.key

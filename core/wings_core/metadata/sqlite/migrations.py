@@ -501,6 +501,32 @@ _NODE_URLS: Sequence[str] = (
     "ALTER TABLE nodes ADD COLUMN since INTEGER NOT NULL DEFAULT 0",
 )
 
+_SCHEMAS = (
+    """
+    -- The schemas of the versions before that of `schema`, from version 1 on, as Arrow IPC messages
+    -- one after another; NULL: none.
+    ALTER TABLE topics ADD COLUMN earlier_schemas BLOB
+    """,
+    "DROP INDEX topics_checked",
+    """
+    CREATE INDEX topics_checked ON topics (
+        uuid, namespace_id, name, partition_key, config, schema, created_at, deleted_at, purged_at,
+        earlier_schemas
+    )
+    """,
+    """
+    -- The version of its topic's schema that a page is written in.
+    ALTER TABLE pages ADD COLUMN schema_version INTEGER NOT NULL DEFAULT 1
+    """,
+    """
+    -- In place of a checksum, which SQLite cannot be told to extend: it compares an index with its
+    -- table, and most pages are of version 1.
+    CREATE INDEX pages_later_versions ON pages (partition_id, end_offset, schema_version)
+    WHERE schema_version <> 1
+    """,
+    "ALTER TABLE staged_pages ADD COLUMN schema_version INTEGER NOT NULL DEFAULT 1",
+)
+
 MIGRATIONS: Sequence[Sequence[str]] = (
     _INITIAL,
     _STAGES,
@@ -521,6 +547,7 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     _CHECKSUMS,
     _QUOTAS,
     _NODE_URLS,
+    _SCHEMAS,
 )
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 

@@ -69,18 +69,18 @@ PUSHED, MOVED = "pages", "moved pages"
 COLUMNS: dict[str, tuple[str, ...]] = {
     PUSHED: (
         *("partition_id", "end_offset", "start_offset", "timestamp", "folio_id", "position"),
-        *("length", "first_row", "slice_bytes", "format"),
+        *("length", "first_row", "slice_bytes", "format", "schema_version"),
     ),
     MOVED: (
         *("partition_id", "end_offset", "start_offset", "timestamp", "folio_id", "position"),
-        *("length", "first_timestamp", "format", "first_row", "slice_bytes"),
+        *("length", "first_timestamp", "format", "first_row", "slice_bytes", "schema_version"),
     ),
     "partitions": ("id", "topic_id", "value"),
     "folios": ("id", "name"),
     "namespaces": ("id", "tenant", "name", "created_at", "uuid"),
     "topics": (
         *("id", "uuid", "namespace_id", "name", "schema", "partition_key", "config", "created_at"),
-        *("deleted_at", "purged_at"),
+        *("deleted_at", "purged_at", "earlier_schemas"),
     ),
 }
 

@@ -7,9 +7,9 @@ from wings_core.metadata.sqlite.database import Connection
 from wings_core.metadata.sqlite.notes import MOVED, PUSHED
 from wings_core.model import Location, PageFormat
 
-PageRow = tuple[int | None, int, int, int, int, int, int, int | None, int | None, int]
+PageRow = tuple[int | None, int, int, int, int, int, int, int | None, int | None, int, int]
 """Partition's id, end, start, timestamp, folio's id, position, length; of a slice its first row and
-bytes; format."""
+bytes; format, version of the schema."""
 
 
 def count_to_folios(connection: Connection, counts: Mapping[str, int]) -> dict[str, int]:
@@ -39,10 +39,11 @@ def insert_pages(connection: Connection, pages: Sequence[PageRow]) -> None:
     """Index pages as they were pushed."""
     connection.raw.executemany(
         "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
-        "position, length, first_row, slice_bytes, format) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "position, length, first_row, slice_bytes, format, schema_version) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         pages,
     )
-    if pages and pages[0][-1] != PageFormat.INLINE:
+    if pages and pages[0][-2] != PageFormat.INLINE:
         connection.cache.note(PUSHED, pages)
 
 
@@ -69,13 +70,14 @@ def add_pages(connection: Connection, partition_id: int, pages: Sequence[Locatio
             int(page.format),
             page.first_row,
             page.slice_bytes,
+            page.schema_version,
         )
         for page in pages
     ]
     connection.raw.executemany(
         "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
-        "position, length, first_timestamp, format, first_row, slice_bytes) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "position, length, first_timestamp, format, first_row, slice_bytes, schema_version) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         rows,
     )
     connection.cache.note(MOVED, rows)

@@ -18,9 +18,9 @@ from wings_core.partitions import Partition
 PAGES_READ = 1_000
 """Pages that are moved at a time, so that memory does not grow with the publish."""
 
-_PageRow = tuple[Partition, int, int | None, int, int, int, int | None, int | None, int]
+_PageRow = tuple[Partition, int, int | None, int, int, int, int | None, int | None, int, int]
 """Partition, rows, the producer's timestamp, folio's id, position, length; of a slice its first row
-and bytes; format."""
+and bytes; format, version of the schema."""
 
 
 def move_stages(connection: Connection, stages: Sequence[str], now: int) -> Moved:
@@ -109,7 +109,7 @@ class _Move:
                 "SELECT partition, rows, timestamp, folio_id, position, length, first_row, "
                 "slice_bytes, "
                 "CASE WHEN EXISTS (SELECT 1 FROM inline_folios WHERE folio_id = "
-                "staged_pages.folio_id) THEN ? ELSE ? END FROM staged_pages "
+                "staged_pages.folio_id) THEN ? ELSE ? END, schema_version FROM staged_pages "
                 "WHERE stage_id = ? AND number >= ? AND number < ? ORDER BY number",
                 (
                     int(PageFormat.INLINE),
@@ -124,7 +124,7 @@ class _Move:
         """Give offsets to some pages; folios keep their counts."""
         changed: dict[Partition, PartitionDraft] = {}
         drafts: list[tuple[PartitionDraft, CommittedRange]] = []
-        for partition, count, timestamp, _, _, length, _, slice_bytes, _ in rows:
+        for partition, count, timestamp, _, _, length, _, slice_bytes, _, _ in rows:
             draft = changed[partition] = self._partition(topic_id, partition)
             size = length if slice_bytes is None else slice_bytes
             got = draft.append(count, size, self.now if timestamp is None else timestamp)

@@ -49,7 +49,8 @@ def write_stages(
         connection.raw.executemany(
             "INSERT INTO staged_pages "
             "(stage_id, number, partition, rows, timestamp, folio_id, position, length, "
-            "first_row, slice_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "first_row, slice_bytes, schema_version) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
                 (
                     draft.stage_id,
@@ -62,6 +63,7 @@ def write_stages(
                     page.address.length,
                     page.first_row,
                     page.slice_bytes,
+                    page.schema_version,
                 )
                 for number, (page, timestamp) in enumerate(draft.added, first)
             ],

@@ -1,5 +1,6 @@
 """Namespaces and topics in a database."""
 
+from dataclasses import replace
 from typing import Generic
 
 import pyarrow as pa
@@ -18,9 +19,11 @@ from wings_core.metadata.store.topics import (
     find_topic,
     find_topic_by_uuid,
     find_topics,
+    schemas_bytes,
 )
 from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
+from wings_core.schema_changes import SchemaChange, changed_schema
 
 
 class DatabaseAdmin(Admin, Generic[C]):
@@ -138,9 +141,9 @@ class DatabaseAdmin(Admin, Generic[C]):
 
         return self._database.write(work)
 
-    def get_topic(self, name: TopicName) -> Topic:
+    def get_topic(self, name: TopicName, *, fresh: bool = False) -> Topic:
         """Return a topic; see `Admin.get_topic`."""
-        topic = self._topics.get(name)
+        topic = None if fresh else self._topics.get(name)
         if topic is None:
             generation = self._topics.generation
             topic = self._database.read(lambda connection: find_topic(connection, name))
@@ -167,9 +170,32 @@ class DatabaseAdmin(Admin, Generic[C]):
             ).fetchone()
             if altered is None:
                 raise Retry("the topic was deleted meanwhile")
-            return Topic(
-                name, topic.uuid, topic.schema, topic.partition_key, config, topic.created_at
-            )
+            return replace(topic, config=config)
+
+        return self._database.write(work, committed=lambda _: self._topics.forget(name))
+
+    def alter_schema(self, name: TopicName, change: SchemaChange, uuid: str | None = None) -> Topic:
+        """Change a topic's schema; see `Admin.alter_schema`."""
+
+        def work(connection: C) -> Topic:
+            topic = _require(connection, name, uuid)
+            schema = changed_schema(topic, change)
+            if schema is topic.schema:
+                return topic
+            before = topic.schema.serialize().to_pybytes()
+            altered = connection.execute(
+                "UPDATE topics SET schema = %s, earlier_schemas = %s "
+                "WHERE uuid = %s AND schema = %s AND deleted_at IS NULL RETURNING id",
+                (
+                    schema.serialize().to_pybytes(),
+                    schemas_bytes(topic.schemas),
+                    topic.uuid,
+                    before,
+                ),
+            ).fetchone()
+            if altered is None:
+                raise Retry("the topic was deleted or changed meanwhile")
+            return replace(topic, schema=schema, earlier_schemas=topic.schemas)
 
         return self._database.write(work, committed=lambda _: self._topics.forget(name))
 

@@ -21,7 +21,8 @@ def find_inline(connection: Connection, pages_max: int) -> InlineBacklog:
     rows = connection.execute(
         "SELECT namespaces.tenant, namespaces.name, topics.name, topics.uuid, partitions.value, "
         "pages.start_offset, pages.end_offset, pages.timestamp, folios.name, pages.position, "
-        "pages.length, pages.first_timestamp, pages.format, pages.first_row, pages.slice_bytes "
+        "pages.length, pages.first_timestamp, pages.format, pages.first_row, pages.slice_bytes, "
+        "pages.schema_version "
         "FROM pages JOIN partitions ON partitions.id = pages.partition_id "
         "JOIN topics ON topics.id = partitions.topic_id "
         "JOIN namespaces ON namespaces.id = topics.namespace_id "

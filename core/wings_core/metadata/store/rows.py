@@ -14,6 +14,7 @@ def location_of(
     format_: int,
     first_row: int | None,
     slice_bytes: int | None,
+    schema_version: int,
 ) -> Location:
     """Return the location that a row of the table of pages and its folio's name say.
 
@@ -29,4 +30,5 @@ def location_of(
         page_format(format_),
         first_row,
         slice_bytes,
+        schema_version,
     )

@@ -137,7 +137,7 @@ class DatabaseStages(Stages, Generic[C]):
             lambda connection: connection.execute(
                 "SELECT staged_pages.partition, staged_pages.rows, folios.name, "
                 "staged_pages.position, staged_pages.length, staged_pages.first_row, "
-                "staged_pages.slice_bytes FROM stages "
+                "staged_pages.slice_bytes, staged_pages.schema_version FROM stages "
                 "JOIN staged_pages ON staged_pages.stage_id = stages.id "
                 "LEFT JOIN folios ON folios.id = staged_pages.folio_id "
                 "WHERE stages.name = %s AND staged_pages.number >= %s::bigint "
@@ -146,10 +146,8 @@ class DatabaseStages(Stages, Generic[C]):
             ).fetchall()
         )
         return [
-            StoredPage(
-                partition, count, PageAddress(folio, position, length), first_row, slice_bytes
-            )
-            for partition, count, folio, position, length, first_row, slice_bytes in rows
+            StoredPage(partition, count, PageAddress(folio, position, length), *rest)
+            for partition, count, folio, position, length, *rest in rows
         ]
 
 

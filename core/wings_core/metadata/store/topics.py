@@ -139,7 +139,7 @@ def require_topic_id(connection: Connection, topic_uuid: str) -> int:
 
 _COLUMNS = (
     "topics.uuid, topics.name, topics.schema, topics.partition_key, topics.config, "
-    "topics.created_at"
+    "topics.created_at, topics.earlier_schemas"
 )
 
 _Which = Literal[" AND topics.name = %s::text", " AND topics.name > %s::text"]
@@ -173,6 +173,7 @@ def _topic(
     partition_key: str | None,
     config: str,
     created_at: int,
+    earlier_schemas: bytes | None,
 ) -> Topic:
     return Topic(
         name=TopicName(namespace, name),
@@ -181,4 +182,21 @@ def _topic(
         partition_key=partition_key,
         config=TopicConfig.model_validate_json(config),
         created_at=created_at,
+        earlier_schemas=schemas_of(earlier_schemas),
     )
+
+
+def schemas_of(data: bytes | None) -> tuple[pa.Schema, ...]:
+    """Return the schemas that `schemas_bytes` made bytes of; none of NULL."""
+    if data is None:
+        return ()
+    reader = pa.BufferReader(data)
+    schemas: list[pa.Schema] = []
+    while reader.tell() < len(data):
+        schemas.append(pa.ipc.read_schema(pa.ipc.read_message(reader)))
+    return tuple(schemas)
+
+
+def schemas_bytes(schemas: Iterable[pa.Schema]) -> bytes:
+    """Return the form in which earlier schemas are stored: IPC messages one after another."""
+    return b"".join(schema.serialize().to_pybytes() for schema in schemas)

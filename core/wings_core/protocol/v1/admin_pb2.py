@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"wings_core/protocol/v1/admin.proto\x12\x08wings.v1\"@\n\x04Node\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04http\x18\x03 \x01(\t\x12\r\n\x05since\x18\x04 \x01(\x03\"A\n\x10RenewNodeRequest\x12\x1c\n\x04node\x18\x01 \x01(\x0b\x32\x0e.wings.v1.Node\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\"C\n\x11RenewNodeResponse\x12\x1d\n\x05nodes\x18\x01 \x03(\x0b\x32\x0e.wings.v1.Node\x12\x0f\n\x07refusal\x18\x02 \x01(\t\"\x1f\n\x11\x44\x65leteNodeRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteNodeResponse\"\x12\n\x10ListNodesRequest\"2\n\x11ListNodesResponse\x12\x1d\n\x05nodes\x18\x01 \x03(\x0b\x32\x0e.wings.v1.Node\"\x11\n\x0fGetStoreRequest\"?\n\x05Store\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0ckeeps_slices\x18\x02 \x01(\x08\x12\x14\n\x0ckeeps_inline\x18\x03 \x01(\x08\"\x16\n\x06Tenant\x12\x0c\n\x04name\x18\x01 \x01(\t\">\n\tNamespace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rcreated_at_us\x18\x02 \x01(\x03\x12\x0c\n\x04uuid\x18\x03 \x01(\t\"\x88\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x0e\n\x06schema\x18\x03 \x01(\x0c\x12\x1a\n\rpartition_key\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x63onfig\x18\x05 \x01(\t\x12\x15\n\rcreated_at_us\x18\x06 \x01(\x03\x42\x10\n\x0e_partition_key\" \n\x10GetTenantRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"4\n\x16\x43reateNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t\"#\n\x13GetNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"4\n\x16\x44\x65leteNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t\">\n\x15ListNamespacesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Z\n\x16ListNamespacesResponse\x12\'\n\nnamespaces\x18\x01 \x03(\x0b\x32\x13.wings.v1.Namespace\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x95\x01\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06schema\x18\x02 \x01(\x0c\x12\x1a\n\rpartition_key\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x63onfig\x18\x04 \x01(\t\x12\x15\n\rif_not_exists\x18\x05 \x01(\x08\x12\x0c\n\x04uuid\x18\x06 \x01(\tB\x10\n\x0e_partition_key\"\x1f\n\x0fGetTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"J\n\x11ListTopicsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"N\n\x12ListTopicsResponse\x12\x1f\n\x06topics\x18\x01 \x03(\x0b\x32\x0f.wings.v1.Topic\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"@\n\x12UpdateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x63onfig\x18\x02 \x01(\t\x12\x0c\n\x04uuid\x18\x03 \x01(\t\"0\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t2\xe9\x05\n\x0c\x41\x64minService\x12\x36\n\x08GetStore\x12\x19.wings.v1.GetStoreRequest\x1a\x0f.wings.v1.Store\x12\x39\n\tGetTenant\x12\x1a.wings.v1.GetTenantRequest\x1a\x10.wings.v1.Tenant\x12H\n\x0f\x43reateNamespace\x12 .wings.v1.CreateNamespaceRequest\x1a\x13.wings.v1.Namespace\x12\x42\n\x0cGetNamespace\x12\x1d.wings.v1.GetNamespaceRequest\x1a\x13.wings.v1.Namespace\x12S\n\x0eListNamespaces\x12\x1f.wings.v1.ListNamespacesRequest\x1a .wings.v1.ListNamespacesResponse\x12H\n\x0f\x44\x65leteNamespace\x12 .wings.v1.DeleteNamespaceRequest\x1a\x13.wings.v1.Namespace\x12<\n\x0b\x43reateTopic\x12\x1c.wings.v1.CreateTopicRequest\x1a\x0f.wings.v1.Topic\x12\x36\n\x08GetTopic\x12\x19.wings.v1.GetTopicRequest\x1a\x0f.wings.v1.Topic\x12G\n\nListTopics\x12\x1b.wings.v1.ListTopicsRequest\x1a\x1c.wings.v1.ListTopicsResponse\x12<\n\x0bUpdateTopic\x12\x1c.wings.v1.UpdateTopicRequest\x1a\x0f.wings.v1.Topic\x12<\n\x0b\x44\x65leteTopic\x12\x1c.wings.v1.DeleteTopicRequest\x1a\x0f.wings.v1.Topic2\xe2\x01\n\x0bNodeService\x12\x44\n\tRenewNode\x12\x1a.wings.v1.RenewNodeRequest\x1a\x1b.wings.v1.RenewNodeResponse\x12G\n\nDeleteNode\x12\x1b.wings.v1.DeleteNodeRequest\x1a\x1c.wings.v1.DeleteNodeResponse\x12\x44\n\tListNodes\x12\x1a.wings.v1.ListNodesRequest\x1a\x1b.wings.v1.ListNodesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"wings_core/protocol/v1/admin.proto\x12\x08wings.v1\"@\n\x04Node\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04http\x18\x03 \x01(\t\x12\r\n\x05since\x18\x04 \x01(\x03\"A\n\x10RenewNodeRequest\x12\x1c\n\x04node\x18\x01 \x01(\x0b\x32\x0e.wings.v1.Node\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\"C\n\x11RenewNodeResponse\x12\x1d\n\x05nodes\x18\x01 \x03(\x0b\x32\x0e.wings.v1.Node\x12\x0f\n\x07refusal\x18\x02 \x01(\t\"\x1f\n\x11\x44\x65leteNodeRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteNodeResponse\"\x12\n\x10ListNodesRequest\"2\n\x11ListNodesResponse\x12\x1d\n\x05nodes\x18\x01 \x03(\x0b\x32\x0e.wings.v1.Node\"\x11\n\x0fGetStoreRequest\"?\n\x05Store\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0ckeeps_slices\x18\x02 \x01(\x08\x12\x14\n\x0ckeeps_inline\x18\x03 \x01(\x08\"\x16\n\x06Tenant\x12\x0c\n\x04name\x18\x01 \x01(\t\">\n\tNamespace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rcreated_at_us\x18\x02 \x01(\x03\x12\x0c\n\x04uuid\x18\x03 \x01(\t\"\xa1\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x0e\n\x06schema\x18\x03 \x01(\x0c\x12\x1a\n\rpartition_key\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x63onfig\x18\x05 \x01(\t\x12\x15\n\rcreated_at_us\x18\x06 \x01(\x03\x12\x17\n\x0f\x65\x61rlier_schemas\x18\x07 \x03(\x0c\x42\x10\n\x0e_partition_key\" \n\x10GetTenantRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"4\n\x16\x43reateNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t\"#\n\x13GetNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"4\n\x16\x44\x65leteNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t\">\n\x15ListNamespacesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Z\n\x16ListNamespacesResponse\x12\'\n\nnamespaces\x18\x01 \x03(\x0b\x32\x13.wings.v1.Namespace\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x95\x01\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06schema\x18\x02 \x01(\x0c\x12\x1a\n\rpartition_key\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x63onfig\x18\x04 \x01(\t\x12\x15\n\rif_not_exists\x18\x05 \x01(\x08\x12\x0c\n\x04uuid\x18\x06 \x01(\tB\x10\n\x0e_partition_key\".\n\x0fGetTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x66resh\x18\x02 \x01(\x08\"J\n\x11ListTopicsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"N\n\x12ListTopicsResponse\x12\x1f\n\x06topics\x18\x01 \x03(\x0b\x32\x0f.wings.v1.Topic\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"@\n\x12UpdateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x63onfig\x18\x02 \x01(\t\x12\x0c\n\x04uuid\x18\x03 \x01(\t\"X\n\x12\x41lterSchemaRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12&\n\x06\x63hange\x18\x03 \x01(\x0b\x32\x16.wings.v1.SchemaChange\"<\n\x0cSchemaChange\x12\x0b\n\x03\x61\x64\x64\x18\x01 \x01(\x0c\x12\r\n\x05widen\x18\x02 \x01(\x0c\x12\x10\n\x08nullable\x18\x03 \x03(\t\"0\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t2\xa7\x06\n\x0c\x41\x64minService\x12\x36\n\x08GetStore\x12\x19.wings.v1.GetStoreRequest\x1a\x0f.wings.v1.Store\x12\x39\n\tGetTenant\x12\x1a.wings.v1.GetTenantRequest\x1a\x10.wings.v1.Tenant\x12H\n\x0f\x43reateNamespace\x12 .wings.v1.CreateNamespaceRequest\x1a\x13.wings.v1.Namespace\x12\x42\n\x0cGetNamespace\x12\x1d.wings.v1.GetNamespaceRequest\x1a\x13.wings.v1.Namespace\x12S\n\x0eListNamespaces\x12\x1f.wings.v1.ListNamespacesRequest\x1a .wings.v1.ListNamespacesResponse\x12H\n\x0f\x44\x65leteNamespace\x12 .wings.v1.DeleteNamespaceRequest\x1a\x13.wings.v1.Namespace\x12<\n\x0b\x43reateTopic\x12\x1c.wings.v1.CreateTopicRequest\x1a\x0f.wings.v1.Topic\x12\x36\n\x08GetTopic\x12\x19.wings.v1.GetTopicRequest\x1a\x0f.wings.v1.Topic\x12G\n\nListTopics\x12\x1b.wings.v1.ListTopicsRequest\x1a\x1c.wings.v1.ListTopicsResponse\x12<\n\x0bUpdateTopic\x12\x1c.wings.v1.UpdateTopicRequest\x1a\x0f.wings.v1.Topic\x12<\n\x0b\x41lterSchema\x12\x1c.wings.v1.AlterSchemaRequest\x1a\x0f.wings.v1.Topic\x12<\n\x0b\x44\x65leteTopic\x12\x1c.wings.v1.DeleteTopicRequest\x1a\x0f.wings.v1.Topic2\xe2\x01\n\x0bNodeService\x12\x44\n\tRenewNode\x12\x1a.wings.v1.RenewNodeRequest\x1a\x1b.wings.v1.RenewNodeResponse\x12G\n\nDeleteNode\x12\x1b.wings.v1.DeleteNodeRequest\x1a\x1c.wings.v1.DeleteNodeResponse\x12\x44\n\tListNodes\x12\x1a.wings.v1.ListNodesRequest\x1a\x1b.wings.v1.ListNodesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -54,33 +54,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NAMESPACE']._serialized_start=485
   _globals['_NAMESPACE']._serialized_end=547
   _globals['_TOPIC']._serialized_start=550
-  _globals['_TOPIC']._serialized_end=686
-  _globals['_GETTENANTREQUEST']._serialized_start=688
-  _globals['_GETTENANTREQUEST']._serialized_end=720
-  _globals['_CREATENAMESPACEREQUEST']._serialized_start=722
-  _globals['_CREATENAMESPACEREQUEST']._serialized_end=774
-  _globals['_GETNAMESPACEREQUEST']._serialized_start=776
-  _globals['_GETNAMESPACEREQUEST']._serialized_end=811
-  _globals['_DELETENAMESPACEREQUEST']._serialized_start=813
-  _globals['_DELETENAMESPACEREQUEST']._serialized_end=865
-  _globals['_LISTNAMESPACESREQUEST']._serialized_start=867
-  _globals['_LISTNAMESPACESREQUEST']._serialized_end=929
-  _globals['_LISTNAMESPACESRESPONSE']._serialized_start=931
-  _globals['_LISTNAMESPACESRESPONSE']._serialized_end=1021
-  _globals['_CREATETOPICREQUEST']._serialized_start=1024
-  _globals['_CREATETOPICREQUEST']._serialized_end=1173
-  _globals['_GETTOPICREQUEST']._serialized_start=1175
-  _globals['_GETTOPICREQUEST']._serialized_end=1206
-  _globals['_LISTTOPICSREQUEST']._serialized_start=1208
-  _globals['_LISTTOPICSREQUEST']._serialized_end=1282
-  _globals['_LISTTOPICSRESPONSE']._serialized_start=1284
-  _globals['_LISTTOPICSRESPONSE']._serialized_end=1362
-  _globals['_UPDATETOPICREQUEST']._serialized_start=1364
-  _globals['_UPDATETOPICREQUEST']._serialized_end=1428
-  _globals['_DELETETOPICREQUEST']._serialized_start=1430
-  _globals['_DELETETOPICREQUEST']._serialized_end=1478
-  _globals['_ADMINSERVICE']._serialized_start=1481
-  _globals['_ADMINSERVICE']._serialized_end=2226
-  _globals['_NODESERVICE']._serialized_start=2229
-  _globals['_NODESERVICE']._serialized_end=2455
+  _globals['_TOPIC']._serialized_end=711
+  _globals['_GETTENANTREQUEST']._serialized_start=713
+  _globals['_GETTENANTREQUEST']._serialized_end=745
+  _globals['_CREATENAMESPACEREQUEST']._serialized_start=747
+  _globals['_CREATENAMESPACEREQUEST']._serialized_end=799
+  _globals['_GETNAMESPACEREQUEST']._serialized_start=801
+  _globals['_GETNAMESPACEREQUEST']._serialized_end=836
+  _globals['_DELETENAMESPACEREQUEST']._serialized_start=838
+  _globals['_DELETENAMESPACEREQUEST']._serialized_end=890
+  _globals['_LISTNAMESPACESREQUEST']._serialized_start=892
+  _globals['_LISTNAMESPACESREQUEST']._serialized_end=954
+  _globals['_LISTNAMESPACESRESPONSE']._serialized_start=956
+  _globals['_LISTNAMESPACESRESPONSE']._serialized_end=1046
+  _globals['_CREATETOPICREQUEST']._serialized_start=1049
+  _globals['_CREATETOPICREQUEST']._serialized_end=1198
+  _globals['_GETTOPICREQUEST']._serialized_start=1200
+  _globals['_GETTOPICREQUEST']._serialized_end=1246
+  _globals['_LISTTOPICSREQUEST']._serialized_start=1248
+  _globals['_LISTTOPICSREQUEST']._serialized_end=1322
+  _globals['_LISTTOPICSRESPONSE']._serialized_start=1324
+  _globals['_LISTTOPICSRESPONSE']._serialized_end=1402
+  _globals['_UPDATETOPICREQUEST']._serialized_start=1404
+  _globals['_UPDATETOPICREQUEST']._serialized_end=1468
+  _globals['_ALTERSCHEMAREQUEST']._serialized_start=1470
+  _globals['_ALTERSCHEMAREQUEST']._serialized_end=1558
+  _globals['_SCHEMACHANGE']._serialized_start=1560
+  _globals['_SCHEMACHANGE']._serialized_end=1620
+  _globals['_DELETETOPICREQUEST']._serialized_start=1622
+  _globals['_DELETETOPICREQUEST']._serialized_end=1670
+  _globals['_ADMINSERVICE']._serialized_start=1673
+  _globals['_ADMINSERVICE']._serialized_end=2480
+  _globals['_NODESERVICE']._serialized_start=2483
+  _globals['_NODESERVICE']._serialized_end=2709
 # @@protoc_insertion_point(module_scope)

@@ -278,6 +278,7 @@ class Topic(_message.Message):
     PARTITION_KEY_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
     CREATED_AT_US_FIELD_NUMBER: _builtins.int
+    EARLIER_SCHEMAS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """tenants/T/namespaces/N/topics/X"""
     uuid: _builtins.str
@@ -288,6 +289,10 @@ class Topic(_message.Message):
     config: _builtins.str
     """JSON, as everywhere in Wings."""
     created_at_us: _builtins.int
+    @_builtins.property
+    def earlier_schemas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Those of the versions before `schema`, from version 1 on."""
+
     def __init__(
         self,
         *,
@@ -297,10 +302,11 @@ class Topic(_message.Message):
         partition_key: _builtins.str | None = ...,
         config: _builtins.str = ...,
         created_at_us: _builtins.int = ...,
+        earlier_schemas: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_partition_key", b"_partition_key", "partition_key", b"partition_key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition_key", b"_partition_key", "config", b"config", "created_at_us", b"created_at_us", "name", b"name", "partition_key", b"partition_key", "schema", b"schema", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition_key", b"_partition_key", "config", b"config", "created_at_us", b"created_at_us", "earlier_schemas", b"earlier_schemas", "name", b"name", "partition_key", b"partition_key", "schema", b"schema", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__partition_key: _TypeAlias = _typing.Literal["partition_key"]  # noqa: Y015
     _WhichOneofArgType__partition_key: _TypeAlias = _typing.Literal["_partition_key", b"_partition_key"]  # noqa: Y015
@@ -483,15 +489,19 @@ class GetTopicRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    FRESH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    fresh: _builtins.bool
+    """Not as it was answered lately: what the caller knows of it is out of date."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        fresh: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fresh", b"fresh", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -570,6 +580,60 @@ class UpdateTopicRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UpdateTopicRequest: _TypeAlias = UpdateTopicRequest  # noqa: Y015
+
+@_typing.final
+class AlterSchemaRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    uuid: _builtins.str
+    """Of the topic; empty: whichever has the name."""
+    @_builtins.property
+    def change(self) -> Global___SchemaChange: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        uuid: _builtins.str = ...,
+        change: Global___SchemaChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "name", b"name", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterSchemaRequest: _TypeAlias = AlterSchemaRequest  # noqa: Y015
+
+@_typing.final
+class SchemaChange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADD_FIELD_NUMBER: _builtins.int
+    WIDEN_FIELD_NUMBER: _builtins.int
+    NULLABLE_FIELD_NUMBER: _builtins.int
+    add: _builtins.bytes
+    """Arrow IPC schema messages: the columns added, and those widened with their new types."""
+    widen: _builtins.bytes
+    @_builtins.property
+    def nullable(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        add: _builtins.bytes = ...,
+        widen: _builtins.bytes = ...,
+        nullable: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "nullable", b"nullable", "widen", b"widen"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SchemaChange: _TypeAlias = SchemaChange  # noqa: Y015
 
 @_typing.final
 class DeleteTopicRequest(_message.Message):

@@ -84,6 +84,11 @@ class AdminServiceStub:
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.UpdateTopicRequest.SerializeToString,
                 response_deserializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.Topic.FromString,
                 _registered_method=True)
+        self.AlterSchema = channel.unary_unary(
+                '/wings.v1.AdminService/AlterSchema',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.AlterSchemaRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.Topic.FromString,
+                _registered_method=True)
         self.DeleteTopic = channel.unary_unary(
                 '/wings.v1.AdminService/DeleteTopic',
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.DeleteTopicRequest.SerializeToString,
@@ -160,6 +165,14 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterSchema(self, request, context):
+        """Adds and widens columns, or lets them be null: a new version of the schema, unless all of it is
+        there already.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteTopic(self, request, context):
         """Answers what it was.
         """
@@ -218,6 +231,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
             'UpdateTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateTopic,
                     request_deserializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.UpdateTopicRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.Topic.SerializeToString,
+            ),
+            'AlterSchema': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterSchema,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.AlterSchemaRequest.FromString,
                     response_serializer=wings__core_dot_protocol_dot_v1_dot_admin__pb2.Topic.SerializeToString,
             ),
             'DeleteTopic': grpc.unary_unary_rpc_method_handler(
@@ -495,6 +513,33 @@ class AdminService:
             target,
             '/wings.v1.AdminService/UpdateTopic',
             wings__core_dot_protocol_dot_v1_dot_admin__pb2.UpdateTopicRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_admin__pb2.Topic.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterSchema(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.AdminService/AlterSchema',
+            wings__core_dot_protocol_dot_v1_dot_admin__pb2.AlterSchemaRequest.SerializeToString,
             wings__core_dot_protocol_dot_v1_dot_admin__pb2.Topic.FromString,
             options,
             channel_credentials,

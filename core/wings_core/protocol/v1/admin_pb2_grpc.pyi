@@ -55,6 +55,10 @@ class AdminServiceStub:
     """By name."""
     UpdateTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateTopicRequest, _admin_pb2.Topic]
     """Replaces the configuration."""
+    AlterSchema: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AlterSchemaRequest, _admin_pb2.Topic]
+    """Adds and widens columns, or lets them be null: a new version of the schema, unless all of it is
+    there already.
+    """
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicRequest, _admin_pb2.Topic]
     """Answers what it was."""
 
@@ -77,6 +81,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """By name."""
     UpdateTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateTopicRequest, _admin_pb2.Topic]  # type: ignore[assignment]
     """Replaces the configuration."""
+    AlterSchema: _aio.UnaryUnaryMultiCallable[_admin_pb2.AlterSchemaRequest, _admin_pb2.Topic]  # type: ignore[assignment]
+    """Adds and widens columns, or lets them be null: a new version of the schema, unless all of it is
+    there already.
+    """
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicRequest, _admin_pb2.Topic]  # type: ignore[assignment]
     """Answers what it was."""
 
@@ -156,6 +164,16 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.Topic, _abc.Awaitable[_admin_pb2.Topic]]:
         """Replaces the configuration."""
+
+    @_abc_1.abstractmethod
+    def AlterSchema(
+        self,
+        request: _admin_pb2.AlterSchemaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Topic, _abc.Awaitable[_admin_pb2.Topic]]:
+        """Adds and widens columns, or lets them be null: a new version of the schema, unless all of it is
+        there already.
+        """
 
     @_abc_1.abstractmethod
     def DeleteTopic(

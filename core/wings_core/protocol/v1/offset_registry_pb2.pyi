@@ -94,6 +94,7 @@ class StoredPage(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     FIRST_ROW_FIELD_NUMBER: _builtins.int
     SLICE_BYTES_FIELD_NUMBER: _builtins.int
+    SCHEMA_VERSION_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     rows: _builtins.int
     first_row: _builtins.int
@@ -101,6 +102,8 @@ class StoredPage(_message.Message):
     Absent: they are all of the page.
     """
     slice_bytes: _builtins.int
+    schema_version: _builtins.int
+    """Of the topic's schema, in which the page is written; 0: 1."""
     @_builtins.property
     def address(self) -> Global___PageAddress: ...
     def __init__(
@@ -111,10 +114,11 @@ class StoredPage(_message.Message):
         address: Global___PageAddress | None = ...,
         first_row: _builtins.int | None = ...,
         slice_bytes: _builtins.int | None = ...,
+        schema_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_first_row", b"_first_row", "_slice_bytes", b"_slice_bytes", "address", b"address", "first_row", b"first_row", "slice_bytes", b"slice_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_row", b"_first_row", "_slice_bytes", b"_slice_bytes", "address", b"address", "first_row", b"first_row", "partition", b"partition", "rows", b"rows", "slice_bytes", b"slice_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_row", b"_first_row", "_slice_bytes", b"_slice_bytes", "address", b"address", "first_row", b"first_row", "partition", b"partition", "rows", b"rows", "schema_version", b"schema_version", "slice_bytes", b"slice_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__first_row: _TypeAlias = _typing.Literal["first_row"]  # noqa: Y015
     _WhichOneofArgType__first_row: _TypeAlias = _typing.Literal["_first_row", b"_first_row"]  # noqa: Y015
@@ -593,6 +597,7 @@ class Location(_message.Message):
     FORMAT_FIELD_NUMBER: _builtins.int
     FIRST_ROW_FIELD_NUMBER: _builtins.int
     SLICE_BYTES_FIELD_NUMBER: _builtins.int
+    SCHEMA_VERSION_FIELD_NUMBER: _builtins.int
     start_offset: _builtins.int
     end_offset: _builtins.int
     timestamp_us: _builtins.int
@@ -603,6 +608,7 @@ class Location(_message.Message):
     first_row: _builtins.int
     """As in `StoredPage`."""
     slice_bytes: _builtins.int
+    schema_version: _builtins.int
     @_builtins.property
     def address(self) -> Global___PageAddress: ...
     def __init__(
@@ -616,10 +622,11 @@ class Location(_message.Message):
         format: Global___PageFormat.ValueType = ...,
         first_row: _builtins.int | None = ...,
         slice_bytes: _builtins.int | None = ...,
+        schema_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_first_row", b"_first_row", "_first_timestamp_us", b"_first_timestamp_us", "_slice_bytes", b"_slice_bytes", "address", b"address", "first_row", b"first_row", "first_timestamp_us", b"first_timestamp_us", "slice_bytes", b"slice_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_row", b"_first_row", "_first_timestamp_us", b"_first_timestamp_us", "_slice_bytes", b"_slice_bytes", "address", b"address", "end_offset", b"end_offset", "first_row", b"first_row", "first_timestamp_us", b"first_timestamp_us", "format", b"format", "slice_bytes", b"slice_bytes", "start_offset", b"start_offset", "timestamp_us", b"timestamp_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_row", b"_first_row", "_first_timestamp_us", b"_first_timestamp_us", "_slice_bytes", b"_slice_bytes", "address", b"address", "end_offset", b"end_offset", "first_row", b"first_row", "first_timestamp_us", b"first_timestamp_us", "format", b"format", "schema_version", b"schema_version", "slice_bytes", b"slice_bytes", "start_offset", b"start_offset", "timestamp_us", b"timestamp_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__first_row: _TypeAlias = _typing.Literal["first_row"]  # noqa: Y015
     _WhichOneofArgType__first_row: _TypeAlias = _typing.Literal["_first_row", b"_first_row"]  # noqa: Y015

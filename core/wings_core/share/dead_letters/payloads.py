@@ -5,6 +5,7 @@ fingerprint of its schema, which readers that do not know of it pass over.
 """
 
 import hashlib
+from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -23,17 +24,32 @@ def payload_of(row: pa.RecordBatch) -> bytes:
     return messages.read_next_message().serialize().to_pybytes()
 
 
-def read_payload(payload: pa.Buffer, schema: pa.Schema, *, unmarked: bool) -> pa.RecordBatch:
-    """Return the batch of a payload.
+def read_payload(
+    payload: pa.Buffer, schemas: Sequence[pa.Schema], *, unmarked: bool
+) -> tuple[pa.RecordBatch, int]:
+    """Return the batch of a payload, and the number of its schema, from 1 on.
 
     Args:
         payload: As `payload_of` returned it, or without a fingerprint.
-        schema: That it is to have.
-        unmarked: Whether one without a fingerprint has this schema.
+        schemas: The versions of its schema: it has the last that fits.
+        unmarked: Whether one without a fingerprint has the first.
 
     Raises:
-        InvalidArgument: It has another one, or is damaged.
+        InvalidArgument: It has none of them, or is damaged.
     """
+    failure: InvalidArgument | None = None
+    for version in range(len(schemas), 0, -1):
+        try:
+            batch = _read(payload, schemas[version - 1], unmarked=unmarked and version == 1)
+        except InvalidArgument as error:
+            failure = failure or error
+        else:
+            return batch, version
+    assert failure is not None
+    raise failure
+
+
+def _read(payload: pa.Buffer, schema: pa.Schema, *, unmarked: bool) -> pa.RecordBatch:
     stream = pa.BufferOutputStream()
     stream.write(schema.serialize())
     stream.write(payload)

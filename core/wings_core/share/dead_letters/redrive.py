@@ -180,7 +180,9 @@ class _Sender:
         self._done = done
         self._admit = admit
         self._to = None if to is None else str(to)
-        self._targets: dict[str, tuple[Topic, Preparer] | NotFound | PermissionDenied] = {}
+        self._targets: dict[str, Topic | NotFound | PermissionDenied] = {}
+        self._preparers: dict[tuple[str, int], Preparer] = {}
+        """By topic and version of its schema."""
 
     def send(self, letters: Iterator[_Letter]) -> None:
         """Send back what a chunk of letters holds, in flushes that they share."""
@@ -199,22 +201,28 @@ class _Sender:
             self._count_outcome(dead_letter_id, submitted)
 
     def _submit(self, letter: _Letter, payload: pa.Buffer) -> Pending:
-        topic, preparer = self._target(self._to or letter.topic)
-        # A letter of an older server tells nothing of its columns; its topic's never change.
+        topic = self._target(self._to or letter.topic)
+        # A letter of an older server tells nothing of its columns, which are of version 1.
         is_sure = self._to in {None, letter.topic} and topic.created_at <= letter.written_at
-        rows = read_payload(payload, topic.schema, unmarked=is_sure)
+        rows, version = read_payload(payload, topic.schemas, unmarked=is_sure)
+        preparer = self._preparer(topic.at(version))
         options = PushOptions(sequence=ProducerSequence(f"redrive-{letter.dead_letter_id}", 0))
         prepared = preparer.prepare(rows, options)
         # Awaited: by `send`, as soon as all are submitted.
         return self._group_commit.submit(PushStream(), prepared, awaited=True)
 
-    def _target(self, name: str) -> tuple[Topic, Preparer]:
+    def _preparer(self, topic: Topic) -> Preparer:
+        key = topic.uuid, topic.schema_version
+        if key not in self._preparers:
+            self._preparers[key] = Preparer(topic, self._limits)
+        return self._preparers[key]
+
+    def _target(self, name: str) -> Topic:
         if name not in self._targets:
             try:
                 parsed = TopicName.parse(name)
                 self._admit(parsed)
-                topic = self._admin.get_topic(parsed)
-                self._targets[name] = (topic, Preparer(topic, self._limits))
+                self._targets[name] = self._admin.get_topic(parsed, fresh=True)
             except (NotFound, PermissionDenied) as error:
                 self._targets[name] = error
         found = self._targets[name]

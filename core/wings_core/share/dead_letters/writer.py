@@ -18,6 +18,7 @@ from wings_core.errors import (
     AlreadyExists,
     BatchTooLarge,
     InvalidArgument,
+    NotFound,
     OutOfOrderSequence,
     ResourceExhausted,
     SchemaMismatch,
@@ -140,7 +141,16 @@ class DeadLetterWriter(DeadLetters):
         topic = open_dead_letter_topic(self._admin, dlq, group.topic.name)
         fetch = self._fetch if group.config.dlq_copy_payload else _no_fetch
         preparer = Preparer(topic, self._limits)
+        # Payloads have all columns that there are by now.
+        group = replace(group, topic=self._newest(group.topic))
         return _PendingLetters(group, letters, fetch, preparer, self._group_commit, self._clock)
+
+    def _newest(self, topic: Topic) -> Topic:
+        try:
+            newest = self._admin.get_topic(topic.name, fresh=True)
+        except NotFound:
+            return topic
+        return newest if newest.uuid == topic.uuid else topic
 
     def _fetch(self, group: ShareGroup, letter: DeadLetter) -> "Future[Records] | None":
         return self._records.begin(group.topic, letter.partition, letter.first, letter.last)
@@ -297,11 +307,12 @@ def _rows_by_offset(piece: _Piece, topic: Topic) -> dict[int, _Row]:
     Raises:
         Unavailable: Some could not be read now; later they may be.
         ResourceExhausted: The same.
+        SchemaMismatch: The same: the schema has grown since it was looked up.
     """
     if piece.records is None:
         return {}
     found = rows_of(piece.records)
-    if isinstance(found.error, (Unavailable, ResourceExhausted)):
+    if isinstance(found.error, (Unavailable, ResourceExhausted, SchemaMismatch)):
         raise found.error
     names = topic.schema.names
     return {offset: row for batch in found.batches for offset, row in _each_row(batch, names)}

@@ -19,6 +19,7 @@ from wings_core.errors import (
     NotFound,
     OffsetOutOfRange,
     ResourceExhausted,
+    SchemaMismatch,
     Unavailable,
     WingsError,
 )
@@ -138,7 +139,9 @@ class RecordFetcher:
         without rows and at one that does not go on. An offset that is gone is absent, a damaged
         page is skipped. Nothing is raised.
         """
-        kept = self._ahead.rows(topic.uuid, partition, first, last)
+        # Rows of another version of the schema have other columns.
+        key = f"{topic.uuid} {topic.schema_version}"
+        kept = self._ahead.rows(key, partition, first, last)
         if kept is not None:
             return Records((kept,), None)
         batches: list[pa.RecordBatch] = []
@@ -148,7 +151,7 @@ class RecordFetcher:
             if cursor > last:
                 break
             try:
-                stop = self._ahead.stop_offset(topic.uuid, partition, cursor, last + 1)
+                stop = self._ahead.stop_offset(key, partition, cursor, last + 1)
                 found = self._source.read(topic, partition, cursor, stop)
             except OffsetOutOfRange as error:
                 # Those below are gone, the others may be there.
@@ -157,7 +160,8 @@ class RecordFetcher:
                     return Records(tuple(batches), error, tuple(unreadable))
                 cursor = log_start_offset
                 continue
-            except (Unavailable, ResourceExhausted, NotFound) as error:
+            except (Unavailable, ResourceExhausted, NotFound, SchemaMismatch) as error:
+                # The last: the reader has an earlier version of the schema, another one reads them.
                 _logger.warning("%s is not read from %d on: %s", topic.name, cursor, error)
                 return Records(tuple(batches), error, tuple(unreadable))
             except WingsError as error:
@@ -167,7 +171,7 @@ class RecordFetcher:
                 cursor = skipped.last + 1
                 continue
             if found:
-                self._ahead.keep(topic.uuid, partition, found[-1])
+                self._ahead.keep(key, partition, found[-1])
             wanted = _wanted(found, cursor, last)
             if not wanted:
                 break

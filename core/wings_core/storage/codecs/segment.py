@@ -22,7 +22,10 @@ class DrainedCodec:
     """The `TimedCodec` of `PageFormat.DRAINED`: a plain page with one column more."""
 
     def __init__(self) -> None:
-        self._schemas: Lru[str, tuple[pa.Schema, pa.Schema]] = Lru(SCHEMAS_REMEMBERED_MAX)
+        self._schemas: Lru[tuple[str, int], tuple[pa.Schema, pa.Schema]] = Lru(
+            SCHEMAS_REMEMBERED_MAX
+        )
+        """By topic and version."""
 
     def read(
         self, store: FolioStore, topic: Topic, locations: Sequence[Location], wanted: Wanted
@@ -71,11 +74,12 @@ class DrainedCodec:
 
     def schema(self, topic: Topic) -> pa.Schema:
         """See `TimedCodec.schema`."""
-        known = self._schemas.get(topic.uuid)
+        key = topic.uuid, topic.schema_version
+        known = self._schemas.get(key)
         if known is not None and known[0] is topic.schema:
             return known[1]
         schema = segment_schema(topic.schema)
-        self._schemas.put(topic.uuid, (topic.schema, schema))
+        self._schemas.put(key, (topic.schema, schema))
         return schema
 
     def _bytes_of(self, location: Location, rows: pa.RecordBatch) -> int:

@@ -14,6 +14,7 @@ from wings_core.storage.codecs.interfaces import (
 )
 from wings_core.storage.codecs.plain import PlainCodec
 from wings_core.storage.codecs.segment import DrainedCodec, SegmentCodec
+from wings_core.storage.codecs.versions import read_version
 from wings_core.storage.interfaces import FolioStore
 
 PUSHES: PushCodec = PlainCodec()
@@ -45,12 +46,23 @@ def read_pages(
     Args:
         store: Where the pages lie.
         topic: Whose pages they are.
-        locations: Where they are; neighbours of one format are read together.
+            It knows the versions of its schema that they are written in.
+        locations: Where they are; neighbours of one format and version are read together.
         wanted: Of each page, at least one row.
 
     Raises:
         StorageCorrupt: A page is damaged or missing; raised where its rows would come.
+        SchemaMismatch: A page has a value that the topic's schema, an earlier version, cannot hold.
         Unavailable: Storage cannot be reached.
     """
-    for format_, pages in groupby(locations, lambda location: location.format):
-        yield from CODECS[format_].read(store, topic, list(pages), wanted)
+    for (format_, version), pages in groupby(locations, _form):
+        codec = CODECS[format_]
+        if version == topic.schema_version:
+            yield from codec.read(store, topic, list(pages), wanted)
+        else:
+            written = topic.at(version)
+            yield from read_version(codec, store, topic, written, list(pages), wanted)
+
+
+def _form(location: Location) -> tuple[PageFormat, int]:
+    return location.format, location.schema_version
