@@ -40,7 +40,7 @@ from wings_client.gather._request import Request
 from wings_client.gather._rules import Rules, Sentinel, Strategy, wait
 from wings_core.contracts.many import ALL
 from wings_core.contracts.tickets import ScanTicket
-from wings_core.errors import InvalidTicket, PartitionRequired, WingsError
+from wings_core.errors import InvalidTicket, PartitionRequired, SchemaMismatch, WingsError
 from wings_core.partitions import any_partition_value
 
 TIMEOUT_SECONDS = 30.0
@@ -233,6 +233,7 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
         columns: Sequence[str] | None = None,
         filter: str | None = None,  # noqa: A002 - the contract's word.
         system_columns: bool = False,
+        schema_version: int | None = None,
     ) -> FetchResult:
         """Return messages from an offset, of one partition or many; waits until there are enough.
 
@@ -250,6 +251,8 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
             filter: A SQL predicate over the topic's columns; min and max count what passes it.
             system_columns: Append `__offset` and `__timestamp`; of many partitions, before them
                 `__partition`, the value's JSON text.
+            schema_version: Read the columns as an earlier version of the schema has them; None: as
+                the last.
 
         Raises:
             TopicNotFound: There is no such topic, or it was deleted during the wait.
@@ -263,6 +266,7 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
             "columns": columns,
             "filter": filter,
             "system_columns": system_columns,
+            "schema_version": schema_version,
         }
         name = name_of(topic)
         check_which(partition, partitions)
@@ -271,6 +275,11 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
             return fetch_many(self._transport, name, partitions or ALL, offset, timeout, **keys)
         assert not isinstance(offset, Mapping)
         try:
+            return fetch(self._transport, name, partition, offset, timeout, **keys)
+        except SchemaMismatch:
+            if schema_version is not None:
+                raise
+            # The schema has grown during the wait: another stream reads all of it.
             return fetch(self._transport, name, partition, offset, timeout, **keys)
         except PartitionRequired:  # Sooner known than by a look at the topic before each fetch.
             return fetch_many(self._transport, name, ALL, offset, timeout, **keys)
@@ -287,6 +296,7 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
         columns: Sequence[str] | None = None,
         filter: str | None = None,  # noqa: A002 - the contract's word.
         system_columns: bool = False,
+        schema_version: int | None = None,
     ) -> pa.RecordBatchReader:
         """Read what is committed now, of one partition or of many, batch by batch.
 
@@ -306,6 +316,8 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
             filter: A SQL predicate over the topic's columns.
             system_columns: Append `__offset` and `__timestamp`; of many partitions, before them
                 `__partition`, the value's JSON text.
+            schema_version: Read the columns as an earlier version of the schema has them; None: as
+                the last.
 
         Raises:
             TopicNotFound: There is no such topic.
@@ -324,6 +336,7 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
             columns=columns,
             filter=filter,
             system_columns=system_columns,
+            schema_version=schema_version,
         )
 
     def scan_tickets(
@@ -337,6 +350,7 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
         columns: Sequence[str] | None = None,
         filter: str | None = None,  # noqa: A002 - the contract's word.
         system_columns: bool = False,
+        schema_version: int | None = None,
     ) -> tuple[pa.Schema, list[ScanTicket]]:
         """Cut what is committed now into ranges, to be read with `read_ticket`.
 
@@ -352,6 +366,8 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
             columns: The columns wanted, in order; None: all.
             filter: A SQL predicate over the topic's columns.
             system_columns: Append `__offset` and `__timestamp`.
+            schema_version: Read the columns as an earlier version of the schema has them; None: as
+                the last.
 
         Returns:
             The schema of the rows, and the tickets by partition value and offset, each with
@@ -372,6 +388,7 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
             columns=columns,
             filter=filter,
             system_columns=system_columns,
+            schema_version=schema_version,
         )
         return schema, [part.ticket for part in parts]
 
@@ -415,6 +432,7 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
         columns: Sequence[str] | None = None,
         filter: str | None = None,
         system_columns: bool = False,
+        schema_version: int | None = None,
     ) -> Follow: ...
 
     @overload
@@ -428,6 +446,7 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
         columns: Sequence[str] | None = None,
         filter: str | None = None,
         system_columns: bool = False,
+        schema_version: int | None = None,
     ) -> ManyFollow: ...
 
     def follow(
@@ -441,6 +460,7 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
         columns: Sequence[str] | None = None,
         filter: str | None = None,  # noqa: A002 - the contract's word.
         system_columns: bool = False,
+        schema_version: int | None = None,
     ) -> Follow | ManyFollow:
         """Read, and then go on as messages are committed: each once, in order in its partition.
 
@@ -456,6 +476,8 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
             filter: A SQL predicate over the topic's columns.
             system_columns: Append `__offset` and `__timestamp`; of many partitions, before them
                 `__partition`, the value's JSON text.
+            schema_version: Read the columns as an earlier version of the schema has them; None: as
+                the last.
 
         Returns:
             An iterator: of one partition of `(batch, start_offset, end_offset)`, of many of
@@ -470,6 +492,7 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
             "columns": columns,
             "filter": filter,
             "system_columns": system_columns,
+            "schema_version": schema_version,
         }
         name, many = name_of(topic), which(self, topic, partition, partitions)
         if many is not None:

@@ -59,6 +59,7 @@ class ManyChunks(Resumed[RangesBatch]):
         )
         assert ticket.partitions is not None
         self._ticket = ticket
+        self._grows = not self._is_scan and ticket.schema_version is None
         self.next_offsets: dict[JsonScalar, int] = cast("Any", dict(ticket.positions))
         if ticket.partitions != ALL:
             for entry in ticket.partitions:

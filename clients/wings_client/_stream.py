@@ -30,7 +30,7 @@ from wings_core.contracts.chunks import (
     parse_many_metadata,
 )
 from wings_core.contracts.tickets import TIMEOUT_MS_MAX, FetchTicket, FollowTicket, ScanTicket
-from wings_core.errors import Unavailable, WingsError
+from wings_core.errors import SchemaMismatch, Unavailable, WingsError
 from wings_core.times import Deadline
 
 T = TypeVar("T")
@@ -218,6 +218,8 @@ class Resumed(ABC, Iterable[T], Generic[T]):
         self._locations = deque(locations)
         self._failing = Deadline.never()
         """When a run of failures ends the read."""
+        self._grows = False
+        """Whether the next stream may have a later version of the schema than the last."""
 
     @abstractmethod
     def _one_stream(self) -> Iterator[T]:
@@ -239,17 +241,21 @@ class Resumed(ABC, Iterable[T], Generic[T]):
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
         backoff = Backoff(self._transport.retry)
+        grown = False
         try:
             while True:
                 try:
                     for chunk in self._one_stream():
                         backoff.reset()
+                        grown = False
                         yield chunk
                     if self._is_scan or self._deadline.passed:
                         return
                     backoff.reset()
                 except WingsError as error:
-                    if not self._mends(error):
+                    if self._grows and not grown and isinstance(error, SchemaMismatch):
+                        grown = True  # A stream keeps its schema; the next has the last version.
+                    elif not self._mends(error):
                         self._wait_after(error, backoff)
         except StreamCancelled:
             # Of a scan, this would look like its end.
@@ -334,6 +340,7 @@ class Chunks(Resumed[Chunk]):
         assert isinstance(ticket.offset, int)
         self.next_offset = ticket.offset
         self._ticket = ticket
+        self._grows = not self._is_scan and ticket.schema_version is None
 
     def _one_stream(self) -> Iterator[Chunk]:
         ticket = self._ticket.model_copy(update={"offset": self.next_offset})

@@ -69,6 +69,10 @@ class FieldSpec(BaseModel):
     name: str
     type: str = Field(description="Arrow's name of the type, like `timestamp[us, tz=UTC]`.")
     nullable: bool = True
+    id: int | None = Field(
+        default=None,
+        description="In a description: never changes, from 1 on. A new topic's columns get theirs.",
+    )
 
 
 def check_topic_schema(schema: pa.Schema, partition_key: str | None) -> None:

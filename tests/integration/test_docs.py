@@ -39,7 +39,13 @@ def examples(page: Path) -> list[Example]:
 
 @pytest.mark.parametrize(
     ("name", "examples_min"),
-    [("README.md", 2), ("docs/client.md", 16), ("docs/share.md", 6), ("docs/server.md", 2)],
+    [
+        ("README.md", 2),
+        ("docs/client.md", 16),
+        ("docs/share.md", 6),
+        ("docs/server.md", 2),
+        ("docs/schemas.md", 4),
+    ],
 )
 def test_the_examples_of_a_page_do_what_it_says(name: str, examples_min: int) -> None:
     for needed in ("pandas", "polars"):

@@ -4,6 +4,7 @@ import decimal
 import json
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
@@ -290,3 +291,65 @@ def test_share_groups_deliver_the_schema_of_now(wings: Client, new_topic: NewTop
     assert letters.num_rows == 1
     assert wings.redrive(f"{topic.id}-dlq").redriven == 1
     assert values(wings.scan(topic))[-1] == wide
+
+
+def test_http_alters_a_schema_and_pushes_what_came_later(
+    wings: Client, http: httpx.Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic("a: int32")
+    path = f"/v1/{topic.name}"
+    body = {"schema": {"add": [{"name": "b", "type": "string"}]}}
+    altered = http.patch(path, json=body)
+    assert altered.status_code == 200
+    assert altered.json()["schema_version"] == 2
+    assert altered.json()["schema"]["fields"][1] == {
+        "name": "b", "type": "string", "nullable": True, "id": 2,
+    }  # fmt: skip
+    assert http.patch(path, json=body | {"topic": topic.id}).json() == altered.json()
+    both = http.patch(path, json={"config": {"retention_ms": 5}, "schema": {"nullable": ["a"]}})
+    assert both.json()["config"]["retention_ms"] == 5
+    for bad, code in (
+        ({}, "INVALID_ARGUMENT"),
+        ({"schema": {"drop": ["a"]}}, "INVALID_ARGUMENT"),
+        (body | {"topic": "another"}, "INVALID_ARGUMENT"),
+        ({"schema": {"widen": [{"name": "a", "type": "string"}]}}, "INVALID_SCHEMA"),
+    ):
+        refused = http.patch(path, json=bad)
+        assert (refused.status_code, refused.json()["code"]) == (400, code)
+    assert http.patch(f"{path}-none", json=body).status_code == 404
+    rows = [{"a": 1}, {"a": 2, "b": "x"}]
+    namespace = topic.name.rpartition("/topics/")[0]
+    pushed = http.post(
+        "/v1/push", json={"namespace": namespace, "batches": [{"topic": topic.id, "data": rows}]}
+    )
+    assert pushed.json()["batches"][0]["_tag"] == "success"
+    fetched = http.post(
+        "/v1/fetch", json={"namespace": namespace, "topics": [{"topic": topic.id, "offset": 0}]}
+    )
+    assert [row["b"] for row in fetched.json()["topics"][0]["messages"]] == [None, "x"]
+
+
+def test_followers_and_consumers_go_on_with_the_schema_of_now(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic("k: string", "a: int32", partition_key="k")
+    wings.push(topic, [{"k": "x", "a": 1}])
+    followed = iter(wings.follow(topic, "x"))
+    many = iter(wings.follow(topic, partitions="all"))
+    with wings.consumer("reader", topic) as consumer:
+        consumed = iter(consumer)
+        firsts = [next(followed)[0], next(many)[0], next(consumed)[0]]
+        assert [first.to_pylist() for first in firsts] == 3 * [[{"k": "x", "a": 1}]]
+        altered = wings.alter_schema(topic, widen={"a": "int64"}, add={"b": "string"})
+        wide = {"k": "x", "a": 1 << 40, "b": "y"}
+        wings.push(altered, [wide])
+        seconds = [next(followed)[0], next(many)[0], next(consumed)[0]]
+        assert [second.to_pylist() for second in seconds] == 3 * [[wide]]
+    early = wings.follow(topic, "x", schema_version=1)
+    with pytest.raises(SchemaMismatch):
+        list(early)
+    assert wings.fetch(topic, "x", offset=0, schema_version=1, columns=["k"]).table.num_rows == 2
+    everything = wings.fetch(topic, offset={}, partitions="all", schema_version=1, columns=["k"])
+    assert everything.schema.names == ["k"]
+    with pytest.raises(SchemaMismatch):
+        wings.scan(topic, partitions="all", schema_version=1).read_all()

@@ -251,6 +251,7 @@ class AsyncClient:
         columns: Sequence[str] | None = None,
         filter: str | None = None,  # noqa: A002 - the contract's word.
         system_columns: bool = False,
+        schema_version: int | None = None,
     ) -> AsyncScan:
         """Read what is committed now, of one partition or of many, batch by batch.
 
@@ -275,6 +276,7 @@ class AsyncClient:
                 columns=columns,
                 filter=filter,
                 system_columns=system_columns,
+                schema_version=schema_version,
             )
 
         schema, parts = await self._calls.run(fixed)
@@ -308,6 +310,7 @@ class AsyncClient:
         columns: Sequence[str] | None = None,
         filter: str | None = None,
         system_columns: bool = False,
+        schema_version: int | None = None,
     ) -> Opening[AsyncFollow]: ...
 
     @overload
@@ -321,6 +324,7 @@ class AsyncClient:
         columns: Sequence[str] | None = None,
         filter: str | None = None,
         system_columns: bool = False,
+        schema_version: int | None = None,
     ) -> Opening[AsyncManyFollow]: ...
 
     @wraps(Client.follow)

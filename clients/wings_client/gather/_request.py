@@ -45,6 +45,8 @@ class Request:
     partitions: PartitionsValue | None = None
     """Instead of `partition`: many in one stream, `"all"` or the values of some. They are one
     source, whose replies are `ManyReply`."""
+    schema_version: int | None = None
+    """Read as an earlier version of the topic's schema has the columns."""
 
     def to_ticket(
         self, seconds: float, offset: "int | Mapping[Any, int] | None" = None, rows: int = 0
@@ -66,6 +68,7 @@ class Request:
             "columns": self.columns,
             "filter": self.filter,
             "system_columns": self.system_columns,
+            "schema_version": self.schema_version,
             **self._where(offset),
         }
         if self.kind == "scan":

@@ -36,9 +36,18 @@ _all_but_place = attrgetter(
     "system_columns",
     "ticket",
     "partitions",
+    "schema_version",
 )
 
-_rest = attrgetter("topic", "kind", "min_messages", "max_messages", "filter", "system_columns")
+_rest = attrgetter(
+    "topic",
+    "kind",
+    "min_messages",
+    "max_messages",
+    "filter",
+    "system_columns",
+    "schema_version",
+)
 
 
 class Tickets:

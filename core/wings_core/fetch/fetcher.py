@@ -15,7 +15,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wings_core.errors import OffsetOutOfRange, StorageCorrupt, WingsError
+from wings_core.errors import OffsetOutOfRange, SchemaMismatch, StorageCorrupt, WingsError
 from wings_core.fetch.chunks import Chunk, ChunkReader
 from wings_core.fetch.engines import Allowance, FilterTimedOut
 from wings_core.fetch.selection import Selection
@@ -365,6 +365,7 @@ class Fetcher:
         Pages that maintenance put somewhere else meanwhile are looked for again.
         """
         offset, moves = cursor.offset, 0
+        mismatch: SchemaMismatch | None = None
         allowance = Allowance(deadline, cursor.cancel) if _filtered(cursor) else None
         while True:
             try:
@@ -380,6 +381,13 @@ class Fetcher:
                     offset, moves = chunk.end_offset + 1, 0
                     rows_max -= chunk.batch.num_rows
                     yield chunk
+            except SchemaMismatch as error:
+                # The rows before it in its page fit.
+                bad: int | None = error.facts.get("offset")
+                if bad is None or not offset < bad < stop_offset:
+                    raise
+                mismatch, stop_offset = error, bad
+                locations = self._locate(cursor, offset, stop_offset)
             except StorageCorrupt:
                 # Nothing is damaged where the topic was deleted meanwhile or retention has passed,
                 # which the look says; nor where the page is somewhere else by now.
@@ -389,6 +397,8 @@ class Fetcher:
                     raise
                 locations = found
             else:
+                if mismatch is not None and offset >= stop_offset and rows_max > 0:
+                    raise mismatch
                 if offset >= stop_offset or rows_max <= 0:
                     return
                 # Pages that were looked for again are fewer than those that were known.

@@ -159,7 +159,10 @@ def _format_of(message: registry.Location) -> PageFormat:
     return PageFormat.SEGMENT if message.HasField("first_timestamp_us") else PageFormat.PLAIN
 
 
-_VERSION = Convert(decode=lambda version: version or 1)
+_VERSION = Convert(
+    lambda version: 0 if version == 1 else version,  # As senders that know of no versions.
+    lambda version: version or 1,
+)
 
 convert(NamespaceName, str, NamespaceName.parse)
 convert(TopicName, str, TopicName.parse)

@@ -23,16 +23,10 @@ class NamespaceDescription(_Answer):
     created_at: str = _TIME
 
 
-class ColumnDescription(FieldSpec):
-    """A column."""
-
-    id: int = Field(description="Never changes; from 1 on.")
-
-
 class SchemaDescription(_Answer):
     """A topic's columns."""
 
-    fields: list[ColumnDescription]
+    fields: list[FieldSpec]
 
 
 class TopicDescription(_Answer):

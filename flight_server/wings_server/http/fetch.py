@@ -17,7 +17,7 @@ from typing import Any, cast
 import pyarrow as pa
 from pydantic import JsonValue
 
-from wings_core.errors import WingsError
+from wings_core.errors import SchemaMismatch, WingsError
 from wings_core.fetch.chunks import Chunk
 from wings_core.fetch.fetcher import LOCATE_ROWS_MAX, Cursor, Fetcher
 from wings_core.fetch.selection import Selection
@@ -76,6 +76,7 @@ class Poll:
         self.deadline = deadline
         self._registry = log.registry
         self._fetcher = fetcher
+        self._versions = log.versions
         self._bytes = 0
         self._bytes_max = log.limits.http_bytes_max
         self._entries = _open_entries(log, request)
@@ -191,11 +192,24 @@ class Poll:
                 if self._full or entry.bytes >= bytes_max:
                     break
         except WingsError as error:
+            if isinstance(error, SchemaMismatch) and not entry.chunks and self._renew(cursor):
+                return True
             entry.error = None if entry.chunks else error
             entry.cursor = None
             if cursor.has_rows:
                 self._state.leave_rows()
         return cursor.offset != before
+
+    def _renew(self, cursor: Cursor) -> bool:
+        """Read on with what a topic's schema has become; False where it is the same."""
+        try:
+            newest = self._versions.look_again(cursor.topic)
+        except WingsError:
+            return False
+        if newest.schema_version == cursor.topic.schema_version:
+            return False
+        cursor.topic, cursor.selection = newest, Selection.of(newest)
+        return True
 
 
 @dataclass(frozen=True, slots=True)

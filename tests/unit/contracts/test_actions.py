@@ -56,6 +56,7 @@ BODIES: list[tuple[type[ActionBody], dict[str, Any]]] = [
     (CreateTopic, {"topic": "t", "schema_ipc": schema_to_ipc(SCHEMA), "partition_key": None}),
     (TopicBody, {"topic": "t"}),
     (AlterTopic, {"topic": "t", "config": {"batch_bytes_max": 1}}),
+    (AlterTopic, {"topic": "t", "schema": {"add": [{"name": "x", "type": "int64"}]}}),
     (ListTopics, {"namespace": "n"}),
     (NamespaceBody, {"namespace": "n"}),
     (ListNamespaces, {}),
@@ -105,7 +106,6 @@ def test_no_key_takes_a_value_of_another_kind(subtests: pytest.Subtests) -> None
 REQUIRED = [
     (CreateTopic, {"schema": {"fields": FIELDS}}, "topic"),
     (TopicBody, {}, "topic"),
-    (AlterTopic, {"topic": "t"}, "config"),
     (NamespaceBody, {}, "namespace"),
     (OffsetForTimestamp, {"topic": "t"}, "timestamp"),
     (CommitOffsets, {"offsets": []}, "consumer"),
@@ -200,8 +200,9 @@ def test_a_topics_description_can_be_created_from() -> None:
     assert described == {
         "topic": "tenants/default/namespaces/default/topics/t",
         "uuid": "some-uuid",
-        "schema": {"fields": [FIELDS[0], {**FIELDS[1], "nullable": True}]},
+        "schema": {"fields": [{**FIELDS[0], "id": 1}, {**FIELDS[1], "nullable": True, "id": 2}]},
         "schema_ipc": schema_to_ipc(SCHEMA),
+        "schema_version": 1,
         "partition_key": "k",
         "config": {
             "batch_bytes_max": 7,

@@ -341,4 +341,5 @@ def below_start(partition: Partition, offset: int, log_start_offset: int) -> Off
 def with_partition(error: WingsError, partition: Partition) -> WingsError:
     """Return an error that names the partition too."""
     message = f"partition {partition:.80}: {error.message}"
-    return type(error)(message, **{**error.facts, "partition": partition_value(partition)})
+    facts = {name: value for name, value in error.facts.items() if name != "offset"}
+    return type(error)(message, **{**facts, "partition": partition_value(partition)})

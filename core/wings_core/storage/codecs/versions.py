@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wings_core.errors import SchemaMismatch
+from wings_core.first_bad import first_bad
 from wings_core.model import Location, Topic
 from wings_core.storage.codecs.interfaces import PageCodec, PageRows, Wanted
 from wings_core.storage.interfaces import FolioStore
@@ -39,7 +40,8 @@ def read_version(
         wanted: Of each page, at least one row.
 
     Raises:
-        SchemaMismatch: A page has a value that an earlier version cannot hold.
+        SchemaMismatch: A page has a value that an earlier version cannot hold; fact `offset`, of
+            the first such row.
 
     And what `PageCodec.read` raises.
     """
@@ -56,8 +58,9 @@ def read_version(
     )
     for location, page in zip(locations, pages, strict=True):
         rows = page.rows
+        first = location.start_offset + wanted.part_of(location)[0]
         arrays = [
-            _converted(cast("ArrowArray", rows.column(place[index])), field, location)
+            _converted(cast("ArrowArray", rows.column(place[index])), field, first)
             if index < count
             else pa.nulls(rows.num_rows, field.type)
             for index, field in zip(columns, fields, strict=True)
@@ -66,28 +69,35 @@ def read_version(
         yield PageRows(rows, page.timestamps, page.page_bytes)
 
 
-def _converted(column: "ArrowArray", field: "ArrowField", location: Location) -> "ArrowArray":
+def _converted(column: "ArrowArray", field: "ArrowField", first_offset: int) -> "ArrowArray":
     """Return a column of a page as another version has it."""
+    converted = _convert(column, field)
+    if converted is not None:
+        return converted
+    row = first_bad(
+        len(column), lambda low, high: _convert(column.slice(low, high - low), field) is None
+    )
+    shown = f"{type_name(field.type):.80}{'' if field.nullable else ' not null'}"
+    raise SchemaMismatch(
+        f"column {field.name!r:.80} is {shown} in the version of the schema that is read, which "
+        "cannot hold a value of a later one",
+        column=field.name,
+        offset=first_offset + row,
+    )
+
+
+def _convert(column: "ArrowArray", field: "ArrowField") -> "ArrowArray | None":
+    """Return a column as a field has it; None where the field cannot hold a value."""
     if column.null_count and not field.nullable:
-        raise _mismatch(field, location, "may not be null")
+        return None
     if column.type == field.type:
         return column
     try:
         converted = cast("ArrowArray", column.cast(field.type))
     except pa.ArrowInvalid:
-        raise _mismatch(field, location, f"is {type_name(field.type)}") from None
+        return None
     if pa.types.is_floating(field.type) and field.type.bit_width < column.type.bit_width:
-        became = pc.and_not(pc.is_inf(converted), pc.is_inf(column))
-        if pc.any(became).as_py():
-            raise _mismatch(field, location, f"is {type_name(field.type)}")
+        infinite = pc.and_not(pc.is_inf(converted), pc.is_inf(column))
+        if pc.any(infinite).as_py():
+            return None
     return converted
-
-
-def _mismatch(field: "ArrowField", location: Location, what: str) -> SchemaMismatch:
-    start, end = location.start_offset, location.end_offset
-    return SchemaMismatch(
-        f"column {field.name!r:.80} {what} in the version of the schema that is read, and has a "
-        f"value at offsets {start} to {end} that it cannot hold, of version "
-        f"{location.schema_version}",
-        column=field.name,
-    )
