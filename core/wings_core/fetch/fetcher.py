@@ -225,8 +225,8 @@ class Fetcher:
             return None
         try:
             chunks = list(self._read(cursor, locations, stop_offset, UNLIMITED, state.deadline))
-        except FilterTimedOut:
-            return None
+        except (FilterTimedOut, StorageCorrupt, SchemaMismatch):
+            return None  # Read alone, a cursor is delivered what comes before.
         batches = copied(chunk.batch for chunk in chunks)
         shared = [chunk._replace(batch=batch) for chunk, batch in zip(chunks, batches, strict=True)]
         return _Tail(shared, stop_offset, stop_offset - cursor.offset, told)
