@@ -128,6 +128,17 @@ class MemoryBudget:
         held = self.held
         return held == 0 or held + size <= self.bytes_max
 
+    def make_room(self, size: int) -> bool:
+        """Tell whether so many bytes more are within the budget, once idle streams lend theirs.
+
+        For what does not wait in line: where no stream waits, none else takes room from idle ones.
+        """
+        if self.has_room(size):
+            return True
+        with self._lock:
+            self._take_from_idle()
+            return self.has_room(size)
+
     def room(self) -> "ReadRoom":
         """Return the room of one stream, which holds none yet."""
         return ReadRoom(self)

@@ -167,3 +167,22 @@ def test_a_producer_that_reads_no_answers_holds_no_room() -> None:
 
 def _is_committed(client: flight.FlightClient, rows: int) -> bool:
     return act(client, "partition-states", topic="t")[0]["next_offset"] == rows
+
+
+def test_streams_that_are_idle_leave_http_its_room() -> None:
+    one = pa.record_batch({"n": pa.array([1], pa.int64())})
+    body: Json = {"namespace": NAMESPACE, "batches": [{"topic": "t", "data": [{"n": 1}]}]}
+    with running_server(limits=Limits(memory_bytes_max=64 * MIB)) as server:
+        memory = server.server.log.memory
+        create_topic(server.client(), "t", ["n: int64"])
+        streams = [Stream(server.client(), one.schema, "t") for _ in range(4)]
+        for stream in streams:
+            stream.push(one)
+        assert not memory.has_room(1)
+        end = time.monotonic() + SECONDS_MAX
+        while httpx.post(f"{server.http}/v1/push", json=body).status_code != 200:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        for stream in streams:  # Theirs comes back when they need it.
+            stream.push(one)
+            stream.close()

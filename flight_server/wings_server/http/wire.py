@@ -53,7 +53,7 @@ class Budget:
         """
         if self._held and self._held + size > self._bytes_max:
             raise self._exhausted()
-        if self._memory is not None and not self._memory.has_room(size):
+        if self._memory is not None and not self._memory.make_room(size):
             raise ResourceExhausted(
                 f"{self._memory.held} bytes are being read or wait to be committed, the limit is "
                 f"{self._memory.bytes_max}"
