@@ -91,12 +91,15 @@ class PostgresServer:
     Args:
         directory: For its programs and its data.
         sync: Whether what it commits is synced to the disk, as it is in earnest.
+        primary: A server that runs, of which this one becomes a standby; None: of none.
 
     Raises:
         RuntimeError: There is no PostgreSQL on this machine.
     """
 
-    def __init__(self, directory: Path, *, sync: bool) -> None:
+    def __init__(
+        self, directory: Path, *, sync: bool, primary: "PostgresServer | None" = None
+    ) -> None:
         programs = _programs()
         if programs is None:
             raise RuntimeError("there is no PostgreSQL: neither the package pgserver nor pg_config")
@@ -115,15 +118,26 @@ class PostgresServer:
         password.write_text(_verifier(PASSWORD))
         if self._user is not None:
             os.chown(password, self._user, self._user)
-        self._run(
-            "initdb",
-            "--username=wings",
-            f"--pwfile={password}",
-            "--auth=scram-sha-256",
-            "--encoding=UTF8",
-            "--locale=C",
-            "--no-sync",
-        )
+        if primary is None:
+            self._run(
+                "initdb",
+                "--username=wings",
+                f"--pwfile={password}",
+                "--auth=scram-sha-256",
+                "--encoding=UTF8",
+                "--locale=C",
+                "--no-sync",
+            )
+        else:
+            # With what it needs to follow the primary, and to start as a standby.
+            replicated = primary.url.removesuffix("/postgres")
+            self._run(
+                "pg_basebackup",
+                f"--dbname={replicated}",
+                "--write-recovery-conf",
+                "--no-sync",
+                "--checkpoint=fast",
+            )
         with socket.create_server(("127.0.0.1", 0)) as taken:
             self.port: int = taken.getsockname()[1]
         with (self._data / "postgresql.conf").open("a") as settings:
@@ -146,6 +160,28 @@ class PostgresServer:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return f"{self.url.removesuffix('/postgres')}/{name}"
+
+    @contextmanager
+    def standby(self) -> Generator["PostgresServer"]:
+        """Run a standby that has all that this one acknowledges, for as long as the `with` lasts.
+
+        A commit waits for it: no commit ends before it is there, nor once it is gone.
+        """
+        with tempfile.TemporaryDirectory(prefix="wings-postgres-") as directory:
+            standby = PostgresServer(Path(directory), sync=True, primary=self)
+            standby.start()
+            try:
+                with psycopg.connect(self.url, autocommit=True) as connection:
+                    connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+                    connection.execute("SELECT pg_reload_conf()")
+                yield standby
+            finally:
+                standby.stop()
+
+    def promote(self) -> None:
+        """Make a standby a server of its own, which takes writes once this returns."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("SELECT pg_promote()")
 
     def start(self) -> None:
         """Start it, and wait until it takes connections."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from fix_postgres import PASSWORD, PostgresServer
+from fix_postgres import PASSWORD, PostgresServer, postgres_server
 from held_address import held_address
 
 import wings_client
@@ -202,18 +202,23 @@ def run(
                 load.go_on()
         finally:
             load.finish(client)
-        expected = {(LAST, LAST)} | {
-            (number, n)
-            for number, batches in enumerate(load.acknowledged)
-            for n in range(batches * ROWS)
-        }
-        table = client.scan(topic).read_all()
-        columns = table["producer"].to_pylist(), table["n"].to_pylist()
-        scanned = list(zip(*columns, strict=True))
-        assert len(scanned) == len(expected)
-        assert set(scanned) == expected
-        assert load.followed == scanned, "in order of offset, each once, from any node"
+        check(client, topic, load)
         assert PASSWORD not in cluster.said
+
+
+def check(client: Client, topic: Topic, load: Load) -> None:
+    """Make sure that what was acknowledged is there once, and was read as it is."""
+    expected = {(LAST, LAST)} | {
+        (number, n)
+        for number, batches in enumerate(load.acknowledged)
+        for n in range(batches * ROWS)
+    }
+    table = client.scan(topic).read_all()
+    columns = table["producer"].to_pylist(), table["n"].to_pylist()
+    scanned = list(zip(*columns, strict=True))
+    assert len(scanned) == len(expected)
+    assert set(scanned) == expected
+    assert load.followed == scanned, "in order of offset, each once, from any node"
 
 
 @pytest.mark.timeout(280)
@@ -222,6 +227,31 @@ def test_nodes_postgres_and_the_service_are_killed_under_load(
     kind: type[Cluster | StatelessCluster], earnest_postgres: PostgresServer, tmp_path: Path
 ) -> None:
     run(kind, earnest_postgres, tmp_path, rounds=1)
+
+
+@pytest.mark.timeout(280)
+def test_nodes_go_on_at_a_standby_that_was_promoted(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        primary = stack.enter_context(postgres_server(sync=True))
+        database = primary.new_database()
+        standby = stack.enter_context(primary.standby())
+        both = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+        url = database.replace(f"127.0.0.1:{primary.port}", both)
+        cluster = StatelessCluster(f"{url}?target_session_attrs=read-write", tmp_path, stack)
+        client = stack.enter_context(
+            wings_client.connect(cluster.endpoints, timeout=10.0, retry=PERSISTENT)
+        )
+        topic = client.create_topic("load", {"producer": "int64", "n": "int64"})
+        load = Load(cluster.endpoints, topic, producers=3)
+        load.start()
+        try:
+            load.go_on()
+            primary.kill()
+            standby.promote()
+            load.go_on()
+        finally:
+            load.finish(client)
+        check(client, topic, load)
 
 
 @pytest.mark.soak
