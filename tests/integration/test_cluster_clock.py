@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pyarrow.flight as flight
 import pytest
-from flight_calls import create_topic, get, numbers, push
+from flight_calls import act, create_topic, get, numbers, push
 from share_calls import Leased, Member, create_group
 
-from wings_core.metadata.remote import RemoteMetadata
-from wings_server.testing import MetadataProcess, ServerProcess, metadata_process, server_process
+from wings_server.testing import ServerProcess, metadata_process, node_process, server_process
 
 SKEWED_CLOCK = Path(__file__).with_name("skewed_clock")
 LEASE_SECONDS = 1.5
@@ -36,20 +35,31 @@ OFF_SECONDS = {"right": 0.0, "behind": -600.0, "ahead": 600.0}
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A metadata service, and a node of each kind."""
+    """A node of each kind."""
 
-    metadata: MetadataProcess
     nodes: dict[str, ServerProcess]
+    shares_directory: bool = True
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+@pytest.fixture(scope="module", params=["service", "stateless"])
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("cluster")
-    lease = {
-        "WINGS_NODE_LEASE_SECONDS": str(LEASE_SECONDS),
-        "WINGS_LIMITS__INLINE_BYTES_MAX": "0",  # Each node begins a segment of its own.
-    }
+    lease = {"WINGS_NODE_LEASE_SECONDS": str(LEASE_SECONDS)}
     with ExitStack() as stack:
+        if request.param == "stateless":
+            url = request.getfixturevalue("postgres").new_database()
+            hot = (directory / "objects").as_uri()
+            nodes = {
+                name: stack.enter_context(
+                    node_process(url, hot, environment={**lease, **off_by(off_seconds)})
+                )
+                for name, off_seconds in OFF_SECONDS.items()
+            }
+            yield Cluster(nodes, shares_directory=False)
+            return
+        lease["WINGS_LIMITS__INLINE_BYTES_MAX"] = "0"  # Each begins a segment of its own.
         metadata = stack.enter_context(metadata_process(directory / "metadata"))
         nodes = {
             name: stack.enter_context(
@@ -61,7 +71,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             )
             for name, off_seconds in OFF_SECONDS.items()
         }
-        yield Cluster(metadata, nodes)
+        yield Cluster(nodes)
 
 
 @pytest.fixture
@@ -93,6 +103,8 @@ def test_messages_have_the_time_of_the_metadata_whichever_node_took_them(
     assert times == sorted(times)
     assert begun <= times[0]
     assert times[-1] <= datetime.now(UTC)
+    if not cluster.shares_directory:
+        return
     # That clocks are off, the names of the segments show: they begin with when they were begun.
     segments = cluster.nodes["right"].data_dir / "segments"
     made = sorted(int(path.name[:16], 16) / 1e9 for path in segments.iterdir())
@@ -130,12 +142,13 @@ def test_a_time_that_is_in_the_future_of_the_metadata_alone_is_refused(
 
 
 def test_all_stay_listed(cluster: Cluster) -> None:
-    with RemoteMetadata(cluster.metadata.address) as metadata:
-        nodes = {node.flight.removeprefix("grpc://") for node in cluster.nodes.values()}
-        until = time.monotonic() + 2 * LEASE_SECONDS
-        while time.monotonic() < until:
-            assert {node.address for node in metadata.nodes.live()} == nodes
-            time.sleep(0.1)
+    nodes = {node.flight for node in cluster.nodes.values()}
+    until = time.monotonic() + 2 * LEASE_SECONDS
+    while time.monotonic() < until:
+        for node in cluster.nodes.values():
+            listed = act(node.client(), "list-nodes")
+            assert {each["flight"] for each in listed} == nodes
+        time.sleep(0.1)
 
 
 def test_what_it_holds_is_held_for_as_long_as_by_any(

@@ -60,7 +60,8 @@ _DEFAULTS: dict[str, str | int] = {
 """Parameters of libpq that the URL may set otherwise."""
 
 _SESSION = """
-SELECT set_config('lock_timeout', %s, false),
+SELECT pg_backend_pid(),
+    set_config('lock_timeout', %s, false),
     set_config('statement_timeout', %s, false),
     set_config('idle_in_transaction_session_timeout', %s, false),
     set_config('tcp_keepalives_idle', %s, false),
@@ -80,7 +81,11 @@ SELECT set_config('lock_timeout', %s, false),
 that has no statistics yet, or wrong ones, does not lead the planner astray.
 
 By the settings of TCP, which do nothing on a Unix socket, the server learns that the machine of a
-node is gone as soon as a node learns it of the server's, and ends its transaction."""
+node is gone as soon as a node learns it of the server's, and ends its transaction.
+
+The settings hold for the session. A pooler that lends a session of the server for each transaction
+(PgBouncer's `pool_mode = transaction`) would run some statements without them, and notifications
+would go to others: a session whose number is not what the start of the connection said is one."""
 
 _SYNCHRONOUS = """
 SELECT set_config('synchronous_commit', 'on', false)
@@ -139,7 +144,7 @@ class Connections:
 
         Raises:
             psycopg.OperationalError: The server cannot be reached, or refuses.
-            InvalidArgument: The database is not in UTF-8.
+            InvalidArgument: The database is not in UTF-8, or there is a pooler before it.
         """
         connection = ExchangeConnection.connect(
             autocommit=True,
@@ -154,7 +159,7 @@ class Connections:
                     f"CREATE DATABASE … TEMPLATE template0 ENCODING '{ENCODING}'"
                 )
             with self.watchdog.guarding(connection, CONNECT_SECONDS_MAX):
-                connection.execute(
+                found = connection.execute(
                     _SESSION,
                     (
                         f"{LOCK_SECONDS_MAX}s",
@@ -166,7 +171,13 @@ class Connections:
                         sql.Identifier(self.schema).as_string(connection),
                         "on" if self.read_only else "off",
                     ),
-                )
+                ).fetchone()
+                if found is None or found[0] != connection.info.backend_pid:
+                    raise InvalidArgument(
+                        "there is a pooler, such as PgBouncer, between Wings and PostgreSQL: Wings "
+                        "needs sessions of its own (for LISTEN, and for its settings): name the "
+                        "address of PostgreSQL itself"
+                    )
                 connection.execute(_SYNCHRONOUS)
                 if connection.info.server_version >= TRANSACTION_TIMEOUT_SINCE:
                     connection.execute(_TRANSACTION, (f"{round(USE_SECONDS_MAX)}s",))

@@ -73,8 +73,8 @@ class PostgresDatabase:
         notify: Called with what a transaction changed once that is durable, or may be, on the
             thread that committed it, without a lock held.
         retry_seconds: How long a call is retried.
-        clock: Microseconds since the epoch, for all. None: that of this machine, and the server's
-            for what counts as a lease.
+        clock: Microseconds since the epoch, for all. None: the server's; but for what counts as a
+            lease, as it was when a lease was last looked at, carried on by this machine's.
     """
 
     def __init__(
@@ -90,6 +90,8 @@ class PostgresDatabase:
         self._notify = notify
         self._retry_seconds = retry_seconds
         self._clock = clock
+        self._ahead_us = 0
+        """How far the server's clock was ahead of this machine's when it was last looked at."""
         self._closing = threading.Event()
         self._unknown: dict[str, None] = {}
 
@@ -181,22 +183,25 @@ class PostgresDatabase:
             _logger.warning("%s transactions of silent nodes were ended", len(ended))
 
     def now(self) -> int:
-        """Return this machine's time, in microseconds since the epoch."""
-        return now_us() if self._clock is None else self._clock()
+        """Return the time, in microseconds since the epoch: much the same in all processes."""
+        return now_us() + self._ahead_us if self._clock is None else self._clock()
 
     def lease_now(self, connection: Connection, /) -> int:
         """Return the server's time, at this moment and not at the transaction's beginning.
 
-        What services stamp by their own clocks may differ by as much as those do. A lease that one
-        of them granted must not look expired to another, nor the owner of a shard gone.
+        A lease that one process granted must not look expired to another, nor the owner of a shard
+        gone, however far their clocks are apart.
         """
         if self._clock is not None:
             return self._clock()
+        asked = now_us()
         row = connection.execute(
             "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
         ).fetchone()
         assert row is not None
-        return int(row[0])
+        now = int(row[0])
+        self._ahead_us = now - (asked + now_us()) // 2
+        return now
 
     def _took_effect(self, attempt: "_Attempt[Any]") -> bool:
         """Return whether an attempt was committed; in doubt, waiters are notified."""

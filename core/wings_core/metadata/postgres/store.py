@@ -40,8 +40,7 @@ class PostgresMetadata(DatabaseMetadata[Connection]):
         url: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, or any connection string of libpq. It
             is never repeated in an error or a log.
         schema: Created, with the default namespace, if it is not there.
-        clock: Microseconds since the epoch, for all. None: that of this machine, and the
-            server's for leases, owners of shards, and what is out of date.
+        clock: Microseconds since the epoch, for all. None: the server's; see `PostgresDatabase`.
         read_only: Write nothing, and do not listen: nothing wakes waiters.
         retry_seconds: How long a call is tried again while the server cannot be reached.
 
@@ -72,6 +71,7 @@ class PostgresMetadata(DatabaseMetadata[Connection]):
                 check_version(self._database, schema)
             else:
                 migrate(self._database, schema, self._database.now)
+                self._database.read(self._database.lease_now)  # Its clock is ours from here on.
                 self._listener = Listener(
                     self._connections,
                     lambda payload: self._hear(payload, waiters),
