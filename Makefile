@@ -31,7 +31,7 @@ help: ## list the targets
 demo: $(VENV)/.server ## the main job end to end: a server, a million rows, a long poll
 	$(BIN)/python examples/demo.py
 
-cluster: $(VENV)/.dev ## S3, PostgreSQL, a metadata service and three nodes, until Ctrl-C
+cluster: $(VENV)/.dev ## S3, PostgreSQL and three nodes, until Ctrl-C
 	$(BIN)/python examples/cluster
 
 test: $(VENV)/.dev ## all tests but the soak tests

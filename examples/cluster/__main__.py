@@ -1,4 +1,4 @@
-"""A cluster on this machine: S3, PostgreSQL, a metadata service, replicas of holds, three nodes.
+"""A cluster on this machine: S3, PostgreSQL, and three nodes.
 
 Starts all of it as processes of their own, on free ports and a temporary directory, takes a tour
 (pushes, looks into the bucket, wakes a long poll across nodes, scans from all, merges what was
@@ -41,8 +41,11 @@ def run(directory: Path, arguments: argparse.Namespace) -> None:
     objects = not arguments.shared_directory
     with Cluster(directory, arguments.metadata_url, objects=objects) as cluster:
         say(f"messages go to {cluster.hot or 'a directory that the nodes share'}")
-        say(f"metadata service at {cluster.metadata.address}, over PostgreSQL")
-        say(f"replicas of holds at {', '.join(replica.address for replica in cluster.holds)}")
+        if cluster.metadata is None:
+            say("metadata in PostgreSQL; no node has a directory")
+        else:
+            say(f"metadata service at {cluster.metadata.address}, over PostgreSQL")
+            say(f"replicas of holds at {', '.join(replica.address for replica in cluster.holds)}")
         for number, node in enumerate(cluster.nodes, 1):
             say(f"node {number} at {node.flight} and {node.http} (process {node.pid})")
         tour(cluster, arguments.rows)

@@ -1,10 +1,14 @@
 """The processes of the cluster: each the real command, started in order, stopped in reverse.
 
-    PostgreSQL ◀── metadata service ◀── three Flight nodes ──▶ an S3 server: new messages, and old
-                                          └──▶ three replicas of holds, for share groups
+    PostgreSQL ◀── three nodes ──▶ an S3 server: new messages, and old
 
-With a shared directory instead of S3, the nodes' messages lie in that. All of them speak TLS: nodes
-and services know each other by certificates, clients present a token.
+The nodes have no directory and need no other process. With a shared directory instead of S3 there
+is more to run, and the nodes' messages lie in that:
+
+    PostgreSQL ◀── metadata service ◀── three nodes ──▶ three replicas of holds, for share groups
+
+All of them speak TLS: nodes and services know each other by certificates, or by a token that they
+have from PostgreSQL; clients present a token.
 """
 
 import os
@@ -22,6 +26,7 @@ from wings_server.testing import (
     ServerProcess,
     hold_process,
     metadata_process,
+    node_process,
     server_process,
 )
 from wings_server.testing_postgres import postgres_server
@@ -43,8 +48,8 @@ class Cluster:
         directory: What the processes keep on disk.
         hot: URL of the place in S3 that new messages go to; None: to a directory that all share.
         remote: URL of the place in S3 that old messages move to, merged; None: as `hot`.
-        metadata: The metadata service.
-        holds: The replicas of what workers of share groups hold.
+        metadata: The metadata service; None: the nodes need none.
+        holds: The replicas of what workers of share groups hold; none: the nodes hold it.
         authority: The certificates, in PEM, that all others are checked against.
         token: An operator's.
         nodes: The Flight nodes, the dead ones too.
@@ -55,7 +60,7 @@ class Cluster:
         objects: Whether messages go to S3.
     """
 
-    metadata: MetadataProcess
+    metadata: MetadataProcess | None = None
 
     def __init__(
         self, directory: Path, metadata_url: str | None = None, *, objects: bool = True
@@ -68,6 +73,7 @@ class Cluster:
         self.authority = directory / "certs" / "ca.pem"
         self.token = f"wings_{secrets.token_urlsafe(32)}"
         self._metadata_url = metadata_url
+        self._url = ""
         self._stack = ExitStack()
 
     def __enter__(self) -> "Cluster":
@@ -76,9 +82,10 @@ class Cluster:
             make_certificates(self.authority.parent, [])
             if self.hot is not None:
                 self._start_s3()
-            url = self._metadata_url or self._start_postgres()
-            self.metadata = self._start_metadata(url)
-            self.holds = [self._start_holds(number) for number in range(HOLD_REPLICAS)]
+            self._url = self._metadata_url or self._start_postgres()
+            if self.hot is None:
+                self.metadata = self._start_metadata(self._url)
+                self.holds = [self._start_holds(number) for number in range(HOLD_REPLICAS)]
             for _ in range(NODES):
                 self.start_node()
             self._stack = self._stack.pop_all()
@@ -92,7 +99,8 @@ class Cluster:
                     node.terminate()
             for replica in self.holds:
                 replica.terminate()
-            self.metadata.terminate()
+            if self.metadata is not None:
+                self.metadata.terminate()
 
     @property
     def addresses(self) -> list[str]:
@@ -104,25 +112,25 @@ class Cluster:
         return wings_client.connect(endpoint, token=self.token, tls_ca=self.authority, **options)
 
     def start_node(self) -> ServerProcess:
-        """Start one more Flight node, on free ports."""
-        replicas = ",".join(replica.address for replica in self.holds)
-        flags = ["--metadata", self.metadata.address, "--hold-replicas", replicas]
-        flags += [*self._certificate, "--cluster-ca", str(self.authority)]
-        pages = self.directory / "pages"
-        if self.hot is not None and self.remote is not None:
-            flags += ["--hot", self.hot, "--remote", self.remote]
-            pages = self.directory / f"node-{len(self.nodes) + 1}"  # It shares no disk.
-        node = self._stack.enter_context(
-            server_process(
-                pages,
-                flags=flags,
-                environment={
-                    "WINGS_NODE_LEASE_SECONDS": str(LEASE_SECONDS),
-                    "WINGS_ROOT_TOKEN": self.token,
-                },
-                ready_seconds=READY_SECONDS,
-            )
-        )
+        """Start one more node, on free ports."""
+        flags = [*self._certificate, "--cluster-ca", str(self.authority)]
+        common: dict[str, Any] = {
+            "environment": {
+                "WINGS_NODE_LEASE_SECONDS": str(LEASE_SECONDS),
+                "WINGS_ROOT_TOKEN": self.token,
+            },
+            "ready_seconds": READY_SECONDS,
+        }
+        if self.metadata is None:
+            assert self.hot is not None
+            assert self.remote is not None
+            flags += ["--remote", self.remote]
+            started = node_process(self._url, self.hot, flags=flags, **common)
+        else:
+            replicas = ",".join(replica.address for replica in self.holds)
+            flags += ["--metadata", self.metadata.address, "--hold-replicas", replicas]
+            started = server_process(self.directory / "pages", flags=flags, **common)
+        node = self._stack.enter_context(started)
         self.nodes.append(node)
         return node
 
