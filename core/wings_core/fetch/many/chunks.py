@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wings_core.errors import SchemaMismatch, StorageCorrupt
-from wings_core.fetch.chunks import cut_to_wire, is_small, wire_rows
+from wings_core.fetch.chunks import SMALL_PAGE_BYTES, cut_to_wire, wire_rows
 from wings_core.fetch.engines import Allowance
 from wings_core.fetch.many.pieces import Piece, Plan
 from wings_core.fetch.many.rotation import PartitionCursor
@@ -157,7 +157,7 @@ class ManyChunks:
         rows = size = 0
         try:
             for part in parts:
-                small = is_small(part.rows.num_rows, part.bytes, selection, limits)
+                small = _is_small(part.rows.num_rows, part.bytes, selection, limits)
                 fits = (
                     rows + part.rows.num_rows <= limits.wire_rows_max
                     and size + part.bytes <= limits.wire_bytes_max
@@ -178,6 +178,16 @@ class ManyChunks:
             raise
         if run:
             yield run
+
+
+def _is_small(rows: int, size: int, selection: Selection, limits: Limits) -> bool:
+    """Tell whether rows are worth a copy to be merged: more than of one partition are.
+
+    A chunk's metadata takes as long to send, and its reader to take in, as some copies.
+    """
+    if selection.row_filter is not None:
+        return True
+    return rows <= limits.wire_rows_max // 3 and size * selection.stored_share < SMALL_PAGE_BYTES
 
 
 class _Ranges(NamedTuple):
