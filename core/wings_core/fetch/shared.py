@@ -41,6 +41,8 @@ class SharedReads(Generic[T]):
 
     def __init__(self) -> None:
         self._places: Lru[Hashable, _Place[T]] = Lru(SHARED_READS_MAX)
+        self._lock = threading.Lock()
+        """Held while a place is added, so that it is added once."""
 
     def get(self, key: Hashable, read: Callable[[], T | None]) -> T | None:
         """Return what is read at a place, read once for all who ask at about the same time.
@@ -52,8 +54,10 @@ class SharedReads(Generic[T]):
         """
         place = self._places.get(key)
         if place is None:
-            place = _Place[T]()
-            self._places.put(key, place)
+            with self._lock:
+                place = self._places.get(key)
+                if place is None:
+                    self._places.put(key, place := _Place[T]())
         if place.value is None:
             with place.lock:
                 if place.value is None:
