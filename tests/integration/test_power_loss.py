@@ -202,7 +202,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 
 @pytest.mark.parametrize(
-    "states", [8, pytest.param(1_000, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])]
+    "states", [8, pytest.param(500, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])]
 )
 def test_what_was_acknowledged_is_there_wherever_power_is_lost(
     recorded: Recorded, states: int

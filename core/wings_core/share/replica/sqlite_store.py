@@ -282,6 +282,9 @@ def problems_of(path: Path) -> Iterator[str]:
         with closing(open_to_check(path)) as connection:
             # One moment of the file, for all that is looked at.
             connection.execute("BEGIN")
+            (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+            if path.stat().st_size % page_bytes:
+                yield "it ends within a page: it is cut off"
             yield from integrity_problems(connection)
             version = read_version(connection)
             if version == len(MIGRATIONS):
