@@ -6,20 +6,23 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from fix_metadata import NOON, SCHEMA, SECOND, MetadataUnderTest
+from fix_metadata import NOON, SCHEMA, SECOND, MetadataUnderTest, batch_of
 
 from wings_core.errors import (
     AlreadyExists,
     InvalidArgument,
     InvalidName,
+    InvalidSchema,
     NamespaceNotEmpty,
     NamespaceNotFound,
     TopicNotFound,
     WingsError,
 )
 from wings_core.metadata.creation import DELETED_KEPT_US
-from wings_core.model import Namespace, Node, ShardClaim, Topic, TopicConfig
+from wings_core.model import Namespace, Node, ShardClaim, StageEntry, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
+from wings_core.partitions import UNPARTITIONED
+from wings_core.schema_changes import SchemaChange
 from wings_core.share.model import ShareConfig, ShareGroup
 
 ORDERS = DEFAULT_NAMESPACE.topic("orders")
@@ -210,6 +213,68 @@ def test_altering_a_topic_replaces_its_configuration_alone(metadata: MetadataUnd
     assert metadata.admin.get_topic(ORDERS) == altered
     metadata.reopen()
     assert metadata.admin.get_topic(ORDERS) == altered
+
+
+def test_altering_a_schema_makes_a_version_of_it(metadata: MetadataUnderTest) -> None:
+    topic = metadata.admin.create_topic(ORDERS, SCHEMA, "key", CONFIG)
+    change = SchemaChange(add=pa.schema([("later", pa.int32())]))
+    altered = metadata.admin.alter_schema(ORDERS, change)
+    assert altered.schema == SCHEMA.append(pa.field("later", pa.int32()))
+    assert (altered.schema_version, altered.earlier_schemas) == (2, (SCHEMA,))
+    assert (altered.uuid, altered.config) == (topic.uuid, CONFIG)
+    assert metadata.admin.alter_schema(ORDERS, change, topic.uuid) == altered
+    widened = metadata.admin.alter_schema(
+        ORDERS, SchemaChange(widen=pa.schema([("later", pa.int64())]))
+    )
+    assert widened.schemas == (SCHEMA, altered.schema, widened.schema)
+    assert metadata.admin.get_topic(ORDERS, fresh=True) == widened
+    assert metadata.admin.list_topics(DEFAULT_NAMESPACE) == [widened]
+    assert metadata.admin.alter_topic(ORDERS, TopicConfig()).schemas == widened.schemas
+    with pytest.raises(InvalidSchema) as refused:
+        metadata.admin.alter_schema(ORDERS, change)
+    assert refused.value.column == "later"
+    with pytest.raises(TopicNotFound):
+        metadata.admin.alter_schema(ORDERS, change, str(uuid4()))
+    with pytest.raises(TopicNotFound):
+        metadata.admin.alter_schema(DEFAULT_NAMESPACE.topic("none"), change)
+    # A topic that has grown is what its first producers ask for.
+    for schema in widened.schemas:
+        again = metadata.admin.create_topic(ORDERS, schema, "key", if_not_exists=True)
+        assert again.schema_version == 3
+    metadata.reopen()
+    assert metadata.admin.get_topic(ORDERS).schemas == widened.schemas
+
+
+def test_schemas_altered_at_once_all_count(metadata: MetadataUnderTest) -> None:
+    metadata.admin.create_topic(ORDERS, SCHEMA)
+    names = [f"c{number}" for number in range(8)]
+
+    def add(name: str) -> None:
+        metadata.admin.alter_schema(ORDERS, SchemaChange(add=pa.schema([(name, pa.int32())])))
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(add, names))
+    topic = metadata.admin.get_topic(ORDERS, fresh=True)
+    assert sorted(topic.schema.names[len(SCHEMA) :]) == names
+    assert topic.schema_version == len(names) + 1
+
+
+def test_pages_keep_the_version_of_their_schema(metadata: MetadataUnderTest) -> None:
+    topic = metadata.admin.create_topic(ORDERS, SCHEMA)
+    batch = batch_of(topic, {UNPARTITIONED: 4})
+    batch.pages[0].schema_version = 3
+    staged = batch_of(topic, {UNPARTITIONED: 2})
+    staged.pages[0].schema_version = 2
+    staged.stage = StageEntry("stage", "writing", True)
+    metadata.registry.commit([batch, staged])
+    (kept,) = metadata.stages.pages("stage", 0, 10)
+    assert kept.schema_version == 2
+    metadata.stages.publish("writer", 0, ["stage"])
+    metadata.reopen()
+    located = metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 10)
+    assert [each.schema_version for each in located.locations] == [3, 2]
+    many = metadata.registry.locate_slices(topic.uuid, [(UNPARTITIONED, 0)], 10)
+    assert many.slices.column("schema_version").to_pylist() == [3, 2]
 
 
 def test_deleting_a_topic_returns_what_it_was(metadata: MetadataUnderTest) -> None:

@@ -150,8 +150,15 @@ def test_rows_of_before_get_checksums(path: Path, monkeypatch: pytest.MonkeyPatc
         file = path / "old.sqlite"
         with SqliteMetadata(file) as metadata:
             topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("t"), SCHEMA)
-            metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 4})])
             metadata.registry.commit_offsets("etl", [(topic, UNPARTITIONED, 2)])
+        with closing(sqlite3.connect(file)) as connection:  # By the statements of then.
+            connection.executescript(
+                "INSERT INTO folios (id, name, pages) VALUES (1, 'folio', 1);"
+                "INSERT INTO partitions (id, topic_id, value, log_start_offset, next_offset, bytes,"
+                " last_timestamp, pages) SELECT 1, id, 'null', 0, 4, 9, 1, 1 FROM topics;"
+                "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id,"
+                " position, length) VALUES (1, 3, 0, 1, 1, 0, 9)"
+            )
         assert not list(metadata_problems(file))
     with SqliteMetadata(file) as metadata:
         assert metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 9).log_end_offset == 4
