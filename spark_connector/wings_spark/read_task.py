@@ -1,7 +1,7 @@
 """One task's read: ranges of a log, in one stream, as batches of Spark's schema."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -37,6 +37,9 @@ class TaskReader:
     """Endpoints of a cluster's nodes at planning, over which tasks are spread."""
     retry_timeout: float | None = None
     """Seconds; see `Server.connect`."""
+    versions: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Of the topics' schemas at planning, by UUID: all tasks read these. A stream has new columns
+    once it is started again."""
 
     @classmethod
     def of(
@@ -71,6 +74,7 @@ class TaskReader:
             fail_on_data_loss=options.fail_on_data_loss,
             nodes=nodes,
             retry_timeout=options.retry_timeout,
+            versions={topic.uuid: topic.schema_version for topic in subscription.topics},
         )
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
@@ -113,7 +117,7 @@ class TaskReader:
             try:
                 if shrinks:
                     left = self._still_kept(client, task, left)
-                for batch, reached in self._chunks(client, task.topic, left):
+                for batch, reached in self._chunks(client, task, left):
                     for value, end_offset in reached:
                         left[value] = (end_offset + 1, left[value][1])
                     yield batch
@@ -133,11 +137,12 @@ class TaskReader:
                 shrinks = True
 
     def _chunks(
-        self, client: Client, topic: str, left: dict[JsonScalar, tuple[int, int]]
+        self, client: Client, task: Task, left: dict[JsonScalar, tuple[int, int]]
     ) -> Iterator[tuple[pa.RecordBatch, Iterable[tuple[JsonScalar, int]]]]:
         """Yield batches, each with the partitions that it has rows of and their last offset."""
         ticket = ScanTicket(
-            topic=topic,
+            topic=task.topic,
+            schema_version=self.versions.get(task.uuid),
             columns=self.columns,
             filter=self.filter,
             system_columns=self.system_columns,

@@ -886,3 +886,37 @@ def test_dead_letters_are_listed_shown_and_sent_back(wings: Wings, shared: str) 
     assert (sent.status, sent.out) == (0, "1 dead letters sent back\n")
     again = wings("share", "dlq", "redrive", dead, "--filter", "reason = 'rejected'")
     assert again.out == "0 dead letters sent back, 1 were sent back before\n"
+
+
+def test_a_schema_grows_by_alter_and_by_what_a_file_has_more(
+    wings: Wings, new_topic_id: str, tmp_path: Path
+) -> None:
+    first = tmp_path / "first.csv"
+    first.write_text("k,n\na,1\n")
+    push = ("push", new_topic_id)
+    assert (
+        wings("topic", "create", new_topic_id, "--field", "k:string", "--field", "n:int32").status
+        == 0
+    )
+    assert wings(*push, first).status == 0
+    altered = wings("topic", "alter", new_topic_id, "--add", "x:double", "--nullable", "n")
+    assert altered.out.rstrip().endswith("(version 2)")
+    assert wings("topic", "alter", new_topic_id, "--add", "x:double").out == altered.out
+    assert wings("topic", "alter", new_topic_id).status == 2
+    refused = wings("topic", "alter", new_topic_id, "--widen", "n:string")
+    assert (refused.status, "cannot become string" in refused.err) == (1, True)
+    assert "Schema version: 2" in wings("topic", "describe", new_topic_id).out
+    assert wings(*push, first).status == 0  # Without the column that came later.
+    more = tmp_path / "more.parquet"
+    table = pa.table({"k": ["b"], "n": [1 << 40], "x": [0.5], "y": ["new"]})
+    pyarrow.parquet.write_table(table, more)
+    assert wings(*push, more).status == 1
+    evolved = wings(*push, more, "--evolve")
+    assert evolved.status == 0
+    assert "has version 3 of its schema" in evolved.err
+    assert "version" not in wings(*push, more, "--evolve").err
+    fetched = wings("fetch", new_topic_id, "--offset", 0, "--format", "json")
+    rows = json.loads(fetched.out)
+    old = {"k": "a", "n": 1, "x": None, "y": None}
+    new = {"k": "b", "n": 1 << 40, "x": 0.5, "y": "new"}
+    assert rows == [old, old, new, new]

@@ -157,8 +157,8 @@ class Machine(RuleBasedStateMachine):
             column = Column(f"c{len(columns) + 1}", data.draw(st.booleans()), 0, True)
             change["add"].append({"name": column.name, "type": str(column.type)})
             columns.append(column)
-        for _ in range(data.draw(st.integers(1, 2))):  # Again, it changes nothing.
-            altered = act(self.client, "alter-topic", topic=self.topic, schema=change)
+        altered = act(self.client, "alter-topic", topic=self.topic, schema=change)
+        assert act(self.client, "alter-topic", topic=self.topic, schema=change) == altered
         if tuple(columns) != self.versions[-1]:
             self.versions.append(tuple(columns))
         assert altered["schema_version"] == len(self.versions)
@@ -248,6 +248,7 @@ def batches_of(reader: flight.FlightStreamReader) -> Iterator[pa.RecordBatch]:
 
 
 @pytest.mark.hypothesis
+@pytest.mark.timeout(600)  # A failure takes minutes to be made small.
 def test_a_topic_whose_schema_grows_reads_as_the_model_says(tmp_path: Path) -> None:
     def machine() -> Machine:
         shutil.rmtree(tmp_path / "data", ignore_errors=True)
@@ -256,11 +257,11 @@ def test_a_topic_whose_schema_grows_reads_as_the_model_says(tmp_path: Path) -> N
         return found
 
     run_state_machine_as_test(
-        machine,
+        machine,  # pyright: ignore[reportArgumentType] - a function does
         settings=settings(
-            max_examples=examples(quick=6, thorough=200),
+            max_examples=examples(quick=6, thorough=100),
             stateful_step_count=30,
             deadline=None,
-            suppress_health_check=list(HealthCheck),
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         ),
     )

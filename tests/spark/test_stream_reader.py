@@ -362,3 +362,20 @@ def test_a_topic_of_a_pattern_that_is_deleted_while_a_query_is_planned_is_left_o
     assert len(subscription.topics) == 2
     wings.delete_topic(gone)
     assert [part.topic for part in plan(wings, subscription, options)] == [kept.name]
+
+
+def test_a_stream_sees_new_columns_once_it_is_started_again(
+    wings: Client, new_topic: NewTopic, server: RunningServer
+) -> None:
+    topic = new_topic("n: int32")
+    wings.push(topic, {"n": [1]})
+    reader = stream_reader(server, topic)
+    start = reader.initialOffset()
+    altered = wings.alter_schema(topic, add={"added": "string"}, widen={"n": "int64"})
+    wings.push(altered, {"n": [2], "added": ["x"]})
+    end = trigger(reader, start)
+    assert rows(reader, start, end) == [1, 2]
+    again = stream_reader(server, altered)
+    batches = [batch for part in again.partitions(start, end) for batch in again.read(part)]
+    table = pa.Table.from_batches(batches)
+    assert table.to_pylist() == [{"n": 1, "added": None}, {"n": 2, "added": "x"}]

@@ -339,3 +339,18 @@ def test_modes_other_than_append_are_refused(
     writer = spark.range(1).toDF("n").write.format("wings").option("endpoint", server.flight)
     with pytest.raises(PySparkException, match=r"(?i)append"):
         writer.mode(mode).save(topic.id)
+
+
+def test_a_write_without_the_columns_that_came_later_fits(
+    spark: "SparkSession", wings: Client, new_topic: NewTopic, save: Save, load: Load
+) -> None:
+    topic = new_topic("n: int32")
+    frame = spark.createDataFrame([(1,)], "n int")
+    planned = load(topic.id)
+    save(frame, topic.id)
+    wings.alter_schema(topic, add={"added": "string"}, widen={"n": "int64"})
+    save(frame, topic.id)
+    assert load(topic.id).schema.simpleString() == "struct<n:bigint,added:string>"
+    rows = load(topic.id).collect()
+    assert [(row["n"], row["added"]) for row in rows] == [(1, None), (1, None)]
+    assert planned.schema.simpleString() == "struct<n:int>"

@@ -24,11 +24,14 @@ from rich.table import Column
 from rich.text import Text
 
 from wings_client import Client, Producer, Topic
+from wings_client.cast import present_columns
 from wings_client.cli.endpoint import DEFAULT, KEPT, EndpointOption, connected, short_name
 from wings_client.cli.values import columns_text, file_options, parse_fields
 from wings_client.files import FileFormat, OpenFile, open_file
 from wings_client.files.parts import PartCheck
+from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, SchemaMismatch, TopicNotFound, WingsError
+from wings_core.schema_changes import is_wider
 
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
@@ -64,6 +67,16 @@ FieldOption = Annotated[
 ]
 
 
+EvolveOption = Annotated[
+    bool,
+    typer.Option(
+        "--evolve",
+        help="Add the file's columns that the topic lacks, and take the wider types of columns of "
+        "Parquet and Arrow. Needs the right `admin` on the topic.",
+    ),
+]
+
+
 def push(
     topic: Annotated[
         str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
@@ -74,6 +87,7 @@ def push(
     delimiter: DelimiterOption = None,
     encoding: EncodingOption = None,
     create: CreateOption = False,
+    evolve: EvolveOption = False,
     partition_key: PartitionKeyOption = None,
     field: FieldOption = None,
     endpoint: EndpointOption = DEFAULT,
@@ -96,13 +110,16 @@ def push(
 
     `--create` infers types from the first 16 MiB. Where later rows do not fit them, say what the
     column is: `--field zip:string`. In CSV, nothing between commas is null, `""` an empty string.
+
+    `--evolve` lets the topic's schema grow by what the file has more:
+
+        $ wings push flights flights-with-gates.parquet --evolve
     """
-    if (partition_key is not None or field) and not create:
-        raise typer.BadParameter("--partition-key and --field go with --create")
-    if delimiter is not None and len(delimiter) != 1:
-        raise typer.BadParameter("one character", param_hint="--delimiter")
-    if encoding is not None:
-        _check_encoding(encoding)
+    if partition_key is not None and not create:
+        raise typer.BadParameter("--partition-key goes with --create")
+    if field and not (create or evolve):
+        raise typer.BadParameter("--field goes with --create or --evolve")
+    _check_text(delimiter, encoding)
     fields = parse_fields(field or [])
     path = _path(file)
     with (
@@ -124,6 +141,8 @@ def push(
                 f"the topic is there already, partitioned by {described.partition_key!r:.80}, not "
                 f"by {partition_key!r:.80}"
             )
+        if evolve and not created:
+            described = _evolved(client, described, opened, fields)
         try:
             with _deleted_if_empty(client, described) if created else nullcontext():
                 _push(client, described, opened)
@@ -132,6 +151,13 @@ def push(
             if isinstance(column, str) and column in inferred:
                 raise _guessed(error, column) from None
             raise
+
+
+def _check_text(delimiter: str | None, encoding: str | None) -> None:
+    if delimiter is not None and len(delimiter) != 1:
+        raise typer.BadParameter("one character", param_hint="--delimiter")
+    if encoding is not None:
+        _check_encoding(encoding)
 
 
 def _check_encoding(name: str) -> None:
@@ -181,6 +207,41 @@ def _create(client: Client, topic: str, schema: pa.Schema, partition_key: str | 
     return created
 
 
+def _evolved(
+    client: Client, topic: Topic, file: OpenFile, fields: "Mapping[str, ArrowField]"
+) -> Topic:
+    """Let a topic's schema grow by what a file has more; returns the topic as it is then."""
+    known = {field.name: field.type for field in fields_of(topic.schema)}
+    found = fields_of(_inferred(file, fields))
+    add = [field.with_nullable(True) for field in found if field.name not in known]
+    # What is inferred from text is as wide as can be.
+    has_types = file.format in {FileFormat.PARQUET, FileFormat.ARROW}
+    widen = [
+        field
+        for field in found
+        if has_types and field.name in known and field.name != topic.partition_key
+        if is_wider(known[field.name], field.type)
+    ]
+    if not add and not widen:
+        return topic
+    altered = client.alter_schema(topic, add=pa.schema(add), widen=pa.schema(widen))
+    typer.echo(
+        f"{short_name(altered.name)} has version {altered.schema_version} of its schema: "
+        f"{columns_text(altered)}",
+        err=True,
+    )
+    return altered
+
+
+def _target(topic: Topic, file: OpenFile) -> pa.Schema:
+    """Return the columns that a file is read as: of a topic that has grown, those that it has."""
+    is_json = file.format in {FileFormat.JSON, FileFormat.JSONL}
+    if topic.schema_version == 1 or is_json:  # In JSON, what is absent is null.
+        return topic.schema
+    there = present_columns(file.rows.schema().names, topic.schema)
+    return pa.schema(fields_of(topic.schema)[:there])
+
+
 @contextmanager
 def _deleted_if_empty(client: Client, created: Topic) -> Generator[None]:
     """Delete the topic that was created for a file, if the block fails and it is empty."""
@@ -198,11 +259,12 @@ def _deleted_if_empty(client: Client, created: Topic) -> Generator[None]:
 
 def _push(client: Client, topic: Topic, file: OpenFile) -> None:
     started = time.monotonic()
-    check = PartCheck(topic.schema, topic.partition_key)
+    target = _target(topic, file)
+    check = PartCheck(target, topic.partition_key)
     producer = client.producer(topic)
     try:
         with _shown(file, producer) as progress:
-            for part in file.rows.parts(topic.schema):
+            for part in file.rows.parts(target):
                 check.check(part)
                 producer.send(part.batch)
                 progress.update()
