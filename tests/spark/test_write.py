@@ -347,9 +347,9 @@ def test_a_write_without_the_columns_that_came_later_fits(
     topic = new_topic("n: int32")
     frame = spark.createDataFrame([(1,)], "n int")
     planned = load(topic.id)
-    save(frame, topic.id)
+    save(frame, topic)
     wings.alter_schema(topic, add={"added": "string"}, widen={"n": "int64"})
-    save(frame, topic.id)
+    save(frame, topic)
     assert load(topic.id).schema.simpleString() == "struct<n:bigint,added:string>"
     rows = load(topic.id).collect()
     assert [(row["n"], row["added"]) for row in rows] == [(1, None), (1, None)]
