@@ -13,6 +13,7 @@ from wings_core.contracts.messages import (
     StageId,
     Timestamp,
     check_distinct,
+    dump,
     problem_of,
     to_bytes,
 )
@@ -222,7 +223,20 @@ class CommitOffsets(ActionBody):
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer, which repeats the request's keys."""
-        return self.model_dump(mode="json", exclude_unset=True)
+        # By hand: there may be 10,000, and pydantic takes five times as long.
+        return {
+            "consumer": self.consumer,
+            "offsets": [
+                {"topic": each.topic, "partition": each.partition, "offset": each.offset}
+                if "partition" in each.model_fields_set
+                else {"topic": each.topic, "offset": each.offset}
+                for each in self.offsets
+            ],
+        }
+
+    def to_bytes(self) -> bytes:
+        """Return the message as JSON, from which `parse` makes an equal one."""
+        return dump(self.to_json())
 
 
 class GetOffsets(ActionBody):
