@@ -24,7 +24,7 @@ from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 from wings_core.security.principal import CALLER, authorize
 from wings_core.security.rights import Right
-from wings_core.share.model import Acknowledgement, ShareGroup
+from wings_core.share.model import Acknowledgement, Acquired, AcquireRequest, ShareGroup
 from wings_core.share.oldest import oldest_unfinished
 from wings_core.share.shares import Shares
 from wings_server.action import Actions, Json
@@ -129,6 +129,16 @@ def acknowledge_entries(
 
     An entry with an impossible partition value is answered with its error, the others are done.
     """
+    return settle_entries(shares, group, requests, ())[0]
+
+
+def settle_entries(
+    shares: Shares,
+    group: ShareGroup,
+    requests: Sequence[tuple[str, Sequence[AcknowledgementEntry]]],
+    acquires: Sequence[AcquireRequest],
+) -> tuple[list[list[WingsError | None]], list[Acquired | WingsError]]:
+    """Acknowledge messages as by `acknowledge_entries`, and acquire others meanwhile."""
     errors: list[list[WingsError | None]] = []
     possible: list[tuple[str, list[Acknowledgement]]] = []
     for member, entries in requests:
@@ -141,10 +151,11 @@ def acknowledge_entries(
                 errors[-1].append(None)
             except WingsError as error:
                 errors[-1].append(error)
-    for found, results in zip(errors, shares.acknowledge_all(group, possible), strict=True):
+    all_results, acquired = shares.settle(group, possible, acquires)
+    for found, results in zip(errors, all_results, strict=True):
         outcomes = iter(results)
         found[:] = [error if error is not None else next(outcomes).error for error in found]
-    return errors
+    return errors, acquired
 
 
 @SHARE_ACTIONS.add("share-redrive", Redrive)

@@ -432,3 +432,32 @@ def test_a_rejection_that_waits_for_its_dead_letter_holds_up_no_other_stream(
     assert one.answer(rejected) == [None]
     one.close()
     two.close()
+
+
+def test_what_was_held_for_an_acknowledgement_that_failed_is_released_undelivered(
+    client: flight.FlightClient, topic: str
+) -> None:
+    stream = ShareStreamCall(client, topic, credit=1)
+    leased = stream.delivery()
+    codes = stream.answer(stream.acknowledge({**leased.ack("accept"), "lease": "x.1.y"}))
+    assert codes == ["INVALID_RECORD_STATE"]
+    assert stream.answer(stream.acknowledge()) == [], "and nothing is delivered before it"
+    (other,) = Member(client, topic, name="two").acquire(max_messages=1, timeout_ms=LONG)
+    assert (other.offsets, other.about["delivery_count"]) == ([1], 1)
+    assert stream.answer(stream.acknowledge(leased.ack("accept"))) == [None]
+    assert stream.delivery().offsets == [2]
+    stream.close()
+
+
+def test_a_full_window_is_taken_from_again_once_there_is_room(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["n: int64"])
+    push(client, new_topic_id, numbers(*range(10)))
+    create_group(client, new_topic_id, in_flight_max=1)
+    stream = ShareStreamCall(client, new_topic_id, credit=4)
+    for offset in range(10):
+        leased = stream.delivery()
+        assert leased.offsets == [offset]
+        assert stream.answer(stream.acknowledge(leased.ack("accept"))) == [None]
+    stream.close()

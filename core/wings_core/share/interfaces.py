@@ -245,6 +245,21 @@ class ShareCoordinator(Protocol):
         """
         ...
 
+    def settle(
+        self,
+        group: ShareGroup,
+        requests: Sequence[tuple[str, Sequence[Acknowledgement]]],
+        acquires: Sequence[AcquireRequest],
+    ) -> tuple[list[list[AcknowledgementResult]], list[Acquired | WingsError]]:
+        """Acknowledge as by `acknowledge_all`, and acquire as by `acquire_all` meanwhile.
+
+        What is acknowledged is in flight still while it is acquired.
+
+        Returns:
+            The results of the acknowledgements, and those of the acquires.
+        """
+        ...
+
     def release_undelivered(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
         """Release ranges, or parts of them, that never reached their member.
 

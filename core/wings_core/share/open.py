@@ -300,6 +300,15 @@ class NoCoordinator(ShareCoordinator):
         """Refuse."""
         self._refuse()
 
+    def settle(
+        self,
+        group: ShareGroup,
+        requests: Sequence[tuple[str, Sequence[Acknowledgement]]],
+        acquires: Sequence[AcquireRequest],
+    ) -> tuple[list[list[AcknowledgementResult]], list[Acquired | WingsError]]:
+        """Refuse."""
+        self._refuse()
+
     def release_undelivered(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
         """Do nothing: nothing was leased."""
 

@@ -248,13 +248,6 @@ class Shares:
         with self._blamed_on_topic(request.group):
             return self._coordinator.acquire_now(request)
 
-    def acquire_all(
-        self, group: ShareGroup, requests: Sequence[AcquireRequest]
-    ) -> list[Acquired | WingsError]:
-        """Lease what there is now for several; see `ShareCoordinator.acquire_all`."""
-        with self._blamed_on_topic(group):
-            return self._coordinator.acquire_all(group, requests)
-
     def following(
         self, group: ShareGroup, callback: Callable[[], None]
     ) -> AbstractContextManager[object]:
@@ -308,12 +301,15 @@ class Shares:
         with self._blamed_on_topic(group):
             return self._coordinator.acknowledge(group, member, entries)
 
-    def acknowledge_all(
-        self, group: ShareGroup, requests: Sequence[tuple[str, Sequence[Acknowledgement]]]
-    ) -> list[list[AcknowledgementResult]]:
-        """Acknowledge messages by several requests; see `ShareCoordinator.acknowledge_all`."""
+    def settle(
+        self,
+        group: ShareGroup,
+        requests: Sequence[tuple[str, Sequence[Acknowledgement]]],
+        acquires: Sequence[AcquireRequest] = (),
+    ) -> tuple[list[list[AcknowledgementResult]], list[Acquired | WingsError]]:
+        """Acknowledge messages, and acquire others meanwhile; see `ShareCoordinator.settle`."""
         with self._blamed_on_topic(group):
-            return self._coordinator.acknowledge_all(group, requests)
+            return self._coordinator.settle(group, requests, acquires)
 
     def redrive(
         self,

@@ -1,7 +1,8 @@
 """ShareFlow: what the share streams of one group ask for at one time, done together.
 
-    the streams' readers ─▶ offered ─▶ one thread: take turns ─▶ acknowledge all, in one flush
-                                                             └─▶ acquire for all ─▶ write
+    the streams' readers ─▶ offered ─▶ one thread: take turns ─▶ acknowledge all, in one flush,
+                                                                 and acquire for all meanwhile
+                                                             └─▶ answer, deliver
 
 A stream that waited for threads of its own would pay for a hand-over, and for a sync of the disk,
 with each message. So one thread does what takes no longer than a flush, for all streams of the
@@ -21,7 +22,7 @@ from wings_core.contracts.share_stream import AcknowledgeMessage
 from wings_core.errors import WingsError
 from wings_core.share.model import Acquired, AcquireRequest, ShareGroup
 from wings_core.share.shares import Shares
-from wings_server.share_actions import acknowledge_entries
+from wings_server.share_actions import settle_entries
 
 ROUND_MAX = 256
 """Streams whose turns are taken together."""
@@ -51,12 +52,15 @@ class FlowStream(Protocol):
         """Answer the requests of the turn; never blocks."""
         ...
 
-    def wanted(self) -> AcquireRequest | None:
-        """Return what may be delivered now; None: nothing."""
+    def wanted(self, requests: Sequence[AcknowledgeMessage]) -> AcquireRequest | None:
+        """Return what may be delivered once requests are carried out; None: nothing."""
         ...
 
     def deliver(self, acquired: Acquired | WingsError) -> None:
-        """Deliver what was acquired, or leave it to the worker; never blocks."""
+        """Deliver what was acquired as far as there is room, or leave it to the worker.
+
+        Never blocks.
+        """
         ...
 
     def leave(self, requests: Sequence[AcknowledgeMessage]) -> None:
@@ -127,8 +131,7 @@ class ShareFlow:
     def _round(self, streams: Sequence[FlowStream]) -> None:
         turns = [turn for stream in streams if (turn := stream.take_turn()) is not None]
         try:
-            self._acknowledge([turn for turn in turns if turn.requests])
-            self._acquire(turns)
+            self._settle(turns)
         except Exception as error:
             _logger.exception("share streams failed by a fault of the server")
             for turn in turns:
@@ -137,34 +140,42 @@ class ShareFlow:
             for turn in turns:
                 turn.stream.give_back()
 
-    def _acknowledge(self, turns: Sequence[Turn]) -> None:
-        if not turns:
-            return
-        requests = [(turn.member, message.acks) for turn in turns for message in turn.requests]
-        try:
-            errors = iter(acknowledge_entries(self._shares, self._group, requests))
-        except WingsError:  # Of the group: nothing was done. The worker meets it again.
-            for turn in turns:
-                turn.stream.leave(turn.requests)
-            return
-        for turn in turns:
-            turn.stream.answer(turn.requests, [next(errors) for _ in turn.requests])
-
-    def _acquire(self, turns: Sequence[Turn]) -> None:
-        wanted = [
-            (turn.stream, request)
+    def _settle(self, turns: Sequence[Turn]) -> None:
+        asking = [turn for turn in turns if turn.requests]
+        wanting = [
+            (turn, request)
             for turn in turns
-            if (request := turn.stream.wanted()) is not None
+            if (request := turn.stream.wanted(turn.requests)) is not None
         ]
-        if not wanted:
+        if not (asking or wanting):
             return
-        found: Sequence[Acquired | WingsError]
+        requests = [(turn.member, message.acks) for turn in asking for message in turn.requests]
+        acquires = [request for _, request in wanting]
+        acquired: Sequence[Acquired | WingsError]
         try:
-            found = self._shares.acquire_all(self._group, [request for _, request in wanted])
-        except WingsError as error:
-            found = [error] * len(wanted)
-        for (stream, _), acquired in zip(wanted, found, strict=True):
-            stream.deliver(acquired)
+            errors, acquired = settle_entries(self._shares, self._group, requests, acquires)
+        except WingsError as error:  # Of the group: nothing was done. The worker meets it again.
+            for turn in asking:
+                turn.stream.leave(turn.requests)
+            for turn, _ in wanting:
+                turn.stream.deliver(error)
+            return
+        of_requests = iter(errors)
+        for turn in asking:
+            turn.stream.answer(turn.requests, [next(of_requests) for _ in turn.requests])
+        again: list[tuple[Turn, AcquireRequest]] = []
+        for (turn, request), found in zip(wanting, acquired, strict=True):
+            # What it has just acknowledged may have been in the way.
+            if turn.requests and isinstance(found, Acquired) and not found.ranges:
+                again.append((turn, request))
+            else:
+                turn.stream.deliver(found)
+        if again:
+            _, acquired = settle_entries(
+                self._shares, self._group, (), [request for _, request in again]
+            )
+            for (turn, _), found in zip(again, acquired, strict=True):
+                turn.stream.deliver(found)
 
 
 class ShareFlows:

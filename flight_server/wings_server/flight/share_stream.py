@@ -168,6 +168,8 @@ class ShareStream:
         """What the flow has left to the worker to write."""
         self._leased: list[LeasedRange] = []
         """What it has left to it to deliver."""
+        self._surplus: list[LeasedRange] = []
+        """What it has left to it to release."""
         self._look_at: float | None = None
         """When to look again without being told."""
         self._failures = 0
@@ -280,10 +282,11 @@ class ShareStream:
                     self._unread.acknowledged(done.partition, done.first)
             self._put(self._nothing, answer_metadata(message.request, message.acks, found))
 
-    def wanted(self) -> AcquireRequest | None:
+    def wanted(self, requests: Sequence[AcknowledgeMessage]) -> AcquireRequest | None:
         """See `FlowStream.wanted`."""
+        done = sum(entry.last - entry.first + 1 for message in requests for entry in message.acks)
         with self._changed:
-            room = self._room
+            room = self._credit - max(0, self._holds.messages - done)
             if self._outbox or not self._look or room <= 0 or self._is_over:
                 return None
             self._look = False
@@ -296,7 +299,7 @@ class ShareStream:
         if isinstance(acquired, WingsError) or not acquired.ranges:
             self._is_left = True  # The worker looks further, and waits.
             return
-        for leased in acquired.ranges:
+        for leased in self._within_room(acquired.ranges):
             kept = None
             if not (self._leased or self._outbox):
                 kept = self._shares.kept(self._group, leased)
@@ -306,6 +309,26 @@ class ShareStream:
                 continue
             for piece in _pieces(kept, self._opened.command.max_messages):
                 self._send(piece)
+
+    def _within_room(self, ranges: Sequence[LeasedRange]) -> Sequence[LeasedRange]:
+        """Return what there is room for; what more was acquired is left to the worker to release.
+
+        It is more only where an acknowledgement failed, or the client has taken back credit.
+        """
+        room = self._room
+        if sum(leased.messages for leased in ranges) <= room:
+            return ranges
+        within: list[LeasedRange] = []
+        for leased in ranges:
+            end = min(leased.end_offset, leased.start_offset + room - 1)
+            if end >= leased.start_offset:
+                within.append(replace(leased, end_offset=end))
+                room -= within[-1].messages
+            if end < leased.end_offset:
+                first = max(leased.start_offset, end + 1)
+                self._surplus.append(replace(leased, start_offset=first))
+        self._is_left = True
+        return within
 
     def leave(self, requests: Sequence[AcknowledgeMessage]) -> None:
         """See `FlowStream.leave`."""
@@ -382,6 +405,7 @@ class ShareStream:
                     return self._end
                 leased, self._leased = self._leased, []
                 self._send_all(leased)
+                self._release_surplus()
                 while self._look and self._room > 0 and not self._requests and not self._is_over:
                     self._deliver(self._room)
                 if self._look and self._stop_watching():
@@ -489,10 +513,16 @@ class ShareStream:
             if not self._try_write(batch, metadata):
                 raise _ClientGone
 
+    def _release_surplus(self) -> None:
+        """Release what was acquired and is not delivered; blocks for the replicas."""
+        surplus, self._surplus = self._surplus, []
+        if surplus:
+            self._shares.release_undelivered(self._group, surplus)
+
     def _release(self) -> None:
         """Release what the stream still holds; if that fails, the locks expire."""
-        if self._leased:
-            self._shares.release_undelivered(self._group, self._leased)
+        self._surplus += self._leased
+        self._release_surplus()
         self._holds.expire(time.monotonic())
         held = self._holds.releases()
         try:

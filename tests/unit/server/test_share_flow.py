@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -32,7 +32,9 @@ TOPIC = Topic(
 )
 GROUP = ShareGroup("g", "group", TOPIC, ShareConfig())
 ENTRY = AcknowledgementEntry(first=0, last=0, lease="c.1.m", type="accept")
-ACQUIRED = Acquired((), None)
+LEASED = LeasedRange(UNPARTITIONED, 0, 0, "c.1.m", 1, 30_000)
+ACQUIRED = Acquired((LEASED,), None)
+NOTHING = Acquired((), None)
 
 
 class Coordinated:
@@ -42,30 +44,30 @@ class Coordinated:
         self.acknowledged: list[list[str]] = []
         self.acquired: list[list[str]] = []
         self.error: WingsError | None = None
+        self.found = ACQUIRED
         self.begun = threading.Event()
         self.go = threading.Event()
         self.go.set()
 
-    def acknowledge_all(
-        self, group: ShareGroup, requests: Sequence[tuple[str, Sequence[Acknowledgement]]]
-    ) -> list[list[AcknowledgementResult]]:
+    def settle(
+        self,
+        group: ShareGroup,
+        requests: Sequence[tuple[str, Sequence[Acknowledgement]]],
+        acquires: Sequence[AcquireRequest],
+    ) -> tuple[list[list[AcknowledgementResult]], list[Acquired | WingsError]]:
         assert group is GROUP
         self.acknowledged.append([member for member, _ in requests])
+        self.acquired.append([request.member for request in acquires])
         self.begun.set()
         assert self.go.wait(30)
         if self.error is not None:
             raise self.error
-        return [
+        results = [
             [AcknowledgementResult(entry, Unavailable(member)) for entry in entries]
             for member, entries in requests
         ]
-
-    def acquire_all(self, group: ShareGroup, requests: Sequence[AcquireRequest]) -> list[Any]:
-        assert group is GROUP
-        self.acquired.append([request.member for request in requests])
-        if self.error is not None:
-            raise self.error
-        return [ACQUIRED for _ in requests]
+        found: list[Acquired | WingsError] = [self.found for _ in acquires]
+        return results, found
 
 
 class Stream:
@@ -90,7 +92,8 @@ class Stream:
         of_requests = [str(error) for found in errors for error in found]
         self.said.append(([each.request for each in requests], of_requests))
 
-    def wanted(self) -> AcquireRequest | None:
+    def wanted(self, requests: Sequence[AcknowledgeMessage]) -> AcquireRequest | None:
+        del requests
         return AcquireRequest(GROUP, self.member, None, 1)
 
     def deliver(self, acquired: Acquired | WingsError) -> None:
@@ -134,9 +137,21 @@ def test_what_comes_during_a_sync_shares_the_next(*, leads: bool) -> None:
         leading.join(30)
     assert shares.acknowledged[0] == ["0", "0"]
     assert shares.acknowledged[1] == ["1", "1", "2", "2", "3", "3"]
-    assert shares.acquired[:2] == [["0"], ["1", "2", "3"]]
+    assert shares.acquired == [["0"], ["1", "2", "3"]]
     for each in (first, *others):
         assert each.said[:2] == [([1, 2], [each.member] * 2), ACQUIRED]
+
+
+def test_what_is_acknowledged_may_have_been_in_the_way_of_what_is_acquired() -> None:
+    shares = Coordinated()
+    shares.found = NOTHING
+    accepts, waits = Stream("accepts", 1), Stream("waits")
+    with flowing(shares) as flow:
+        flow.lead(accepts)
+        flow.lead(waits)
+    assert shares.acquired == [["accepts"], ["accepts"], ["waits"]]
+    assert accepts.said == [([1], ["accepts"]), NOTHING]
+    assert waits.said == [NOTHING]
 
 
 def test_an_error_of_the_group_leaves_each_stream_to_its_worker() -> None:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 from wings_core.contracts.messages import MEMBER_CHARACTERS_MAX
 from wings_core.errors import (
@@ -222,13 +222,24 @@ class Coordinator:
         self, group: ShareGroup, requests: Sequence[AcquireRequest]
     ) -> list[Acquired | WingsError]:
         """See `ShareCoordinator.acquire_all`."""
+        return self.settle(group, (), requests)[1]
+
+    def settle(
+        self,
+        group: ShareGroup,
+        requests: Sequence[tuple[str, Sequence[Acknowledgement]]],
+        acquires: Sequence[AcquireRequest],
+    ) -> tuple[list[list[AcknowledgementResult]], list[Acquired | WingsError]]:
+        """See `ShareCoordinator.settle`."""
+        if not acquires:
+            return self.acknowledge_all(group, requests), []
         group = self._check(group)
         index = self._index(group)
         index.look()
         states: dict[Partition, PartitionState] = {}
         peeked: dict[Partition, int] = {}
         procedures: list[Procedure[list[LeasedRange]]] = []
-        for each in map(self._checked, requests):
+        for each in map(self._checked, acquires):
             some = index.peek(self._only_partition(each), PEEK_PARTITIONS)
             for partition, generation in some:
                 peeked.setdefault(partition, generation)
@@ -236,11 +247,11 @@ class Coordinator:
                     states[partition] = self._recent_state(index, group, partition)
             found = [states[partition] for partition, _ in some]
             procedures.append(self._core.acquirer.acquire(each, found, self._batch_end))
-        outcomes = self._runner.run_all(procedures)
+        results, outcomes = self._acknowledge_beside(group, requests, procedures)
         for partition, generation in peeked.items():
             self._looked_at(index, group, generation, states[partition])
         index.took_some()
-        return [
+        return results, [
             outcome if isinstance(outcome, WingsError) else self._delivered(group, outcome)
             for outcome in outcomes
         ]
@@ -279,7 +290,15 @@ class Coordinator:
         self, group: ShareGroup, requests: Sequence[tuple[str, Sequence[Acknowledgement]]]
     ) -> list[list[AcknowledgementResult]]:
         """See `ShareCoordinator.acknowledge_all`."""
-        group = self._check(group)
+        return self._acknowledge_beside(self._check(group), requests, ())[0]
+
+    def _acknowledge_beside(
+        self,
+        group: ShareGroup,
+        requests: Sequence[tuple[str, Sequence[Acknowledgement]]],
+        beside: Sequence[Procedure[list[LeasedRange]]],
+    ) -> tuple[list[list[AcknowledgementResult]], Sequence[list[LeasedRange] | WingsError]]:
+        """Acknowledge messages while acquires are carried out; returns the outcomes of both."""
         members = [member for member, _ in requests]
         asked: dict[tuple[int, Partition], list[Acknowledgement]] = {}
         for number, (_, entries) in enumerate(requests):
@@ -297,7 +316,7 @@ class Coordinator:
             else self._known_bounds(group, key[1])
             for key in asked
         }
-        errors = self._acknowledge(group, members, asked, bounds)
+        errors, outcomes = self._acknowledge(group, members, asked, bounds, beside)
         # Where retention has passed messages just now, they are acknowledged all the same.
         again = {
             key: entries
@@ -306,7 +325,7 @@ class Coordinator:
         }
         if again:
             fresh = {key[1]: self._bounds(group, key[1]) for key in again}
-            errors |= self._acknowledge(group, members, again, fresh)
+            errors |= self._acknowledge(group, members, again, fresh)[0]
         accepted = sum(
             entry.last - entry.first + 1
             for key, entries in asked.items()
@@ -316,13 +335,14 @@ class Coordinator:
         if accepted:
             self.counts.add(group, accepted=accepted)
         found = {key: iter(of_key) for key, of_key in errors.items()}
-        return [
+        results = [
             [
                 AcknowledgementResult(entry, next(found[number, entry.partition]))
                 for entry in entries
             ]
             for number, (_, entries) in enumerate(requests)
         ]
+        return results, outcomes
 
     def release_undelivered(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
         """See `ShareCoordinator.release_undelivered`."""
@@ -536,8 +556,16 @@ class Coordinator:
         members: Sequence[str],
         asked: dict[tuple[int, Partition], list[Acknowledgement]],
         bounds: Mapping[Partition, Bounds | WingsError],
-    ) -> dict[tuple[int, Partition], list[WingsError | None]]:
-        """Acknowledge entries by request and partition; returns their errors in the same order."""
+        beside: Sequence[Procedure[list[LeasedRange]]] = (),
+    ) -> tuple[
+        dict[tuple[int, Partition], list[WingsError | None]],
+        Sequence[list[LeasedRange] | WingsError],
+    ]:
+        """Acknowledge entries by request and partition, and carry out acquires meanwhile.
+
+        Returns:
+            The errors of the entries in the same order, and the outcomes of the acquires.
+        """
         errors: dict[tuple[int, Partition], list[WingsError | None]] = {}
         begun: dict[tuple[int, Partition], Procedure[list[WingsError | None]]] = {}
         for key, entries in asked.items():
@@ -548,15 +576,19 @@ class Coordinator:
                 errors[key] = [not_held(entries[0], member)] * len(entries)
             else:
                 begun[key] = self._core.acknowledge.run(group, key[1], of_log, member, entries)
+        outcomes: Sequence[Any]
         try:
-            self._runner.run(self._core.table.load(group, [partition for _, partition in begun]))
-            outcomes = self._runner.run_all(list(begun.values()))
+            if begun:
+                partitions = [partition for _, partition in begun]
+                self._runner.run(self._core.table.load(group, partitions))
+            procedures: list[Procedure[Any]] = [*begun.values(), *beside]
+            outcomes = self._runner.run_all(procedures)
         except WingsError as error:
-            outcomes = [error] * len(begun)
-        for key, outcome in zip(begun, outcomes, strict=True):
+            outcomes = [error] * (len(begun) + len(beside))
+        for key, outcome in zip(begun, outcomes, strict=False):
             failed = isinstance(outcome, WingsError)
             errors[key] = [outcome] * len(asked[key]) if failed else outcome
-        return errors
+        return errors, outcomes[len(begun) :]
 
     def _known_bounds(self, group: ShareGroup, partition: Partition) -> Bounds | WingsError:
         index = self._indexes.get(group.uuid)
