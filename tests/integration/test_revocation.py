@@ -139,6 +139,9 @@ def test_a_revocation_ends_a_share_stream_in_band(server: RunningServer) -> None
         token = new_token(root, "worker", "share=*")
         with client_of(server.flight, token) as client:
             stream = ShareStreamCall(client, "topic", group="g")
+            stream.acknowledge()
+            while not stream.answers:  # It is open then, and not refused as it begins.
+                stream.read()
             act(root, "token-revoke", name="worker")
             begun = time.monotonic()
             assert stream.ended()["end"] == "UNAUTHENTICATED"

@@ -426,7 +426,7 @@ class ShareStream:
             while True:
                 if self._is_taken:
                     self._wakes_at = None
-                    self._changed.wait()
+                    self._changed.wait(self._admission.check_seconds)
                     continue
                 now = time.monotonic()
                 self._end_with_token()
