@@ -11,9 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from flight_calls import act, code_of, create_topic, get, numbers, push
+from flight_calls import act, code_of, create_topic, get, numbers, push, ticket_of
 from held_address import held_address
 
 import wings_client
@@ -22,6 +23,7 @@ from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import Unavailable
 from wings_core.metadata.remote import RemoteMetadata
 from wings_core.model import Node
+from wings_core.type_names import parse_type
 from wings_server.testing import (
     MetadataProcess,
     ServerProcess,
@@ -288,3 +290,43 @@ def test_a_metadata_service_drains_and_ends_with_status_0(tmp_path: Path) -> Non
         assert metadata.terminate() == 0
         assert polled.result(SECONDS).table.num_rows == 0
         assert node.terminate() == 0
+
+
+def test_a_node_that_knows_an_earlier_schema_looks_again(
+    cluster: Cluster, new_topic_id: str
+) -> None:
+    one, other = cluster.clients
+    create_topic(one, new_topic_id, ["a: int32", "r: int32 not null"])
+    early = pa.schema([("a", pa.int32()), ("r", pa.int32())])
+    push(other, new_topic_id, pa.RecordBatch.from_pylist([{"a": 1, "r": 1}], early))
+    follower = other.do_get(ticket_of(kind="follow", topic=new_topic_id))
+    assert follower.read_chunk().data is not None
+    for number, (change, row) in enumerate(
+        (
+            ({"add": [{"name": "b", "type": "string"}]}, {"a": 2, "r": 2, "b": "x"}),
+            ({"widen": [{"name": "a", "type": "int64"}]}, {"a": 1 << 40, "r": 3, "b": "y"}),
+            ({"nullable": ["r"]}, {"a": 4, "r": None, "b": "z"}),
+        ),
+        1,
+    ):
+        act(other, "describe-topic", topic=new_topic_id)  # It is remembered for a moment.
+        altered = act(one, "alter-topic", topic=new_topic_id, schema=change)
+        assert altered["schema_version"] == number + 1
+        fields = [
+            pa.field(field["name"], parse_type(field["type"]), field["nullable"])
+            for field in altered["schema"]["fields"]
+        ]
+        push(other, new_topic_id, pa.RecordBatch.from_pylist([row], pa.schema(fields)))
+        answer = get(
+            other, kind="scan", topic=new_topic_id, filter="b IS NOT NULL", columns=["b", "a", "r"]
+        )
+        assert answer.table.to_pylist()[-1] == row
+        pinned = get(other, kind="scan", topic=new_topic_id, schema_version=number + 1)
+        assert pinned.table.schema == pa.schema(fields)
+    # A page of a version that came after the follower did.
+    chunk = follower.read_chunk().data
+    assert chunk is not None
+    assert chunk.to_pylist() == [{"a": 2, "r": 2}]
+    follower.cancel()
+    push(other, new_topic_id, pa.RecordBatch.from_pylist([{"a": 5, "r": 5}], early))
+    assert get(one, kind="scan", topic=new_topic_id).table.num_rows == 5

@@ -9,11 +9,10 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from fix_client import NewTopic
-from flight_calls import Stream, act, get, push, ticket_of
+from flight_calls import Stream, act, get, push, put_stream, ticket_of
 
 from wings_client import Client, Topic
 from wings_core.errors import InvalidSchema, InvalidTicket, SchemaMismatch
-from wings_server.testing import RunningServer
 
 
 def values(reader: pa.RecordBatchReader) -> list[dict[str, Any]]:
@@ -251,18 +250,24 @@ def test_tickets_of_get_flight_info_name_the_version_they_were_planned_with(
 
 
 def test_nulls_come_in_as_soon_as_they_may(
-    wings: Client, server: RunningServer, new_topic: NewTopic
+    wings: Client, client: flight.FlightClient, new_topic: NewTopic
 ) -> None:
     topic = new_topic("a: int32 not null", "b: int32")
-    null = pa.RecordBatch.from_arrays(
-        [pa.array([None], pa.int32()), pa.array([1], pa.int32())], ["a", "b"]
-    )
-    with wings.producer(topic) as producer:
-        producer.send(null.slice(1))
-        producer.flush()
+    bare = pa.schema([("a", pa.int32()), ("b", pa.int32())])
+    full, null = (pa.RecordBatch.from_pylist([{"a": value, "b": 1}], bare) for value in (7, None))
+    with (
+        put_stream(client, bare, topic.name) as early,
+        put_stream(client, bare, topic.name) as joined,
+    ):
+        early.push(full)
+        for _ in range(3):  # From the third on, small batches are joined.
+            joined.push(full)
         wings.alter_schema(topic, nullable=["a"])
-        producer.send(null)
-    assert values(wings.scan(topic)) == [{"a": None, "b": 1}]
+        early.push(null)
+        joined.push(null)
+    assert [row["a"] for row in values(wings.scan(topic))] == [7, 7, 7, 7, None, None]
+    with pytest.raises(flight.FlightServerError, match="not null"):
+        pinned(client, topic, 1)
 
 
 def test_share_groups_deliver_the_schema_of_now(wings: Client, new_topic: NewTopic) -> None:

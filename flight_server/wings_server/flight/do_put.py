@@ -32,7 +32,7 @@ from wings_core.ingest.group_commit import Pending, PushStream
 from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
 from wings_core.log import Log
 from wings_core.memory import ReadRoom
-from wings_core.model import Accepted, CommitResult, Rejected, Sequence, StageEntry
+from wings_core.model import Accepted, CommitResult, Rejected, Sequence, StageEntry, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of
 from wings_server.metrics import Metrics
@@ -162,8 +162,10 @@ class Put:
                         and self._quotas is None
                     )
             elif self._repeats:
-                size = self._preparer.check_small(chunk.data)
-                if size is not None:
+                preparer = self._preparer
+                size = self._check_small(chunk.data)
+                # Batches of two versions are not joined.
+                if size is not None and preparer is self._preparer:
                     joined = self._log.group_commit.join(
                         self._stream, chunk.data, size, options.timestamp
                     )
@@ -191,12 +193,25 @@ class Put:
         try:
             return self._preparer.prepare(batch, options)
         except SchemaMismatch as error:
-            if "nulls" not in error.facts:
-                raise
-        # A later version, which this stream or node does not know, may let the column be null.
-        self._topic = self._log.versions.look_again(self._topic)
-        self._use_schema(batch.schema)
+            self._allow_nulls(batch, error)
         return self._preparer.prepare(batch, options)
+
+    def _check_small(self, batch: pa.RecordBatch) -> int | None:
+        try:
+            return self._preparer.check_small(batch)
+        except SchemaMismatch as error:
+            self._allow_nulls(batch, error)
+        return self._preparer.check_small(batch)
+
+    def _allow_nulls(self, batch: pa.RecordBatch, error: SchemaMismatch) -> None:
+        """Write in a later version, which this stream or node does not know, if there is one.
+
+        Raises:
+            SchemaMismatch: `error`, where it is not that a column may not be null.
+        """
+        if "nulls" not in error.facts:
+            raise error
+        self._write_in(version_of_stream(self._log.versions.look_again(self._topic), batch.schema))
 
     def _options(self, metadata: BatchMetadata, *, first: bool) -> PushOptions:
         """Return the batch's options: those of its own metadata, then those of the descriptor."""
@@ -240,8 +255,11 @@ class Put:
             # Another node may have made one since this node looked.
             topic = version_of_stream(self._log.versions.look_again(self._topic), schema)
         if topic is not self._topic:
-            self._topic = topic
-            self._preparer = Preparer(topic, self._log.limits)
+            self._write_in(topic)
+
+    def _write_in(self, topic: Topic) -> None:
+        self._topic = topic
+        self._preparer = Preparer(topic, self._log.limits)
 
 
 class Answers:
