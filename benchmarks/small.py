@@ -69,7 +69,7 @@ def _pid_of(bare: flight.FlightClient) -> int:
     return int(next(iter(bare.do_action(flight.Action("pid", b"")))).body.to_pybytes())
 
 
-class _Stream:
+class Stream:
     """A stream of pushes with a bounded number in flight."""
 
     def __init__(
@@ -105,15 +105,16 @@ class _Stream:
         self._answers.read()
 
     def close(self) -> None:
+        """End the stream."""
         self._writer.close()
 
 
-def _bare_stream(bare: flight.FlightClient, batch: pa.RecordBatch) -> _Stream:
-    return _Stream(bare, flight.FlightDescriptor.for_command("{}"), batch)
+def _bare_stream(bare: flight.FlightClient, batch: pa.RecordBatch) -> Stream:
+    return Stream(bare, flight.FlightDescriptor.for_command("{}"), batch)
 
 
-def _stream(client: flight.FlightClient, topic: str, batch: pa.RecordBatch) -> _Stream:
-    return _Stream(client, flight.FlightDescriptor.for_path(topic), batch)
+def _stream(client: flight.FlightClient, topic: str, batch: pa.RecordBatch) -> Stream:
+    return Stream(client, flight.FlightDescriptor.for_path(topic), batch)
 
 
 def _acknowledgement(bare: flight.FlightClient, client: flight.FlightClient) -> Row:
@@ -154,7 +155,7 @@ def _one_row_pushes(
     create_topic(client, "ones", batch.schema)
     cpu: dict[int, float] = {}
 
-    def rate(stream: _Stream, pid: int) -> float:
+    def rate(stream: Stream, pid: int) -> float:
         before = cpu_seconds(pid)
         seconds = stream.push(PUSHES)
         cpu[pid] = (cpu_seconds(pid) - before) / PUSHES * 1e6
@@ -172,7 +173,7 @@ def _one_row_pushes(
             lambda: rate(theirs, bare_pid),
         )
 
-        def cost(stream: _Stream, pid: int) -> float:
+        def cost(stream: Stream, pid: int) -> float:
             rate(stream, pid)
             return cpu[pid]
 
@@ -255,7 +256,7 @@ def _read_again(
     time.sleep(DRAIN_SECONDS)
     rows = 100 * PUSHES
     with closing(
-        _Stream(
+        Stream(
             bare,
             flight.FlightDescriptor.for_command(b'{"keep": "settled", "times": 16}'),
             people(65_536),
