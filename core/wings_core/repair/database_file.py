@@ -21,6 +21,7 @@ HEADER_BYTES = 100
 
 _MAGIC = b"SQLite format 3\0"
 _LOG_DAMAGED = "the write-ahead log is damaged: what was committed"
+_LOG_CUT_OFF = "the write-ahead log ends within a transaction, by a crash or cut off"
 _FREE_LIST = struct.Struct(">II")
 _FREE_LIST_AT = 32
 _LOG_HEADER = struct.Struct(">8I")
@@ -116,7 +117,7 @@ class DatabaseFile:
     def _committed(self, log: bytes) -> dict[int, bytes]:
         """Return the pages of the transactions in a log that are whole, as SQLite would.
 
-        What comes after a damaged frame is lost: it is noted.
+        What comes after a damaged frame is lost: it is noted, as is an end within a transaction.
         """
         if len(log) < _LOG_HEADER.size:
             return {}
@@ -144,6 +145,8 @@ class DatabaseFile:
             at += step
         if any(_commits(log, at, step, salts)):
             self.losses.append(f"{_LOG_DAMAGED} after that is lost")
+        elif at < len(log) < at + step or (running and at == len(log)):
+            self.losses.append(f"{_LOG_CUT_OFF}: what was committed last may be lost")
         return committed
 
 

@@ -159,13 +159,16 @@ class _Salvage:
         problems: list[str] = []
         versions = [version or 0 for version, _ in self._trees.walk(root, problems)]
         version = max(versions, default=0)
-        if not problems and version < len(MIGRATIONS) and len(versions) == version:
+        # Each version left its row: where one is missing, the page is damaged, or another's.
+        if problems or sorted(versions) != list(range(1, version + 1)):
+            return
+        if 0 < version < len(MIGRATIONS):
             raise InvalidArgument(
                 f"the metadata is of version {version}, and only version {len(MIGRATIONS)} can be "
                 "repaired: start a server of this version on a copy of the directory first, which "
                 "brings it up to date"
             )
-        if not problems and len(versions) == version > len(MIGRATIONS):
+        if version > len(MIGRATIONS):
             raise InvalidArgument(
                 f"the metadata is of version {version}, newer than {len(MIGRATIONS)}, which this "
                 "code knows: repair it with the Wings that wrote it"

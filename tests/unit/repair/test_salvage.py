@@ -1,5 +1,6 @@
 """The reader of SQLite's pages: of a sound file it finds what SQLite does."""
 
+import shutil
 import sqlite3
 import tarfile
 from contextlib import closing
@@ -11,7 +12,7 @@ from fix_metadata import SCHEMA, batch_of
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.names import DEFAULT_NAMESPACE
-from wings_core.partitions import Partition
+from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.repair.salvage import NOT_SALVAGED, salvage
 from wings_core.repair.shapes import read_shapes
 
@@ -52,6 +53,36 @@ def test_rows_from_before_columns_were_added_are_found(tmp_path: Path) -> None:
         salvage(path)
     SqliteMetadata(path).close()
     assert_all_is_found(path)
+
+
+def test_a_write_ahead_log_that_is_cut_off_is_told(tmp_path: Path) -> None:
+    path, copy = tmp_path / "metadata.sqlite", tmp_path / "copy.sqlite"
+    with SqliteMetadata(path) as metadata:
+        topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("t"), SCHEMA)
+        for folio in ("f", "g", "h"):
+            metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 7}, folio=folio)])
+        shutil.copy(path, copy)
+        log = path.with_name(f"{path.name}-wal").read_bytes()
+    beside = copy.with_name(f"{copy.name}-wal")
+    beside.write_bytes(log)
+    found = salvage(copy)
+    assert (len(found.rows("pages")), found.losses) == (3, [])
+    for left in (len(log) - 10, len(log) - 4_120):  # Within a frame, and without the last one.
+        beside.write_bytes(log[:left])
+        found = salvage(copy)
+        assert len(found.rows("pages")) == 2
+        assert "may be lost" in found.losses[0]
+
+
+def test_versions_that_are_lost_make_no_earlier_version(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    with SqliteMetadata(path) as metadata:
+        metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("t"), SCHEMA)
+    for lost in ("version > 3 AND version <> 7", "TRUE"):
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"DELETE FROM migrations WHERE {lost}")
+            connection.commit()
+        assert len(salvage(path).rows("topics")) == 1
 
 
 def test_another_database_is_refused(tmp_path: Path) -> None:
