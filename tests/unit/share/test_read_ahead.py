@@ -35,3 +35,18 @@ def test_rows_with_gaps_are_not_kept() -> None:
     gap = pa.concat_batches([rows(0, 1), rows(3, 4)])  # pyright: ignore[reportAttributeAccessIssue]
     kept.keep("t", UNPARTITIONED, gap)
     assert kept.rows("t", UNPARTITIONED, 0, 1) is None
+
+
+def test_what_was_read_beside_others_is_at_hand_without_a_read() -> None:
+    def read(offset: int, stop: int) -> list[pa.RecordBatch]:
+        return [rows(offset, stop - 1)]
+
+    with fetcher(read) as (opened, source):
+        assert opened.kept(TOPIC, UNPARTITIONED, 0, 0) is None
+        for offset in range(2):
+            opened.collect(TOPIC, UNPARTITIONED, offset, offset)
+        kept = opened.kept(TOPIC, UNPARTITIONED, 7, 9)
+        assert kept is not None
+        assert kept.column("__offset").to_pylist() == [7, 8, 9]
+        assert opened.kept(TOPIC, UNPARTITIONED, 999, 5_000) is None
+        assert source.reads == [0, 1]

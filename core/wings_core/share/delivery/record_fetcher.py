@@ -130,7 +130,7 @@ class RecordFetcher:
         self, topic: Topic, partition: Partition, first: int, last: int
     ) -> pa.RecordBatch | None:
         """Return the rows `[first, last]` if all of them were read beside others before."""
-        return self._ahead.rows(topic.uuid, partition, first, last)
+        return self._ahead.rows(_key(topic), partition, first, last)
 
     def collect(self, topic: Topic, partition: Partition, first: int, last: int) -> Records:
         """Collect the rows `[first, last]`, both inclusive; blocks for the reads.
@@ -139,8 +139,7 @@ class RecordFetcher:
         without rows and at one that does not go on. An offset that is gone is absent, a damaged
         page is skipped. Nothing is raised.
         """
-        # Rows of another version of the schema have other columns.
-        key = f"{topic.uuid} {topic.schema_version}"
+        key = _key(topic)
         kept = self._ahead.rows(key, partition, first, last)
         if kept is not None:
             return Records((kept,), None)
@@ -225,6 +224,11 @@ class LogSource(RecordSource):
         """Return the last offset of the page that holds a row; see `RecordSource.last_beside`."""
         located = self._registry.locate(topic.uuid, partition, offset, 1)
         return located.locations[0].end_offset if located.locations else offset
+
+
+def _key(topic: Topic) -> str:
+    """Return what rows are kept by: those of another version of the schema have other columns."""
+    return f"{topic.uuid} {topic.schema_version}"
 
 
 def _closed() -> Unavailable:
