@@ -33,6 +33,7 @@ from wings_core.schema_versions import SchemaVersions
 from wings_core.share.dead_letters.redrive import Redriver
 from wings_core.share.dead_letters.writer import DeadLetterWriter
 from wings_core.share.delivery.record_fetcher import LogSource, RecordFetcher
+from wings_core.share.delivery.times import LogTimes
 from wings_core.share.open import (
     EmbeddedCoordinator,
     NoCoordinator,
@@ -417,4 +418,5 @@ def _open_shares(groups: Groups, log: Log, open_coordinator: OpenCoordinator | N
         )
     )
     redriver = Redriver(log.admin, log.registry, log.fetcher, log.group_commit, log.limits)
-    return Shares(log.admin, groups, coordinator, records, redriver, log.limits)
+    times = LogTimes(log.fetcher, log.registry)
+    return Shares(log.admin, groups, coordinator, records, redriver, log.limits, times)

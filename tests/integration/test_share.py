@@ -413,6 +413,7 @@ def test_a_group_is_described_as_it_was_created(
             "dlq_copy_payload": True,
             "acquire_mode": "record_limit",
             "ordering": "none",
+            "deliver_at_column": None,
         },
         "partitions": [{"partition": None, "start_offset": 3, "in_flight": 0, "lag": 0}],
     }

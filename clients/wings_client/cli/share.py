@@ -128,6 +128,14 @@ OrderingOption = Annotated[
 ]
 
 
+DeliverAtOption = Annotated[
+    str | None,
+    typer.Option(
+        "--deliver-at", metavar="COLUMN", help="A timestamp column: no message before its time."
+    ),
+]
+
+
 @app.command()
 def create(
     group: GroupArgument,
@@ -146,6 +154,7 @@ def create(
     payload: PayloadOption = None,
     mode: ModeOption = None,
     ordering: OrderingOption = None,
+    deliver_at: DeliverAtOption = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Accept one that is there, as it is.")
     ] = False,
@@ -155,7 +164,7 @@ def create(
 
     $ wings share create billing orders --from earliest --limit 3 --dlq orders-dead
     """
-    config = _config(lock, limit, in_flight, dlq_topic, payload, mode, ordering)
+    config = _config(lock, limit, in_flight, dlq_topic, payload, mode, ordering, deliver_at)
     with connected(endpoint, topic) as client:
         created = client.create_share_group(
             group, topic, {**config, "start": _start(start)}, if_not_exists=if_not_exists
@@ -175,13 +184,14 @@ def alter(
     payload: PayloadOption = None,
     mode: ModeOption = None,
     ordering: OrderingOption = None,
+    deliver_at: DeliverAtOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Change a share group; what is not given stays as it is.
 
     $ wings share alter billing orders --limit 5
     """
-    config = _config(lock, limit, in_flight, dlq_topic, payload, mode, ordering)
+    config = _config(lock, limit, in_flight, dlq_topic, payload, mode, ordering, deliver_at)
     if not config:
         raise typer.BadParameter("give at least one option that changes something")
     with connected(endpoint, topic) as client:
@@ -510,6 +520,7 @@ def _config(
     payload: bool | None,
     mode: Mode | None,
     ordering: Ordering | None,
+    deliver_at: str | None,
 ) -> dict[str, Any]:
     given = {
         "lock_duration_ms": None if lock is None else round(lock * 1000),
@@ -519,6 +530,7 @@ def _config(
         "dlq_copy_payload": payload,
         "acquire_mode": None if mode is None else mode.value,
         "ordering": None if ordering is None else ordering.value,
+        "deliver_at_column": deliver_at,
     }
     return {key: value for key, value in given.items() if value is not None}
 

@@ -5,6 +5,8 @@ import uuid
 from pathlib import Path
 from typing import Protocol
 
+from wings_core.times import now_us
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -20,6 +22,10 @@ class Clock(Protocol):
         """Return the time in seconds from any beginning."""
         ...
 
+    def wall_us(self) -> int:
+        """Return the time of day, in microseconds since the epoch."""
+        ...
+
 
 class MonotonicClock:
     """The system's monotonic clock."""
@@ -31,3 +37,4 @@ class MonotonicClock:
             self.boot_id = str(uuid.uuid4())  # Readings of other processes are not to be trusted.
 
     now = staticmethod(time.monotonic)
+    wall_us = staticmethod(now_us)

@@ -5,9 +5,11 @@ Ranges of offsets are inclusive at both ends, `[first, last]`, as in all results
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
+import pyarrow as pa
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -107,6 +109,13 @@ class ShareConfig(BaseModel):
         description="`none`: messages of a partition are worked on side by side. `partition`: one "
         "lease of a partition at a time, in order of offset, so that a message that is delayed or "
         "fails holds back its partition alone.",
+    )
+
+    deliver_at_column: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A timestamp column of the topic: a message is not delivered before that time, "
+        "which is UTC where the column has no zone; null: at once.",
     )
 
     @property
@@ -235,6 +244,10 @@ class LeasedRange:
         return self.end_offset - self.start_offset + 1
 
 
+ReadTimes = Callable[[Topic, Partition, str, int, int], "pa.Int64Array"]
+"""Returns the times of messages `[first, last]` by a column; see `delivery.times.LogTimes`."""
+
+
 @dataclass(frozen=True, slots=True)
 class AcquireRequest:
     """What a member asks of a group: some of the messages of any partition, or of one."""
@@ -255,6 +268,9 @@ class AcquireRequest:
     long."""
     range_max: int = ROWS_MAX
     """At least 1. In a group that is ordered, no more of one partition, in either mode."""
+    times: "ReadTimes | None" = None
+    """Reads from when on messages are delivered, of a group that has a column for it; blocks for
+    the reads. None: those whose time is not known yet are left for another request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from wings_core.share.dead_letters.redrive import Redriven, Redriver
 from wings_core.share.dead_letters.writer import open_dead_letter_topic
 from wings_core.share.delivery.delivery import Delivery, deliver, kept_delivery
 from wings_core.share.delivery.record_fetcher import RecordFetcher
+from wings_core.share.delivery.times import check_column
 from wings_core.share.interfaces import ShareCoordinator
 from wings_core.share.model import (
     Acknowledgement,
@@ -37,6 +38,7 @@ from wings_core.share.model import (
     Acquired,
     AcquireRequest,
     LeasedRange,
+    ReadTimes,
     ShareConfig,
     ShareGroup,
     SharePartitionState,
@@ -59,6 +61,7 @@ class Shares:
         records: Reads the rows of leased ranges; closed with this.
         redriver: Sends dead letters back.
         limits: The bounds in force.
+        times: Reads from when on messages are delivered.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Shares:
         records: RecordFetcher,
         redriver: Redriver,
         limits: Limits,
+        times: ReadTimes,
     ) -> None:
         self._admin = admin
         self._groups = groups
@@ -76,6 +80,7 @@ class Shares:
         self._records = records
         self._redriver = redriver
         self._limits = limits
+        self._times = times
 
     @property
     def damage(self) -> StorageCorrupt | None:
@@ -106,7 +111,8 @@ class Shares:
             AlreadyExists: The topic has a group of this name; with `if_not_exists` it is returned
                 as it is.
             SchemaMismatch: The DLQ topic is none of dead letters.
-            InvalidArgument: The topic is to be its own DLQ, or the name cannot be stored.
+            InvalidArgument: The topic is to be its own DLQ, the name cannot be stored, or the
+                column of times is none of the topic's.
             ResourceExhausted: The topic has as many groups as it may have.
             Unavailable: No majority of the replicas answered; or (the fact `in_doubt`) it is not
                 known whether there is the group now.
@@ -119,7 +125,7 @@ class Shares:
             pass
         else:
             return existing_group(existing, None, if_not_exists=if_not_exists)
-        self._check_dead_letters(found, config)
+        self._check_config(found, config)
         wanted = ShareGroup(group, str(uuid4()), found, config)
         # First its start, then its name: who finds the group finds it at its start.
         self._coordinator.create(wanted)
@@ -141,11 +147,11 @@ class Shares:
             TopicNotFound: No such topic.
             GroupNotFound: It has no such group.
             SchemaMismatch: The DLQ topic is none of dead letters.
-            InvalidArgument: The topic is to be its own DLQ.
+            InvalidArgument: The topic is to be its own DLQ, or the column of times none of it.
         """
         found = self._admin.get_topic(topic)
         self._groups.get(found, group)
-        self._check_dead_letters(found, changes)
+        self._check_config(found, changes)
         altered = self._groups.alter(found, group, changes)
         self._coordinator.altered(altered)
         return altered
@@ -241,12 +247,12 @@ class Shares:
     ) -> list[LeasedRange]:
         """Wait for messages until the deadline, and lease them; see `ShareCoordinator.acquire`."""
         with self._blamed_on_topic(request.group):
-            return self._coordinator.acquire(request, deadline, cancel)
+            return self._coordinator.acquire(replace(request, times=self._times), deadline, cancel)
 
     def acquire_now(self, request: AcquireRequest) -> Acquired:
         """Lease what there is now; see `ShareCoordinator.acquire_now`."""
         with self._blamed_on_topic(request.group):
-            return self._coordinator.acquire_now(request)
+            return self._coordinator.acquire_now(replace(request, times=self._times))
 
     def following(
         self, group: ShareGroup, callback: Callable[[], None]
@@ -356,7 +362,9 @@ class Shares:
                 ) from None
             raise
 
-    def _check_dead_letters(self, topic: Topic, config: ShareConfig) -> None:
+    def _check_config(self, topic: Topic, config: ShareConfig) -> None:
+        if config.deliver_at_column is not None:
+            check_column(topic, config.deliver_at_column)
         if config.dlq is not None:
             open_dead_letter_topic(self._admin, config.dlq, topic.name)
 

@@ -32,6 +32,7 @@ GOOD: dict[str, list[Any]] = {
     "dlq_copy_payload": [True, False],
     "acquire_mode": ["record_limit", "batch_optimized"],
     "ordering": ["none", "partition"],
+    "deliver_at_column": [None, "at"],
 }
 BAD: dict[str, list[Any]] = {
     "lock_duration_ms": [999, 43_200_001, 1.5, "1000", True, None],
@@ -42,6 +43,7 @@ BAD: dict[str, list[Any]] = {
     "dlq_copy_payload": [0, "true", None],
     "acquire_mode": ["exact", None],
     "ordering": ["key", True, None],
+    "deliver_at_column": ["", 1],
     "x": [1],
 }
 
@@ -95,6 +97,7 @@ def test_what_is_absent_of_a_configuration_has_the_designs_default() -> None:
         "dlq_copy_payload": True,
         "acquire_mode": "record_limit",
         "ordering": "none",
+        "deliver_at_column": None,
     }
 
 

@@ -13,6 +13,7 @@
 10. Where an acceptance or a rejection fails, nothing else of its request succeeded.
 11. In a group that is ordered a message is delivered when all before it are finished, or come with
     it, and no other lease holds any.
+12. A message is not delivered before its time.
 """
 
 from collections import Counter, defaultdict
@@ -113,6 +114,10 @@ class Observer:
             assert offset < world.log_end, f"{offset} was delivered and not produced"
             if offset < world.log_start:
                 continue  # Retention may pass what is under way.
+            due_us = world.due_us[offset] if world.due_us else None
+            assert due_us is None or due_us <= world.time * 1_000_000 + 1, (
+                f"{offset} was delivered before its time"
+            )
             active = self.active.get(offset)
             assert active is None or active.until <= world.time, (
                 f"{offset} is held with {active} and with {leased.lease}"

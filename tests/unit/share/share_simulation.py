@@ -21,7 +21,7 @@ from share_invariants import Observer
 from wings_core.errors import Unavailable, WingsError
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE
-from wings_core.partitions import UNPARTITIONED
+from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.coordinator.core import Bounds, CoordinatorCore
 from wings_core.share.model import (
     Acknowledgement,
@@ -129,6 +129,9 @@ class NodeClock:
     def now(self) -> float:
         return self._offset + self._world.time * self.rate
 
+    def wall_us(self) -> int:
+        return int(self._world.time * 1_000_000)
+
 
 @dataclass
 class Node:
@@ -190,6 +193,7 @@ class World:
         self.late = rng.choice([0.0, 0.03])
         self.healed = False
         self.log_start, self.log_end = 0, 0
+        self.due_us: list[int | None] = []
         topic = Topic(
             DEFAULT_NAMESPACE.topic("t"), "topic", pa.schema([]), None, TopicConfig(), created_at=0
         )
@@ -199,6 +203,7 @@ class World:
             in_flight_max=rng.choice([6, 40]),
             dlq_topic="tenants/default/namespaces/default/topics/dead",
             ordering="partition" if seed % 3 == 0 else "none",
+            deliver_at_column="at" if seed % 4 == 1 else None,
         )
         self.group = ShareGroup("g", "group", topic, config)
         self.observer = Observer(self)
@@ -243,7 +248,17 @@ class World:
 
     # The log.
 
+    def times(
+        self, topic: Topic, partition: Partition, column: str, first: int, last: int
+    ) -> pa.Int64Array:
+        return pa.array([self.due_us[offset] for offset in range(first, last + 1)], pa.int64())
+
     def produce(self) -> None:
+        if self.group.config.deliver_at_column is not None:
+            for _ in range(6):
+                delay = self.rng.choice([None, None, 0.5, 3.0, 9.0])
+                due = None if delay is None else int((self.time + delay) * 1_000_000)
+                self.due_us.append(due)
         self.log_end = min(MESSAGES_MAX, self.log_end + self.rng.randrange(1, 6))
         if self.log_end < MESSAGES_MAX:
             self.after(self.rng.uniform(0.1, 3), self.produce)
@@ -489,7 +504,14 @@ class Worker:
         yield from core.table.load(world.group, [UNPARTITIONED])
         return (
             yield from core.acquirer.acquire_partition(
-                AcquireRequest(world.group, self.name, UNPARTITIONED, messages_max, 1_000),
+                AcquireRequest(
+                    world.group,
+                    self.name,
+                    UNPARTITIONED,
+                    messages_max,
+                    1_000,
+                    times=world.times,
+                ),
                 UNPARTITIONED,
                 world.bounds,
             )

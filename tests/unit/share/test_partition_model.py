@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import pyarrow as pa
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -19,6 +20,8 @@ class Message:
     count: int = 0
     until: float = 0.0
     lease: Lease | None = None
+    time_us: int | None = None
+    """When it may be delivered; None: at once."""
 
 
 def pieces(limit: int, count: int, messages: int) -> int:
@@ -41,13 +44,51 @@ class PartitionMachine(RuleBasedStateMachine):
         self.leases = 0
         self.pending: list[Pick] = []
         self.limit, self.in_flight_max = 5, 25
-        self.ordered = False
+        self.ordered = self.is_scheduled = False
+        self.times: dict[int, int | None] = {}
+        self.checked: set[int] = set()
 
-    @rule(more=st.integers(1, 30))
-    def produce(self, more: int) -> None:
-        for offset in range(self.log_end, self.log_end + more):
+    @rule(more=st.integers(1, 30), delays=st.lists(st.sampled_from([0, 1, 5]), max_size=8))
+    def produce(self, more: int, delays: list[int]) -> None:
+        for number, offset in enumerate(range(self.log_end, self.log_end + more)):
+            delay = delays[number % len(delays)] if delays else 0
+            self.times[offset] = self._wall_us() + delay * 1_000_000 if delay else None
             self.model[offset] = Message()
+            if self.is_scheduled:
+                self.model[offset] = Message(State.SCHEDULED)
         self.log_end += more
+
+    @rule(is_scheduled=st.booleans())
+    def deliver_by(self, is_scheduled: bool) -> None:
+        if is_scheduled != self.is_scheduled:
+            for message in self.model.values():
+                if message.state is State.SCHEDULED:
+                    message.state = State.AVAILABLE
+                elif is_scheduled and message.state is State.AVAILABLE and not message.count:
+                    message.state, message.until = State.SCHEDULED, 0.0
+        self.is_scheduled = is_scheduled
+        self.subject.deliver_by("at" if is_scheduled else None)
+
+    @rule(ordered=st.booleans(), whole=st.booleans())
+    def check_times(self, ordered: bool, whole: bool) -> None:
+        self._advance()
+        wanted = self.subject.unchecked(self.log_end, ordered=ordered)
+        if wanted is None:
+            waiting = [o for o, m in self.model.items() if m.state is State.SCHEDULED]
+            if not ordered:  # All of them are known, and not due.
+                assert all(self._time_of(offset) > self._wall_us() for offset in waiting)
+            return
+        assert self.is_scheduled
+        first, last = wanted
+        last = last if whole else first
+        times = [self.times.get(offset) for offset in range(first, last + 1)]
+        self.subject.check(first, pa.array(times, pa.int64()), self._wall_us())
+        for offset in range(first, last + 1):
+            message = self.model[offset]
+            if message.state is State.SCHEDULED and self._time_of(offset) <= self._wall_us():
+                message.state = State.AVAILABLE
+            if message.state is State.SCHEDULED:
+                self.checked.add(offset)
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 4.0, 11.0]))
     def pass_time(self, seconds: float) -> None:
@@ -59,7 +100,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.log_start += int((self.log_end - self.log_start) * share * share)
         self._advance()
         for offset, message in self.model.items():
-            if offset < self.log_start and message.state is State.AVAILABLE:
+            if offset < self.log_start and message.state in (State.AVAILABLE, State.SCHEDULED):
                 message.state = State.ARCHIVED
 
     @rule(limit=st.integers(1, 7), in_flight_max=st.integers(1, 60), ordered=st.booleans())
@@ -70,8 +111,9 @@ class PartitionMachine(RuleBasedStateMachine):
     def select_next(self, messages_max: int, alone: bool) -> None:
         self._advance()
         expected = self._expected_next(messages_max, alone=alone)
-        is_ready = self.subject.has_available(self.log_end, ordered=True)
-        assert is_ready == bool(self._expected_next(messages_max, alone=True))
+        if self.subject.unchecked(self.log_end, ordered=True) is None:
+            is_ready = self.subject.has_available(self.log_end, ordered=True)
+            assert is_ready == bool(self._expected_next(messages_max, alone=True))
         picks = self.subject.select_next(
             self.log_end, messages_max, self.in_flight_max, self.limit, alone=alone
         )
@@ -209,7 +251,7 @@ class PartitionMachine(RuleBasedStateMachine):
         assert fresh >= 0 or self.log_start >= self.log_end
         for state in State:
             expected = self._number(state)
-            if state is State.AVAILABLE:
+            if state is (State.SCHEDULED if self.is_scheduled else State.AVAILABLE):
                 expected -= max(0, fresh)
             assert subject.messages(state) == expected
         unfinished = [o for o, m in self.model.items() if m.state.value <= State.HELD.value]
@@ -227,12 +269,16 @@ class PartitionMachine(RuleBasedStateMachine):
             before = (last, cell)
 
     def _advance(self) -> None:
-        self.subject.advance(self.now, self.log_start)
+        self.subject.advance(self.now, self.log_start, self._wall_us())
         for offset, message in self.model.items():
             if message.state is State.HELD and message.until <= self.now:
                 self._free(offset, 0.0)
             elif message.state is State.AVAILABLE and message.until <= self.now:
                 message.until = 0.0
+            elif offset in self.checked and self._time_of(offset) <= self._wall_us():
+                if message.state is State.SCHEDULED:
+                    message.state = State.AVAILABLE
+                self.checked.discard(offset)
 
     def _expected(self, messages_max: int, touched: int) -> tuple[list[int], set[int]]:
         """Return what a selection hands out, in order, and what it gives up."""
@@ -267,19 +313,24 @@ class PartitionMachine(RuleBasedStateMachine):
         """Return what comes next, where nothing is in flight, and whether it is given up."""
         if self._number(State.HELD, State.PENDING):
             return []
-        left = [(o, m) for o, m in sorted(self.model.items()) if m.state is State.AVAILABLE]
+        left = [
+            (offset, message)
+            for offset, message in sorted(self.model.items())
+            if message.state in (State.AVAILABLE, State.SCHEDULED)
+        ]
         exhausted: list[tuple[int, bool]] = []
         for offset, message in left:
-            if message.until or message.count < self.limit:
+            if self._waits(message) or message.count < self.limit:
                 break
             exhausted.append((offset, True))
-        if exhausted or not left or left[0][1].until:
+        if exhausted or not left or self._waits(left[0][1]):
             return exhausted
         first, count = left[0][0], left[0][1].count
         run: list[int] = []
         for offset, message in left:
             crossing = first < self.subject.frontier <= offset
-            if offset != first + len(run) or message.until or message.count != count or crossing:
+            follows = offset == first + len(run) and message.count == count and not crossing
+            if not follows or self._waits(message):
                 break
             run.append(offset)
         if count >= max(2, (self.limit + 1) // 2) and not alone:
@@ -292,6 +343,15 @@ class PartitionMachine(RuleBasedStateMachine):
             for offset in _offsets(pick):
                 self.model[offset] = Message(State.PENDING, pick.count)
             self.pending.append(pick)
+
+    def _waits(self, message: Message) -> bool:
+        return bool(message.until) or message.state is State.SCHEDULED
+
+    def _wall_us(self) -> int:
+        return int(self.now * 1_000_000)
+
+    def _time_of(self, offset: int) -> int:
+        return self.times.get(offset) or 0
 
     def _may_follow(self, offset: int, pick: Pick) -> bool:
         message = self.model[offset]

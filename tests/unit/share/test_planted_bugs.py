@@ -5,10 +5,19 @@ from collections.abc import Sequence
 import pytest
 from share_simulation import MemoryStore, Parts, World
 
+from wings_core.share.coordinator.acquirer import Acquirer
 from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.coordinator.finalize import Finalizer
+from wings_core.share.coordinator.partition_table import Bounds, TrackedPartition
 from wings_core.share.interfaces import PendingDeadLetters
-from wings_core.share.model import DeadLetter, Lease, OffsetRange, ShareGroup, ShareKey
+from wings_core.share.model import (
+    AcquireRequest,
+    DeadLetter,
+    Lease,
+    OffsetRange,
+    ShareGroup,
+    ShareKey,
+)
 from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.votes import Held, Verdict, Vote
@@ -17,6 +26,7 @@ from wings_core.share.replica.partition import Piece, ReplicaPartition
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import ReleaseRequest
 from wings_core.share.replica.store import Mark, PartitionWrite
+from wings_core.share.state.partition import SharePartition
 
 SEEDS_MAX = 150
 """A bug that so many worlds do not show is not found."""
@@ -108,6 +118,36 @@ class AnyoneReleases(Replica):
         return [Part(entry.first, entry.last, Outcome.OK) for entry in request.entries]
 
 
+class AcquirerWithoutTimes(Acquirer):
+    def _check_times(
+        self, request: AcquireRequest, tracked: TrackedPartition, bounds: Bounds
+    ) -> None:
+        pass
+
+
+class CoreThatLooksAtNoTimes(CoordinatorCore):
+    acquirer_type = AcquirerWithoutTimes
+
+
+class StateThatLearnsTooMuch(SharePartition):
+    def _touch(self, last: int) -> None:
+        deliver_at, self._deliver_at = self._deliver_at, None
+        super()._touch(last)
+        self._deliver_at = deliver_at
+
+
+class AcquirerThatSkipsTimes(Acquirer):
+    def _check_times(
+        self, request: AcquireRequest, tracked: TrackedPartition, bounds: Bounds
+    ) -> None:
+        tracked.state.__class__ = StateThatLearnsTooMuch
+        super()._check_times(request, tracked, bounds)
+
+
+class CoreThatSkipsTimes(CoordinatorCore):
+    acquirer_type = AcquirerThatSkipsTimes
+
+
 class DeadLetterLater:
     """Done as soon as it is begun, and written never."""
 
@@ -159,6 +199,8 @@ BUGS = {
     "a partition is leased twice where order matters": Parts(
         replica=OtherLeasesOfThePartitionIgnored
     ),
+    "times are not looked at": Parts(core=CoreThatLooksAtNoTimes),
+    "what was not looked at is available before its time": Parts(core=CoreThatSkipsTimes),
     "anyone releases": Parts(replica=AnyoneReleases),
     "a dead letter is not awaited": Parts(core=CoreThatAwaitsNoDeadLetter),
     "a replica that missed deliveries is believed": Parts(quorum=CountOfOneReplica),
@@ -173,8 +215,9 @@ BUGS = {
 def test_a_planted_bug_is_found(bug: str) -> None:
     for seed in range(SEEDS_MAX):
         try:
-            # Every third world is of a group in order.
-            World(3 * seed if "order" in bug else seed, BUGS[bug]).run()
+            # Every third world is of a group in order, every fourth of one with times.
+            of_kind = 3 * seed if "order" in bug else 4 * seed + 1 if "time" in bug else seed
+            World(of_kind, BUGS[bug]).run()
         except AssertionError:
             return
     pytest.fail(f"{SEEDS_MAX} worlds do not show that {bug}")

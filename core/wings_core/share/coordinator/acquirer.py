@@ -153,6 +153,7 @@ class Acquirer:
         skip = 0
         if tracked.collisions:
             skip = self._rng.randrange(SKIP_REQUESTS_MAX) * request.messages_max
+        self._check_times(request, tracked, bounds)
         with self._table.lock:
             tracked.state.advance(self._clock.now(), bounds.start)
             retired = tracked.state.take_retired()
@@ -178,6 +179,32 @@ class Acquirer:
         if not picks:
             return []
         return (yield from self._hold(group, tracked, picks, lease, request.member, alone=alone))
+
+    def _check_times(
+        self, request: AcquireRequest, tracked: TrackedPartition, bounds: Bounds
+    ) -> None:
+        """Look at the times of messages until one is available; blocks for the reads.
+
+        Raises:
+            WingsError: They cannot be read.
+        """
+        group, state = request.group, tracked.state
+        column, ordered = group.config.deliver_at_column, group.config.is_ordered
+        with self._table.lock:
+            state.deliver_by(column)
+        while column is not None:
+            with self._table.lock:
+                state.advance(self._clock.now(), bounds.start, self._clock.wall_us())
+                wanted = None if state.has_ready else state.unchecked(bounds.end, ordered=ordered)
+                if wanted is None or request.times is None or tracked.is_checking:
+                    return
+                tracked.is_checking = True
+            try:
+                times = request.times(group.topic, tracked.key.partition, column, *wanted)
+                with self._table.lock:
+                    state.check(wanted[0], times, self._clock.wall_us())
+            finally:
+                tracked.is_checking = False
 
     def _hold(
         self,

@@ -47,6 +47,7 @@ class CoordinatorCore:
     """
 
     finalizer_type = Finalizer
+    acquirer_type = Acquirer
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class CoordinatorCore:
         self._changed = changed
         self.table = PartitionTable(quorum, clock, self.id)
         finalizer = self.finalizer_type(self.table, quorum, dead_letters, clock, archived)
-        self.acquirer = Acquirer(self.table, quorum, finalizer, clock, rng, changed)
+        self.acquirer = self.acquirer_type(self.table, quorum, finalizer, clock, rng, changed)
         self.acknowledge = Acknowledge(self.id, self.table, finalizer, clock, changed)
 
     # Groups.

@@ -51,6 +51,8 @@ class TrackedPartition:
     """How long after that it is worth asking again."""
     collisions: int = 0
     """How often in a row all that was asked for was held by others."""
+    is_checking: bool = False
+    """Whether the times of messages are being read."""
     is_seen_full: bool = False
     """Whether a member found no room in the window: who makes some tells of it."""
 
@@ -138,9 +140,10 @@ class PartitionTable:
             tracked = self._table.get(group.uuid, {}).get(partition)
             if tracked is None:
                 return 0.0
-            now = self._clock.now()
-            tracked.state.advance(now, bounds.start)
-            event = tracked.state.next_event(now)
+            now, wall_us = self._clock.now(), self._clock.wall_us()
+            tracked.state.deliver_by(group.config.deliver_at_column)
+            tracked.state.advance(now, bounds.start, wall_us)
+            event = tracked.state.next_event(now, wall_us)
             if tracked.state.in_flight >= group.config.window:
                 tracked.is_seen_full = True
                 if self._quorum.is_local:

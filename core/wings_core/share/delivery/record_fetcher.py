@@ -203,11 +203,15 @@ class LogSource(RecordSource):
     Args:
         fetcher: Reads it.
         registry: Knows where it ends.
+        columns: Read, of the topic's; None: all.
     """
 
-    def __init__(self, fetcher: Fetcher, registry: OffsetRegistry) -> None:
+    def __init__(
+        self, fetcher: Fetcher, registry: OffsetRegistry, columns: Sequence[str] | None = None
+    ) -> None:
         self._fetcher = fetcher
         self._registry = registry
+        self._columns = columns
 
     def read(
         self, topic: Topic, partition: Partition, offset: int, stop_offset: int
@@ -215,7 +219,7 @@ class LogSource(RecordSource):
         """Return some of the rows from an offset on; see `RecordSource.read`."""
         located = self._registry.locate(topic.uuid, partition, offset, 1)
         stop_offset = min(stop_offset, located.log_end_offset)
-        selection = Selection.of(topic, system_columns=True)
+        selection = Selection.of(topic, self._columns, system_columns=True)
         cursor = Cursor(topic, partition, offset, selection)
         ahead = next(self._fetcher.scan(cursor, stop_offset, Cancel()), [])
         return [chunk.batch for chunk in ahead]

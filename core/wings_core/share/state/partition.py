@@ -51,9 +51,20 @@ class SharePartition(RecordStates):
 
     def has_available(self, log_end: int, *, ordered: bool = False) -> bool:
         """Tell whether something may be selected, as of the last `advance`."""
+        if self.is_scheduled and self.unchecked(log_end, ordered=ordered) is not None:
+            return True
         if ordered and (self.in_flight or (self._ranges and not self._ready_head())):
             return False
-        return bool(self._ready) or (self.frontier < log_end and not self.is_full)
+        return self.has_ready or self._has_fresh(log_end)
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether something that was looked at may be leased, as of the last `advance`."""
+        return bool(self._ready)
+
+    def _has_fresh(self, log_end: int) -> bool:
+        """Tell whether something may be leased that was never looked at."""
+        return self.frontier < log_end and not self.is_full and not self.is_scheduled
 
     def select(
         self,
@@ -100,7 +111,7 @@ class SharePartition(RecordStates):
             if throttled:
                 return picks
             room -= picks[-1].last - first + 1
-        if room > 0 and self.frontier < log_end and not self.is_full:
+        if room > 0 and self._has_fresh(log_end):
             skip = min(skip, log_end - self.frontier - 1)
             if skip > 0:
                 self._touch(self.frontier + skip - 1)
@@ -124,7 +135,7 @@ class SharePartition(RecordStates):
             return exhausted
         room = min(messages_max, in_flight_max)
         if not self._ranges:
-            if self.frontier >= log_end:
+            if not self._has_fresh(log_end):
                 return []
             last = min(log_end, self.frontier + room) - 1
             first, self.frontier = self.frontier, last + 1
@@ -189,7 +200,7 @@ class SharePartition(RecordStates):
             if following is None or following[2] != RecordState(State.AVAILABLE, pick.count):
                 return pick
             last = min(last, following[1])
-        elif pick.count:
+        elif pick.count or self.is_scheduled:
             return pick  # What was never looked at was never delivered.
         else:
             self._touch(last)
@@ -271,6 +282,8 @@ class SharePartition(RecordStates):
         for begin, end, record in self._ranges.parts(first, last):
             if record.state is State.AVAILABLE and record.deliveries < count:
                 self._put(begin, end, record._replace(deliveries=count))
+            elif record.state is State.SCHEDULED:  # It was delivered: its time had come.
+                self._put(begin, end, RecordState(State.AVAILABLE, count))
 
     def _ready_head(self) -> bool:
         """Tell whether the first message may be leased that is not finished, and was looked at."""

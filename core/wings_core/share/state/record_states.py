@@ -9,14 +9,24 @@ from bisect import bisect_left, insort
 from enum import Enum
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from wings_core.share.model import Lease
 from wings_core.share.state.ranges import Change, RangeMap
+from wings_core.share.state.schedule import SCHEDULED_MAX, Schedule, runs_of
 
 RANGES_MAX = 500_000
 """Ranges of one partition; at so many, nothing is leased that was not before."""
 
 STALE_MAX = 1_024
 """Times that were overtaken are forgotten when they are more than so many, and than the ranges."""
+
+
+SCHEDULE_SECONDS_MAX = 300.0
+"""How late the time of a message may be seen to have come, after the clock was set."""
+
+CHECKED_MAX, CHECKED_NEXT_MAX = 65_536, 1_024
+"""Messages whose times are looked at in one step: in any order, and in that of the partition."""
 
 
 class State(Enum):
@@ -28,6 +38,8 @@ class State(Enum):
     HELD = 2
     ACKNOWLEDGED = 3
     ARCHIVED = 4
+    SCHEDULED = -1
+    """Its time has not come, or was not looked at."""
 
     __hash__ = object.__hash__  # An enum's own runs in Python, at each count.
 
@@ -57,6 +69,8 @@ class RecordStates:
     Attributes:
         start_offset: All messages before it are finished.
         frontier: No message from here on was ever looked at.
+        schedule: What waits for its time.
+        checked: The times of messages before it are known, where there are any.
     """
 
     def __init__(self, start_offset: int) -> None:
@@ -72,6 +86,9 @@ class RecordStates:
         """When ranges may expire, a heap; those finished or renewed are still there."""
         self._retired: list[tuple[int, int]] = []
         self._messages = dict.fromkeys(State, 0)
+        self._deliver_at: str | None = None
+        self.schedule = Schedule()
+        self.checked = start_offset
         self._before_start = dict.fromkeys(FINISHED, 0)
 
     def messages(self, state: State) -> int:
@@ -101,14 +118,22 @@ class RecordStates:
         """Return the ranges in `[first, last]`, cut to it; what is finished or new is left out."""
         return self._ranges.parts(first, last)
 
-    def next_event(self, now: float) -> float | None:
-        """Return in how many seconds a lock may expire or a delay ends; None: nothing is due."""
-        due = [heap[0][0] for heap in (self._delayed, self._expiries) if heap]
-        return max(0.0, min(due) - now) if due else None
+    def next_event(self, now: float, wall_us: int | None = None) -> float | None:
+        """Return in how many seconds a lock may expire or a delay ends; None: nothing is due.
+
+        Args:
+            now: The time.
+            wall_us: The time of day, so that the times of messages count; None: they do not.
+        """
+        due = [heap[0][0] - now for heap in (self._delayed, self._expiries) if heap]
+        if wall_us is not None and (next_us := self.schedule.next_us) is not None:
+            # The clock of the day may be set meanwhile.
+            due.append(min(SCHEDULE_SECONDS_MAX, (next_us - wall_us) / 1_000_000))
+        return max(0.0, min(due)) if due else None
 
     # What is there.
 
-    def advance(self, now: float, log_start: int) -> None:
+    def advance(self, now: float, log_start: int, wall_us: int | None = None) -> None:
         """Let locks expire and delays end, and archive what retention has passed.
 
         What is held stays so, and is archived when its hold ends.
@@ -116,6 +141,7 @@ class RecordStates:
         Args:
             now: The time.
             log_start: The first message that the log still has.
+            wall_us: The time of day, so that the times of messages come; None: they do not.
         """
         if log_start > self._log_start:
             self._retain(log_start)
@@ -129,6 +155,64 @@ class RecordStates:
             for begin, end, record in self._ranges.parts(first, last):
                 if record.state is State.AVAILABLE and 0.0 < record.until <= now:
                     self._put(begin, end, RecordState(State.AVAILABLE, record.deliveries))
+        if wall_us is not None:
+            for first, last in self.schedule.take_due(wall_us):
+                self._come_due(first, last)
+
+    # Times of messages.
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether messages are available from their times on."""
+        return self._deliver_at is not None
+
+    def deliver_by(self, column: str | None) -> None:
+        """Let messages wait for their times by a column, or no longer.
+
+        Those that were delivered before do not: their times had come.
+        """
+        if column == self._deliver_at:
+            return
+        self._deliver_at, self.schedule, self.checked = column, Schedule(), self.start_offset
+        for first, last, record in list(self._ranges):
+            if column is None and record.state is State.SCHEDULED:
+                self._put(first, last, RecordState(State.AVAILABLE))
+            elif column and record.state is State.AVAILABLE and not record.deliveries:
+                self._put(first, last, RecordState(State.SCHEDULED))
+
+    def unchecked(self, log_end: int, *, ordered: bool = False) -> tuple[int, int] | None:
+        """Return the messages `[first, last]` whose times are to be looked at next; None: none.
+
+        Args:
+            log_end: The next offset that the log assigns.
+            ordered: Whether only what comes next counts.
+        """
+        if self._deliver_at is None or self.is_full or self.schedule.messages >= SCHEDULED_MAX:
+            return None
+        head = self._ranges.head()
+        self.checked = max(self.checked, self.start_offset)
+        if ordered and (self.in_flight or (head is not None and head[0] < self.checked)):
+            return None
+        while (found := self._ranges.at(self.checked)) and found[2].state is not State.SCHEDULED:
+            self.checked = found[1] + 1
+        if self.checked >= log_end:
+            return None
+        most = CHECKED_NEXT_MAX if ordered else CHECKED_MAX
+        return self.checked, min(log_end, self.checked + most) - 1
+
+    def check(self, first: int, times: "pa.Int64Array", wall_us: int) -> None:
+        """Take the times of `unchecked` messages from an offset on, null for those without one."""
+        if first != self.checked or self._deliver_at is None:
+            return  # It was overtaken.
+        self._touch(first + len(times) - 1)
+        for begin, end, is_due in runs_of(times, wall_us):
+            if is_due:
+                self._come_due(first + begin, first + end)
+                continue
+            for low, high, record in self._ranges.parts(first + begin, first + end):
+                if record.state is State.SCHEDULED:
+                    self.schedule.add(low, times.slice(low - first, high - low + 1))
+        self.checked = first + len(times)
 
     def retire(self, first: int, last: int) -> None:
         """Archive what is not finished of `[first, last]`, which retention has passed, if held."""
@@ -159,9 +243,14 @@ class RecordStates:
             return
         self._touch(log_start - 1)
         for begin, end, record in self._ranges.parts(self.start_offset, log_start - 1):
-            if record.state is State.AVAILABLE:
+            if record.state in (State.AVAILABLE, State.SCHEDULED):
                 self._retire(begin, end)
         self._fold()
+
+    def _come_due(self, first: int, last: int) -> None:
+        for begin, end, record in self._ranges.parts(first, last):
+            if record.state is State.SCHEDULED:
+                self._put(begin, end, RecordState(State.AVAILABLE))
 
     def _retire(self, first: int, last: int) -> None:
         self._put(first, last, ARCHIVED)
@@ -180,7 +269,8 @@ class RecordStates:
         """Give every message up to an offset a state."""
         if last >= self.frontier:
             first, self.frontier = self.frontier, last + 1
-            self._put(first, last, RecordState(State.AVAILABLE))
+            state = State.AVAILABLE if self._deliver_at is None else State.SCHEDULED
+            self._put(first, last, RecordState(state))
 
     def _put(self, first: int, last: int, record: RecordState) -> None:
         self._account(self._ranges.put(first, last, record))
