@@ -6,6 +6,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -484,3 +485,21 @@ def test_in_order_a_message_that_comes_again_holds_back_its_partition_alone(
     assert seen_by["b"] == [(n, 1) for n in range(4)]
     assert (stats.accepted, stats.rejected, stats.lost) == (7, 1, 0)
     assert letters(wings, topic) == {2: ("rejected", "never", 1)}
+
+
+def test_a_worker_is_woken_when_the_time_of_a_message_comes(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic("n: int64", "at: timestamp[us, tz=UTC]")
+    wings.create_share_group("billing", topic, {**LONG, "deliver_at_column": "at"})
+    due = datetime.now(UTC) + timedelta(seconds=1)
+    wings.push(topic, {"n": [0, 1, 2], "at": [due, None, due]})
+    seen: list[tuple[int, datetime]] = []
+    worker = wings.worker(
+        "billing", topic, lambda each: seen.append((each["n"], datetime.now(UTC))), limit=3
+    )
+    worker.run()
+    assert sorted(n for n, _ in seen) == [0, 1, 2]
+    assert all(at >= due for n, at in seen if n != 1)
+    with pytest.raises(InvalidArgument, match="no timestamp"):
+        wings.alter_share_group("billing", topic, {"deliver_at_column": "n"})
