@@ -14,6 +14,7 @@ import pytest
 from flight_calls import Json, Stream, act, code_of, create_topic, error_of, push
 from http_calls import NAMESPACE
 
+from wings_core import memory
 from wings_core.limits import MIB, Limits
 from wings_server.testing import ServerProcess, running_server, server_process
 
@@ -169,16 +170,18 @@ def _is_committed(client: flight.FlightClient, rows: int) -> bool:
     return act(client, "partition-states", topic="t")[0]["next_offset"] == rows
 
 
-def test_streams_that_are_idle_leave_http_its_room() -> None:
+def test_streams_that_are_idle_leave_http_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "IDLE_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(memory, "IDLE_SECONDS", 0.5)
     one = pa.record_batch({"n": pa.array([1], pa.int64())})
     body: Json = {"namespace": NAMESPACE, "batches": [{"topic": "t", "data": [{"n": 1}]}]}
     with running_server(limits=Limits(memory_bytes_max=64 * MIB)) as server:
-        memory = server.server.log.memory
+        budget = server.server.log.memory
         create_topic(server.client(), "t", ["n: int64"])
         streams = [Stream(server.client(), one.schema, "t") for _ in range(4)]
         for stream in streams:
             stream.push(one)
-        assert not memory.has_room(1)
+        assert not budget.has_room(1)
         end = time.monotonic() + SECONDS_MAX
         while httpx.post(f"{server.http}/v1/push", json=body).status_code != 200:
             assert time.monotonic() < end
