@@ -49,6 +49,9 @@ STEADY_SECONDS = 10.0
 STOP_SECONDS_MAX = 15.0
 """How long a process may take to end beyond its drain before it is killed."""
 
+SOCKET_DIRECTORY_MAX = 80
+"""Characters of a directory for sockets, whose own names have up to 107."""
+
 _LOOPBACK = Address("127.0.0.1", 0)
 
 _logger = structlog.get_logger("wings.processes")
@@ -84,7 +87,7 @@ class Processes:
         _check(settings)
         with ExitStack() as started:
             listening = started.enter_context(bind(_http(settings)))
-            sockets = Path(started.enter_context(tempfile.TemporaryDirectory(prefix="wings-")))
+            sockets = Path(started.enter_context(_sockets()))
             common = _common(settings, started)
             watched = [
                 _Process(
@@ -272,6 +275,13 @@ def _check(settings: Settings) -> None:
             raise InvalidArgument(
                 f"--{name} {address}: there are no {settings.processes} ports from there on"
             )
+
+
+def _sockets() -> tempfile.TemporaryDirectory[str]:
+    """Return a new directory for sockets, whose names may not be long."""
+    usual = tempfile.gettempdir()
+    where = usual if len(usual) <= SOCKET_DIRECTORY_MAX else "/tmp"
+    return tempfile.TemporaryDirectory(prefix="wings-", dir=where)
 
 
 def _http(settings: Settings) -> Address:
