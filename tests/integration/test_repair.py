@@ -77,12 +77,16 @@ def tells_of(problem: Problem, topic: str, partition: str, offset: int) -> bool:
     return first <= offset <= last
 
 
-def compare(expected: Partitions, report: RepairReport, what: str) -> int:
+def compare(
+    expected: Partitions, report: RepairReport, what: str, *, may_return: bool = False
+) -> int:
     """Compare a repaired directory with what it was; return the number of messages lost."""
     found = read_world(report.path)
     doubted = [problem for problem in report.lost if "may be damaged" in problem.message]
     lost = 0
     for place, rows in found.items():
+        if place not in expected and may_return and place[0].endswith("/gone"):
+            continue
         for offset, row in rows.items():
             if row is not None and not doubted:
                 assert row == expected[place].get(offset), (what, place, offset)
@@ -179,7 +183,8 @@ def test_damaged_notes_cost_no_more_than_what_they_say(
         except WingsError:
             assert not new.exists()
         else:
-            compare(expected, report, f"notes {number}")
+            # The note of the deletion may be among those that are lost.
+            compare(expected, report, f"notes {number}", may_return=True)
 
 
 def files_of(path: Path) -> dict[str, bytes]:

@@ -60,7 +60,8 @@ def _rows(catalog: Catalog, salvaged: Salvaged, noted: Sequence[Row]) -> dict[in
             continue
         doubted.pop(str(row["uuid"]), None)
         catalog.rebuilt.append(f"topic {row['name']}: its row is from beside the segments")
-        rows[topic_id] = {**row, "deleted_at": None, "purged_at": None}
+        # Notes of before there were versions tell of no earlier ones.
+        rows[topic_id] = {"earlier_schemas": None, **row, "deleted_at": None, "purged_at": None}
         catalog.namespaces.setdefault(as_int(row["namespace_id"]), _namespace(row))
     catalog.lost += [
         Problem(f"the {doubt.column} of its row may be damaged: its copy differs", topic=uuid)
