@@ -550,7 +550,7 @@ class Worker:
         cuts = [(leased.start_offset, middle), (middle + 1, leased.end_offset)]
         if rng.random() < (0.4 if world.group.config.is_ordered else 0.7):
             cuts = [(leased.start_offset, leased.end_offset)]
-        elif len(plan) == 1 and rng.random() < 0.3:
+        elif not world.healed and len(plan) == 1 and rng.random() < 0.3:
             cuts = cuts[:1]  # The rest stays held until its lock ends.
         kinds: list[AcknowledgeType] = [kind, kind]
         if len(plan) == 1 and rng.random() < 0.4:  # Some of it otherwise.

@@ -52,7 +52,10 @@ class LogTimes:
         registry: OffsetRegistry,
         source: Callable[[str], RecordSource] | None = None,
     ) -> None:
-        self._source = source or (lambda column: LogSource(fetcher, registry, [column]))
+        def of_log(column: str) -> RecordSource:
+            return LogSource(fetcher, registry, [column])
+
+        self._source = source or of_log
 
     def __call__(
         self, topic: Topic, partition: Partition, column: str, first: int, last: int
@@ -92,7 +95,7 @@ def microseconds(times: "pa.Array[Any]") -> pa.Int64Array:
 
     Beyond what 64 bits hold it is the last moment that they do.
     """
-    unit = cast("pa.TimestampType", times.type).unit
+    unit = str(cast("Any", times.type).unit)
     ticks = times.cast(pa.int64())
     if unit == "ns":
         down = _compute.divide(ticks, 1_000)  # Rounds towards zero.

@@ -48,7 +48,7 @@ class Schedule:
         while self._chunks and self._chunks[0][0] <= now_us:
             _, _, times, offsets = heapq.heappop(self._chunks)
             count = _compute.sum(_compute.less_equal(times, now_us)).as_py()
-            due += offsets.slice(0, count).to_pylist()
+            due += cast("list[int]", offsets.slice(0, count).to_pylist())
             self._push(times.slice(count), offsets.slice(count))
         self.messages -= len(due)
         ranges: list[tuple[int, int]] = []
