@@ -95,7 +95,7 @@ def microseconds(times: "pa.Array[Any]") -> pa.Int64Array:
 
     Beyond what 64 bits hold it is the last moment that they do.
     """
-    unit = str(cast("Any", times.type).unit)
+    unit = str(times.type.unit)
     ticks = times.cast(pa.int64())
     if unit == "ns":
         down = _compute.divide(ticks, 1_000)  # Rounds towards zero.
