@@ -102,9 +102,9 @@ def open_many(log: Log, topic: Topic, ticket: ReadTicket, state: FetchState | No
     positions = {partition_of(value, key_type): offset for value, offset in ticket.positions}
     many = ManyRead(topic, selection, wanted, Rotation())
     entries = () if ticket.partitions == ALL else ticket.partitions
-    has_begun = state is not None and "latest" in (
-        ticket.offset,
-        *(each.offset for each in entries),
+    # What is born after the request came is read from its first message, whatever these say.
+    has_begun = state is not None and (
+        bool(positions) or "latest" in (ticket.offset, *(each.offset for each in entries))
     )
     if has_begun:
         _begin(log, many, ticket, positions)
