@@ -87,7 +87,8 @@ class ConsumerEngine:
         Raises:
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
-        return self.reads.handover.ended or not self.reads.lags()
+        over = self.reads.handover.ended or not self.reads.lags()
+        return over and self.reads.handover.idle  # Something may have come while it was asked.
 
     @property
     def patience(self) -> float:

@@ -1,6 +1,7 @@
 """The reads of a consumer: one stream over all its partitions, by a thread, into a queue."""
 
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,6 +56,8 @@ class ConsumerReads:
         self._selection = selection
         self._reads: list[Chunks | ManyChunks] = []
         self._values: dict[Chunks, JsonScalar] = {}
+        self._handed_over: Counter[Chunks | ManyChunks] = Counter()
+        """Chunks of each that were put into the queue."""
         self._probe: Resumed[Any] | None = None
         """The scan of `lags`, while it runs."""
         self._closed = False
@@ -99,7 +102,11 @@ class ConsumerReads:
         Raises:
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
-        return any(self._lags(read) for read in self._reads)
+        # What was read may be on its way to the queue still, and its place has moved already.
+        return any(
+            self._lags(read) or read.chunks_yielded != self._handed_over[read]
+            for read in self._reads
+        )
 
     def _lags(self, read: Chunks | ManyChunks) -> bool:
         keys: dict[str, Any] = {
@@ -151,9 +158,11 @@ class ConsumerReads:
                 value = self._values[read]
                 for batch, start_offset, end_offset in read:
                     self.handover.put(ConsumedBatch(batch, value, start_offset, end_offset))
+                    self._handed_over[read] += 1
             else:
                 for chunk in read:
                     self.handover.put(chunk)
+                    self._handed_over[read] += 1
         except HandoverClosed:
             return
         except BaseException as error:  # noqa: BLE001 - raised where the consumer is iterated.

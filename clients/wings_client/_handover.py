@@ -82,6 +82,12 @@ class Handover(Generic[T]):
             return None
 
     @property
+    def idle(self) -> bool:
+        """Whether `take` would have nothing to return or raise now."""
+        with self._lock:
+            return not self._items and self._error is None
+
+    @property
     def ended(self) -> bool:
         """Whether no more items will be put; some may still be in it."""
         with self._lock:

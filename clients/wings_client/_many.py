@@ -74,6 +74,7 @@ class ManyChunks(Resumed[RangesBatch]):
         stream, wait = self._open(ticket)
         for chunk in stream.many(wait):
             # Advanced before the chunk is yielded: from then on it is delivered.
+            self.chunks_yielded += 1
             for each in chunk.ranges:
                 self.next_offsets[each.partition] = each.end_offset + 1
             yield chunk

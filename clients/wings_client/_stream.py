@@ -218,6 +218,8 @@ class Resumed(ABC, Iterable[T], Generic[T]):
         self._locations = deque(locations)
         self._failing = Deadline.never()
         """When a run of failures ends the read."""
+        self.chunks_yielded = 0
+        """Counted before the place of the read moves past a chunk."""
         self._grows = False
         """Whether the next stream may have a later version of the schema than the last."""
 
@@ -347,6 +349,7 @@ class Chunks(Resumed[Chunk]):
         stream, wait = self._open(ticket)
         for chunk in stream.chunks(wait):
             # Advanced before the chunk is yielded: from then on it is delivered.
+            self.chunks_yielded += 1
             self.next_offset = chunk.end_offset + 1
             yield chunk
         assert isinstance(stream.end, ChunkEnd)

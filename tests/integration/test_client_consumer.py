@@ -12,10 +12,11 @@ from breakable_proxy import BreakableProxy, breakable
 from fix_client import EAGER, Connect, NewTopic
 from fix_server import Trim
 
+import wings_client
 from wings_client import Client, ConsumedBatch, Consumer, RangesBatch, Retry, Topic
 from wings_core.errors import OffsetOutOfRange, TopicNotFound, Unavailable
 from wings_core.partitions import Partition
-from wings_server.testing import RunningServer, server_process
+from wings_server.testing import RunningServer, running_server, server_process
 
 Consumed = ConsumedBatch | RangesBatch
 
@@ -415,3 +416,25 @@ def test_a_committed_offset_that_retention_passed_is_an_error(
     wings.commit_offsets("reader", topic, {1: 2})
     with wings.consumer("reader", topic) as consumer:
         assert take(consumer, 2) == {1: [2], 2: [2]}
+
+
+def test_what_comes_while_the_server_is_asked_for_more_is_not_missed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with running_server(tmp_path) as server, wings_client.connect(server.flight) as client:
+        client.create_topic("t", {"n": "int64"})
+        with client.consumer("reader", "t", timeout=0.05) as consumer:
+            reads = consumer.engine.reads
+            ask = reads.lags
+
+            def lags() -> bool:
+                """Say that nothing is left, as of a moment ago."""
+                found = ask()
+                if not consumer.positions:
+                    client.push("t", {"n": [1]})
+                    while reads.handover.idle:
+                        pass
+                return found
+
+            monkeypatch.setattr(reads, "lags", lags)
+            assert values(consumer) == {None: [1]}
