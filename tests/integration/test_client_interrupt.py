@@ -16,7 +16,7 @@ from wings_server.testing import RunningServer
 
 WAIT_SECONDS = 50.0
 
-READERS = ("wings-read", "wings-consumer-")
+READERS = ("wings-read", "wings-consumer")
 """Threads that read for a main thread which waits."""
 
 WAITS: dict[str, Callable[[Client, Topic], object]] = {

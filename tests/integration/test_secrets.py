@@ -23,7 +23,8 @@ from typer.testing import CliRunner
 import wings_client
 from wings_client._access import Access
 from wings_client.cli.app import app
-from wings_core.errors import InvalidArgument
+from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.metadata.postgres import PostgresMetadata
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.security.authenticator import Authenticator
 from wings_core.security.command_line import without_password
@@ -234,9 +235,11 @@ def test_what_cannot_start_says_why_without_secrets(
     certs: Path, planted: Planted, tmp_path: Path
 ) -> None:
     unreachable = f"postgresql://wings:{PASSWORD}@127.0.0.1:1/none?connect_timeout=1"
+    with pytest.raises(Unavailable) as refused:  # A server tries for longer.
+        PostgresMetadata(unreachable, retry_seconds=0)
+    planted.check("the error", repr(refused.value) + str(refused.value.to_json()))
     key = str(certs / "server-key.pem")
     for flags, environment in (
-        ([], {"WINGS_METADATA_URL": unreachable}),
         ([], {"WINGS_METADATA_URL": unreachable.replace("postgresql", "mysql")}),
         ([], {"WINGS_METADATA_URL": f"postgresql://wings:{PASSWORD}@[bad/none"}),
         (["--tls-cert", key, "--tls-key", key], {}),
