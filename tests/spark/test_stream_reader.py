@@ -274,7 +274,7 @@ def test_a_stream_rides_out_a_server_that_is_away(
     @contextmanager
     def away() -> Generator[None]:
         proxy.stop_listening()
-        back = threading.Timer(3.0, proxy.listen_again)  # Three times what other calls are tried.
+        back = threading.Timer(1.5, proxy.listen_again)  # Twice what other calls are tried.
         back.start()
         yield
         back.join()
