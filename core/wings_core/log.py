@@ -315,6 +315,7 @@ class Log:
     def share(
         cls,
         metadata: "PostgresMetadata",
+        store_id: str,
         limits: Limits | None = None,
         on_flush: Callable[[FlushReport], None] | None = None,
         hot_url: str | None = None,
@@ -325,6 +326,7 @@ class Log:
 
         Args:
             metadata: Closed with the log.
+            store_id: What `claim_for_nodes` returned.
             limits: The bounds in force.
             on_flush: Called after each group commit, on the thread that ran it.
             hot_url: The object store that new pages go to; None for that of the other nodes.
@@ -336,11 +338,9 @@ class Log:
         Raises:
             Unavailable: PostgreSQL or the object store cannot be reached.
             PermissionDenied: The object store does not take the credentials.
-            InvalidArgument: The metadata is of others than such nodes; or see
-                `open_shared_storage`.
+            InvalidArgument: See `open_shared_storage`.
         """
         limits = limits or Limits()
-        store_id = metadata.claim_for_nodes()
         storage = open_shared_storage(
             NodeUrls(metadata),
             limits,

@@ -248,12 +248,14 @@ def _share_log(
     url = settings.metadata_url.get_secret_value()
     # Closed with the log, and here where that is not opened.
     metadata = started.enter_context(closing(open_postgres(url)))
+    store_id = metadata.claim_for_nodes()  # Before anything is written to it.
     if replicas:
         open_coordinator = partial(open_remote, replicas, access)
     else:
         open_coordinator = serve_holds(settings, started, url, metadata.node_token(), tls)
     return Log.share(
         metadata,
+        store_id,
         settings.limits,
         metrics.flushed,
         settings.hot,

@@ -226,16 +226,8 @@ def server_process(
         command = [sys.executable, "-m", "wings_client.cli", "serve", "--data-dir", str(path)]
         if open_files_max is not None:
             command = ["sh", "-c", 'ulimit -n "$0" && exec "$@"', str(open_files_max), *command]
-        command += ["--flight", str(_ANY_PORT), "--http", str(_ANY_PORT), *flags]
-        child = _Child(command, {**os.environ, **(environment or {})}, ready_seconds)
-        running = None
-        try:
-            running = ServerProcess(child, path)
+        with _serving(command, flags, environment, ready_seconds, path) as running:
             yield running
-        finally:
-            if running is not None:
-                running.close_clients()
-            child.end()
 
 
 @contextmanager
@@ -260,12 +252,26 @@ def node_process(
         RuntimeError: The child ended, or was not ready in time; shows its standard error.
     """
     command = [sys.executable, "-m", "wings_client.cli", "serve", "--hot", hot]
-    command += ["--flight", str(_ANY_PORT), "--http", str(_ANY_PORT), *flags]
-    variables = {**os.environ, "WINGS_METADATA_URL": metadata_url, **(environment or {})}
-    child = _Child(command, variables, ready_seconds)
+    variables = {"WINGS_METADATA_URL": metadata_url, **(environment or {})}
+    with _serving(command, flags, variables, ready_seconds, Path()) as running:
+        yield running
+
+
+@contextmanager
+def _serving(
+    command: Sequence[str],
+    flags: Sequence[str],
+    environment: Mapping[str, str] | None,
+    ready_seconds: float,
+    data_dir: Path,
+) -> Generator[ServerProcess]:
+    """Run a command of a server on free ports, unless its flags name others."""
+    ports = ["--flight", str(_ANY_PORT), "--http", str(_ANY_PORT)]
+    variables = {**os.environ, **(environment or {})}
+    child = _Child([*command, *ports, *flags], variables, ready_seconds)
     running = None
     try:
-        running = ServerProcess(child, Path())
+        running = ServerProcess(child, data_dir)
         yield running
     finally:
         if running is not None:
