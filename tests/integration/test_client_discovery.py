@@ -7,39 +7,13 @@ from pathlib import Path
 import pytest
 from fix_postgres import PostgresServer
 from pydantic import SecretStr
+from stateless_nodes import Nodes
 
 import wings_client
 from wings_core.model import Node
-from wings_server.process import Server
-from wings_server.settings import Address, Settings
-from wings_server.testing import RunningServer, running_server
+from wings_server.testing import running_server
 
-ANY_PORT = Address("127.0.0.1", 0)
 TOKEN = "an operator of this log, and of no other"
-
-
-class Nodes:
-    """Nodes of one log, in this process."""
-
-    def __init__(self, url: str, objects: Path, stack: ExitStack) -> None:
-        self._url = url
-        self._objects = objects
-        self._stack = stack
-
-    def start(self, token: str | None = None) -> RunningServer:
-        settings = Settings(
-            metadata_url=SecretStr(self._url),
-            hot=self._objects.as_uri(),
-            flight=ANY_PORT,
-            http=ANY_PORT,
-            drain_seconds=0,
-            node_lease_seconds=1.0,
-            root_token=None if token is None else SecretStr(token),
-        )
-        server = Server(settings)
-        server.start()
-        self._stack.callback(server.stop)
-        return RunningServer(server)
 
 
 @pytest.fixture
@@ -92,7 +66,7 @@ def test_a_node_that_cannot_be_reached_by_its_address_is_not_used(tmp_path: Path
 
 
 def test_with_a_token_a_scan_finds_them(nodes: Nodes) -> None:
-    one, other = nodes.start(TOKEN), nodes.start(TOKEN)
+    one, other = nodes.start(root_token=SecretStr(TOKEN)), nodes.start(root_token=SecretStr(TOKEN))
     used: set[str] = set()
     with wings_client.connect(one.flight, token=TOKEN) as client:
         client.create_topic("t", {"n": "int64"})

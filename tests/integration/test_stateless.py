@@ -5,7 +5,6 @@ from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -13,6 +12,7 @@ from fix_postgres import PASSWORD, PostgresServer
 from flight_calls import create_topic, get, numbers, push
 from pydantic import SecretStr
 from share_calls import Member, create_group
+from stateless_nodes import Nodes
 
 import wings_client
 from wings_core.data_directory import DataDirectory
@@ -24,41 +24,12 @@ from wings_core.share.replica.postgres_store import SCHEMA
 from wings_core.share.replica.requests import Answer, ReadRequest
 from wings_server.metadata.process import MetadataServer
 from wings_server.process import Server
-from wings_server.settings import Address, MetadataSettings, Settings, load
-from wings_server.testing import RunningServer, node_process
+from wings_server.settings import Address, MetadataSettings, load
+from wings_server.testing import node_process
 
 ANY_PORT = Address("127.0.0.1", 0)
 LONG_MS = 30_000
 SECONDS = 30.0
-
-
-class Nodes:
-    """Starts nodes of one log, in this process."""
-
-    def __init__(self, url: str, objects: Path, stack: ExitStack) -> None:
-        self.url = url
-        self._objects = objects
-        self._stack = stack
-
-    def settings(self, **others: Any) -> Settings:
-        given: dict[str, Any] = {
-            "metadata_url": SecretStr(self.url),
-            "hot": self._objects.as_uri(),
-            "flight": ANY_PORT,
-            "http": ANY_PORT,
-            "drain_seconds": 0,
-            "node_lease_seconds": 1.0,
-            **others,
-        }
-        return Settings(**given)
-
-    def start(self, **others: Any) -> RunningServer:
-        server = Server(self.settings(**others))
-        server.start()
-        self._stack.callback(server.stop)
-        running = RunningServer(server)
-        self._stack.callback(running.close_clients)
-        return running
 
 
 @pytest.fixture
