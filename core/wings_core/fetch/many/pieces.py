@@ -133,7 +133,8 @@ def _pieces(segments: pa.RecordBatch, folios: Sequence[str]) -> list[Piece]:
     row, rows = segments.column("row"), segments.column("rows")
     page = _kernels.or_(*(run_starts(segments.column(name)) for name in ("folio", "position")))
     # A page that is not of slices is read by itself, however often it is met.
-    apart = _kernels.is_null(segments.column("first_row"))
+    whole = _kernels.is_null(segments.column("first_row"))
+    apart = _kernels.or_(whole, pa.concat_arrays([pa.array([True]), whole[:-1]]))
     before = pa.concat_arrays([pa.array([-1], pa.int64()), pc.add(row, rows)[:-1]])
     begins = _kernels.or_(_kernels.or_(page, apart), pc.not_equal(row, before))
     return list(_pieces_at(segments, folios, begins))
