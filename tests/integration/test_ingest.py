@@ -424,9 +424,75 @@ def test_a_file_that_was_mended_is_read_when_it_is_retried(
     pipeline.drain()
     write_jsonl(bad, range(2))
     assert status.retry(settings, None) == [str(bad)]
-    assert status.retry(settings, [str(bad), "nowhere"]) == []
+    assert status.retry(settings, [str(bad), "nowhere"]) == [str(bad)]  # Nothing has read it yet.
     pipeline.drain()
     assert numbers(wings, topic) == [0, 1]
+    assert status.retry(settings, None) == []
+    assert queue.remaining == 0
+
+
+def test_the_message_of_a_retry_opens_a_file_once_however_often_it_is_delivered(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"n": "seven"}\n')
+    queue.send([str(bad)])
+    settings = source(limits={"max_delivery_attempts": 1})
+    pipeline = start(settings)
+    pipeline.drain()
+    assert status.retry(settings, None) == [str(bad)]
+    (message,) = queue.receive(10, 60.0)
+    queue.acknowledge([message.receipt])
+    queue.send([message.body])
+    assert [fates(outcome) for outcome in pipeline.drain()] == [[Fate.DEAD]]
+    queue.send([message.body])  # It is delivered twice.
+    write_jsonl(bad, range(2))
+    assert pipeline.drain() == []
+    assert queue.remaining == 0
+    assert numbers(wings, topic) == []
+    assert status.retry(settings, None) == [str(bad)]
+    pipeline.drain()
+    assert numbers(wings, topic) == [0, 1]
+
+
+def test_a_retry_that_comes_before_the_death_is_noted_is_not_lost(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"n": "seven"}\n')
+    queue.send([str(bad)])
+    settings = source(limits={"max_delivery_attempts": 1})
+    pipeline = start(settings)
+    claim = pipeline.claim()
+    assert claim is not None
+    pipeline.committer.commit(claim, pipeline.read(claim))
+    write_jsonl(bad, range(2))
+    assert status.retry(settings, None) == [str(bad)]
+    receive: Any = vars(type(pipeline.coordinator))["_receive"]
+    receive(pipeline.coordinator)  # The outcome has not been noted.
+    pipeline.drain()
+    assert numbers(wings, topic) == [0, 1]
+    assert queue.remaining == 0
+
+
+def test_a_file_whose_name_looks_like_a_version_of_another_is_read_too(
+    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+) -> None:
+    plain = write_jsonl(tmp_path / "a.jsonl", range(2))
+    odd = write_jsonl(tmp_path / "a.jsonl#v1", range(2, 4))
+    same = f"{tmp_path}/./{plain.name}".replace("/./", "//")
+    queue.send(
+        json.dumps(about)
+        for about in (
+            {"uri": str(plain), "version": "v1"},
+            {"uri": str(odd)},
+            {"uri": same, "version": "v1"},
+        )
+    )
+    files = {"dedup_key": "uri+version", "format": "jsonl"}
+    start(source(files=files)).drain()
+    assert numbers(wings, topic) == [0, 1, 2, 3]
+    assert queue.remaining == 0
 
 
 def test_a_message_that_was_not_understood_does_not_hinder_the_retry_of_files(
@@ -551,8 +617,10 @@ def test_rows_tell_where_they_come_from(
     lineage = {"file": "source_file", "offset": "source_row", "version": "version"}
     start(source(files={"lineage": lineage}, limits={"rows_per_file": 2})).drain()
     rows = wings.scan(new_topic_id).read_all().to_pylist()
+    about = path.stat()
+    read = f"{about.st_size}-{about.st_mtime_ns}"  # Not what the message says.
     assert rows == [
-        {"n": 10 + row, "source_file": str(path), "source_row": row, "version": "v7"}
+        {"n": 10 + row, "source_file": str(path), "source_row": row, "version": read}
         for row in range(5)
     ]
 
@@ -968,7 +1036,7 @@ def test_a_message_of_a_share_group_is_held_while_the_owner_of_its_file_is_unkno
     pipeline = start(tell_in_topic(wings, topic, path, source))
     shared = vars(pipeline.connections.shared)
 
-    def unreachable(shards: Any) -> Any:
+    def unreachable(shards: Any, *_: object) -> Any:
         raise Unavailable(f"{shards}")
 
     shared["open"] = unreachable

@@ -250,10 +250,11 @@ class QueueCoordinator:
         """Look up the owners of new files, and again of files that were another pipeline's."""
         with self._lock:
             shards = self._local.without_standpoint(self._clock())
+            retries = self._local.retries_of(shards)
         if not shards:
             return
         try:
-            standpoints = self._shared.open(shards)
+            standpoints = self._shared.open(shards, retries)
         except BaseException:
             with self._lock:
                 if not self._local.holds_foreign:

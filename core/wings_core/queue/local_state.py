@@ -39,6 +39,8 @@ class LocalFile:
     phase: Phase = Phase.NEW
     not_before: float = 0.0
     """The earliest time to claim it, in seconds since the epoch."""
+    retry_of: int | None = None
+    """It is read again if it died at this time, in microseconds since the epoch."""
 
 
 @dataclass(slots=True)
@@ -53,6 +55,17 @@ class LocalMessage:
     """Whether a file of it is another pipeline's."""
     lost: bool = False
     """Whether it was, or may be, delivered again."""
+
+
+def _claimed(notification: FileNotification) -> ClaimedFile:
+    return ClaimedFile(
+        shard=notification.shard,
+        uri=notification.uri,
+        version=notification.version,
+        size=notification.size,
+        payload=notification.payload,
+        problem=notification.problem,
+    )
 
 
 @dataclass(slots=True)
@@ -74,17 +87,11 @@ class QueueLocalState:
             known.lost = False
             return
         for notification in notifications:
-            if notification.shard not in self.files:
-                self.files[notification.shard] = LocalFile(
-                    ClaimedFile(
-                        shard=notification.shard,
-                        uri=notification.uri,
-                        version=notification.version,
-                        size=notification.size,
-                        payload=notification.payload,
-                        problem=notification.problem,
-                    )
-                )
+            local = self.files.get(notification.shard)
+            if local is None:
+                local = self.files[notification.shard] = LocalFile(_claimed(notification))
+            if notification.retry_of is not None:
+                local.retry_of = notification.retry_of
         shards = tuple(notification.shard for notification in notifications)
         self.messages[message.id] = LocalMessage(message, shards, set(shards))
 
@@ -119,6 +126,11 @@ class QueueLocalState:
             }
             local.file = local.file.model_copy(update=update)
             local.phase, local.not_before = Phase.READY, not_before
+            local.retry_of = None
+            return
+        if local.retry_of is not None and local.phase is not Phase.NEW:
+            # The message that has it read again came before its end was known here.
+            local.phase, local.not_before = Phase.NEW, 0.0
             return
         if standpoint.standing is Standing.FOREIGN and self.holds_foreign:
             local.phase, local.not_before = Phase.FOREIGN, not_before
@@ -136,6 +148,11 @@ class QueueLocalState:
             for shard, local in self.files.items()
             if local.phase in (Phase.NEW, Phase.FOREIGN) and local.not_before <= now
         ]
+
+    def retries_of(self, shards: Iterable[str]) -> dict[str, int]:
+        """Return when those shards died that are read again if they are dead since then."""
+        times = ((shard, self.files[shard].retry_of) for shard in shards if shard in self.files)
+        return {shard: time for shard, time in times if time is not None}
 
     def take(self, files_max: int, bytes_max: int | None, now: float) -> list[ClaimedFile]:
         """Mark ready files as in progress, and return them, in order of arrival.

@@ -5,6 +5,7 @@ S3 form-encodes keys (`+` is a space), EventBridge does not encode them.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +17,12 @@ from wings_core.metadata.shards import SHARD_BYTES_MAX
 
 RECORDS_MAX = 1_000
 """Most records of one message."""
+
+RETRY_KEY = "retry"
+"""Of a message that has a dead file read again: when it died, in microseconds since the epoch."""
+
+_ESCAPED = re.compile("%(?=2[35])|#")
+"""What stands escaped in a shard's id, in whose place a version begins at the first `#`."""
 
 
 class MessageKind(StrEnum):
@@ -53,6 +60,8 @@ class FileNotification:
     """The data; None: it is in the file."""
     problem: str | None = None
     """Why it cannot be read; None: nothing is known to be wrong."""
+    retry_of: int | None = None
+    """A file that died at this time, in microseconds since the epoch, is read again."""
 
 
 def files_of(
@@ -84,22 +93,32 @@ def files_of(
     return tuple({notification.shard: notification for notification in notifications}.values())
 
 
-_File = tuple[str, str | None, int | None]
-"""URI, version and size."""
+_File = tuple[str, str | None, int | None, int | None]
+"""URI, version, size, and when it died that is to be read again."""
 
 
 def _notification(
-    uri: str, version: str | None, size: int | None, dedup_key: DedupKey
+    uri: str, version: str | None, size: int | None, retry_of: int | None, dedup_key: DedupKey
 ) -> FileNotification:
     _check_text("the URI", uri)
     if version is not None:
         _check_text("the version", version)
-    shard = uri
-    if dedup_key is DedupKey.URI_AND_VERSION and version:
-        shard = f"{uri}#{version}"
+    shard = shard_of_file(uri, version, dedup_key)
     if len(shard.encode("utf-8", "replace")) > SHARD_BYTES_MAX:
         raise InvalidArgument(f"the URI {uri[:80]!r} has more than {SHARD_BYTES_MAX} bytes")
-    return FileNotification(shard, uri, version, size)
+    return FileNotification(shard, uri, version, size, retry_of=retry_of)
+
+
+def shard_of_file(uri: str, version: str | None, dedup_key: DedupKey) -> str:
+    """Return the id of a file's shard: no two files have one id.
+
+    The version follows the first `#`; one in the URI is written `%23`, and a `%` before `23` or
+    `25` is written `%25`.
+    """
+    if dedup_key is DedupKey.URI:
+        return uri
+    escaped = _ESCAPED.sub(lambda found: "%23" if found.group() == "#" else "%25", uri)
+    return f"{escaped}#{version}" if version else escaped
 
 
 def _check_text(what: str, text: str) -> None:
@@ -158,29 +177,47 @@ def _s3_file(found: Mapping[str, Any], *, encoded: bool) -> _File:
     return (
         f"s3://{bucket}/{key}",
         None if version is None else str(version),
-        size if isinstance(size, int) and not isinstance(size, bool) and size >= 0 else None,
+        size if _is_count(size) else None,
+        found.get(RETRY_KEY) if _is_count(found.get(RETRY_KEY)) else None,
     )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _named_file(body: str) -> _File:
     text: Any = body.strip()
-    version: Any = None
-    size: Any = None
+    found: dict[str, Any] = {}
     if text.startswith("{"):
         found = _object(text)
-        unknown = sorted(found.keys() - {"uri", "version", "size"})
+        unknown = sorted(found.keys() - {"uri", "version", "size", RETRY_KEY})
         if unknown:
             raise InvalidArgument(f"unknown key {unknown[0]!r:.80}")
-        text, version, size = found.get("uri", ""), found.get("version"), found.get("size")
-        if not isinstance(text, str) or not isinstance(version, str | None):
+        text = found.get("uri", "")
+        if not isinstance(text, str) or not isinstance(found.get("version"), str | None):
             raise InvalidArgument("'uri' and 'version' must be texts")
-        if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
-            raise InvalidArgument("'size' must be an integer of at least 0")
-    return normal_uri(text), version, size
+        for key in ("size", RETRY_KEY):
+            if found.get(key) is not None and not _is_count(found[key]):
+                raise InvalidArgument(f"{key!r} must be an integer of at least 0")
+    return normal_uri(text), found.get("version"), found.get("size"), found.get(RETRY_KEY)
 
 
-def message_of(uri: str, version: str | None, size: int | None, kind: MessageKind) -> str:
+def message_of(
+    uri: str,
+    version: str | None,
+    size: int | None,
+    kind: MessageKind,
+    retry_of: int | None = None,
+) -> str:
     """Return a message that announces a file; the inverse of `files_of`.
+
+    Args:
+        uri: The file's.
+        version: None: unknown.
+        size: In bytes; None: unknown.
+        kind: Of the source's messages.
+        retry_of: The file is read again if it died at this time, in microseconds since the epoch.
 
     Raises:
         InvalidArgument: Messages of this kind announce no files, or none at this URI.
@@ -188,10 +225,11 @@ def message_of(uri: str, version: str | None, size: int | None, kind: MessageKin
     if kind is MessageKind.PAYLOADS:
         raise InvalidArgument("the messages of this source are data: they announce no files")
     about: dict[str, Any] = {} if size is None else {"size": size}
+    retry = {} if retry_of is None else {RETRY_KEY: retry_of}
     if kind is MessageKind.URIS:
         if version is not None:
             about["version"] = version
-        return json.dumps({"uri": uri, **about})
+        return json.dumps({"uri": uri, **about, **retry})
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     if not uri.startswith("s3://") or not bucket or not key:
         raise InvalidArgument(f"{uri[:80]!r} is not in S3, which this source's messages announce")
@@ -202,7 +240,7 @@ def message_of(uri: str, version: str | None, size: int | None, kind: MessageKin
     record = {
         "eventSource": "aws:s3",
         "eventName": "ObjectCreated:Put",
-        "s3": {"bucket": {"name": bucket}, "object": {"key": quote_plus(key), **about}},
+        "s3": {"bucket": {"name": bucket}, "object": {"key": quote_plus(key), **about}, **retry},
     }
     return json.dumps({"Records": [record]})
 
@@ -211,8 +249,8 @@ def file_of_shard(shard: str, dedup_key: DedupKey) -> tuple[str, str | None]:
     """Return URI and version of a shard's file, as far as its id contains them."""
     if dedup_key is DedupKey.URI:
         return shard, None
-    uri, _, version = shard.rpartition("#")
-    return (uri, version) if uri else (shard, None)
+    uri, _, version = shard.partition("#")
+    return uri.replace("%23", "#").replace("%25", "%"), version or None
 
 
 def is_of_message(shard: str, kind: MessageKind) -> bool:
@@ -243,12 +281,17 @@ def normal_uri(text: str) -> str:
             )
         path = unquote(parts.path)
         if path.startswith("/"):
-            return path
+            return _normal_path(path)
     elif text.startswith("/"):
-        return text
+        return _normal_path(text)
     raise InvalidArgument(
         f"{text[:80]!r} is not a file: expected s3://BUCKET/KEY, file:///PATH or an absolute path"
     )
+
+
+def _normal_path(path: str) -> str:
+    """Return an absolute path without empty parts and `.`; `..` may follow a link, and stays."""
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
 def _object(text: str) -> dict[str, Any]:

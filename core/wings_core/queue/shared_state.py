@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import Protocol
 
 from wings_core.model import Shard, ShardsPruned, ShardState
@@ -29,6 +30,10 @@ class ShardService(Protocol):
 
     def get_shards(self, source: str, shards: Iterable[str]) -> list[Shard]:
         """Return those that exist."""
+        ...
+
+    def reset_shards(self, source: str, shards: Iterable[str]) -> list[Shard]:
+        """Open dead shards again, and return them."""
         ...
 
     def prune_shards(
@@ -85,8 +90,16 @@ class QueueSharedState:
         self.token = token
         self.commit_timeout_seconds = commit_timeout_seconds
 
-    def open(self, shards: Iterable[str]) -> dict[str, Standpoint]:
+    def open(
+        self, shards: Iterable[str], retries: Mapping[str, int] = MappingProxyType({})
+    ) -> dict[str, Standpoint]:
         """Open files, take over those of stale owners, and return the standpoint of each.
+
+        Args:
+            shards: The files.
+            retries: When some of them died, in microseconds since the epoch: those that are dead
+                since then are opened again. One that died again since is not, as its message may
+                be delivered twice.
 
         Raises:
             WingsError: The server refused, or cannot be reached.
@@ -99,6 +112,14 @@ class QueueSharedState:
                 shard.shard: shard
                 for shard in self._service.open_shards(self.source, self.token, part)
             }
+            again = [
+                shard.shard
+                for shard in opened.values()
+                if shard.state is ShardState.DEAD and retries.get(shard.shard) == shard.updated_at
+            ]
+            if again:
+                for shard in self._service.reset_shards(self.source, again):
+                    opened[shard.shard] = shard
             foreign = {
                 shard.shard: shard.token
                 for shard in opened.values()

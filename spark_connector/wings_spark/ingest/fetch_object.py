@@ -136,7 +136,10 @@ class _Object:
             about = self._get({}).meta
         self.size: int = about["size"]
         tag: str | None = about.get("e_tag")
-        self.seen: str = about.get("version") or tag or str(about["last_modified"])
+        # In the form in which notifications name versions.
+        self.seen: str = about.get("version") or (
+            f"etag:{tag.strip(chr(34))}" if tag else str(about["last_modified"])
+        )
         if version is None and tag is not None:
             self._options["if_match"] = tag
 

@@ -101,7 +101,7 @@ class FileReader:
             kept = piece.sliced(skipped, row if end is None else min(row, end) - first - skipped)
             reading.rows += kept.batch.num_rows
             reading.rescued += kept.batch.num_rows if kept.texts is not None else 0
-            yield self._completed(kept, file, first + skipped)
+            yield self._completed(kept, file, reading.seen, first + skipped)
             if end is not None and row > end:
                 return
         reading.finished = not reading.is_whole
@@ -139,8 +139,10 @@ class FileReader:
             self._check.check(part)
             yield Piece(part.batch)
 
-    def _completed(self, piece: Piece, file: ClaimedFile, first: int) -> pa.RecordBatch:
-        """Return rows with the columns that the source adds."""
+    def _completed(
+        self, piece: Piece, file: ClaimedFile, version: str | None, first: int
+    ) -> pa.RecordBatch:
+        """Return rows with the columns that the source adds; `version` is the one that was read."""
         lineage = self._settings.files.lineage
         rows = piece.batch.num_rows
         columns: list[Any] = []
@@ -150,7 +152,6 @@ class FileReader:
             elif field.name == lineage.offset:
                 columns.append(arrow.array(range(first, first + rows), pa.int64()))
             elif field.name == lineage.version:
-                version = file.version
                 columns.append(
                     arrow.nulls(rows, pa.string())
                     if version is None

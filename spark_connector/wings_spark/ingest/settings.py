@@ -95,7 +95,10 @@ class Lineage(_Section):
     offset: Column | None = None
     """An int64: the row's number in the file, from 0."""
     version: Column | None = None
-    """A string: the file's version, null if unknown."""
+    """A string: the version of the file that was read, null if it has none.
+
+    In S3 the version's id, or `etag:TAG`; elsewhere `SIZE-MTIME`, in bytes and nanoseconds.
+    """
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -109,7 +109,10 @@ def files_of_source(settings: SourceSettings, state: str | None) -> Iterator[Sha
 
 
 def retry(settings: SourceSettings, shards: list[str] | None) -> list[str]:
-    """Have dead files read again: they are reset, and announced in the queue.
+    """Have dead files read again: each is announced in the queue once more, and nothing else.
+
+    The pipeline that receives the message opens the file again, if it is dead since the same time;
+    until then it stays dead. So a retry that is cut off has announced some, and strands none.
 
     Args:
         settings: Of the source.
@@ -131,17 +134,17 @@ def retry(settings: SourceSettings, shards: list[str] | None) -> list[str]:
     try:
         with settings.target.server().connect() as client:
             for first in range(0, len(wanted), PAGE):
-                part = wanted[first : first + PAGE]
                 dead = [
-                    shard.shard
-                    for shard in client.get_shards(settings.name, part)
+                    shard
+                    for shard in client.get_shards(settings.name, wanted[first : first + PAGE])
                     if shard.state == "dead" and not is_of_message(shard.shard, kind)
                 ]
-                files = [file_of_shard(shard, settings.dedup_key) for shard in dead]
-                bodies = [message_of(uri, version, None, kind) for uri, version in files]
-                # Announced first: a crash in between leaves a message of a dead file.
+                bodies: list[str] = []
+                for shard in dead:
+                    uri, version = file_of_shard(shard.shard, settings.dedup_key)
+                    bodies.append(message_of(uri, version, None, kind, shard.updated_at))
                 queue.send(bodies)
-                found += [shard.shard for shard in client.reset_shards(settings.name, dead)]
+                found += [shard.shard for shard in dead]
     finally:
         queue.close()
     return found

@@ -16,6 +16,7 @@ from wings_core.queue.notifications import (
     file_of_shard,
     files_of,
     message_of,
+    shard_of_file,
 )
 
 
@@ -142,6 +143,10 @@ URIS = [
     (" /data/a.jsonl\n", "/data/a.jsonl"),
     ("file:///data/a%20b.jsonl", "/data/a b.jsonl"),
     ("file://localhost/data/a%23b%3Fc", "/data/a#b?c"),
+    ("/data//a", "/data/a"),
+    ("file:///data/./a/.//b/", "/data/a/b"),
+    ("/data/../a", "/data/../a"),
+    ("s3://b/a//./b", "s3://b/a//./b"),
     ('{"uri": "/data/a"}', "/data/a"),
 ]
 
@@ -192,12 +197,28 @@ def test_a_message_that_is_made_for_a_file_tells_of_it(
     body = message_of(uri, version, size, MessageKind.S3_EVENTS)
     (found,) = files_of(body, "7", MessageKind.S3_EVENTS, dedup_key)
     assert (found.uri, found.version, found.size) == (uri, version, size)
-    if version is not None or "#" not in key:
-        assert file_of_shard(found.shard, dedup_key) in (
-            (uri, version),
-            (uri, None),
-        )
+    is_of_version = dedup_key is DedupKey.URI_AND_VERSION
+    assert file_of_shard(found.shard, dedup_key) == (uri, version if is_of_version else None)
     assert quote_plus(key) in body
+
+
+NAMES = st.text(alphabet="a#%235/", min_size=1, max_size=6)
+
+
+@given(one=NAMES, other=NAMES, versions=st.tuples(*[st.none() | NAMES] * 2))
+def test_no_two_files_have_one_shard(
+    one: str, other: str, versions: tuple[str | None, str | None]
+) -> None:
+    files = list(zip((f"s3://b/{one}", f"s3://b/{other}"), versions, strict=True))
+    shards = [shard_of_file(*file, DedupKey.URI_AND_VERSION) for file in files]
+    assert (shards[0] == shards[1]) == (files[0] == files[1])
+    assert [file_of_shard(shard, DedupKey.URI_AND_VERSION) for shard in shards] == files
+
+
+def test_a_message_says_which_death_it_has_read_again() -> None:
+    for kind, uri in ((MessageKind.S3_EVENTS, "s3://b/k"), (MessageKind.URIS, "/a")):
+        (found,) = files_of(message_of(uri, "v", None, kind, 77), "7", kind, DedupKey.URI)
+        assert found == FileNotification(uri, uri, "v", retry_of=77)
 
 
 def test_no_message_is_made_for_what_it_cannot_tell_of() -> None:
