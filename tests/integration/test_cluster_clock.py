@@ -164,8 +164,11 @@ def test_what_it_holds_is_held_for_as_long_as_by_any(
         (leased,) = members[0].acquire(timeout_ms=LONG_MS)
         cases.append((members[0], members[1], leased, began))
     for holder, other, leased, began in cases:
+        asked = time.monotonic()
         (again,) = other.acquire(timeout_ms=LONG_MS)
         assert time.monotonic() - began >= LOCK_MS / 1_000
         assert again.about["delivery_count"] == 2
         assert holder.acknowledge(leased.ack("accept")) == ["INVALID_RECORD_STATE"]
-        assert other.acknowledge(again.ack("accept")) == [None]
+        results = other.acknowledge(again.ack("accept"))
+        # On a busy machine its own lock may have ended too.
+        assert results == [None] or time.monotonic() - asked >= LOCK_MS / 1_000
