@@ -1,8 +1,8 @@
 """How many bytes the rows of a batch have, run by run, without looking at each row."""
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
-from operator import add
+from itertools import accumulate, islice
+from operator import add, sub
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -30,7 +30,7 @@ def bytes_of_runs(rows: pa.RecordBatch, runs: Sequence[Run]) -> tuple[int, ...]:
     for column, width in zip(rows.columns, widths, strict=True):
         if width is None:
             before = list(map(add, before, _bytes_before(column, borders)))
-    return tuple([max(1, int(end - start)) for start, end in pairwise(before)])
+    return tuple([int(size) or 1 for size in map(sub, islice(before, 1, None), before)])
 
 
 def _bytes_before(array: "ArrowArray", borders: Sequence[int]) -> Sequence[float]:

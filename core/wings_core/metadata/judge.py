@@ -279,7 +279,7 @@ class Judge:
         self._check_timestamp(batch.timestamp)
         # Nothing can refuse the batch from here on.
         timestamp = self._now if batch.timestamp is None else batch.timestamp
-        committed = tuple([self._append(topic_id, page, timestamp) for page in batch.pages])
+        committed = self._append(topic_id, batch.pages, timestamp)
         if batch.sequence is not None:
             producer = self._producer(topic_id, batch.sequence.producer_id)
             producer.next_sequence += 1
@@ -364,28 +364,35 @@ class Judge:
                 partition=partition_value(expected.partition),
             )
 
-    def _append(self, topic_id: int, page: StoredPage, timestamp: int) -> CommittedRange:
-        draft = self.partitions.get((topic_id, page.partition))
-        if draft is None:
-            draft = self._partition(topic_id, page.partition)
-        got = draft.append(page.rows, page.bytes, timestamp)
-        last = draft.last_page
-        if last is not None and last.joins(page, got):
-            last.join(page, got)
-            return got
-        draft.pages += 1
-        draft.last_page = PageDraft(
-            draft,
-            got.start_offset,
-            got.end_offset,
-            got.timestamp,
-            page.address,
-            page.first_row,
-            page.slice_bytes,
-            page.schema_version,
-        )
-        self.pages.append(draft.last_page)
-        return got
+    def _append(
+        self, topic_id: int, pages: Iterable[StoredPage], timestamp: int
+    ) -> tuple[CommittedRange, ...]:
+        """Give offsets to the pages of a batch: one loop, as they may be thousands."""
+        committed: list[CommittedRange] = []
+        for page in pages:
+            key = (topic_id, page.partition)
+            draft = self.partitions.get(key)
+            if draft is None:
+                draft = self.partitions[key] = self._stored.partition(*key)
+            got = draft.append(page.rows, page.bytes, timestamp)
+            committed.append(got)
+            last = draft.last_page
+            if last is not None and last.joins(page, got):
+                last.join(page, got)
+                continue
+            draft.pages += 1
+            draft.last_page = PageDraft(
+                draft,
+                got.start_offset,
+                got.end_offset,
+                got.timestamp,
+                page.address,
+                page.first_row,
+                page.slice_bytes,
+                page.schema_version,
+            )
+            self.pages.append(draft.last_page)
+        return tuple(committed)
 
     def _partition(self, topic_id: int, partition: Partition) -> PartitionDraft:
         key = (topic_id, partition)

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from pydantic import TypeAdapter
 
 from wings_core.metadata.judge import RESULTS_KEPT_MAX, Judge, PartitionDraft
-from wings_core.metadata.sqlite.database import Connection
+from wings_core.metadata.sqlite.database import Connection, insert_rows
 from wings_core.metadata.sqlite.pages import count_to_folios, insert_inline, insert_pages
 from wings_core.metadata.sqlite.stages import find_stage, write_stages
 from wings_core.metadata.stages import StageDraft
 from wings_core.metadata.store.database import Committed
-from wings_core.model import CommitBatch, CommittedRange, InlineFolio
+from wings_core.model import CommitBatch, CommittedRange, InlineFolio, PageAddress
 from wings_core.partitions import Partition
 
 ASKED_AHEAD_MIN = 16
@@ -33,8 +33,8 @@ def commit_batches(
     stored.find_ahead(batches)
     judge = Judge(stored, now)
     results = [judge.judge(batch) for batch in batches]
-    changed = [draft for draft in judge.partitions.values() if draft.changed]
-    write_partitions(connection, changed)
+    changed = {key: draft for key, draft in judge.partitions.items() if draft.changed}
+    write_partitions(connection, changed.values())
     folio_ids = _write_pages(connection, judge)
     if inline is not None:
         folio_id = folio_ids.get(inline.name)
@@ -45,7 +45,9 @@ def commit_batches(
     if judge.stages:
         write_stages(connection, judge.stages.values(), folio_ids, now)
     uuids = {topic_id: topic_uuid for topic_uuid, topic_id in stored.topic_ids.items()}
-    ends = {(uuids[draft.topic_id], draft.partition): draft.next_offset for draft in changed}
+    ends = {
+        (uuids[topic_id], value): each.next_offset for (topic_id, value), each in changed.items()
+    }
     if inline is not None:
         folio_ids.pop(inline.name, None)  # No other flush will refer to it.
     connection.cache.learn(stored.topic_ids, folio_ids, changed)
@@ -176,15 +178,19 @@ def _draft_of(topic_id: int, row: _PartitionRow) -> PartitionDraft:
 
 def write_partitions(connection: Connection, changed: Iterable[PartitionDraft]) -> None:
     """Write partitions back, giving ids to new ones."""
-    known = [draft for draft in changed if draft.partition_id is not None]
-    new = [draft for draft in changed if draft.partition_id is None]
+    known: list[tuple[int | None, ...]] = []
+    new: list[PartitionDraft] = []
+    for draft in changed:
+        number = draft.partition_id
+        if number is None:
+            new.append(draft)
+        else:
+            size, pages = draft.bytes, draft.pages
+            known.append((draft.next_offset, size, draft.last_timestamp, pages, number))
     connection.raw.executemany(
         "UPDATE partitions SET next_offset = ?, bytes = ?, last_timestamp = ?, pages = ? "
         "WHERE id = ?",
-        [
-            (draft.next_offset, draft.bytes, draft.last_timestamp, draft.pages, draft.partition_id)
-            for draft in known
-        ],
+        known,
     )
     if not new:
         return
@@ -194,10 +200,11 @@ def write_partitions(connection: Connection, changed: Iterable[PartitionDraft]) 
     connection.cache.note(
         "partitions", [(draft.partition_id, draft.topic_id, draft.partition) for draft in new]
     )
-    connection.raw.executemany(
+    insert_rows(
+        connection.raw,
         "INSERT INTO partitions "
-        "(id, topic_id, value, log_start_offset, next_offset, bytes, last_timestamp, pages) "
-        "VALUES (?, ?, ?, 0, ?, ?, ?, ?)",
+        "(id, topic_id, value, log_start_offset, next_offset, bytes, last_timestamp, pages)",
+        "(?, ?, ?, 0, ?, ?, ?, ?)",
         [
             (
                 draft.partition_id,
@@ -223,6 +230,7 @@ def _write_pages(connection: Connection, judge: Judge) -> dict[str, int]:
     for stage in judge.stages.values():
         counts.update(page.address.folio for page, _ in stage.added)
     folio_ids = count_to_folios(connection, counts)
+    formats = {folio: int(PageAddress(folio, 0, 0).pushed_format) for folio in counts}
     insert_pages(
         connection,
         [
@@ -236,7 +244,7 @@ def _write_pages(connection: Connection, judge: Judge) -> dict[str, int]:
                 page.address.length,
                 page.first_row,
                 page.slice_bytes,
-                int(page.address.pushed_format),
+                formats[page.address.folio],
                 page.schema_version,
             )
             for page in judge.pages

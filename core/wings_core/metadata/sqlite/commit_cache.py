@@ -1,6 +1,6 @@
 """What the last commits read and wrote, so that the next one need not read it again."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wings_core.metadata.judge import PartitionDraft
@@ -27,7 +27,10 @@ class CommitCache:
         self._noted: list[tuple[str, Sequence[Any]]] = []
         self._partitions: dict[tuple[int, Partition], PartitionDraft] = {}
         self._learnt: (
-            tuple[Mapping[str, int], Mapping[str, int], Iterable[PartitionDraft]] | None
+            tuple[
+                Mapping[str, int], Mapping[str, int], Mapping[tuple[int, Partition], PartitionDraft]
+            ]
+            | None
         ) = None
 
     def has_partition(self, topic_id: int, partition: Partition) -> bool:
@@ -48,7 +51,7 @@ class CommitCache:
         self,
         topic_ids: Mapping[str, int],
         folio_ids: Mapping[str, int],
-        partitions: Iterable[PartitionDraft],
+        partitions: Mapping[tuple[int, Partition], PartitionDraft],
     ) -> None:
         """Say what a transaction read and wrote, to be kept by `confirm`."""
         self._learnt = (topic_ids, folio_ids, partitions)
@@ -64,10 +67,10 @@ class CommitCache:
         self._learnt = None
         self.topic_ids.update(topic_ids)
         self.folio_ids.update(folio_ids)
-        for draft in partitions:
+        for draft in partitions.values():
             draft.stored_next_offset = draft.next_offset
             draft.last_page = None
-            self._partitions[draft.topic_id, draft.partition] = draft
+        self._partitions.update(partitions)
         if len(self._partitions) > PARTITIONS_CACHED_MAX or len(self.folio_ids) > FOLIOS_CACHED_MAX:
             self.forget()
 

@@ -4,6 +4,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, TypeVar
 
 from wings_core.metadata.sqlite.commit_cache import CommitCache
@@ -15,6 +16,9 @@ from wings_core.metadata.waiters import Waiters
 
 STATEMENTS_MAX = 1_024
 """Statements kept as SQLite runs them; there are fewer."""
+
+STATEMENT_ROWS = 50
+"""Rows that one statement inserts, where there are so many; see `insert_rows`."""
 
 _NOT_OF_SQLITE = re.compile(
     r"""
@@ -66,6 +70,29 @@ class Connection:
 
     def share_lock(self, lock: Lock, names: Iterable[str]) -> None:
         """Do nothing: one process writes at a time."""
+
+
+def insert_rows(
+    raw: sqlite3.Connection, into: str, values: str, rows: Sequence[Sequence[Any]]
+) -> None:
+    """Insert rows, many by one statement: that takes two thirds of the time of one after another.
+
+    Args:
+        raw: SQLite's own connection.
+        into: `INSERT INTO table (columns)`.
+        values: The placeholders of a row, in parentheses.
+        rows: Their values, in the order of the placeholders.
+    """
+    whole = len(rows) - len(rows) % STATEMENT_ROWS
+    if whole:
+        raw.executemany(
+            f"{into} VALUES {', '.join([values] * STATEMENT_ROWS)}",
+            (
+                list(chain.from_iterable(rows[first : first + STATEMENT_ROWS]))
+                for first in range(0, whole, STATEMENT_ROWS)
+            ),
+        )
+    raw.executemany(f"{into} VALUES {values}", rows[whole:])
 
 
 class SqliteDatabase:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from wings_core.metadata.sqlite.database import Connection
+from wings_core.metadata.sqlite.database import Connection, insert_rows
 from wings_core.metadata.sqlite.notes import MOVED, PUSHED
 from wings_core.model import Location, PageFormat
 
@@ -37,10 +37,11 @@ def count_to_folios(connection: Connection, counts: Mapping[str, int]) -> dict[s
 
 def insert_pages(connection: Connection, pages: Sequence[PageRow]) -> None:
     """Index pages as they were pushed."""
-    connection.raw.executemany(
+    insert_rows(
+        connection.raw,
         "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
-        "position, length, first_row, slice_bytes, format, schema_version) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "position, length, first_row, slice_bytes, format, schema_version)",
+        "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         pages,
     )
     if pages and pages[0][-2] != PageFormat.INLINE:
