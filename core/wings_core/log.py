@@ -30,6 +30,7 @@ from wings_core.model import Aborted, Node, Topic
 from wings_core.names import TopicName
 from wings_core.reclaim import Reclaimer
 from wings_core.schema_versions import SchemaVersions
+from wings_core.share.acceptance import finished_by_all
 from wings_core.share.dead_letters.redrive import Redriver
 from wings_core.share.dead_letters.writer import DeadLetterWriter
 from wings_core.share.delivery.record_fetcher import LogSource, RecordFetcher
@@ -152,18 +153,19 @@ class Log:
             has_room=lambda: bool(storage.objects) or disk is None or disk.refusal is None,
             versions=self.versions,
         )
+        try:
+            self.shares = _open_shares(metadata.groups, self, open_coordinator)
+        except BaseException:
+            self._close_parts()
+            raise
         self.maintainer = Maintainer(
             metadata,
             limits.maintenance_seconds,
             self.reclaimer.wake,
             tiering,
             drain=None if self.drain is None else self.drain.run,
+            finished=partial(finished_by_all, metadata.groups, self.shares.describe),
         )
-        try:
-            self.shares = _open_shares(metadata.groups, self, open_coordinator)
-        except BaseException:
-            self._close_parts()
-            raise
 
     @classmethod
     def open(
@@ -389,13 +391,13 @@ class Log:
     def close(self) -> None:
         """Commit what was received, then close every part; readers must have ended."""
         self.shares.close()
+        self.maintainer.close()
         self._close_parts()
 
     def _close_parts(self) -> None:
         self.group_commit.close()
         if self.drain is not None:
             self.drain.close()
-        self.maintainer.close()
         self.reclaimer.close()
         self.store.close()
         self._metadata.close()

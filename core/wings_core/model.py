@@ -38,6 +38,11 @@ class TopicConfig(BaseModel):
         description="Stored bytes that each partition keeps at least, of its newest messages. "
         "Null: all.",
     )
+    retention_on_acceptance: bool = Field(
+        default=False,
+        description="Whether messages may go that every share group of the topic has finished. "
+        "Nothing goes while it has no group, nor what one of them has still to finish.",
+    )
     tier_after_ms: int | None = Field(
         default=None,
         ge=0,

@@ -888,6 +888,26 @@ def test_dead_letters_are_listed_shown_and_sent_back(wings: Wings, shared: str) 
     assert again.out == "0 dead letters sent back, 1 were sent back before\n"
 
 
+def test_a_topic_is_configured_key_by_key(wings: Wings, new_topic_id: str) -> None:
+    made = ("topic", "create", new_topic_id, "--field", "n:int64")
+    assert wings(*made, "--set", "retention_on_acceptance").status == 2
+    assert wings(*made, "--set", "retention_ms=soon").status == 2
+    assert wings(*made, "--set", "retention_ms=[1]").status == 2
+    assert wings(*made, "--set", "retention=1").status == 1
+    assert wings(*made, "--set", "retention_on_acceptance=true").status == 0
+    described = ("topic", "describe", new_topic_id)
+    assert "retention_on_acceptance: true\n" in wings(*described).out
+    alter = ("topic", "alter", new_topic_id, "--set")
+    altered = wings(*alter, "retention_ms=5", "--set", "segment_bytes=7")
+    assert altered.out == "retention_ms: 5\nsegment_bytes: 7\n"
+    altered = wings(*alter, "retention_on_acceptance=false", "--set", "retention_ms=null")
+    assert altered.out == "retention_on_acceptance: false\nretention_ms: null\n"
+    out = wings(*described).out
+    assert "segment_bytes: 7" in out
+    assert "retention" not in out
+    assert wings(*alter, "retention_ms=0").status == 1
+
+
 def test_a_schema_grows_by_alter_and_by_what_a_file_has_more(
     wings: Wings, new_topic_id: str, tmp_path: Path
 ) -> None:

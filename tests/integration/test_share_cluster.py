@@ -116,6 +116,29 @@ def acquire(member: Member) -> list[tuple[int, int, int]]:
     raise AssertionError("nothing was delivered")
 
 
+def test_nothing_that_is_finished_goes_while_no_majority_of_the_replicas_tells_of_it(
+    cluster: Cluster,
+) -> None:
+    one, other = (node.client() for node in cluster.nodes)
+    create_topic(one, "jobs", ["n: int64"])
+    act(one, "alter-topic", topic="jobs", config={"retention_on_acceptance": True})
+    push(one, "jobs", numbers(*range(10)))
+    create_group(one, "jobs", lock_duration_ms=LOCK_MS)
+    member = Member(one, "jobs")
+    (leased,) = member.acquire()
+    assert member.acknowledge(leased.ack("accept")) == [None]
+    for number in (0, 1):
+        cluster.replicas[number].kill()
+    for client in (one, other):
+        report = act(client, "maintain", topic="jobs")
+        assert (report["rows_expired"], report["failures"]) == (0, 1)
+    cluster.restart(0)
+    deadline = time.monotonic() + SECONDS
+    while not (report := act(other, "maintain", topic="jobs"))["rows_expired"]:
+        assert time.monotonic() < deadline, report
+    assert report["rows_expired"] == 10
+
+
 def test_nodes_share_a_group_while_a_minority_of_the_replicas_is_down(cluster: Cluster) -> None:
     one, other = cluster.nodes
     create_topic(one.client(), "jobs", ["n: int64"])

@@ -99,6 +99,34 @@ def test_nodes_hold_together_wherever_their_metadata_is(nodes: Nodes) -> None:
     assert (state["start_offset"], state["lag"]) == (6, 0)
 
 
+def test_any_node_drops_what_all_groups_have_finished_by_acknowledgements_to_another(
+    nodes: Nodes,
+) -> None:
+    one, other = nodes.clients
+    create_topic(one, "jobs", ["n: int64"])
+    act(one, "alter-topic", topic="jobs", config={"retention_on_acceptance": True})
+    for first in (0, 2, 4):
+        push(one, "jobs", numbers(first, first + 1))
+        act(one, "maintain", topic="jobs")  # Each goes to a page of its own.
+    for group in ("a", "b"):
+        create_group(one, "jobs", group)
+    accepted = {"a": 5, "b": 3}
+    for group, messages in accepted.items():
+        member = Member(one, "jobs", group)
+        (leased,) = member.acquire(max_messages=messages)
+        assert member.acknowledge(leased.ack("accept")) == [None]
+    report = act(other, "maintain", topic="jobs")
+    assert (report["rows_expired"], report["failures"]) == (2, 0)
+    act(one, "share-seek", group="a", topic="jobs", to="earliest")
+    member = Member(other, "jobs", "b")
+    (leased,) = member.acquire()
+    assert leased.offsets == [3, 4, 5]
+    assert member.acknowledge(leased.ack("accept")) == [None]
+    assert act(other, "maintain", topic="jobs")["rows_expired"] == 0
+    act(one, "share-purge", group="a", topic="jobs")
+    assert act(other, "maintain", topic="jobs")["rows_expired"] == 4
+
+
 def test_waits_on_one_node_hear_of_what_another_does_to_their_group(
     nodes: Nodes, threads: ThreadPoolExecutor
 ) -> None:

@@ -1,5 +1,6 @@
 """`wings topic`: create, list, describe, alter and delete topics."""
 
+import json
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -23,6 +24,7 @@ from wings_client.cli.values import (
     columns_text,
     file_options,
     parse_fields,
+    parse_settings,
     partition_text,
     printable,
 )
@@ -42,6 +44,15 @@ app = typer.Typer(
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Full name, or id in the default namespace.")
+]
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A key of the configuration, its value as JSON: retention_on_acceptance=true.",
+    ),
 ]
 
 
@@ -71,6 +82,7 @@ def create(
             metavar="COLUMN", help="The column whose value says which partition a row goes to."
         ),
     ] = None,
+    settings: SetOption = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Accept one that is there and the same.")
     ] = False,
@@ -88,7 +100,7 @@ def create(
 
         $ wings topic create flights --like flights.parquet --partition-key origin
     """
-    fields = parse_fields(field or [])
+    fields, config = parse_fields(field or []), parse_settings(settings or [])
     if like is not None:
         from wings_client.files import infer_schema
 
@@ -99,7 +111,9 @@ def create(
     else:
         raise typer.BadParameter("give --field for each column, or --like FILE")
     with connected(endpoint) as client:
-        created = client.create_topic(name, schema, partition_key, if_not_exists=if_not_exists)
+        created = client.create_topic(
+            name, schema, partition_key, config, if_not_exists=if_not_exists
+        )
     typer.echo(f"{short_name(created.name)}: {columns_text(created)}")
 
 
@@ -175,22 +189,37 @@ def alter(
         list[str] | None,
         typer.Option(metavar="NAME", help="A column that may be null from now on."),
     ] = None,
+    settings: SetOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Let a topic's schema grow; its rows stay as they are.
+    """Change a topic's configuration, or let its schema grow; its rows stay as they are.
+
+    Keys of the configuration that are not named stay as they are; null is a key's default.
 
     Integers and floats widen within their kind, decimals in precision. Producers may go on to push
     in any version of the schema. What is there already changes nothing.
 
         $ wings topic alter readings --add humidity:double --widen station:int64
+
+        $ wings topic alter jobs --set retention_on_acceptance=true --set retention_ms=null
     """
-    if not (add or widen or nullable):
-        raise typer.BadParameter("give --add, --widen or --nullable")
+    if not (add or widen or nullable or settings):
+        raise typer.BadParameter("give --add, --widen, --nullable or --set")
+    config = parse_settings(settings or [])
     added, widened = parse_fields(add or []), parse_fields(widen or [])
     for field in (*added.values(), *widened.values()):
         if not field.nullable:
             raise typer.BadParameter(f"column {field.name!r:.80}: leave out 'not null'")
     with connected(endpoint, name) as client:
+        if config:
+            wanted = {**client.topic(name).config, **config}
+            configured = client.alter_topic(
+                name, {key: value for key, value in wanted.items() if value is not None}
+            )
+            for key in config:
+                typer.echo(f"{key}: {json.dumps(configured.config[key])}")
+        if not (add or widen or nullable):
+            return
         altered = client.alter_schema(
             name,
             add=pa.schema(list(added.values())),
@@ -240,8 +269,8 @@ def _description(
     yield f"Partition key: {_key_text(topic)}"
     yield f"Schema version: {topic.schema_version}"
     for key, value in topic.config.items():
-        if value is not None:
-            yield f"{key}: {value}"
+        if value is not None and value is not False:
+            yield f"{key}: {json.dumps(value)}"
     yield ""
     fields = fields_of(topic.schema)
     yield from render(

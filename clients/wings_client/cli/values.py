@@ -1,7 +1,8 @@
-"""Values of the command line: partitions, offsets and columns, as text."""
+"""Values of the command line: partitions, offsets, columns and settings, as text."""
 
+import json
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
@@ -157,6 +158,29 @@ def chosen_columns(given: list[str] | None, schema: pa.Schema) -> list[str] | No
     for text in given:
         names += [text] if text in schema.names else [name.strip() for name in text.split(",")]
     return names
+
+
+def parse_settings(given: Iterable[str]) -> dict[str, JsonScalar]:
+    """Return keys of a configuration that are given as `KEY=VALUE`, with the value as JSON.
+
+    Raises:
+        typer.BadParameter: One is not of this form.
+    """
+    settings: dict[str, JsonScalar] = {}
+    for text in given:
+        key, sign, value = text.partition("=")
+        try:
+            found = json.loads(value)
+        except ValueError:
+            found = [value]
+        if not sign or isinstance(found, list | dict):
+            raise typer.BadParameter(
+                f"{text!r:.80}: expected KEY=VALUE, the value a number, true, false, null or a "
+                "text in double quotes",
+                param_hint="--set",
+            )
+        settings[key] = found
+    return settings
 
 
 def columns_text(topic: Topic) -> str:

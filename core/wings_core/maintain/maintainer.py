@@ -10,7 +10,7 @@ with much to do nor one whose store is slow keeps the others from being maintain
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from wings_core.errors import NotFound, OffsetOutOfRange, Unavailable, WingsError
@@ -21,8 +21,9 @@ from wings_core.maintain.retention import is_due, retain
 from wings_core.maintain.tiering import Tiering
 from wings_core.maintain.worker_pool import WORKERS, PartitionTask, WorkerPool
 from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry
-from wings_core.metadata.maintenance import Maintenance
+from wings_core.metadata.maintenance import Finished, Maintenance
 from wings_core.model import PartitionState, Topic
+from wings_core.partitions import Partition
 from wings_core.times import now_us
 
 TURN_SECONDS = 60.0
@@ -46,6 +47,8 @@ class Maintainer:
         tiering: Moves old messages; None: all stay where they are.
         clock: Microseconds since the epoch, of this node.
         drain: Moves what is inline to storage, before a pass that is asked for; None: nothing is.
+        finished: Returns what all share groups of a topic have finished, by partition; None: share
+            groups are not asked.
     """
 
     def __init__(
@@ -56,8 +59,10 @@ class Maintainer:
         tiering: Tiering | None = None,
         clock: Callable[[], int] = now_us,
         drain: Callable[[], object] | None = None,
+        finished: Callable[[Topic], Mapping[Partition, Finished]] | None = None,
     ) -> None:
         self._drain = drain
+        self._finished = finished
         self._admin: Admin = metadata.admin
         self._registry: OffsetRegistry = metadata.registry
         self._maintenance: Maintenance = metadata.maintenance
@@ -137,14 +142,24 @@ class Maintainer:
         """Maintain each partition for one task; where patient, for as many as it takes."""
         pool = WorkerPool(self._workers, self._run_task, progress, patient=patient)
         began = time.monotonic()
+        failures = 0
         try:
             for topic in topics:
-                for state in self._states(topic):
-                    pool.begin(PartitionTask(topic, state, patient))
+                finished: Mapping[Partition, Finished] = {}
+                if topic.config.retention_on_acceptance and not failures:
+                    try:
+                        finished = self._finished_of(topic)
+                    except WingsError as error:  # Others would wait for the same replicas.
+                        failures += 1
+                        _logger.warning("kept what groups of %s finished: %s", topic.name, error)
+                for state in self._states(topic, finished):
+                    own = finished.get(state.partition)
+                    pool.begin(PartitionTask(topic, state, patient, own))
             pool.finish()
         finally:
             report = pool.collect()
             report.passes = 1
+            report.failures += failures
             report.seconds = time.monotonic() - began
             with self._changed:
                 self.total.add(report)
@@ -152,11 +167,24 @@ class Maintainer:
                 self._reclaim()
         return report
 
-    def _states(self, topic: Topic) -> Iterator[PartitionState]:
+    def _finished_of(self, topic: Topic) -> Mapping[Partition, Finished]:
+        """Return what all groups of a topic have finished, by partition; blocks for the replicas.
+
+        Raises:
+            WingsError: It cannot be told now.
+        """
+        try:
+            return {} if self._finished is None else self._finished(topic)
+        except NotFound:
+            return {}  # The topic or a group was deleted meanwhile, or a group moved.
+
+    def _states(
+        self, topic: Topic, finished: Mapping[Partition, Finished]
+    ) -> Iterator[PartitionState]:
         """Yield the partitions of a topic, where its messages go or move some time."""
         config = topic.config
         expires = config.retention_ms is not None or config.retention_bytes is not None
-        if not expires and self._tiering_of(topic) is None:
+        if not expires and not finished and self._tiering_of(topic) is None:
             return
         try:
             states = self._registry.partition_states(topic.uuid)
@@ -185,7 +213,7 @@ class Maintainer:
             state = task.state
             if not task.is_first:
                 state = self._registry.partition_state(task.topic.uuid, state.partition)
-            if not self._is_due(task.topic, state):
+            if not self._is_due(task, state):
                 return report
             report.partitions += task.is_first
             if not self._claim(name, task.patient):
@@ -209,19 +237,19 @@ class Maintainer:
             _logger.exception("could not maintain partition %.80s of %s", *task.names)
         return report
 
-    def _is_due(self, topic: Topic, state: PartitionState) -> bool:
-        if is_due(self._registry, topic, state, self._clock()):
+    def _is_due(self, task: PartitionTask, state: PartitionState) -> bool:
+        if is_due(self._registry, task.topic, state, self._clock(), task.finished):
             return True
-        tiering = self._tiering_of(topic)
-        return tiering is not None and bool(tiering.due(topic, state))
+        tiering = self._tiering_of(task.topic)
+        return tiering is not None and bool(tiering.due(task.topic, state))
 
     def _work(self, task: PartitionTask, held: HeldLease) -> None:
         until = time.monotonic() + TURN_SECONDS
         topic, partition = task.topic, task.state.partition
         # Looked at again: the lease's last holder may have done it.
         state = self._registry.partition_state(topic.uuid, partition)
-        if is_due(self._registry, topic, state, self._clock()):
-            retain(self._maintenance, topic, state, task.report, held.proceed)
+        if is_due(self._registry, topic, state, self._clock(), task.finished):
+            retain(self._maintenance, topic, state, task.finished, task.report, held.proceed)
             state = self._registry.partition_state(topic.uuid, partition)
         tiering = self._tiering_of(topic)
         if tiering is not None:

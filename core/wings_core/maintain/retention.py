@@ -1,18 +1,24 @@
-"""Retention: messages older than their topic keeps them, or too many, go by whole pages."""
+"""Retention: messages go by whole pages that are too old, too many, or finished by all groups."""
 
 from collections.abc import Callable
 
 from wings_core.maintain.report import MaintenanceReport
 from wings_core.metadata.expiry import expired_pages
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.metadata.maintenance import Maintenance
+from wings_core.metadata.maintenance import Finished, Maintenance
 from wings_core.model import PartitionState, Topic
 
 EXPIRE_PAGES = 1_000
 """Pages dropped in one metadata transaction, so that pushes never wait long for it."""
 
 
-def is_due(registry: OffsetRegistry, topic: Topic, state: PartitionState, now: int) -> bool:
+def is_due(
+    registry: OffsetRegistry,
+    topic: Topic,
+    state: PartitionState,
+    now: int,
+    finished: Finished | None,
+) -> bool:
     """Tell whether a partition's first page may be kept no longer; a look, without any lock.
 
     Args:
@@ -20,23 +26,28 @@ def is_due(registry: OffsetRegistry, topic: Topic, state: PartitionState, now: i
         topic: With its configuration.
         state: Of the partition.
         now: Microseconds since the epoch, by this node's clock.
+        finished: By the topic's groups, where that may go; else None.
     """
     config = topic.config
     if state.log_start_offset == state.next_offset:
         return False
     may_be_too_many = config.retention_bytes is not None and state.bytes > config.retention_bytes
-    if config.retention_ms is None and not may_be_too_many:
+    finished_before = 0 if finished is None else finished.before
+    may_be_finished = finished_before > state.log_start_offset
+    if config.retention_ms is None and not may_be_too_many and not may_be_finished:
         return False
     located = registry.locate(topic.uuid, state.partition, state.log_start_offset, 1)
     before = None if config.retention_ms is None else now - config.retention_ms * 1_000
-    first = [(page.timestamp, page.bytes) for page in located.locations[:1]]
-    return expired_pages(first, state.bytes, before, config.retention_bytes) > 0
+    first = [(page.timestamp, page.end_offset, page.bytes) for page in located.locations[:1]]
+    kept = config.retention_bytes
+    return expired_pages(first, state.bytes, before, kept, finished_before) > 0
 
 
 def retain(
     maintenance: Maintenance,
     topic: Topic,
     state: PartitionState,
+    finished: Finished | None,
     report: MaintenanceReport,
     proceed: Callable[[], bool],
 ) -> None:
@@ -46,6 +57,7 @@ def retain(
         maintenance: Drops them.
         topic: With its configuration.
         state: Of the partition.
+        finished: By the topic's groups, where that may go; else None.
         report: What was dropped is counted to it.
         proceed: Asked before each further step.
     """
@@ -57,6 +69,7 @@ def retain(
             state.partition,
             age_us=None if age_ms is None else age_ms * 1_000,
             bytes_kept=config.retention_bytes,
+            finished=finished,
             pages_max=EXPIRE_PAGES,
         )
         report.pages_expired += expired.pages

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from wings_core.errors import Unavailable
 from wings_core.maintain.report import MaintenanceReport
+from wings_core.metadata.maintenance import Finished
 from wings_core.model import PartitionState, Topic
 
 WORKERS = 4
@@ -20,6 +21,8 @@ class PartitionTask:
     state: PartitionState
     """Of the partition, at some time before."""
     patient: bool
+    finished: Finished | None = None
+    """By the topic's groups, where that may go."""
     is_first: bool = True
     """Of its pass."""
     report: MaintenanceReport = field(default_factory=MaintenanceReport)
@@ -90,7 +93,7 @@ class WorkerPool:
                     self._progress(self._report)
                 if task.unfinished and self._patient:
                     self._submit(
-                        PartitionTask(task.topic, task.state, patient=True, is_first=False)
+                        PartitionTask(task.topic, task.state, True, task.finished, is_first=False)
                     )
 
     def _submit(self, task: PartitionTask) -> None:

@@ -26,6 +26,16 @@ class Lease:
     token: int
 
 
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What the share groups of a topic have finished of a partition, as they were at one time."""
+
+    before: int
+    """Every group has finished all offsets that are less."""
+    groups: frozenset[str]
+    """The UUIDs of all groups."""
+
+
 class Maintenance(Protocol):
     """Expires old pages, replaces pages by merged ones, and grants leases."""
 
@@ -54,19 +64,22 @@ class Maintenance(Protocol):
         *,
         age_us: int | None,
         bytes_kept: int | None,
+        finished: Finished | None = None,
         pages_max: int,
     ) -> Expired:
         """Drop the oldest pages of a partition, in one durable transaction: the log starts later.
 
-        A page goes as a whole: when the last of its messages is older than `age_us`, or when the
-        pages after it have `bytes_kept` together. Offsets are never used again, and timestamps go
-        on from the last one, also where no page is left.
+        A page goes as a whole: when the last of its messages is older than `age_us`, when the
+        pages after it have `bytes_kept` together, or when every group has finished it. Offsets are
+        never used again, and timestamps go on from the last one, also where no page is left.
 
         Args:
             topic_uuid: The topic.
             partition: One that need not have been written to yet.
             age_us: In microseconds, by the store's clock; None: no page is too old.
             bytes_kept: In stored bytes; None: any number is kept.
+            finished: By the topic's groups. Without effect where by now others are there, or one
+                was moved. None: no page goes for being finished.
             pages_max: At most so many pages go; if as many did, more may be due.
 
         Raises:

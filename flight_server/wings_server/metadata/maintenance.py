@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.interfaces import Metadata
-from wings_core.metadata.maintenance import Lease
+from wings_core.metadata.maintenance import Finished, Lease
 from wings_core.metadata.remote.paging import BY_PARTITION
 from wings_core.partitions import canonical_partition
 from wings_core.protocol import messages
@@ -47,6 +47,11 @@ class MaintenanceHandlers:
             canonical_partition(request.partition),
             age_us=request.age_us if request.HasField("age_us") else None,
             bytes_kept=request.bytes_kept if request.HasField("bytes_kept") else None,
+            finished=(
+                Finished(request.finished_before, frozenset(request.group_uuids))
+                if request.HasField("finished_before")
+                else None
+            ),
             pages_max=step("pages_max", request.pages_max),
         )
         return messages.EXPIRED.encode(expired)

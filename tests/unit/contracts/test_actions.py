@@ -208,6 +208,7 @@ def test_a_topics_description_can_be_created_from() -> None:
             "batch_bytes_max": 7,
             "retention_ms": None,
             "retention_bytes": None,
+            "retention_on_acceptance": False,
             "tier_after_ms": None,
             "segment_bytes": 64 * 1024 * 1024,
         },

@@ -1,11 +1,15 @@
 """How every `Maintenance` lends leases, and drops what is kept no longer."""
 
+from uuid import uuid4
+
 import pytest
 from fix_metadata import SECOND, A, B, MetadataUnderTest, batch_of, offsets_of
 
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
+from wings_core.metadata.maintenance import Finished
 from wings_core.model import Expired, Topic
 from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.share.model import ShareConfig, ShareGroup
 
 
 def expire(
@@ -15,10 +19,16 @@ def expire(
     *,
     age_us: int | None = None,
     bytes_kept: int | None = None,
+    finished: Finished | None = None,
     pages_max: int = 1_000,
 ) -> Expired:
     return metadata.opened.maintenance.expire(
-        topic.uuid, partition, age_us=age_us, bytes_kept=bytes_kept, pages_max=pages_max
+        topic.uuid,
+        partition,
+        age_us=age_us,
+        bytes_kept=bytes_kept,
+        finished=finished,
+        pages_max=pages_max,
     )
 
 
@@ -94,6 +104,41 @@ def test_what_either_bound_says_goes(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic()
     push_pages(metadata, topic, 5)
     assert expire(metadata, topic, age_us=4 * SECOND, bytes_kept=200).log_start_offset == 30
+
+
+def new_group(metadata: MetadataUnderTest, topic: Topic, name: str) -> ShareGroup:
+    return metadata.groups.create(ShareGroup(name, str(uuid4()), topic, ShareConfig()))
+
+
+def test_what_the_groups_have_finished_goes_by_whole_pages(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    push_pages(metadata, topic, 5)
+    groups = frozenset(new_group(metadata, topic, name).uuid for name in ("one", "other"))
+    assert expire(metadata, topic, finished=Finished(9, groups)) == Expired(0, 0, 0, 0)
+    assert expire(metadata, topic, finished=Finished(29, groups)) == Expired(20, 2, 20, 200)
+    assert expire(metadata, topic, finished=Finished(29, groups)) == Expired(20, 0, 0, 0)
+    assert expire(metadata, topic, bytes_kept=200, finished=Finished(20, groups)).pages == 1
+    assert expire(metadata, topic, finished=Finished(50, groups)) == Expired(50, 2, 20, 200)
+    assert metadata.push(topic, 2).start_offset == 50
+
+
+def test_nothing_goes_where_the_groups_are_others_than_those_that_finished(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic()
+    push_pages(metadata, topic, 5)
+    one = new_group(metadata, topic, "one")
+    finished = Finished(30, frozenset([one.uuid]))
+    other = new_group(metadata, topic, "other")
+    assert expire(metadata, topic, finished=finished).pages == 0
+    metadata.groups.delete(topic, "other")
+    both = Finished(30, frozenset([one.uuid, other.uuid]))
+    assert expire(metadata, topic, finished=both).pages == 0
+    moved = metadata.groups.restart(one, str(uuid4()))
+    assert expire(metadata, topic, finished=finished).pages == 0
+    assert expire(metadata, topic, finished=Finished(30, frozenset([moved.uuid]))).pages == 3
+    metadata.groups.delete(topic, "one")
+    assert expire(metadata, topic, finished=Finished(50, frozenset([moved.uuid]))).pages == 0
 
 
 def test_one_step_drops_a_bounded_number_of_pages(metadata: MetadataUnderTest) -> None:

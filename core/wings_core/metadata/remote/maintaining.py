@@ -2,7 +2,12 @@
 
 from collections.abc import Sequence
 
-from wings_core.metadata.maintenance import Lease, Maintenance, check_replacements
+from wings_core.metadata.maintenance import (
+    Finished,
+    Lease,
+    Maintenance,
+    check_replacements,
+)
 from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.remote.paging import BY_PARTITION, listed
 from wings_core.model import Expired, InlineBacklog, Replacement, TierState
@@ -47,6 +52,7 @@ class RemoteMaintenance(Maintenance):
         *,
         age_us: int | None,
         bytes_kept: int | None,
+        finished: Finished | None = None,
         pages_max: int,
     ) -> Expired:
         """Drop the oldest pages of a partition; see `Maintenance.expire`."""
@@ -56,6 +62,8 @@ class RemoteMaintenance(Maintenance):
             age_us=None if age_us is None else messages.int64(age_us),
             bytes_kept=None if bytes_kept is None else messages.int64(bytes_kept),
             pages_max=pages_max,
+            finished_before=None if finished is None else messages.int64(finished.before),
+            group_uuids=() if finished is None else sorted(finished.groups),
         )
         response = self._channel.call(self._stub.ExpirePages, request)
         return messages.EXPIRED.decode(response)

@@ -3,7 +3,9 @@
 from collections import Counter
 
 from wings_core.metadata.expiry import expired_pages
+from wings_core.metadata.maintenance import Finished
 from wings_core.metadata.store.database import C, Dialect
+from wings_core.metadata.store.groups import lock_groups
 from wings_core.metadata.store.partitions import lock_partition
 from wings_core.metadata.tiers import PageCounts
 from wings_core.model import Expired, page_format
@@ -17,9 +19,13 @@ def expire(
     partition: Partition,
     before: int | None,
     bytes_kept: int | None,
+    finished: Finished | None,
     pages_max: int,
 ) -> Expired:
     """Drop pages within the transaction of `connection`; see `Maintenance.expire`."""
+    finished_before = 0
+    if finished is not None and lock_groups(connection, topic_uuid) == finished.groups:
+        finished_before = finished.before
     locked = lock_partition(connection, topic_uuid, partition)
     if locked is None:
         return Expired(0, 0, 0, 0)
@@ -30,8 +36,8 @@ def expire(
         "ORDER BY end_offset LIMIT %s::bigint",
         (partition_id, pages_max),
     ).fetchall()
-    ages = ((timestamp, length) for _, timestamp, length, *_ in pages)
-    gone = pages[: expired_pages(ages, size, before, bytes_kept)]
+    ages = ((timestamp, end_offset, length) for end_offset, timestamp, length, *_ in pages)
+    gone = pages[: expired_pages(ages, size, before, bytes_kept, finished_before)]
     if not gone:
         return Expired(log_start_offset, 0, 0, 0)
     last_offset = int(gone[-1][0])

@@ -133,6 +133,26 @@ class DatabaseGroups(Groups, Generic[C]):
         return self._database.write(work)
 
 
+def lock_groups(connection: Connection, topic_uuid: str) -> frozenset[str]:
+    """Lock the groups of a topic against changes until the end of this transaction.
+
+    None is created, moved or deleted meanwhile.
+
+    Returns:
+        Their UUIDs.
+
+    Raises:
+        TopicNotFound: The topic was deleted.
+    """
+    connection.share_lock(Lock.TOPICS, (topic_uuid,))
+    topic_id = require_topic_id(connection, topic_uuid)
+    connection.execute("SELECT 1 FROM topics WHERE id = %s FOR SHARE", (topic_id,))
+    rows = connection.execute(
+        "SELECT uuid FROM share_groups WHERE topic_id = %s ORDER BY id FOR SHARE", (topic_id,)
+    )
+    return frozenset(str(uuid) for (uuid,) in rows.fetchall())
+
+
 def purge_of_topic(connection: Connection, topic_id: int, rows_max: int) -> int:
     """Delete up to so many groups of a deleted topic; return how many."""
     return connection.execute(

@@ -4,6 +4,7 @@
     2. shards                                       rows, by source and id
     3. topics: deletion exclusive, all else shared  advisory, by a hash of the UUID
        then the topic changed or given a group      rows, one
+       then its groups                              rows, by id
     4. ids of stages that a commit may begin        advisory, by a hash of the id
     5. stages                                       rows, by name
     6. producers, then partitions: first those that are new are inserted, then all are locked

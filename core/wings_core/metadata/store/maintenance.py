@@ -4,7 +4,12 @@ from collections.abc import Sequence
 from typing import Generic
 
 from wings_core.metadata.judge import check_text
-from wings_core.metadata.maintenance import Lease, Maintenance, check_replacements
+from wings_core.metadata.maintenance import (
+    Finished,
+    Lease,
+    Maintenance,
+    check_replacements,
+)
 from wings_core.metadata.store import leases
 from wings_core.metadata.store.database import C, Database, Dialect
 from wings_core.metadata.store.expire import expire
@@ -55,13 +60,21 @@ class DatabaseMaintenance(Maintenance, Generic[C]):
         *,
         age_us: int | None,
         bytes_kept: int | None,
+        finished: Finished | None = None,
         pages_max: int,
     ) -> Expired:
         """Drop the oldest pages of a partition; see `Maintenance.expire`."""
         before = None if age_us is None else self._database.now() - age_us
         return self._database.write(
             lambda connection: expire(
-                self._dialect, connection, topic_uuid, partition, before, bytes_kept, pages_max
+                self._dialect,
+                connection,
+                topic_uuid,
+                partition,
+                before,
+                bytes_kept,
+                finished,
+                pages_max,
             )
         )
 

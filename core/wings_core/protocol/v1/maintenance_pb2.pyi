@@ -117,6 +117,8 @@ class ExpirePagesRequest(_message.Message):
     AGE_US_FIELD_NUMBER: _builtins.int
     BYTES_KEPT_FIELD_NUMBER: _builtins.int
     PAGES_MAX_FIELD_NUMBER: _builtins.int
+    FINISHED_BEFORE_FIELD_NUMBER: _builtins.int
+    GROUP_UUIDS_FIELD_NUMBER: _builtins.int
     topic_uuid: _builtins.str
     partition: _builtins.str
     age_us: _builtins.int
@@ -124,6 +126,14 @@ class ExpirePagesRequest(_message.Message):
     bytes_kept: _builtins.int
     """Pages go while those after them have so many bytes. Absent: any number is kept."""
     pages_max: _builtins.int
+    finished_before: _builtins.int
+    """Pages go whose offsets are all less, as every share group of the topic has finished them.
+    Absent: none goes for that.
+    """
+    @_builtins.property
+    def group_uuids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """These groups; where the topic has others by now, none goes for that either."""
+
     def __init__(
         self,
         *,
@@ -132,19 +142,25 @@ class ExpirePagesRequest(_message.Message):
         age_us: _builtins.int | None = ...,
         bytes_kept: _builtins.int | None = ...,
         pages_max: _builtins.int = ...,
+        finished_before: _builtins.int | None = ...,
+        group_uuids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_age_us", b"_age_us", "_bytes_kept", b"_bytes_kept", "age_us", b"age_us", "bytes_kept", b"bytes_kept"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_age_us", b"_age_us", "_bytes_kept", b"_bytes_kept", "_finished_before", b"_finished_before", "age_us", b"age_us", "bytes_kept", b"bytes_kept", "finished_before", b"finished_before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_age_us", b"_age_us", "_bytes_kept", b"_bytes_kept", "age_us", b"age_us", "bytes_kept", b"bytes_kept", "pages_max", b"pages_max", "partition", b"partition", "topic_uuid", b"topic_uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_age_us", b"_age_us", "_bytes_kept", b"_bytes_kept", "_finished_before", b"_finished_before", "age_us", b"age_us", "bytes_kept", b"bytes_kept", "finished_before", b"finished_before", "group_uuids", b"group_uuids", "pages_max", b"pages_max", "partition", b"partition", "topic_uuid", b"topic_uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__age_us: _TypeAlias = _typing.Literal["age_us"]  # noqa: Y015
     _WhichOneofArgType__age_us: _TypeAlias = _typing.Literal["_age_us", b"_age_us"]  # noqa: Y015
     _WhichOneofReturnType__bytes_kept: _TypeAlias = _typing.Literal["bytes_kept"]  # noqa: Y015
     _WhichOneofArgType__bytes_kept: _TypeAlias = _typing.Literal["_bytes_kept", b"_bytes_kept"]  # noqa: Y015
+    _WhichOneofReturnType__finished_before: _TypeAlias = _typing.Literal["finished_before"]  # noqa: Y015
+    _WhichOneofArgType__finished_before: _TypeAlias = _typing.Literal["_finished_before", b"_finished_before"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__age_us) -> _WhichOneofReturnType__age_us | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_kept) -> _WhichOneofReturnType__bytes_kept | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__finished_before) -> _WhichOneofReturnType__finished_before | None: ...
 
 Global___ExpirePagesRequest: _TypeAlias = ExpirePagesRequest  # noqa: Y015
 
