@@ -17,6 +17,7 @@ from stateless_nodes import Nodes
 import wings_client
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import InvalidArgument, WingsError
+from wings_core.metadata.open import is_bound
 from wings_core.metadata.postgres.connections import Connections
 from wings_core.share.remote.link import RemoteLink
 from wings_core.share.replica.postgres_lease import OwnerLookup
@@ -159,6 +160,33 @@ def test_a_directory_that_was_used_with_postgresql_is_not_left_behind(
     assert not load(None, flags).is_stateless, "it goes on as it was"
     with DataDirectory.open_read_only(tmp_path / "wings-data"):
         pass
+
+
+def test_a_directory_for_objects_that_is_not_the_one_of_the_others_is_refused(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidArgument, match="whole path"):
+        nodes.start(hot="objects")
+    nodes.start().stop()
+    (tmp_path / "objects").rename(tmp_path / "elsewhere")
+    (tmp_path / "objects").mkdir()  # As where a disk is not mounted.
+    with pytest.raises(InvalidArgument, match="mounted"):
+        nodes.start()
+
+
+def test_a_start_with_a_directory_by_mistake_leaves_nothing_that_stops_the_next(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    nodes.start().stop()
+    flags = {
+        "metadata_url": nodes.url,
+        "data_dir": str(tmp_path / "data"),
+        "flight": "127.0.0.1:0",
+        "http": "127.0.0.1:0",
+    }
+    with pytest.raises(InvalidArgument, match="with --hot"):
+        Server(load(None, flags)).start()
+    assert not is_bound(tmp_path / "data")
 
 
 def test_a_node_that_others_cannot_reach_is_refused(nodes: Nodes) -> None:

@@ -100,6 +100,7 @@ def _bind(
     A start that was cut short is completed by the next: the directory has its id before PostgreSQL
     stores it.
     """
+    is_new = bound is None
     if bound is None:
         bound = (uuid4(), None)
         _write(directory, bound)
@@ -107,7 +108,12 @@ def _bind(
     if read_only:
         metadata.check_claim(own, theirs)
         return
-    claimed = metadata.claim(own, theirs)
+    try:
+        claimed = metadata.claim(own, theirs)
+    except InvalidArgument:
+        if is_new:  # A node that is started in its place would take the directory for its own.
+            (directory.path / _FILE).unlink(missing_ok=True)
+        raise
     if theirs is None:
         _write(directory, (own, claimed))
 

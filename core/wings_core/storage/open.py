@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import InvalidArgument
@@ -12,7 +12,13 @@ from wings_core.storage.folio_stores import FolioStores
 from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.object_folios import FOLIO_SUFFIX, ObjectFolioStore
-from wings_core.storage.objects import ObjectStore, RetryBounds, bind_objects, open_objects
+from wings_core.storage.objects import (
+    ObjectStore,
+    RetryBounds,
+    bind_objects,
+    is_relative,
+    open_objects,
+)
 from wings_core.storage.objects.directory import DirectoryObjects
 from wings_core.storage.page_cache import PageCache
 from wings_core.storage.segment_objects import (
@@ -109,7 +115,7 @@ class NodeUrls:
 
     def hot_url(self, wanted: str | None) -> str | None:
         """See `StoreUrls.hot_url`."""
-        return self._metadata.object_store("hot", wanted)
+        return self._object_store("hot", wanted)
 
     def keep_hot_url(self, url: str) -> None:
         """See `StoreUrls.keep_hot_url`."""
@@ -117,11 +123,20 @@ class NodeUrls:
 
     def remote_url(self, wanted: str | None) -> str | None:
         """See `StoreUrls.remote_url`."""
-        return self._metadata.object_store("remote", wanted)
+        return self._object_store("remote", wanted)
 
     def keep_remote_url(self, url: str) -> None:
         """See `StoreUrls.keep_remote_url`."""
         self._metadata.keep_object_store("remote", url)
+
+    def _object_store(self, role: Literal["hot", "remote"], wanted: str | None) -> str | None:
+        found = self._metadata.object_store(role, wanted)
+        if wanted is not None and is_relative(wanted):
+            raise InvalidArgument(
+                f"the nodes have one {role} store, and {wanted!r} is a directory of its own for "
+                "each that starts elsewhere: name it by its whole path"
+            )
+        return found
 
 
 def open_storage(
@@ -220,7 +235,9 @@ class _Opened:
         url = self._urls.hot_url(wanted)
         if url is None:
             return None
-        objects = self._objects["hot"] = open_checked(url, self._limits, self._store_id)
+        is_new = self._urls.hot_url(None) is None
+        objects = open_checked(url, self._limits, self._store_id, is_new=is_new)
+        self._objects["hot"] = objects
         if self._store_id is not None:
             self._urls.keep_hot_url(url)
         self._hot = ObjectFolioStore(objects, self._cache, grace_seconds=OBJECT_GRACE_SECONDS)
@@ -239,22 +256,27 @@ class _Opened:
             self.add_merged(self._objects["hot"], HOT_SEGMENT_SUFFIX)
         url = self._urls.remote_url(remote_url)
         if url is not None:
-            self._objects["remote"] = open_checked(url, self._limits, self._store_id)
+            is_new = self._urls.remote_url(None) is None
+            objects = open_checked(url, self._limits, self._store_id, is_new=is_new)
+            self._objects["remote"] = objects
             if self._store_id is not None:
                 self._urls.keep_remote_url(url)
-            self.add_merged(self._objects["remote"], SEGMENT_SUFFIX)
+            self.add_merged(objects, SEGMENT_SUFFIX)
         assert self._remote is not None
         store = FolioStores(first, self._others, self._hot)
         return Storage(store, self._cache, self._remote, store.stores, self._objects, self._inline)
 
 
-def open_checked(url: str, limits: Limits, store_id: Callable[[], str] | None) -> ObjectStore:
+def open_checked(
+    url: str, limits: Limits, store_id: Callable[[], str] | None, *, is_new: bool
+) -> ObjectStore:
     """Open an object store, and make sure that it can be used and belongs to this metadata.
 
     Args:
         url: Where it is.
         limits: The bounds in force.
         store_id: Tells the id of the metadata; None to read only.
+        is_new: Whether the log may be without it so far; see `bind_objects`.
 
     Raises: as `open_storage`.
     """
@@ -266,5 +288,5 @@ def open_checked(url: str, limits: Limits, store_id: Callable[[], str] | None) -
     first = open_objects(url, quick)
     first.check(write=store_id is not None)
     if store_id is not None:
-        bind_objects(first, store_id())
+        bind_objects(first, store_id(), is_new=is_new)
     return open_objects(url, bounds)

@@ -222,8 +222,8 @@ def _check_binding(
         )
     if claimed == OF_NODES:
         raise InvalidArgument(
-            "this metadata is of nodes without a data directory: start this one as they are, "
-            "without --data-dir and not as a service"
+            "this metadata is of nodes without a data directory: start this one as they are, with "
+            "--hot, without --data-dir, and not as a service"
         )
     if directory in {OF_SERVICES, OF_NODES}:
         raise InvalidArgument(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from wings_core.errors import AlreadyExists, InvalidArgument, PermissionDenied
+from wings_core.errors import AlreadyExists, InvalidArgument, PermissionDenied, StorageCorrupt
 from wings_core.storage.objects.directory import DirectoryObjects
 from wings_core.storage.objects.interfaces import ObjectStore
 from wings_core.storage.objects.retries import RetryBounds
@@ -51,6 +51,11 @@ def check_url(url: str) -> str:
     return url
 
 
+def is_relative(url: str) -> bool:
+    """Tell whether a URL is a directory that lies elsewhere for processes that start elsewhere."""
+    return not urlsplit(url).scheme and not Path(url).is_absolute()
+
+
 def open_objects(url: str, bounds: RetryBounds | None = None) -> ObjectStore:
     """Open an object store; asks nothing of it yet (`ObjectStore.check` does).
 
@@ -72,7 +77,7 @@ def open_objects(url: str, bounds: RetryBounds | None = None) -> ObjectStore:
     return _open_cloud(url.rstrip("/"), parts.scheme, bounds or RetryBounds())
 
 
-def bind_objects(objects: ObjectStore, store_id: str) -> None:
+def bind_objects(objects: ObjectStore, store_id: str, *, is_new: bool = True) -> None:
     """Make sure that the objects belong to a metadata store, and to no other from now on.
 
     Otherwise the objects that this metadata does not know would be deleted.
@@ -80,11 +85,18 @@ def bind_objects(objects: ObjectStore, store_id: str) -> None:
     Args:
         objects: May be shared by nodes of one metadata store.
         store_id: The store's.
+        is_new: Whether they may belong to none yet.
 
     Raises:
-        InvalidArgument: They belong to another.
+        InvalidArgument: They belong to another, or should belong to this one and are not there: a
+            directory that is not mounted, or a path that is relative to another one.
         WingsError: As `ObjectStore.put` and `read`.
     """
+    if not is_new and not _is_bound(objects):
+        raise InvalidArgument(
+            f"the log has messages at {objects.url}, and what is there is none of it: is it "
+            "mounted, and the right place?"
+        )
     try:
         objects.put(_OWNER, [f"{store_id}\n".encode()])
     except AlreadyExists:
@@ -95,6 +107,14 @@ def bind_objects(objects: ObjectStore, store_id: str) -> None:
             raise InvalidArgument(
                 f"the objects at {objects.url} belong to metadata {bound}, not to {store_id}"
             ) from None
+
+
+def _is_bound(objects: ObjectStore) -> bool:
+    try:
+        objects.size(_OWNER)
+    except StorageCorrupt:  # It is missing.
+        return False
+    return True
 
 
 def _open_cloud(url: str, scheme: str, bounds: RetryBounds) -> ObjectStore:
