@@ -21,7 +21,7 @@ from wings_core.metadata.open import is_bound
 from wings_core.metadata.postgres.connections import Connections
 from wings_core.share.remote.link import RemoteLink
 from wings_core.share.replica.postgres_lease import OwnerLookup
-from wings_core.share.replica.postgres_store import SCHEMA
+from wings_core.share.replica.postgres_store import SCHEMA, PostgresHoldStore
 from wings_core.share.replica.requests import Answer, ReadRequest
 from wings_server.metadata.process import MetadataServer
 from wings_server.process import Server
@@ -116,6 +116,21 @@ def test_holds_are_served_to_nodes_of_the_same_metadata_alone(nodes: Nodes) -> N
         link.begin(ReadRequest("group", (), False), SECONDS, answers.put)
         answer = answers.get(timeout=SECONDS)
     assert "the token of the cluster is needed" in str(answer)
+
+
+def test_holds_of_an_earlier_version_are_brought_up_to_date_by_the_node_that_is_asked(
+    nodes: Nodes,
+) -> None:
+    PostgresHoldStore(nodes.url).close()
+    with psycopg.connect(nodes.url) as connection:  # As the first version of the tables was.
+        connection.execute("ALTER TABLE wings_holds.owner DROP COLUMN address")
+        connection.execute("DELETE FROM wings_holds.migrations WHERE version > 1")
+    client = nodes.start().client()
+    create_topic(client, "jobs", ["n: int64"])
+    push(client, "jobs", numbers(1))
+    create_group(client, "jobs")
+    (only,) = Member(client, "jobs").acquire()
+    assert only.offsets == [0]
 
 
 def test_all_nodes_have_one_object_store(nodes: Nodes, tmp_path: Path) -> None:

@@ -234,8 +234,8 @@ class OwnerLookup:
                     row = connection.execute(
                         "SELECT address FROM owner WHERE expires_at > clock_timestamp()"
                     ).fetchone()
-            except psycopg.errors.UndefinedTable:
-                return None  # No process ever had it.
+            except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):
+                return None  # No process ever had it, or one of an earlier version: none says.
         return None if row is None else row[0]
 
     def close(self) -> None:
