@@ -111,6 +111,21 @@ def test_times_that_cannot_be_read_deliver_nothing_and_are_read_again(
     assert acquire(share, group, times) == [(0, 1, 1)]
 
 
+def test_messages_that_retention_removed_while_they_waited_make_room_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(record_states, "SCHEDULED_MAX", 10)
+    monkeypatch.setattr(record_states, "CHECKED_MAX", 10)
+    subject = SharePartition(0)
+    subject.deliver_by("at")
+    subject.check(0, pa.array([50, 99] * 5, pa.int64()), 1)
+    assert subject.unchecked(100) is None
+    subject.advance(1.0, 9, 1)
+    assert subject.unchecked(100) == (10, 19)
+    assert subject.schedule.messages == 1
+    assert subject.schedule.next_us == 99
+
+
 def test_more_than_so_many_that_wait_let_nothing_behind_them_be_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

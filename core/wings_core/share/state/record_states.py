@@ -242,6 +242,7 @@ class RecordStates:
         if log_start <= self.start_offset:
             return
         self._touch(log_start - 1)
+        self.schedule.forget_before(log_start)  # They take room until their times, years maybe.
         for begin, end, record in self._ranges.parts(self.start_offset, log_start - 1):
             if record.state in (State.AVAILABLE, State.SCHEDULED):
                 self._retire(begin, end)

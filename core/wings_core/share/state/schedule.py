@@ -59,6 +59,15 @@ class Schedule:
                 ranges.append((offset, offset))
         return ranges
 
+    def forget_before(self, offset: int) -> None:
+        """Forget the messages before an offset, which the log has no more."""
+        chunks, self._chunks, self.messages = self._chunks, [], 0
+        for _, _, times, offsets in chunks:
+            kept = _compute.greater_equal(offsets, offset)
+            times, offsets = _compute.filter(times, kept), _compute.filter(offsets, kept)
+            self.messages += len(times)
+            self._push(times, offsets)
+
     def _push(self, times: pa.Int64Array, offsets: pa.Int64Array) -> None:
         if len(times):
             self._added += 1
