@@ -6,7 +6,7 @@ Offsets are per partition, start at 0 and have no gaps. In results `end_offset` 
 
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from typing import NamedTuple, NoReturn
+from typing import Literal, NamedTuple, NoReturn
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
@@ -55,6 +55,16 @@ class TopicConfig(BaseModel):
         ge=1,
         description="Stored bytes of pages that are merged into one segment, about.",
     )
+    segment_format: Literal["arrow", "parquet"] = Field(
+        default="arrow",
+        description="What segments are from now on: Arrow IPC files, or Parquet files, for topics "
+        "whose types Parquet has.",
+    )
+
+    @property
+    def merged_format(self) -> "PageFormat":
+        """The format of pages that are merged."""
+        return PageFormat.PARQUET if self.segment_format == "parquet" else PageFormat.SEGMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +175,13 @@ class PageFormat(IntEnum):
     DRAINED = 4
     """Gathered from pages that were inline: as PLAIN, with a timestamp for each row in a last
     column of its own."""
+    PARQUET = 5
+    """As SEGMENT, but a row group of a Parquet file."""
 
     @property
     def is_merged(self) -> bool:
         """Whether maintenance wrote such pages, into the remote store, out of others."""
-        return self is PageFormat.SEGMENT
+        return self in {PageFormat.SEGMENT, PageFormat.PARQUET}
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:

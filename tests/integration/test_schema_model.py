@@ -222,8 +222,10 @@ class Machine(RuleBasedStateMachine):
         assert drain is not None
         drain.run()
 
-    @rule()
-    def merge(self) -> None:
+    @rule(segment_format=st.sampled_from(["arrow", "parquet"]))
+    def merge(self, segment_format: str) -> None:
+        config = {"tier_after_ms": 0, "segment_bytes": 1, "segment_format": segment_format}
+        act(self.client, "alter-topic", topic=self.topic, config=config)
         act(self.client, "maintain", topic=self.topic)
 
     @precondition(lambda self: self.steps >= STEPS_TO_RESTART)

@@ -544,6 +544,7 @@ class TiersMachine(RuleBasedStateMachine):
         key=st.sampled_from(KEYS),
         after_ms=st.sampled_from([0, 0, 1_000]),
         segment_bytes=st.sampled_from([1, 3_000, 1 << 26]),
+        segment_format=st.sampled_from(["arrow", "parquet"]),
         step=steps_of("put", "replace", "acquire_lease", "release_lease"),
         meanwhile=st.sampled_from(MEANWHILE),
         scanned=st.booleans(),
@@ -555,6 +556,7 @@ class TiersMachine(RuleBasedStateMachine):
         key: str,
         after_ms: int,
         segment_bytes: int,
+        segment_format: str,
         step: Step,
         meanwhile: Meanwhile,
         scanned: bool,
@@ -563,7 +565,12 @@ class TiersMachine(RuleBasedStateMachine):
         """Merge what is due; maybe under a scan, which goes on after all is gone that it knew."""
         if scanned:
             self.begin_a_long_scan(key, None)
-        self._configure(key, tier_after_ms=after_ms, segment_bytes=segment_bytes)
+        self._configure(
+            key,
+            tier_after_ms=after_ms,
+            segment_bytes=segment_bytes,
+            segment_format=segment_format,
+        )
         self._do(lambda: self._maintain(node, key), key, step, meanwhile)
         if swept:
             self.what_nothing_refers_to_goes_after_its_grace()

@@ -20,6 +20,7 @@ from wings_core.storage.segment_objects import (
     HOT_SEGMENT_SUFFIX,
     LOCAL_SEGMENT_SUFFIX,
     SEGMENT_SUFFIX,
+    store_suffix,
 )
 
 BUSY_SECONDS_MAX = 65.0
@@ -131,7 +132,7 @@ def _check_whole(directory: DataDirectory, log: Log) -> None:
     lacking = sorted(
         folio
         for folio in log.registry.live_folios()
-        if not folio.endswith(tuple(suffixes)) and not (directory.segments / folio).is_file()
+        if store_suffix(folio) not in suffixes and not (directory.segments / folio).is_file()
     )
     if lacking:
         raise InvalidArgument(

@@ -19,17 +19,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from wings_core.errors import StorageCorrupt
+from wings_core.errors import InvalidSchema, StorageCorrupt
 from wings_core.maintain.leases import HeldLease
 from wings_core.maintain.merge import joined
 from wings_core.maintain.plan import SEGMENT_BYTES_MAX, Group, find_due, parts_of_rows
 from wings_core.maintain.report import MaintenanceReport
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.metadata.maintenance import Maintenance
-from wings_core.model import Location, PageAddress, PartitionState, Topic
+from wings_core.model import Location, PageAddress, PageFormat, PartitionState, Topic
 from wings_core.partitions import Partition
 from wings_core.schema_versions import SchemaVersions
-from wings_core.storage.codecs import MERGED_FORMAT, MERGES, MergedFile, Wanted, read_pages
+from wings_core.storage.codecs import MERGES, MergedFile, Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.lru import Lru
 from wings_core.storage.segment_objects import SegmentObjects
@@ -218,14 +218,16 @@ class Tiering:
         until = time.monotonic() + COMMIT_SECONDS_MAX
         if self._versions is not None:
             topic = self._versions.newest(topic, pages)
-        name = self._remote.name(topic.uuid, pages[0].start_offset)
-        writer = MERGES.begin_file(topic.uuid, topic.schema, _about(topic, partition, pages))
-        written: list[_Replacement] = []
-        for old, rows in self._groups(topic, pages, writer.schema):
-            new = list(self._write(topic, rows, old[0].start_offset, name, writer))
-            written.append((old, new))
-            if not held.proceed():
-                return False
+        try:
+            segment = self._merge(topic, partition, pages, held, topic.config.merged_format)
+        except (InvalidSchema, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            if topic.config.merged_format is PageFormat.SEGMENT:
+                raise
+            _logger.warning("a segment of %s is no Parquet file: %s", topic.name, error)
+            segment = self._merge(topic, partition, pages, held, PageFormat.SEGMENT)
+        if segment is None:
+            return False
+        name, writer, written = segment
         self._remote.objects.put(name, writer.finish())
         report.segments += 1
         report.segment_bytes += writer.length
@@ -238,6 +240,35 @@ class Tiering:
             report.rows_merged += sum(page.rows for page in old)
             report.bytes_merged += sum(page.bytes for page in old)
         return held.proceed()
+
+    def _merge(
+        self,
+        topic: Topic,
+        partition: Partition,
+        pages: Sequence[Location],
+        held: HeldLease,
+        format_: PageFormat,
+    ) -> tuple[str, MergedFile, list[_Replacement]] | None:
+        """Make a segment in memory; return its name and pages, None where the lease was lost.
+
+        Raises:
+            InvalidSchema: The format has no type for a column.
+            pa.ArrowInvalid: The format cannot hold a value.
+            StorageCorrupt: A page is damaged.
+        """
+        codec = MERGES[format_]
+        name = self._remote.name(topic.uuid, pages[0].start_offset, codec.suffix)
+        writer = codec.begin_file(topic, _about(topic, partition, pages))
+        written: list[_Replacement] = []
+        for old, rows in self._groups(topic, pages, writer.schema):
+            new = [
+                page._replace(format=format_)
+                for page in self._write(topic, rows, old[0].start_offset, name, writer)
+            ]
+            written.append((old, new))
+            if not held.proceed():
+                return None
+        return name, writer, written
 
     def _groups(
         self, topic: Topic, pages: Sequence[Location], schema: pa.Schema
@@ -274,7 +305,6 @@ class Tiering:
                 times[-1].as_py(),
                 PageAddress(name, position, length),
                 times[0].as_py(),
-                MERGED_FORMAT,
                 schema_version=topic.schema_version,
             )
 

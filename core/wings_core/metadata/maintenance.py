@@ -153,7 +153,7 @@ class Maintenance(Protocol):
 REPLACED_MAX = 20_000
 """The most pages that one transaction takes the place of."""
 
-_TIMED = (PageFormat.SEGMENT, PageFormat.DRAINED)
+_TIMED = (PageFormat.SEGMENT, PageFormat.DRAINED, PageFormat.PARQUET)
 
 
 def check_replacements(replacements: Sequence[Replacement]) -> None:

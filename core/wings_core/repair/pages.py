@@ -15,7 +15,8 @@ from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.mapping import SEGMENT_NAME
 from wings_core.storage.open import open_storage
-from wings_core.storage.segment_objects import LOCAL_SEGMENT_SUFFIX
+from wings_core.storage.parquet_file import is_parquet, read_footer
+from wings_core.storage.segment_objects import LOCAL_SEGMENT_SUFFIX, store_suffix
 
 _UUID_AT = slice(32, 48)
 """Of the topic, in the header of a page; see storage/page.py."""
@@ -44,7 +45,7 @@ class PageSource:
         """Return the file of a folio, None where it has none, or no name of one."""
         if SEGMENT_NAME.fullmatch(folio):
             return self._directory.segments / folio
-        if folio.endswith(LOCAL_SEGMENT_SUFFIX) and ".." not in folio.split("/"):
+        if store_suffix(folio) == LOCAL_SEGMENT_SUFFIX and ".." not in folio.split("/"):
             return self._directory.merged / folio
         return None
 
@@ -62,7 +63,7 @@ class PageSource:
         if merged.is_dir():
             found |= {
                 path.relative_to(merged).as_posix()
-                for path in merged.rglob(f"*{LOCAL_SEGMENT_SUFFIX}")
+                for path in merged.rglob(f"*{LOCAL_SEGMENT_SUFFIX}*")
             }
         return {name for name in found if self.path_of(name) is not None}
 
@@ -104,6 +105,8 @@ class PageSource:
     def topic_uuid_of(self, location: Location) -> str | None:
         """Return the topic's UUID that the header of a page says, as 32 hexadecimal digits."""
         address = location.address
+        if is_parquet(address.folio):
+            return _parquet_uuid(self.path_of(address.folio))
         data = b""
         if address.folio.endswith(INLINE_SUFFIX):
             data = self._inline.get(address.folio, b"")[address.position :]
@@ -114,3 +117,15 @@ class PageSource:
                     file.seek(address.position)
                     data = file.read(_UUID_AT.stop)
         return data[_UUID_AT].hex() if len(data) >= _UUID_AT.stop else None
+
+
+def _parquet_uuid(path: Path | None) -> str | None:
+    """Return the topic's UUID that the footer of a Parquet file says."""
+    if path is None or not path.is_file():
+        return None
+    try:
+        data = pa.py_buffer(path.read_bytes())
+        footer = read_footer(lambda start, end: data.slice(start, end - start), data.size)
+    except FAULTS:
+        return None
+    return footer.topic_uuid.replace("-", "")

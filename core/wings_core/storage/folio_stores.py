@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from wings_core.model import PageAddress
 from wings_core.storage.interfaces import EncodedPage, FolioStore
+from wings_core.storage.segment_objects import store_suffix
 
 
 class FolioStores:
@@ -78,4 +79,4 @@ class FolioStores:
             store.close()
 
     def _store_of(self, folio: str) -> FolioStore:
-        return self._others.get(folio[folio.rfind(".") :], self._first)
+        return self._others.get(store_suffix(folio), self._first)

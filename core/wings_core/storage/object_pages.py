@@ -22,6 +22,8 @@ from wings_core.storage.objects import ObjectStore
 from wings_core.storage.page import PageHead, head_length, head_length_max, parts_of, read_head
 from wings_core.storage.page_cache import WHOLE, PageCache, PageKey
 from wings_core.storage.page_groups import Loaded, Step, Wanted, groups_of
+from wings_core.storage.parquet_file import ParquetFooter, RowGroup, is_parquet, read_footer
+from wings_core.storage.parquet_page import ParquetPage
 
 READ_AHEAD_BYTES_MAX = 32 * 1024 * 1024
 """A scan reads so far ahead of its reader, about."""
@@ -45,6 +47,9 @@ DECODED_AHEAD_PAGES_MAX = 2
 HEADS_BYTES_MAX = 16 * 1024 * 1024
 """Headers and metadata kept of pages of which only some columns were read."""
 
+FOOTERS_BYTES_MAX = 64 * 1024 * 1024
+"""Kept of the footers of Parquet files, in bytes as they are stored; parsed, they take more."""
+
 
 class ObjectPages:
     """Reads pages of one object store; all methods may be called from any thread.
@@ -58,6 +63,7 @@ class ObjectPages:
         self._objects = objects
         self._cache = cache
         self._heads: Lru[tuple[str, int], PageHead] = Lru(HEADS_BYTES_MAX)
+        self._footers: Lru[str, ParquetFooter] = Lru(FOOTERS_BYTES_MAX)
         self._loading: dict[PageKey, Future[Loaded]] = {}
         """What is being read: who wants it too waits for it instead of reading it again."""
         self._ahead_bytes = 0
@@ -125,6 +131,7 @@ class ObjectPages:
         """Forget the pages of a folio that was deleted."""
         self._cache.discard(folio)
         self._heads.discard_where(lambda key: key[0] == folio)
+        self._footers.discard(folio)
 
     def close(self) -> None:
         """Stop reading ahead; scans under way end with Unavailable."""
@@ -200,7 +207,7 @@ class ObjectPages:
         for address, page in zip(addresses, pages, strict=True):
             key = wanted.key(address)
             try:
-                held[key] = WholePage(page, wanted.topic_uuid, wanted.schema, wanted.parts)
+                held[key] = self._whole_page(address, page, wanted)
             except StorageCorrupt as error:
                 damaged[key] = error
         if held:
@@ -208,8 +215,15 @@ class ObjectPages:
             self._cache.put(held, size + sum(page.extra_bytes for page in held.values()))
         return {**held, **damaged}
 
+    def _whole_page(self, address: PageAddress, page: pa.Buffer, wanted: Wanted) -> HeldPage:
+        if is_parquet(address.folio):
+            return ParquetPage.whole(self._row_group(address, wanted), page, wanted.names)
+        return WholePage(page, wanted.topic_uuid, wanted.schema, wanted.parts)
+
     def _load_columns(self, address: PageAddress, wanted: Wanted) -> Loaded:
         key = wanted.key(address)
+        if is_parquet(address.folio):
+            return {key: self._load_parquet_columns(address, wanted)}
         try:
             head = self._head(address, wanted)
             columns = sorted(set(wanted.columns or ()))
@@ -231,6 +245,21 @@ class ObjectPages:
         size = sum(part.size for part in bytes_of.values())
         self._cache.put({key: page}, size + page.extra_bytes)
         return {key: page}
+
+    def _load_parquet_columns(
+        self, address: PageAddress, wanted: Wanted
+    ) -> "HeldPage | StorageCorrupt":
+        try:
+            group = self._row_group(address, wanted)
+            names = list(dict.fromkeys(wanted.names))
+            ranges = [group.extent(name) for name in names]
+            read = self._objects.read(address.folio, ranges) if ranges else []
+            page = ParquetPage(group, dict(zip(names, read, strict=True)), ())
+            page.verify(names)
+        except StorageCorrupt as error:
+            return error
+        self._cache.put({wanted.key(address): page}, sum(part.size for part in read))
+        return page
 
     def _read_step(self, step: "Step") -> Iterator[pa.RecordBatch]:
         """Yield the rows of each page of a step; blocks until it is read."""
@@ -292,7 +321,19 @@ class ObjectPages:
         key = wanted.key(address)
         self._cache.discard_page(address, key.parts)
         self._heads.discard((address.folio, address.position))
+        self._footers.discard(address.folio)
         return self._load([address], wanted)[key]
+
+    def _row_group(self, address: PageAddress, wanted: Wanted) -> RowGroup:
+        """Return which row group of a Parquet file a page is, by its footer."""
+        footer = self._footers.get(address.folio)
+        if footer is None:
+            footer = read_footer(
+                lambda start, end: self._objects.read(address.folio, [(start, end)])[0],
+                self._objects.size(address.folio),
+            )
+            self._footers.put(address.folio, footer, footer.weight)
+        return footer.row_group(address.position, address.length, wanted.topic_uuid)
 
     def _head(self, address: PageAddress, wanted: Wanted) -> PageHead:
         """Return a page's header and metadata, from memory or read."""

@@ -28,6 +28,12 @@ class Wanted:
     columns: tuple[int, ...] | None
     parts: int
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        names = self.schema.names
+        return names if self.columns is None else [names[column] for column in self.columns]
+
     def key(self, address: PageAddress) -> PageKey:
         """Say what is read of a page: all, where that costs little more."""
         few = self.columns is not None and 2 * len(set(self.columns)) < len(self.schema)

@@ -12,6 +12,7 @@ from wings_core.storage.object_pages import ObjectPages
 from wings_core.storage.objects import ObjectStore
 from wings_core.storage.objects.ages import Ages
 from wings_core.storage.page_cache import PageCache
+from wings_core.storage.parquet_file import PARQUET_SUFFIX, is_parquet, parquet_problems
 from wings_core.storage.segment_file import segment_problems
 
 SEGMENT_SUFFIX = ".arrow"
@@ -26,6 +27,15 @@ HOT_SEGMENT_SUFFIX = ".ipc"
 nodes that share it need not share a directory."""
 
 _PREFIX = "segments"
+
+
+def store_suffix(folio: str) -> str:
+    """Return the end of a folio's name that says where it is: of a Parquet file, the last but one.
+
+    So other programs know it for a Parquet file.
+    """
+    name = folio.removesuffix(PARQUET_SUFFIX)
+    return name[name.rfind(".") :]
 
 
 class SegmentObjects:
@@ -46,10 +56,10 @@ class SegmentObjects:
         self._suffix = suffix
         self._ages = Ages(grace_seconds)
 
-    def name(self, topic_uuid: str, start_offset: int) -> str:
-        """Return a name for a new segment, which no other has."""
+    def name(self, topic_uuid: str, start_offset: int, suffix: str = "") -> str:
+        """Return a name for a new segment, which no other has, and which ends so."""
         number = f"{start_offset:020d}-{secrets.token_hex(4)}"
-        return f"{_PREFIX}/{topic_uuid}/{number}{self._suffix}"
+        return f"{_PREFIX}/{topic_uuid}/{number}{self._suffix}{suffix}"
 
     def write(self, pages: Sequence[EncodedPage]) -> list[PageAddress]:
         """Refuse: what is pushed goes to the hot store."""
@@ -79,11 +89,12 @@ class SegmentObjects:
     def folios(self) -> set[str]:
         """See `FolioStore.folios`; without those that are younger than the grace."""
         names = self._ages.old(self.objects.list(_PREFIX))
-        return {name for name in names if name.endswith(self._suffix)}
+        return {name for name in names if store_suffix(name) == self._suffix}
 
     def check_rest(self, folio: str, pages: Sequence[tuple[int, int]]) -> Iterator[str]:
-        """See `FolioStore.check_rest`; a segment is an Arrow IPC file for its other readers."""
-        return segment_problems(
+        """See `FolioStore.check_rest`; a segment is a file of its format for its other readers."""
+        problems = parquet_problems if is_parquet(folio) else segment_problems
+        return problems(
             lambda start, end: self.objects.read(folio, [(start, end)])[0].to_pybytes(),
             self.objects.size(folio),
             pages,
@@ -91,7 +102,7 @@ class SegmentObjects:
 
     def delete(self, folio: str) -> None:
         """See `FolioStore.delete`."""
-        if not folio.startswith(f"{_PREFIX}/") or not folio.endswith(self._suffix):
+        if not folio.startswith(f"{_PREFIX}/") or store_suffix(folio) != self._suffix:
             raise Internal(f"{folio!r:.80} is not a segment that can be deleted")
         try:
             self.objects.delete(folio)

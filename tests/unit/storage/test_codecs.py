@@ -10,7 +10,6 @@ from wings_core.model import Location, PageAddress, PageFormat, Topic, TopicConf
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.storage.codecs import (
     CODECS,
-    MERGED_FORMAT,
     MERGES,
     PUSHES,
     MergedFile,
@@ -46,7 +45,7 @@ class Pages:
     """A pushed page, `[0, 10)`, and two merged ones, `[10, 30)`; merged rows' timestamps are their
     numbers."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, format_: PageFormat) -> None:
         remote = SegmentObjects(
             DirectoryObjects(directory / "remote"), PageCache(1 << 20), SEGMENT_SUFFIX, 0.0
         )
@@ -54,8 +53,11 @@ class Pages:
         self.store = FolioStores(hot, {SEGMENT_SUFFIX: remote})
         (address,) = self.store.write([PUSHES.encoder(TOPIC.uuid, SCHEMA).encode(rows(0))])
         self.locations = [Location(0, 9, 9, address)]
-        file = MERGES.begin_file(TOPIC.uuid, SCHEMA, {})
-        name = remote.name(TOPIC.uuid, ROWS)
+        codec = MERGES[format_]
+        self._format = format_
+        about = {"wings.topic_uuid": TOPIC.uuid, "wings.start_offset": str(ROWS)}
+        file = codec.begin_file(TOPIC, about)
+        name = remote.name(TOPIC.uuid, ROWS, codec.suffix)
         for start in (10, 20):
             self.locations.append(self._merge(file, name, start, [*range(start, start + ROWS)]))
         self.disordered = self._merge(file, name, 30, [*range(start + ROWS, start, -1)])
@@ -65,12 +67,12 @@ class Pages:
         column = pa.array(times, TIMESTAMP_FIELD.type)
         batch = pa.RecordBatch.from_arrays([*rows(start).columns, column], schema=file.schema)
         address = PageAddress(name, *file.write(batch))
-        return Location(start, start + ROWS - 1, times[-1], address, times[0], MERGED_FORMAT)
+        return Location(start, start + ROWS - 1, times[-1], address, times[0], self._format)
 
 
-@pytest.fixture
-def pages(tmp_path: Path) -> Pages:
-    return Pages(tmp_path)
+@pytest.fixture(params=MERGES)
+def pages(tmp_path: Path, request: pytest.FixtureRequest) -> Pages:
+    return Pages(tmp_path, request.param)
 
 
 def test_every_format_has_a_codec() -> None:
@@ -116,4 +118,4 @@ def test_a_check_returns_the_rows_and_refuses_timestamps_out_of_order(pages: Pag
         found = CODECS[page.format].check(pages.store, TOPIC, page.address)
         assert found.equals(rows(page.start_offset))
     with pytest.raises(StorageCorrupt, match="timestamps are not in order"):
-        MERGES.check(pages.store, TOPIC, pages.disordered.address)
+        CODECS[pages.disordered.format].check(pages.store, TOPIC, pages.disordered.address)

@@ -24,6 +24,7 @@ from wings_core.metadata.store.topics import (
 from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 from wings_core.schema_changes import SchemaChange, changed_schema
+from wings_core.storage.parquet_file import check_segment_format
 
 
 class DatabaseAdmin(Admin, Generic[C]):
@@ -102,13 +103,15 @@ class DatabaseAdmin(Admin, Generic[C]):
         """Create a topic; see `Admin.create_topic`."""
         if partition_key is not None:
             check_text("the partition key", partition_key)
-        topic = Topic(
-            name=name,
-            uuid=chosen_uuid(uuid),
-            schema=schema,
-            partition_key=partition_key,
-            config=config or TopicConfig(),
-            created_at=self._database.now(),
+        topic = check_segment_format(
+            Topic(
+                name=name,
+                uuid=chosen_uuid(uuid),
+                schema=schema,
+                partition_key=partition_key,
+                config=config or TopicConfig(),
+                created_at=self._database.now(),
+            )
         )
 
         def work(connection: C) -> Topic:
@@ -164,13 +167,14 @@ class DatabaseAdmin(Admin, Generic[C]):
 
         def work(connection: C) -> Topic:
             topic = _require(connection, name, uuid)
+            changed = check_segment_format(replace(topic, config=config))
             altered = connection.execute(
                 "UPDATE topics SET config = %s WHERE uuid = %s AND deleted_at IS NULL RETURNING id",
                 (config.model_dump_json(), topic.uuid),
             ).fetchone()
             if altered is None:
                 raise Retry("the topic was deleted meanwhile")
-            return replace(topic, config=config)
+            return changed
 
         return self._database.write(work, committed=lambda _: self._topics.forget(name))
 
@@ -182,6 +186,8 @@ class DatabaseAdmin(Admin, Generic[C]):
             schema = changed_schema(topic, change)
             if schema is topic.schema:
                 return topic
+            changed = replace(topic, schema=schema, earlier_schemas=topic.schemas)
+            check_segment_format(changed)
             before = topic.schema.serialize().to_pybytes()
             altered = connection.execute(
                 "UPDATE topics SET schema = %s, earlier_schemas = %s "
@@ -195,7 +201,7 @@ class DatabaseAdmin(Admin, Generic[C]):
             ).fetchone()
             if altered is None:
                 raise Retry("the topic was deleted or changed meanwhile")
-            return replace(topic, schema=schema, earlier_schemas=topic.schemas)
+            return changed
 
         return self._database.write(work, committed=lambda _: self._topics.forget(name))
 

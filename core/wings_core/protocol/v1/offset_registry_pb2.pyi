@@ -42,6 +42,8 @@ class _PageFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PageFormat
     """As plain, in a folio that metadata keeps."""
     PAGE_FORMAT_DRAINED: _PageFormat.ValueType  # 4
     """As plain, with a timestamp for each row in its last column."""
+    PAGE_FORMAT_PARQUET: _PageFormat.ValueType  # 5
+    """Merged: a row group of a Parquet file."""
 
 class PageFormat(_PageFormat, metaclass=_PageFormatEnumTypeWrapper):
     """How a page holds its rows."""
@@ -56,6 +58,8 @@ PAGE_FORMAT_INLINE: PageFormat.ValueType  # 3
 """As plain, in a folio that metadata keeps."""
 PAGE_FORMAT_DRAINED: PageFormat.ValueType  # 4
 """As plain, with a timestamp for each row in its last column."""
+PAGE_FORMAT_PARQUET: PageFormat.ValueType  # 5
+"""Merged: a row group of a Parquet file."""
 Global___PageFormat: _TypeAlias = PageFormat  # noqa: Y015
 
 @_typing.final

@@ -128,7 +128,11 @@ class MergedFile(Protocol):
         ...
 
     def write(self, batch: pa.RecordBatch) -> tuple[int, int]:
-        """Append rows of `schema` as a page; return its position and length in the file."""
+        """Append rows of `schema` as a page; return its position and length in the file.
+
+        Raises:
+            pa.ArrowInvalid: The format cannot hold a value.
+        """
         ...
 
     def finish(self) -> list[bytes | memoryview]:
@@ -139,15 +143,19 @@ class MergedFile(Protocol):
 class MergeCodec(PageCodec, Protocol):
     """A format in which maintenance stores merged pages: each row has its own timestamp."""
 
-    def begin_file(
-        self, topic_uuid: str, schema: pa.Schema, about: Mapping[str, str]
-    ) -> MergedFile:
-        """Begin a file for pages of one partition.
+    suffix: str
+    """Of the names of its files, after what says where they are."""
+
+    def begin_file(self, topic: Topic, about: Mapping[str, str]) -> MergedFile:
+        """Begin a file for pages of one partition, whose offsets follow one another.
 
         Args:
-            topic_uuid: The topic, as the text of a UUID.
-            schema: The topic's columns and types.
-            about: Stored with the schema, for other readers of the file.
+            topic: Whose rows they are, in the columns and types of its schema.
+            about: Stored with the schema, for other readers of the file: `wings.topic_uuid`,
+                `wings.start_offset` and others.
+
+        Raises:
+            InvalidSchema: The format has no type for a column.
         """
         ...
 

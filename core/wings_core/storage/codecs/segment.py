@@ -8,7 +8,13 @@ import pyarrow.compute as pc
 
 from wings_core.errors import StorageCorrupt
 from wings_core.model import Location, PageAddress, Topic
-from wings_core.storage.codecs.interfaces import PageRows, Wanted, rows_of, slices_by_page
+from wings_core.storage.codecs.interfaces import (
+    MergedFile,
+    PageRows,
+    Wanted,
+    rows_of,
+    slices_by_page,
+)
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.lru import Lru
 from wings_core.storage.page import PageEncoder
@@ -96,11 +102,11 @@ class DrainedCodec:
 class SegmentCodec(DrainedCodec):
     """The `MergeCodec` of `PageFormat.SEGMENT`; storage/segment_file.py describes the files."""
 
-    def begin_file(
-        self, topic_uuid: str, schema: pa.Schema, about: Mapping[str, str]
-    ) -> SegmentWriter:
+    suffix = ""
+
+    def begin_file(self, topic: Topic, about: Mapping[str, str]) -> MergedFile:
         """See `MergeCodec.begin_file`."""
-        return SegmentWriter(topic_uuid, schema, about)
+        return SegmentWriter(topic.uuid, topic.schema, about)
 
     def _bytes_of(self, location: Location, rows: pa.RecordBatch) -> int:
         del location

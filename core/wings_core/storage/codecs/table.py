@@ -12,6 +12,7 @@ from wings_core.storage.codecs.interfaces import (
     TimedCodec,
     Wanted,
 )
+from wings_core.storage.codecs.parquet import ParquetCodec
 from wings_core.storage.codecs.plain import PlainCodec
 from wings_core.storage.codecs.segment import DrainedCodec, SegmentCodec
 from wings_core.storage.codecs.versions import read_version
@@ -20,10 +21,11 @@ from wings_core.storage.interfaces import FolioStore
 PUSHES: PushCodec = PlainCodec()
 """In which pushed rows are stored: pages of `PageFormat.PLAIN`."""
 
-MERGES: MergeCodec = SegmentCodec()
-"""In which maintenance stores what it merges: pages of `MERGED_FORMAT`."""
-
-MERGED_FORMAT = PageFormat.SEGMENT
+MERGES: Mapping[PageFormat, MergeCodec] = {
+    PageFormat.SEGMENT: SegmentCodec(),
+    PageFormat.PARQUET: ParquetCodec(),
+}
+"""In which maintenance stores what it merges; `TopicConfig.merged_format` says which."""
 
 DRAINS: TimedCodec = DrainedCodec()
 """In which pages that were inline are gathered: pages of `DRAINED_FORMAT`."""
@@ -31,8 +33,8 @@ DRAINS: TimedCodec = DrainedCodec()
 DRAINED_FORMAT = PageFormat.DRAINED
 
 CODECS: Mapping[PageFormat, PageCodec] = {
+    **MERGES,
     PageFormat.PLAIN: PUSHES,
-    PageFormat.SEGMENT: MERGES,
     PageFormat.INLINE: PUSHES,
     PageFormat.DRAINED: DRAINS,
 }

@@ -1,0 +1,399 @@
+"""Segments as Parquet files: a row group is a page of Wings, and any engine reads the file.
+
+    "PAR1" │ row group │ row group │ … │ checksums │ page indexes │ footer │ its length │ "PAR1"
+
+The columns are the topic's first ones, then `__offset` and `__timestamp` of each row, then those
+that came later, each with the id that it has in an Iceberg table of this topic. Other programs
+verify the checksum of each data page; Wings verifies what it reads by checksums of its own, which
+cover every byte, page headers and the footer too. They lie where no other reader looks,
+little-endian:
+
+    offset  bytes
+         0      8  magic, "WgPq" and the version, 1
+         8      8  checksum of all that follows, to the end of the file
+        16    8 n  of each column chunk, row group by row group
+
+Checksums are xxh3_64. The footer's metadata says whose the rows are, as in other segments.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from wings_core.arrow_types import children, fields_of
+from wings_core.errors import StorageCorrupt
+from wings_core.model import PageFormat, Topic
+from wings_core.storage.parquet_types import file_type, to_file, with_id
+from wings_core.storage.segment_file import segment_schema
+
+if TYPE_CHECKING:
+    from wings_core.arrow_types import ArrowField
+
+OFFSET_COLUMN = "__offset"
+TIMESTAMP_COLUMN = "__timestamp"
+
+TAIL_BYTES = 256 * 1024
+"""Read of a file's end at first: mostly all that is no row group."""
+
+DICTIONARY_BYTES_MAX = 16 * 1024
+"""A column of a row group whose different values take more is written without a dictionary from
+there on: zstd does better (measured)."""
+
+_MAGIC = b"WgPq\x01\0\0\0"
+_HEAD = struct.Struct("<8sQ")
+_PARQUET = b"PAR1"
+_ENDING = struct.Struct("<I4s")
+_U64_BYTES = 8
+_TAIL_GROWTH = 8
+_UUID = b"wings.topic_uuid"
+_START = "wings.start_offset"
+_checksum = xxhash.xxh3_64_intdigest
+
+
+PARQUET_SUFFIX = ".parquet"
+
+
+def is_parquet(folio: str) -> bool:
+    """Tell whether a file of pages is a Parquet file."""
+    return folio.endswith(PARQUET_SUFFIX)
+
+
+def file_fields(topic: Topic) -> "list[ArrowField]":
+    """Return the columns of a topic's Parquet files, in order, with their ids.
+
+    Raises:
+        InvalidSchema: Parquet has no type for a column; fact `column`.
+    """
+    last = 0
+
+    def ids() -> int:
+        nonlocal last
+        last += 1
+        return last
+
+    first = fields_of(topic.schemas[0])
+    system = [
+        pa.field(OFFSET_COLUMN, pa.int64(), nullable=False),
+        pa.field(TIMESTAMP_COLUMN, cast("Any", pa).timestamp("us", "UTC"), nullable=False),
+    ]
+    numbers = {field.name: ids() for field in (*first, *system)}
+    # Ids inside of columns are those of the version in which the column came: they never change.
+    inner = {field.name: _ids_inside(field, ids) for field in first}
+    for schema in topic.schemas[1 : topic.schema_version]:
+        for field in fields_of(schema):
+            if field.name not in numbers:
+                numbers[field.name] = ids()
+                inner[field.name] = _ids_inside(field, ids)
+    now = fields_of(topic.schema)
+    return [
+        with_id(_file_field(field, inner.get(field.name, ())), numbers[field.name])
+        for field in (*now[: len(first)], *system, *now[len(first) :])
+    ]
+
+
+def check_segment_format(topic: Topic) -> Topic:
+    """Return the topic, where the format of its segments has types for all of its columns.
+
+    Raises:
+        InvalidSchema: It has not; fact `column`.
+    """
+    if topic.config.merged_format is PageFormat.PARQUET:
+        file_fields(topic)
+    return topic
+
+
+def _ids_inside(field: "ArrowField", ids: Callable[[], int]) -> tuple[int, ...]:
+    """Return the ids of all fields inside a column, in the order in which `file_type` asks."""
+    taken: list[int] = []
+
+    def take() -> int:
+        taken.append(ids())
+        return taken[-1]
+
+    file_type(field.type, field.name, take)
+    return tuple(taken)
+
+
+def _file_field(field: "ArrowField", inner: Sequence[int]) -> "ArrowField":
+    numbers = iter(inner)
+    stored = file_type(field.type, field.name, lambda: next(numbers))
+    return pa.field(field.name, stored, nullable=field.nullable)
+
+
+class ParquetWriter:
+    """The `MergedFile` of Parquet segments; for one thread.
+
+    Args:
+        topic: Whose rows they are.
+        about: Kept in the footer, for those who read the file: among them `wings.topic_uuid` and
+            `wings.start_offset`.
+    """
+
+    def __init__(self, topic: Topic, about: Mapping[str, str]) -> None:
+        self.schema = segment_schema(topic.schema)
+        self._fields = file_fields(topic)
+        self._next_offset = int(about[_START])
+        names = [field.name for field in self._fields]
+        self._leaves = sum(leaves(field.type) for field in self._fields)
+        before = self._fields[: names.index(OFFSET_COLUMN)]
+        self._sink = pa.BufferOutputStream()
+        self._writer = cast("Any", pq.ParquetWriter)(
+            self._sink,
+            pa.schema(self._fields),
+            compression="zstd",
+            store_schema=False,
+            dictionary_pagesize_limit=DICTIONARY_BYTES_MAX,
+            write_page_index=True,
+            write_page_checksum=True,
+            sorting_columns=[pq.SortingColumn(sum(leaves(field.type) for field in before))],
+        )
+        self._writer.add_key_value_metadata(dict(about))
+        self._row_groups = 0
+        self._length = self._sink.tell()
+
+    @property
+    def length(self) -> int:
+        """How many bytes there are so far."""
+        return self._length
+
+    def write(self, batch: pa.RecordBatch) -> tuple[int, int]:
+        """Write rows as a row group.
+
+        Args:
+            batch: Of `schema`, of the offsets that follow.
+
+        Returns:
+            Position and length of the row group in the file, in bytes.
+
+        Raises:
+            pa.ArrowInvalid: The file's types cannot hold a value.
+        """
+        offsets = cast("Any", pa).arange(self._next_offset, self._next_offset + batch.num_rows)
+        place = {name: index for index, name in enumerate(self.schema.names)}
+        arrays = [
+            offsets
+            if field.name == OFFSET_COLUMN
+            else to_file(batch.column(place[field.name]), field.type)
+            for field in self._fields
+        ]
+        table = pa.Table.from_arrays(arrays, schema=pa.schema(self._fields))
+        position = self._sink.tell()
+        self._writer.write_table(table, row_group_size=max(1, batch.num_rows))
+        self._next_offset += batch.num_rows
+        self._row_groups += 1
+        self._length = self._sink.tell()
+        return position, self._length - position
+
+    def finish(self) -> list[bytes | memoryview]:
+        """Return the whole file, in parts that follow one another."""
+        start = self._sink.tell()
+        room = self._row_groups * self._leaves * _U64_BYTES
+        self._sink.write(bytes(_HEAD.size + room))
+        self._writer.close()
+        file = self._sink.getvalue()
+        data = memoryview(file).cast("B")
+        self._length = len(data)
+        tail = bytearray(data[start:])
+        chunks = _chunks(pq.read_metadata(pa.BufferReader(file)))
+        checksums = [_checksum(data[begin:end]) for begin, end in chunks]
+        struct.pack_into(f"<{len(checksums)}Q", tail, _HEAD.size, *checksums)
+        _HEAD.pack_into(tail, 0, _MAGIC, _checksum(memoryview(tail)[_HEAD.size :]))
+        return [data[:start], memoryview(tail)]
+
+
+def leaves(data_type: pa.DataType) -> int:
+    """Return the number of column chunks that a column of a file's type has."""
+    return sum(leaves(child.type) for child in children(data_type)) or 1
+
+
+def _chunks(metadata: pq.FileMetaData) -> list[tuple[int, int]]:
+    """Return where each column chunk begins and ends, row group by row group."""
+    found: list[tuple[int, int]] = []
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for index in range(group.num_columns):
+            chunk = group.column(index)
+            start = chunk.data_page_offset
+            if chunk.dictionary_page_offset is not None:
+                start = min(start, chunk.dictionary_page_offset)
+            found.append((start, start + chunk.total_compressed_size))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group of a verified footer."""
+
+    footer: "ParquetFooter"
+    number: int
+    rows: int
+    start: int
+    """Its first byte in the file."""
+
+    def leaves_of(self, name: str) -> range:
+        """Return the column chunks of a column.
+
+        Raises:
+            StorageCorrupt: There is no such column.
+        """
+        found = self.footer.leaves.get(name)
+        if found is None:
+            raise StorageCorrupt(f"its file has no column {name!r:.80}")
+        return found
+
+    def chunk(self, leaf: int) -> tuple[int, int]:
+        """Return where a column chunk begins and ends in the file."""
+        return self.footer.chunks[self.number * self.footer.width + leaf]
+
+    def extent(self, name: str) -> tuple[int, int]:
+        """Return where a column begins and ends in the file."""
+        found = self.leaves_of(name)
+        return self.chunk(found[0])[0], self.chunk(found[-1])[1]
+
+    def verify(self, name: str, data: memoryview) -> None:
+        """Verify the bytes of a column.
+
+        Raises:
+            StorageCorrupt: A checksum does not match.
+        """
+        start = self.extent(name)[0]
+        for leaf in self.leaves_of(name):
+            begin, end = self.chunk(leaf)
+            wanted = self.footer.checksums[self.number * self.footer.width + leaf]
+            if _checksum(data[begin - start : end - start]) != wanted:
+                raise StorageCorrupt(f"the checksum of column {name!r:.80} does not match")
+
+
+class ParquetFooter:
+    """What a file says of its row groups, verified.
+
+    Args:
+        metadata: Of the file.
+        checksums: Of its column chunks.
+        size: Of the file, in bytes.
+        weight: Of the bytes that this was read from.
+    """
+
+    def __init__(
+        self, metadata: pq.FileMetaData, checksums: Sequence[int], size: int, weight: int
+    ) -> None:
+        self.metadata = metadata
+        self.checksums = checksums
+        self.size = size
+        self.weight = weight
+        self.chunks = _chunks(metadata)
+        self.width = metadata.num_columns
+        self.topic_uuid = (metadata.metadata or {}).get(_UUID, b"").decode("ascii", "replace")
+        self._groups = {
+            self.chunks[number * self.width][0]: number
+            for number in range(metadata.num_row_groups if self.width else 0)
+        }
+
+    @cached_property
+    def leaves(self) -> dict[str, range]:
+        """The column chunks of each column, by its name."""
+        found: dict[str, range] = {}
+        first = 0
+        for field in fields_of(self.metadata.schema.to_arrow_schema()):
+            found[field.name] = range(first, first + leaves(field.type))
+            first = found[field.name].stop
+        return found
+
+    def row_group(self, position: int, length: int, topic_uuid: str) -> RowGroup:
+        """Return the row group that lies somewhere in the file.
+
+        Raises:
+            StorageCorrupt: There is none, or it is another topic's.
+        """
+        if topic_uuid != self.topic_uuid:
+            raise StorageCorrupt(f"it belongs to topic {self.topic_uuid:.36}, not to {topic_uuid}")
+        number = self._groups.get(position)
+        if number is None or self.end_of(number) != position + length:
+            raise StorageCorrupt(f"its file has no row group of {length} bytes at byte {position}")
+        return RowGroup(self, number, self.metadata.row_group(number).num_rows, position)
+
+    def end_of(self, number: int) -> int:
+        """Return where a row group ends in the file."""
+        return self.chunks[(number + 1) * self.width - 1][1]
+
+
+def read_footer(read: Callable[[int, int], pa.Buffer], size: int) -> ParquetFooter:
+    """Read and verify what a file says of its row groups.
+
+    Args:
+        read: Returns the bytes from one position to another, exclusive.
+        size: Of the file.
+
+    Raises:
+        StorageCorrupt: It is cut off, or damaged there.
+    """
+    if size < len(_PARQUET) + _HEAD.size + _ENDING.size:
+        raise StorageCorrupt(f"its file has {size} bytes, and is cut off")
+    length = TAIL_BYTES
+    while True:
+        start = max(0, size - length)
+        tail = read(start, size)
+        if tail.slice(tail.size - len(_PARQUET)).to_pybytes() != _PARQUET:
+            raise StorageCorrupt("its file ends without a footer: it is cut off, or damaged there")
+        block = _checked_block(memoryview(tail).cast("B"))
+        if block is not None:
+            return _parse(tail.slice(block), size)
+        if start == 0:
+            raise StorageCorrupt("the checksum of its file's footer does not match")
+        length *= _TAIL_GROWTH
+
+
+def _checked_block(tail: memoryview) -> int | None:
+    """Return where the checksums begin in the end of a file; None where they do not match.
+
+    pyarrow ends the process on some damaged footers: none is parsed before it was verified.
+    """
+    data = bytes(tail)
+    place = data.rfind(_MAGIC)
+    while place >= 0:
+        if len(data) - place >= _HEAD.size:
+            _, checksum = _HEAD.unpack_from(data, place)
+            if _checksum(tail[place + _HEAD.size :]) == checksum:
+                return place
+        place = data.rfind(_MAGIC, 0, place)
+    return None
+
+
+def _parse(tail: pa.Buffer, size: int) -> ParquetFooter:
+    """Read a verified end of a file, from its checksums on."""
+    (length, _) = _ENDING.unpack_from(tail, tail.size - _ENDING.size)
+    footer = tail.slice(tail.size - _ENDING.size - length)
+    try:
+        # A file of a footer alone is what pyarrow takes for a Parquet file.
+        metadata = pq.read_metadata(pa.BufferReader(_PARQUET + footer.to_pybytes()))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise StorageCorrupt(f"its file's footer cannot be read: {error}") from None
+    count = metadata.num_row_groups * metadata.num_columns
+    checksums = struct.unpack_from(f"<{count}Q", tail, _HEAD.size)
+    return ParquetFooter(metadata, checksums, size, tail.size)
+
+
+def parquet_problems(
+    read: Callable[[int, int], bytes], size: int, pages: Sequence[tuple[int, int]]
+) -> Iterator[str]:
+    """Yield why other readers of Parquet cannot read a segment, or not all of it.
+
+    Args:
+        read: Returns the bytes from one position to another, exclusive.
+        size: The segment's, in bytes.
+        pages: Position and end of pages that must be in its footer.
+    """
+    try:
+        footer = read_footer(lambda start, end: pa.py_buffer(read(start, end)), size)
+        if read(0, len(_PARQUET)) != _PARQUET:
+            yield "it does not begin as a Parquet file"
+        for position, end in pages:
+            footer.row_group(position, end - position, footer.topic_uuid)
+    except StorageCorrupt as error:
+        yield error.message
