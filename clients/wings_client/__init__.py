@@ -18,7 +18,8 @@ Errors are one tree under `WingsError`, whose classes are here too: `wings_clien
     │   ├── PartitionRequired
     │   ├── PartitionNotAllowed
     │   ├── PartitionTypeMismatch
-    │   └── InvalidFilter
+    │   ├── InvalidFilter
+    │   └── InvalidSql
     ├── NotFound
     │   ├── NamespaceNotFound
     │   ├── TopicNotFound
@@ -62,6 +63,7 @@ from wings_core.errors import (
     InvalidName,
     InvalidRecordState,
     InvalidSchema,
+    InvalidSql,
     InvalidTicket,
     NamespaceNotEmpty,
     NamespaceNotFound,
@@ -181,6 +183,7 @@ __all__ = [
     "InvalidName",
     "InvalidRecordState",
     "InvalidSchema",
+    "InvalidSql",
     "InvalidTicket",
     "ManyFollow",
     "Message",

@@ -31,6 +31,8 @@ from wings_client._shards import ShardCalls
 from wings_client._share import DELIVERY_MESSAGES, ShareCalls
 from wings_client._share_consumer import ShareConsumer
 from wings_client._share_engine import ShareEngine
+from wings_client._sql import SqlParameters, SqlRead
+from wings_client._sql import ticket_of as ticket_of_sql
 from wings_client._stages import StageCalls
 from wings_client._stream import Chunks
 from wings_client._transport import Transport
@@ -338,6 +340,37 @@ class Client(StageCalls, ShardCalls, ShareCalls, WorkerCalls):
             system_columns=system_columns,
             schema_version=schema_version,
         )
+
+    def sql(
+        self,
+        text: str,
+        parameters: SqlParameters = (),
+        *,
+        namespace: str | None = None,
+        timeout: float | None = None,
+    ) -> pa.RecordBatchReader:
+        """Run one SQL statement over topics, and return its rows as they come.
+
+        A topic is a table of its namespace, with `__partition`, `__offset` and `__timestamp` after
+        its own columns. The statement reads what is committed when it starts. A reader that is
+        garbage-collected before its end ends the statement on the server.
+
+        Args:
+            text: One statement that reads.
+            parameters: Values of `?` and `$1`, in order, or of `$name`, by name.
+            namespace: Of tables without a schema, by its full name; None: the default one.
+            timeout: Seconds that it may take, its rows being read included; None: as long as the
+                server lets any.
+
+        Raises:
+            InvalidSql: The statement cannot be run; fact `position`, where it is known, is the
+                character that it is about, from 1 on. Also while the reader is read.
+            TopicNotFound: There is no topic of a table's name.
+            ResourceExhausted: It needs more time, memory or rows than it may, or too many run.
+            WingsError: Also while the reader is read.
+        """
+        read = SqlRead(self._transport, ticket_of_sql(text, parameters, namespace, timeout))
+        return pa.RecordBatchReader.from_batches(read.schema, read.batches())
 
     def scan_tickets(
         self,

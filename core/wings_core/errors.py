@@ -9,7 +9,8 @@
     │   ├── PartitionRequired       PARTITION_REQUIRED
     │   ├── PartitionNotAllowed     PARTITION_NOT_ALLOWED
     │   ├── PartitionTypeMismatch   PARTITION_TYPE_MISMATCH
-    │   └── InvalidFilter           INVALID_FILTER
+    │   ├── InvalidFilter           INVALID_FILTER
+    │   └── InvalidSql              INVALID_SQL
     ├── NotFound
     │   ├── NamespaceNotFound       NAMESPACE_NOT_FOUND
     │   ├── TopicNotFound           TOPIC_NOT_FOUND
@@ -130,6 +131,12 @@ class InvalidFilter(InvalidArgument):
     """A filter that is not one boolean scalar expression, or that fails on the data."""
 
     code = "INVALID_FILTER"
+
+
+class InvalidSql(InvalidArgument):
+    """A statement that cannot be run; fact `position`, from 1 on, is the character it is about."""
+
+    code = "INVALID_SQL"
 
 
 class NotFound(WingsError):

@@ -122,6 +122,29 @@ class Limits(BaseModel):
     calls_waiting_max: int = Field(
         default=8_192, ge=1, description="Most long polls waiting at once."
     )
+    sql_queries_max: int = Field(
+        default=8, ge=1, le=256, description="Most SQL queries that run at once."
+    )
+    sql_seconds_max: float = Field(
+        default=300.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Longest run of a SQL query, its results being read included, in seconds.",
+    )
+    sql_rows_max: int = Field(default=100_000_000, ge=1, description="Most rows of a SQL result.")
+    sql_memory_bytes_max: int = Field(
+        default=512 * MIB,
+        ge=32 * MIB,
+        description="Bytes of memory of a SQL query, as far as DuckDB counts them; then it spills.",
+    )
+    sql_spill_bytes_max: int = Field(
+        default=4096 * MIB,
+        ge=0,
+        description="Bytes that a SQL query may spill to the directory of temporary files.",
+    )
+    sql_threads_max: int = Field(
+        default=0, ge=0, le=256, description="Threads of a SQL query. 0: one for each core."
+    )
     stage_seconds_max: float = Field(
         default=86_400.0,
         ge=1,

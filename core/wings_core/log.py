@@ -43,6 +43,7 @@ from wings_core.share.open import (
     open_remote,
 )
 from wings_core.share.shares import Shares
+from wings_core.sql import Sql
 from wings_core.storage.disk import DiskGuard
 from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.interfaces import FolioStore
@@ -86,6 +87,7 @@ class Log:
         fetcher: The way out.
         many: The way out of many partitions as one stream.
         shares: Share groups.
+        sql: Runs SQL over the topics.
         limits: The bounds in force.
         maintainer: Moves what is old, and drops what is kept no longer.
         reclaimer: Frees the disk space of what nothing refers to any more.
@@ -153,6 +155,7 @@ class Log:
             has_room=lambda: bool(storage.objects) or disk is None or disk.refusal is None,
             versions=self.versions,
         )
+        self.sql = Sql(self)
         try:
             self.shares = _open_shares(metadata.groups, self, open_coordinator)
         except BaseException:
@@ -395,6 +398,7 @@ class Log:
         self._close_parts()
 
     def _close_parts(self) -> None:
+        self.sql.close()
         self.group_commit.close()
         if self.drain is not None:
             self.drain.close()

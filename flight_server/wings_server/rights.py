@@ -248,6 +248,7 @@ CALL_RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "push": _WRITE,
     "acquire": _SHARE,
     "flight-info": _READ,
+    "sql": _READ,
     "schema": DATA_RIGHTS,
     "metrics": (Right.METRICS,),
 }

@@ -14,6 +14,7 @@ from wings_client._async._streams import (
     AsyncFollow,
     AsyncManyFollow,
     AsyncScan,
+    AsyncSql,
 )
 from wings_client._async._worker import AsyncWorker
 
@@ -26,6 +27,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncScan",
     "AsyncShareConsumer",
+    "AsyncSql",
     "AsyncStage",
     "AsyncWorker",
     "connect_async",

@@ -20,6 +20,7 @@ from wings_client._async._streams import (
     AsyncFollow,
     AsyncManyFollow,
     AsyncScan,
+    AsyncSql,
 )
 from wings_client._async._worker import AsyncWorker
 from wings_client._client import TIMEOUT_SECONDS, Client
@@ -29,6 +30,8 @@ from wings_client._messages import OffsetValue
 from wings_client._model import PartitionValue
 from wings_client._retry import Retry
 from wings_client._scan import Part, ranges
+from wings_client._sql import SqlParameters, SqlRead
+from wings_client._sql import ticket_of as ticket_of_sql
 from wings_client._transport import Transport
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import WingsError
@@ -281,6 +284,29 @@ class AsyncClient:
 
         schema, parts = await self._calls.run(fixed)
         return AsyncScan(self._reads, self._transport, schema, parts, parallel)
+
+    @opening
+    async def sql(
+        self,
+        text: str,
+        parameters: SqlParameters = (),
+        *,
+        namespace: str | None = None,
+        timeout: float | None = None,
+    ) -> AsyncSql:
+        """Run one SQL statement over topics, and read its rows as they come.
+
+        Takes what `Client.sql` takes; up to two batches are read ahead.
+
+        Raises:
+            InvalidSql: The statement cannot be run; also while its rows are read.
+            TopicNotFound: There is no topic of a table's name.
+            ResourceExhausted: It needs more time, memory or rows than it may, or too many run.
+            WingsError: Also while the rows are read.
+        """
+        ticket = ticket_of_sql(text, parameters, namespace, timeout)
+        read = await self._calls.run(lambda: SqlRead(self._transport, ticket))
+        return AsyncSql(self._reads, read)
 
     scan_tickets = _awaited(Client.scan_tickets)
     locations = _awaited(Client.locations)

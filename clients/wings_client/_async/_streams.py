@@ -14,6 +14,7 @@ from wings_client._follow import Follow, ManyFollow
 from wings_client._handover import Handover, HandoverClosed
 from wings_client._model import Chunk, RangesBatch
 from wings_client._scan import ParallelScan, Part
+from wings_client._sql import SqlRead, SqlRows
 from wings_client._stream import Chunks
 from wings_client._transport import Transport
 from wings_client._wakeup import Wakeup
@@ -255,6 +256,32 @@ class AsyncChunks(AsyncStream[Chunk]):
         await self._pool.acquire()
         chunks = Chunks(self._transport, self._ticket)
         return _ChunkReader(chunks, chunks.cancel)
+
+
+class AsyncSql(AsyncStream[pa.RecordBatch]):
+    """The rows of a statement; made by `AsyncClient.sql`.
+
+    Attributes:
+        schema: The schema of the batches.
+    """
+
+    def __init__(self, pool: WorkerPool, read: SqlRead) -> None:
+        super().__init__(pool, "wings-sql")
+        self.schema = read.schema
+        self._read = read
+
+    async def read_all(self) -> pa.Table:
+        """Return all batches not yet delivered as one table, without a copy."""
+        batches = [batch async for batch in self]
+        return pa.Table.from_batches(batches, self.schema)
+
+    async def _open(self) -> Readers[pa.RecordBatch] | None:
+        await self._pool.acquire()
+        return SqlRows(self._read)
+
+    def _end(self) -> None:
+        super()._end()
+        self._read.cancel()
 
 
 class AsyncScan(AsyncStream[pa.RecordBatch]):

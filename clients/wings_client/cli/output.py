@@ -1,20 +1,16 @@
 """Messages on standard output: tables for people; JSON, CSV and Arrow for pipes."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import IO, Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute
-import pyarrow.csv
 import typer
 
 from wings_client.cli.tables import TableWriter, render_table, terminal_width
+from wings_core.csv_text import csv_head, csv_rows
 from wings_core.json_rows import encode_lines, encode_rows_within
-from wings_core.json_rows.texts import json_texts
-
-pc: Any = pyarrow.compute
 
 
 class Format(StrEnum):
@@ -109,26 +105,17 @@ class _JsonLines:
 
 
 class _Csv:
-    """CSV with a head; types that CSV lacks are written as in JSON, nulls are empty."""
-
     def __init__(self, schema: pa.Schema) -> None:
-        # Not from Python lists: with the first of these pyarrow imports pandas, if it is installed.
-        nothing: list[Any] = [pa.nulls(0, pa.string()) for _ in schema.names]
-        self._write(pa.RecordBatch.from_arrays(nothing, names=schema.names), head=True)
+        self._write(csv_head(schema))
 
     def write(self, batch: pa.RecordBatch) -> None:
-        columns = [_csv_column(column) for column in _columns(batch)]
-        plain: Any = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
-        self._write(plain, head=False)
+        self._write(csv_rows(batch))
 
     def close(self) -> None:
         return
 
-    def _write(self, batch: pa.RecordBatch, *, head: bool) -> None:
-        sink = pa.BufferOutputStream()
-        options: Any = pyarrow.csv.WriteOptions(include_header=head, quoting_style="needed")
-        pyarrow.csv.write_csv(batch, sink, options)
-        _binary().write(sink.getvalue().to_pybytes())
+    def _write(self, text: bytes) -> None:
+        _binary().write(text)
         _binary().flush()
 
 
@@ -144,27 +131,6 @@ class _Arrow:
     def close(self) -> None:
         self._writer.close()
         _binary().flush()
-
-
-def _csv_column(values: Any) -> Any:
-    data_type = values.type
-    if (
-        pa.types.is_boolean(data_type)
-        or pa.types.is_integer(data_type)
-        or pa.types.is_floating(data_type)
-        or pa.types.is_string(data_type)
-        or pa.types.is_large_string(data_type)
-    ):
-        return values
-    texts: Any = json_texts(values)
-    if not pa.types.is_nested(data_type) and data_type != pa.month_day_nano_interval():
-        texts = pc.utf8_trim(texts, characters='"')
-    nothing: Any = pa.scalar(None, pa.string())
-    return pc.if_else(values.is_valid(), texts, nothing) if values.null_count else texts
-
-
-def _columns(batch: pa.RecordBatch) -> Iterator[Any]:
-    yield from batch.columns
 
 
 def _binary() -> IO[bytes]:

@@ -28,6 +28,7 @@ OWN = {
         ("maintain", "maintain", "maintain"),
         ("push", "push", "push"),
         ("share", "share", "app"),
+        ("sql", "sql", "sql"),
         ("tail", "tail", "tail"),
         ("token", "token", "app"),
         ("topic", "topic", "app"),

@@ -200,15 +200,15 @@ def _folded(name: str) -> bytes:
 
 
 def _check_readable(column: "ArrowField") -> None:
-    unreadable = _unreadable(column.type)
-    if unreadable is not None:
+    part = unreadable(column.type)
+    if part is not None:
         raise InvalidFilter(
-            f"column {column.name!r:.80} cannot be read by a filter: it holds {unreadable!s:.80}",
+            f"column {column.name!r:.80} cannot be read by a filter: it holds {part!s:.80}",
             column=column.name,
         )
 
 
-def _unreadable(data_type: pa.DataType) -> pa.DataType | None:
+def unreadable(data_type: pa.DataType) -> pa.DataType | None:
     """Return the part of a type that DuckDB cannot read (measured), None where it reads all."""
     if pa.types.is_float16(data_type) or pa.types.is_decimal256(data_type):
         return data_type
@@ -218,4 +218,4 @@ def _unreadable(data_type: pa.DataType) -> pa.DataType | None:
     empty_struct = pa.types.is_struct(data_type) and not fields
     if empty_struct or (pa.types.is_fixed_size_list(data_type) and shape(data_type)[0] == 0):
         return data_type
-    return next(filter(None, (_unreadable(child.type) for child in fields)), None)
+    return next(filter(None, (unreadable(child.type) for child in fields)), None)

@@ -12,15 +12,16 @@ takes seconds on data that was written for it.
 """
 
 
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
+    """Return the words of a text."""
     return frozenset(text.split())
 
 
-_OPERATOR_FUNCTIONS = _words(
+_OPERATOR_FUNCTIONS = words(
     "+ - * / // % ^ ** & | ~ << >> @ || ~~ !~~ ~~* !~~* ~~~ ^@ && @> <@ ->>"
 )
 
-_MATH_FUNCTIONS = _words(
+_MATH_FUNCTIONS = words(
     """
     abs acos add asin atan atan2 bit_count cbrt ceil ceiling cos cosh degrees divide even exp floor
     fmod gcd greatest greatest_common_divisor isfinite isinf isnan lcm least least_common_multiple
@@ -29,7 +30,7 @@ _MATH_FUNCTIONS = _words(
     """
 )
 
-_STRING_FUNCTIONS = _words(
+_STRING_FUNCTIONS = words(
     """
     ascii bit_length char_length character_length chr concat contains ends_with hash ilike_escape
     instr lcase left len length like_escape lower ltrim md5 not_ilike_escape not_like_escape
@@ -39,7 +40,7 @@ _STRING_FUNCTIONS = _words(
     """
 )
 
-_TIME_FUNCTIONS = _words(
+_TIME_FUNCTIONS = words(
     """
     century date_add date_diff date_part date_sub date_trunc datediff datepart datesub datetrunc
     day dayname dayofmonth dayofweek dayofyear decade epoch epoch_ms epoch_ns epoch_us era hour
@@ -52,7 +53,7 @@ _TIME_FUNCTIONS = _words(
     """
 )
 
-_NESTED_FUNCTIONS = _words(
+_NESTED_FUNCTIONS = words(
     """
     array_contains array_extract array_filter array_has array_has_all array_has_any array_indexof
     array_length array_position array_slice cardinality element_at filter flatten if list_any_value
@@ -64,7 +65,7 @@ _NESTED_FUNCTIONS = _words(
     """
 )
 
-JSON_FUNCTIONS = _words(
+JSON_FUNCTIONS = words(
     """
     json_array_length json_contains json_exists json_extract json_extract_path
     json_extract_path_text json_extract_string json_keys json_type json_valid json_value ->>
@@ -88,7 +89,7 @@ LAMBDA_FUNCTIONS = frozenset({"array_filter", "filter", "list_filter"})
 
 CONCATENATIONS = frozenset({"||", "concat"})
 
-TYPES = _words(
+TYPES = words(
     """
     bigint binary blob bool boolean bytea char date datetime dec decimal double float float4 float8
     hugeint int int1 int128 int16 int2 int32 int4 int64 int8 integer integral interval json logical
@@ -98,7 +99,7 @@ TYPES = _words(
     """
 ) | {"time with time zone", "timestamp with time zone"}
 
-OPERATORS = _words(
+OPERATORS = words(
     """
     ARRAY_CONSTRUCTOR ARRAY_EXTRACT ARRAY_SLICE COMPARE_IN COMPARE_NOT_IN OPERATOR_COALESCE
     OPERATOR_IS_NOT_NULL OPERATOR_IS_NULL OPERATOR_NOT OPERATOR_TRY STRUCT_EXTRACT

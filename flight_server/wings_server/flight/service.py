@@ -13,8 +13,10 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from wings_core.contracts.sql import SqlTicket, parse_sql_ticket
 from wings_core.contracts.tickets import AcquireTicket, parse_ticket
 from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
+from wings_core.fetch.fetcher import Cancel
 from wings_core.log import Log
 from wings_core.security.principal import Principal
 from wings_core.security.quotas import CallUsage
@@ -38,6 +40,7 @@ from wings_server.flight.info import get_info, get_schema, list_flights, parse_i
 from wings_server.flight.running import Running
 from wings_server.flight.share_opening import Admission
 from wings_server.flight.share_stream import ShareStreams
+from wings_server.flight.sql import open_sql, stream_sql
 from wings_server.gate import Gate
 from wings_server.metrics import Metrics
 from wings_server.quotas import counted, using
@@ -100,6 +103,9 @@ class FlightService(flight.FlightServerBase):
     ) -> flight.FlightDataStream:
         """Stream the messages that a ticket reads or acquires."""
         with flight_errors("do_get"), self._call(context) as (principal, _):
+            asked = parse_sql_ticket(ticket.ticket)
+            if asked is not None:
+                return self._run_sql(asked, context, principal)
             parsed = parse_ticket(ticket.ticket)
             call = "acquire" if isinstance(parsed, AcquireTicket) else "read"
             self._gate.allow(principal, call, parsed.topic)
@@ -107,7 +113,7 @@ class FlightService(flight.FlightServerBase):
                 get = open_acquire(self._log, parsed)
             else:
                 get = open_get(self._log, parsed)
-            chunks = self._stream(get, context, principal)
+            chunks = self._stream_get(get, context, principal)
             return flight.GeneratorStream(get.schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
 
     def do_put(
@@ -236,11 +242,34 @@ class FlightService(flight.FlightServerBase):
             self._metrics.failed("flight", code)
             raise
 
-    def _stream(
+    def _run_sql(
+        self, asked: SqlTicket, context: flight.ServerCallContext, principal: Principal
+    ) -> flight.FlightDataStream:
+        cancel = Cancel()
+        query = open_sql(self._log, asked, partial(self._gate.allow, principal, "sql"), cancel)
+        opened = stream_sql(query, cancel, context, self._watch, self._metrics)
+        chunks = self._stream(opened, principal, refuses=True)
+        return flight.GeneratorStream(query.schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
+
+    def _stream_get(
         self,
         get: Get | ManyGet | Acquire,
         context: flight.ServerCallContext,
         principal: Principal,
+    ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        if isinstance(get, Acquire):
+            # What was leased is sent, or its holder would wait for its lock to expire.
+            opened = stream_acquired(get, context, self._watch, self._metrics)
+            return self._stream(opened, principal, refuses=False)
+        opened = stream(get, context, self._watch, self._metrics)
+        return self._stream(opened, principal, refuses=True)
+
+    def _stream(
+        self,
+        opened: Generator[tuple[pa.RecordBatch, bytes]],
+        principal: Principal,
+        *,
+        refuses: bool,
     ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         # Counted here, as the stream outlives the handler.
         with (
@@ -251,14 +280,8 @@ class FlightService(flight.FlightServerBase):
         ):
             self._metrics.fetch_begun("flight")
             # Closed with this generator, so that the call is no longer watched when it ends.
-            if isinstance(get, Acquire):
-                opened = stream_acquired(get, context, self._watch, self._metrics)
-            else:
-                opened = stream(get, context, self._watch, self._metrics)
             with closing(opened) as chunks:
                 if usage is None:
                     yield from chunks
                 else:
-                    # What was leased is sent, or its holder would wait for its lock to expire.
-                    refuses = not isinstance(get, Acquire)
                     yield from counted(chunks, usage, refuses=refuses)

@@ -24,6 +24,7 @@ from wings_core.contracts.actions import (
     TopicBody,
 )
 from wings_core.contracts.messages import JSON_BYTES_MAX, Message
+from wings_core.contracts.sql import SqlBody
 from wings_core.errors import InvalidArgument
 from wings_core.model import Rejected
 from wings_core.names import NamespaceName, TopicName
@@ -57,6 +58,7 @@ from wings_server.http.fetch import Answer, Poll
 from wings_server.http.push import push, push_answer
 from wings_server.http.service import HttpService
 from wings_server.http.share import AcquirePoll
+from wings_server.http.sql import SqlAnswer, SqlEndpoint
 from wings_server.http.wire import Body, JsonAnswer
 
 _BAD = HTTPStatus.BAD_REQUEST
@@ -81,6 +83,9 @@ def add_api(app: FastAPI, service: HttpService) -> None:
     fetched = described(FetchAnswer, body=FetchBody, errors=[_NOT_FOUND])
     add("POST", "/v1/fetch", api.fetch, **messages, **fetched)
     add("POST", "/v1/push", api.push, **messages, **described(PushAnswer, body=PushBody))
+    statements = SqlEndpoint(service)
+    answered = described(SqlAnswer, body=SqlBody, errors=[_NOT_FOUND])
+    add("POST", "/v1/sql", statements.sql, **messages, **answered)
 
     share = {"tags": ["share groups"]}
     acquired = described(AcquireAnswer, body=ShareAcquireBody, errors=[_NOT_FOUND])

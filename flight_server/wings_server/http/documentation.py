@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from wings_core.contracts.actions import CreateTopic, NamespaceBody
 from wings_core.contracts.messages import Message
+from wings_core.contracts.sql import SqlBody
 from wings_server.http.bodies import (
     AlterTopicBody,
     FetchBody,
@@ -28,6 +29,7 @@ BODIES: tuple[type[Message], ...] = (
     AlterTopicBody,
     ShareAcquireBody,
     ShareAcknowledgeBody,
+    SqlBody,
 )
 """The bodies of the endpoints."""
 

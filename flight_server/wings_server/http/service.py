@@ -65,6 +65,8 @@ class HttpService:
         self._stopped_at = 0.0
         self._readers = ThreadPoolExecutor(READERS, "wings-http-read")
         self._writers = ThreadPoolExecutor(WRITERS, "wings-http-write")
+        # As many statements again may wait for an engine.
+        self._statements = ThreadPoolExecutor(2 * log.limits.sql_queries_max, "wings-http-sql")
 
     @contextmanager
     def call(self) -> Generator[None]:
@@ -92,6 +94,10 @@ class HttpService:
         """Run `work` on a writer's thread; it may wait for a commit."""
         return await asyncio.get_running_loop().run_in_executor(self._writers, work)
 
+    def state(self, work: Callable[[], Result]) -> "asyncio.Future[Result]":
+        """Run `work`, a SQL statement, on a thread of its own."""
+        return asyncio.get_running_loop().run_in_executor(self._statements, work)
+
     def refuse(self) -> None:
         """Refuse new calls and end waiting ones, with UNAVAILABLE; returns at once."""
         self._stopped_at = time.monotonic()
@@ -105,5 +111,6 @@ class HttpService:
 
     def close(self) -> None:
         """End the threads; waits for their current work."""
+        self._statements.shutdown()
         self._readers.shutdown()
         self._writers.shutdown()

@@ -1,0 +1,151 @@
+"""SQL over topics: a statement's rows, as they come."""
+
+import datetime
+import decimal
+import uuid
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from wings_client._errors import CALL_ERRORS, client_closed, typed_error
+from wings_client._handover import Handover, HandoverClosed
+from wings_client._interrupt import interruptible
+from wings_client._messages import build
+from wings_client._stream import OpenStream, Reading, StreamCancelled
+from wings_client._transport import Transport
+from wings_core.contracts.sql import SqlTicket
+from wings_core.errors import InvalidArgument, InvalidTicket, ResourceExhausted
+
+SqlParameters = Sequence[Any] | Mapping[str, Any]
+"""Values by position, for `?` and `$1`, or by name, for `$name`."""
+
+SECONDS_MAX = 86_400.0
+"""How long a statement without a timeout may take here; the server's bound is shorter."""
+
+
+BATCHES_WAITING_MAX = 2
+"""Batches that were read and not yet delivered, where a thread reads."""
+
+
+class SqlRead:
+    """A statement that runs on the server.
+
+    Args:
+        transport: To the server.
+        ticket: The statement.
+    """
+
+    def __init__(self, transport: Transport, ticket: SqlTicket) -> None:
+        self._transport = transport
+        self._reading = Reading(transport)
+        seconds = SECONDS_MAX if ticket.seconds_max is None else ticket.seconds_max
+
+        def opened(left: float) -> OpenStream | ResourceExhausted:
+            del left  # Of the call alone: the statement has a time of its own.
+            try:
+                return self._reading.open(ticket.to_bytes(), seconds + transport.timeout)
+            except ResourceExhausted as error:
+                return error  # It would be again: a statement that waited has waited long.
+
+        try:
+            found = transport.repeat(opened, repeatable=True)
+        except StreamCancelled:
+            raise client_closed(transport.endpoint) from None
+        if isinstance(found, ResourceExhausted):
+            raise found
+        self._stream = found
+        self.schema: pa.Schema = self._stream.reader.schema
+
+    def batches(self) -> Generator[pa.RecordBatch]:
+        """Yield the rows; closing the generator ends the statement on the server.
+
+        Raises:
+            WingsError: What the statement failed with; `Unavailable` where the connection broke.
+        """
+        reader = self._stream.reader
+        try:
+            with interruptible(reader.read_chunk, waits_long=True) as read_chunk:
+                while True:
+                    try:
+                        batch = read_chunk().data
+                    except StopIteration:
+                        return
+                    if batch is not None:
+                        yield batch
+        except CALL_ERRORS as error:
+            if self._reading.is_cancelled:
+                raise client_closed(self._stream.endpoint) from None
+            raise typed_error(error, self._stream.endpoint) from error
+        finally:
+            self._reading.done()
+
+    def cancel(self) -> None:
+        """End the statement; from any thread."""
+        self._reading.cancel()
+
+
+class SqlRows:
+    """The rows of a statement, read by a thread.
+
+    Attributes:
+        handover: The queue of the batches that were read.
+    """
+
+    def __init__(self, read: SqlRead) -> None:
+        self.handover: Handover[pa.RecordBatch] = Handover(BATCHES_WAITING_MAX, 1)
+        self._read = read
+
+    def read(self) -> None:
+        """Read until the end."""
+        try:
+            for batch in self._read.batches():
+                self.handover.put(batch)
+        except HandoverClosed:
+            return
+        except BaseException as error:  # noqa: BLE001 - raised where the rows are taken.
+            self.handover.fail(error)
+        finally:
+            self.handover.done()
+
+    def cancel(self) -> None:
+        """End the statement; does not block."""
+        self.handover.close()
+        self._read.cancel()
+
+
+def ticket_of(
+    text: str,
+    parameters: SqlParameters,
+    namespace: str | None,
+    timeout: float | None,
+) -> SqlTicket:
+    """Return the ticket of a statement.
+
+    Raises:
+        InvalidTicket: A value is of a type that it cannot have.
+    """
+    given: Any
+    if isinstance(parameters, Mapping):
+        given = {name: _wire(value) for name, value in parameters.items()}
+    else:
+        given = tuple(_wire(value) for value in parameters)
+    keys: dict[str, Any] = {"namespace": namespace}
+    if timeout is not None:
+        keys["timeout_ms"] = max(1, round(timeout * 1000))
+    return build(SqlTicket, InvalidTicket, "sql", sql=text, parameters=given, **keys)
+
+
+def _wire(value: Any) -> Any:
+    """Return a value as JSON has it: what JSON lacks as a text, which SQL compares as the value."""
+    if isinstance(value, datetime.datetime):
+        return value.isoformat(" ")
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, (decimal.Decimal, uuid.UUID)):
+        return str(value)
+    if isinstance(value, (bytes, bytearray)):
+        return "".join(f"\\x{byte:02X}" for byte in value)
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    raise InvalidArgument(f"a parameter cannot be {value!r:.80} ({type(value).__name__})")

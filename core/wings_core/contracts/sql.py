@@ -1,0 +1,81 @@
+"""SQL on the wire: the body over HTTP, and the ticket over Flight."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from wings_core.contracts.messages import Message, dump, load_object
+from wings_core.errors import InvalidTicket
+from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
+
+TIMEOUT_MS_MAX = 86_400_000
+"""The longest `timeout_ms`; the server's bound holds besides."""
+
+PARAMETERS_MAX = 10_000
+
+Scalar = str | int | float | bool | None
+
+Parameters = (
+    Annotated[tuple[Scalar, ...], Field(strict=False, max_length=PARAMETERS_MAX)]
+    | Annotated[dict[str, Scalar], Field(max_length=PARAMETERS_MAX)]
+)
+"""Values of the parameters `?` and `$1`, in order, or of `$name`, by name."""
+
+
+class SqlBody(Message):
+    """A statement."""
+
+    sql: Annotated[str, Field(min_length=1, description="One statement that reads.")]
+    parameters: Annotated[
+        Parameters, Field(description="Values of `?` and `$1`, in order, or of `$name`, by name.")
+    ] = ()
+    namespace: Annotated[
+        str | None,
+        Field(description="Of tables without a schema, `tenants/T/namespaces/N`; default: that."),
+    ] = None
+    timeout_ms: Annotated[
+        int | None, Field(gt=0, le=TIMEOUT_MS_MAX, description="How long it may take.")
+    ] = None
+
+    @property
+    def default_namespace(self) -> NamespaceName:
+        """The namespace of tables that are named without a schema.
+
+        Raises:
+            InvalidName: It is no full name.
+        """
+        if self.namespace is None:
+            return DEFAULT_NAMESPACE
+        return NamespaceName.parse(self.namespace)
+
+    @property
+    def seconds_max(self) -> float | None:
+        """How long it may take; None: as long as any may."""
+        return None if self.timeout_ms is None else self.timeout_ms / 1000
+
+
+class SqlTicket(SqlBody):
+    """Run a statement, and stream its rows; the batches carry no metadata."""
+
+    kind: Literal["sql"] = "sql"
+
+    def to_bytes(self) -> bytes:
+        """Return the ticket, from which `parse_ticket` makes an equal one."""
+        return dump({**self.model_dump(mode="json", exclude_defaults=True), "kind": "sql"})
+
+
+def parse_sql_ticket(raw: bytes) -> SqlTicket | None:
+    """Parse a ticket of kind `sql`; None of any other.
+
+    Args:
+        raw: JSON in UTF-8.
+
+    Raises:
+        InvalidTicket: The message names the key and the problem.
+    """
+    if b'"sql"' not in raw:
+        return None  # So that other tickets are parsed once.
+    found = load_object(raw, InvalidTicket, "ticket")
+    if found.get("kind") != "sql":
+        return None
+    return SqlTicket.parse_object(found, raw, InvalidTicket, "ticket")

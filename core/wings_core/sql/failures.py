@@ -1,0 +1,52 @@
+"""Failures: what DuckDB says becomes an error of ours, with the place in the statement."""
+
+import json
+import re
+from typing import Any
+
+from wings_core.errors import Internal, ResourceExhausted, WingsError
+from wings_core.sql.parameters import Bound
+from wings_core.sql.statement import invalid_sql
+
+MESSAGE_LENGTH_MAX = 400
+
+_EXHAUSTED = frozenset({"Out of Memory", "IO", "Out of Range Memory"})
+_FAULTS = frozenset({"INTERNAL", "FATAL"})
+
+
+def translated(error: BaseException, text: str, bound: Bound | None, shift: int = 0) -> WingsError:
+    """Return the error that tells of one of DuckDB's, or of what it made Arrow raise.
+
+    Args:
+        error: With DuckDB's JSON in its message.
+        text: The statement, as its caller has it.
+        bound: The statement as DuckDB has it.
+        shift: How many bytes DuckDB got before it.
+    """
+    if isinstance(error, MemoryError):
+        return ResourceExhausted("the query needs more memory than it may use")
+    found = _json_in(str(error))
+    kind = str(found.get("exception_type", ""))
+    message = str(found.get("exception_message", error)).strip()
+    # What follows are hints about settings, which are not the caller's, and names of tables.
+    message = re.split(r"\n(?:Did you mean|Possible solutions|\n|LINE )", message)[0]
+    message = message.replace("\n", " ")[:MESSAGE_LENGTH_MAX]
+    if kind in _EXHAUSTED or "max_temp_directory_size" in message:
+        return ResourceExhausted(f"the query needs more memory or disk than it may use: {message}")
+    if kind in _FAULTS:
+        return Internal(f"the query failed in DuckDB: {message}")
+    byte = int(found["position"]) if str(found.get("position", "")).isdigit() else None
+    if byte is not None and bound is not None:
+        byte = bound.original(byte - shift)
+    return invalid_sql(message, text, byte)
+
+
+def _json_in(message: str) -> dict[str, Any]:
+    start = message.find("{")
+    if start < 0:
+        return {}
+    try:
+        found, _ = json.JSONDecoder().raw_decode(message[start:])
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

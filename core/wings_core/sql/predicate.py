@@ -1,0 +1,273 @@
+"""Predicates: what DuckDB asks a scan to filter by, and which rows that leaves to be read.
+
+DuckDB hands simple conditions to a scan as an expression of Arrow. Its tree is read out of the form
+in which Arrow serializes expressions: a list of keys and values in the metadata of a schema.
+"""
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_NEVER_LESS = -(1 << 62)
+_NEVER_MORE = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Rows outside of these are known not to pass; of those within, any number may."""
+
+    offsets: tuple[int, int] = (_NEVER_LESS, _NEVER_MORE)
+    """The first and the last."""
+    times: tuple[int, int] = (_NEVER_LESS, _NEVER_MORE)
+    """The first and the last, in microseconds since the epoch."""
+    partitions: frozenset[str] | None = None
+    """Of `__partition`; None: any."""
+    keys: tuple[Any, ...] | None = None
+    """Values of the key column; None: any."""
+
+    @property
+    def has_times(self) -> bool:
+        """Whether times are bounded."""
+        return self.times != (_NEVER_LESS, _NEVER_MORE)
+
+    def both(self, other: "Bounds") -> "Bounds":
+        """Return the bounds of the rows within these and others."""
+        return Bounds(
+            _overlap(self.offsets, other.offsets),
+            _overlap(self.times, other.times),
+            other.partitions
+            if self.partitions is None
+            else self.partitions
+            if other.partitions is None
+            else self.partitions & other.partitions,
+            self.keys if self.keys is not None else other.keys,
+        )
+
+    def either(self, other: "Bounds") -> "Bounds":
+        """Return bounds of the rows within these or others."""
+        partitions = keys = None
+        if self.partitions is not None and other.partitions is not None:
+            partitions = self.partitions | other.partitions
+        if self.keys is not None and other.keys is not None:
+            keys = self.keys + other.keys
+        return Bounds(
+            _hull(self.offsets, other.offsets), _hull(self.times, other.times), partitions, keys
+        )
+
+
+ANY_ROW = Bounds()
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return max(one[0], other[0]), min(one[1], other[1])
+
+
+def _hull(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The columns by which rows are found, as the expression names them."""
+
+    partition: str
+    offset: str
+    timestamp: str
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of a function in an expression."""
+
+    name: str
+    arguments: "Sequence[_Node]"
+    options: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Literal:
+    value: Any
+    """A scalar of Arrow."""
+
+
+_Node = _Call | _Column | _Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """A condition on the rows of a scan."""
+
+    expression: pc.Expression
+    root: _Node
+
+    @classmethod
+    def of(cls, expression: pc.Expression) -> "Predicate":
+        """Read an expression."""
+        buffer = cast("Any", expression).__reduce__()[1][0]
+        reader = pa.ipc.open_file(buffer)
+        return cls(expression, _Reader(reader.schema, reader.get_batch(0)).read())
+
+    @property
+    def columns(self) -> set[str]:
+        """The columns that it reads."""
+        return set(_columns(self.root))
+
+    def bounds(self, names: Names) -> Bounds:
+        """Return bounds of the rows that pass."""
+        return _bounds(self.root, names)
+
+    def filter(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that pass."""
+        return cast("Any", rows).filter(self.expression)
+
+
+class _Reader:
+    """Reads a serialized expression: `call` … `end` around its arguments, as they are nested."""
+
+    def __init__(self, schema: pa.Schema, literals: pa.RecordBatch) -> None:
+        self._entries = iter(_metadata(schema))
+        self._literals = literals
+
+    def read(self) -> _Node:
+        return self._node(*next(self._entries))
+
+    def _node(self, key: str, value: str) -> _Node:
+        if key == "field_ref":
+            return _Column(value)
+        if key == "literal":
+            return _Literal(self._literals.column(int(value))[0])
+        if key == "nested_field_ref":
+            # Of so many names, each a field_ref; no column by which rows are found.
+            names = [next(self._entries)[1] for _ in range(int(value))]
+            return _Call("nested", [_Column(names[0])])
+        assert key == "call", "Arrow knows no other"
+        arguments: list[_Node] = []
+        options = None
+        while True:
+            inner, text = next(self._entries)
+            if inner == "end":
+                return _Call(value, arguments, options)
+            if inner == "options":
+                options = self._literals.column(int(text))[0]
+            else:
+                arguments.append(self._node(inner, text))
+
+
+class _ArrowSchema(ctypes.Structure):
+    """The beginning of the struct of that name in Arrow's C data interface."""
+
+    _fields_ = (
+        ("format", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("metadata", ctypes.c_void_p),
+    )
+
+
+def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
+    """Yield the metadata of a schema; `Schema.metadata` keeps one value of each key alone.
+
+    https://arrow.apache.org/docs/format/CDataInterface.html says how they lie in memory.
+    """
+    capsule = schema.__arrow_c_schema__()
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    found = _ArrowSchema.from_address(pointer_of(capsule, b"arrow_schema"))
+    if not found.metadata:
+        return
+    place = found.metadata
+
+    def number() -> int:
+        nonlocal place
+        value = ctypes.c_int32.from_address(place).value
+        place += 4
+        return value
+
+    def text() -> str:
+        nonlocal place
+        length = number()
+        value = ctypes.string_at(place, length).decode()
+        place += length
+        return value
+
+    for _ in range(number()):
+        key = text()
+        yield key, text()
+
+
+def _columns(node: _Node) -> Iterator[str]:
+    if isinstance(node, _Column):
+        yield node.name
+    elif isinstance(node, _Call):
+        for argument in node.arguments:
+            yield from _columns(argument)
+
+
+def _bounds(node: _Node, names: Names) -> Bounds:
+    if not isinstance(node, _Call):
+        return ANY_ROW
+    if node.name in ("and_kleene", "or_kleene"):
+        left, right = (_bounds(argument, names) for argument in node.arguments)
+        return left.both(right) if node.name == "and_kleene" else left.either(right)
+    if node.name == "if_else":
+        # A value within a list: not null, and in it; else null.
+        last = node.arguments[-1]
+        if isinstance(last, _Literal) and not last.value.is_valid:
+            return _bounds(node.arguments[1], names)
+        return ANY_ROW
+    if node.name == "is_in" and isinstance(node.arguments[0], _Column):
+        values = _values_of(node)
+        return ANY_ROW if values is None else _among(node.arguments[0].name, values, names)
+    if len(node.arguments) == 2:
+        column, literal = node.arguments
+        if isinstance(column, _Column) and isinstance(literal, _Literal):
+            return _compared(node.name, column.name, literal.value, names)
+    return ANY_ROW
+
+
+def _values_of(node: _Call) -> list[Any] | None:
+    if node.options is None or "value_set" not in node.options.type.names:
+        return None
+    return list(node.options["value_set"].values)
+
+
+def _among(column: str, values: Sequence[Any], names: Names) -> Bounds:
+    """Return the bounds of rows whose column has one of some values."""
+    found: Bounds | None = None
+    for value in values:
+        if value.is_valid:
+            one = _compared("equal", column, value, names)
+            found = one if found is None else found.either(one)
+    return found or ANY_ROW
+
+
+def _compared(sign: str, column: str, value: Any, names: Names) -> Bounds:
+    if column == names.partition and sign == "equal":
+        return Bounds(partitions=frozenset({str(value.as_py())}))
+    if column == names.key and sign == "equal":
+        return Bounds(keys=(value.as_py(),))
+    if column == names.offset and pa.types.is_integer(value.type):
+        return Bounds(offsets=_range(sign, value.as_py()))
+    if column == names.timestamp and value.type == pa.timestamp("us", "UTC"):
+        return Bounds(times=_range(sign, value.value))
+    return ANY_ROW
+
+
+def _range(sign: str, value: int) -> tuple[int, int]:
+    """Return the first and the last of the integers that compare so with a value."""
+    return {
+        "equal": (value, value),
+        "less": (_NEVER_LESS, value - 1),
+        "less_equal": (_NEVER_LESS, value),
+        "greater": (value + 1, _NEVER_MORE),
+        "greater_equal": (value, _NEVER_MORE),
+    }.get(sign, (_NEVER_LESS, _NEVER_MORE))

@@ -1,0 +1,284 @@
+"""A topic as a table: what DuckDB scans, read from the log as it asks for columns and rows.
+
+    scanner(columns, filter) ─▶ ranges of partitions ─▶ pages ─▶ columns ─▶ filter ─▶ DuckDB
+
+A dataset of Arrow is what DuckDB tells of the columns and rows that it needs. Where a partition
+ends is fixed once for all scans of a query.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from wings_core.arrow_types import fields_of
+from wings_core.errors import InvalidArgument, WingsError
+from wings_core.fetch.fetcher import Cancel
+from wings_core.fetch.filter import unreadable
+from wings_core.fetch.many import ManyChunk, ManyRead, PartitionCursor, Rotation
+from wings_core.fetch.selection import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD, Selection
+from wings_core.model import PartitionState, Topic
+from wings_core.partitions import Partition, partition_of
+from wings_core.sql.predicate import ANY_ROW, Bounds, Names, Predicate
+
+if TYPE_CHECKING:
+    from wings_core.log import Log
+
+ROWS_COLUMN = "rows"
+"""The column that a scan is asked for where only rows are counted: the first, and made up."""
+
+_PARTITION, _OFFSET, _TIMESTAMP = "partition", "offset", "timestamp"
+
+TIMES_LOOKED_UP_MAX = 1024
+"""Partitions in which the offsets of a range of times are looked up."""
+
+MADE_UP_ROWS = 1 << 20
+"""Rows of a batch that no page is read for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownColumn:
+    """A column of a table: its name in the dataset is one of ours, so that no two are alike."""
+
+    name: str
+    """As the topic names it."""
+    scanned_as: str
+    field: "pa.Field[Any]"
+    """As DuckDB gets it."""
+
+
+def shown_columns(topic: Topic) -> list[ShownColumn]:
+    """Return the columns of a topic's table; those that DuckDB cannot read are left out."""
+    shown: list[ShownColumn] = []
+    names: set[bytes] = set()
+    for index, each in enumerate(fields_of(topic.schema)):
+        data_type = pa.float32() if pa.types.is_float16(each.type) else each.type
+        # DuckDB's names do not differ by case alone.
+        if unreadable(data_type) is None and each.name.encode().lower() not in names:
+            names.add(each.name.encode().lower())
+            scanned = f"c{index}"
+            shown.append(ShownColumn(each.name, scanned, pa.field(scanned, data_type)))
+    for name, system in (
+        (_PARTITION, PARTITION_FIELD),
+        (_OFFSET, OFFSET_FIELD),
+        (_TIMESTAMP, TIMESTAMP_FIELD),
+    ):
+        shown.append(ShownColumn(system.name, name, pa.field(name, system.type)))
+    return shown
+
+
+@dataclass(slots=True)
+class ScanCount:
+    """What a query has read so far."""
+
+    rows: int = 0
+    """Of pages, before filters."""
+    bytes: int = 0
+    """Of pages, as stored."""
+    error: WingsError | None = None
+    """What ended a scan."""
+
+
+class TopicTable(ds.Dataset):
+    """What DuckDB scans for a topic.
+
+    Args:
+        log: Where it is read.
+        topic: The topic.
+        states: Where its partitions begin and end, for this query.
+        cancel: Ends the scans.
+        count: Counts what they read.
+    """
+
+    # As the datasets of other formats do, it takes the place of those made by Arrow: DuckDB asks
+    # nothing of it but a schema and scanners.
+    def __init__(
+        self,
+        log: "Log",
+        topic: Topic,
+        states: Sequence[PartitionState],
+        cancel: Cancel,
+        count: ScanCount,
+    ) -> None:
+        self.topic = topic
+        self.columns = shown_columns(topic)
+        self._log = log
+        self._states: Mapping[Partition, PartitionState] = {each.partition: each for each in states}
+        self._cancel = cancel
+        self._count = count
+        key = next((c.scanned_as for c in self.columns if c.name == topic.partition_key), None)
+        self._names = Names(_PARTITION, _OFFSET, _TIMESTAMP, key)
+        fields = [pa.field(ROWS_COLUMN, pa.bool_()), *(column.field for column in self.columns)]
+        self._schema = pa.schema(fields)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that may be asked for."""
+        return self._schema
+
+    def scanner(  # pyright: ignore[reportIncompatibleMethodOverride] - of what DuckDB asks for
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Any = None,  # noqa: A002 - the name that DuckDB calls it by.
+        **_: Any,
+    ) -> "_Scanner":
+        """Return what reads some columns of the rows that pass a filter."""
+        names = self._schema.names if columns is None else columns
+        predicate = None if filter is None else Predicate.of(filter)
+        return _Scanner(self, pa.schema([self._schema.field(name) for name in names]), predicate)
+
+    def batches(self, schema: pa.Schema, predicate: Predicate | None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that pass a predicate.
+
+        Raises:
+            StorageCorrupt: And the other errors of a scan.
+        """
+        try:
+            needed = set(schema.names) | (predicate.columns if predicate else set[str]())
+            bounds = ANY_ROW if predicate is None else predicate.bounds(self._names)
+            for rows in self._read(needed, self._cursors(bounds)):
+                passed = rows if predicate is None else predicate.filter(rows)
+                if passed.num_rows:
+                    yield passed.select(schema.names)
+        except WingsError as error:
+            self._count.error = self._count.error or error
+            raise
+
+    def _read(
+        self, needed: set[str], cursors: Sequence[PartitionCursor]
+    ) -> Iterator[pa.RecordBatch]:
+        stored = [c for c in self.columns if c.scanned_as in needed and c.name[:2] != "__"]
+        made_up = [name for name in (ROWS_COLUMN, _PARTITION, _OFFSET) if name in needed]
+        with_times = _TIMESTAMP in needed
+        if not stored and not with_times:
+            yield from _made_up(cursors, made_up)
+            return
+        # With no column of its own a topic has none to leave out.
+        columns = [column.name for column in stored] or [self.topic.schema.names[0]]
+        selection = Selection.of(self.topic, columns, system_columns=with_times, many=True)
+        many = ManyRead(self.topic, selection, None, Rotation(cursors))
+        for chunk in self._log.many.scan(many, self._cancel):
+            self._count.rows += chunk.looked_at
+            self._count.bytes += chunk.bytes
+            yield _shaped(chunk, stored, made_up, with_times)
+
+    def _cursors(self, bounds: Bounds) -> list[PartitionCursor]:
+        """Return the ranges of partitions whose rows may pass."""
+        found: list[PartitionCursor] = []
+        states = self._within(bounds)
+        looks_up = bounds.has_times and len(states) <= TIMES_LOOKED_UP_MAX
+        for state in states:
+            start = max(state.log_start_offset, bounds.offsets[0])
+            stop = min(state.next_offset, bounds.offsets[1] + 1)
+            if bounds.has_times and start < stop:
+                if state.last_timestamp is None or state.last_timestamp < bounds.times[0]:
+                    continue
+                if looks_up:
+                    start, stop = self._between(state, bounds.times, start, stop)
+            if start < stop:
+                # What retention takes meanwhile is skipped.
+                found.append(PartitionCursor(state.partition, start, stop, stop, clamps=True))
+        return found
+
+    def _within(self, bounds: Bounds) -> Sequence[PartitionState]:
+        wanted = bounds.partitions
+        if bounds.keys is not None:
+            keyed = _partitions_of(self.topic, bounds.keys)
+            if keyed is not None:
+                wanted = keyed if wanted is None else wanted & keyed
+        if wanted is None:
+            return list(self._states.values())
+        found = (self._states.get(Partition(partition)) for partition in sorted(wanted))
+        return [state for state in found if state is not None]
+
+    def _between(
+        self, state: PartitionState, times: tuple[int, int], start: int, stop: int
+    ) -> tuple[int, int]:
+        """Return the offsets of a range of times; timestamps never decrease within a partition."""
+        offset_of = self._log.fetcher.offset_for_timestamp
+        if times[0] > 0:
+            start = max(start, offset_of(self.topic, state.partition, times[0]))
+        if start < stop and state.last_timestamp is not None and times[1] < state.last_timestamp:
+            stop = min(stop, offset_of(self.topic, state.partition, max(0, times[1] + 1)))
+        return start, stop
+
+
+@dataclass(slots=True)
+class _Scanner:
+    """One scan of a table."""
+
+    table: TopicTable
+    projected_schema: pa.Schema
+    predicate: Predicate | None
+    count: int = field(default=0)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the rows; they are read as they are asked for."""
+        return pa.RecordBatchReader.from_batches(
+            self.projected_schema, self.table.batches(self.projected_schema, self.predicate)
+        )
+
+
+def _partitions_of(topic: Topic, keys: Sequence[Any]) -> frozenset[str] | None:
+    """Return the partitions of key values; None where a value is none that a key may have."""
+    try:
+        return frozenset(partition_of(key, topic.key_type) for key in keys)
+    except (InvalidArgument, TypeError, ValueError):
+        return None
+
+
+def _shaped(
+    chunk: ManyChunk, stored: Sequence[ShownColumn], made_up: Sequence[str], with_times: bool
+) -> pa.RecordBatch:
+    """Return a chunk's columns as they are shown, and those that say where its rows lie."""
+    arrays: list[Any] = []
+    names: list[str] = []
+    for column, array in zip(stored, chunk.batch.columns, strict=False):
+        arrays.append(array if array.type == column.field.type else array.cast(column.field.type))
+        names.append(column.scanned_as)
+    ranges = [(partition, start, end + 1) for partition, start, end, _ in chunk.ranges]
+    for name in made_up:
+        arrays.append(_column(name, ranges, chunk.batch.num_rows))
+        names.append(name)
+    if with_times:
+        arrays.append(chunk.batch.columns[-1])
+        names.append(_TIMESTAMP)
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _made_up(cursors: Sequence[PartitionCursor], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of partitions as far as metadata tells of them; no page is read."""
+    ranges: list[tuple[str, int, int]] = []
+    rows = 0
+    for cursor in cursors:
+        start = cursor.offset
+        while start < cursor.stop:
+            stop = min(cursor.stop, start + MADE_UP_ROWS - rows)
+            ranges.append((cursor.partition, start, stop))
+            rows += stop - start
+            start = stop
+            if rows == MADE_UP_ROWS:
+                yield _made_up_batch(names, ranges, rows)
+                ranges, rows = [], 0
+    if rows:
+        yield _made_up_batch(names, ranges, rows)
+
+
+def _made_up_batch(
+    names: Sequence[str], ranges: Sequence[tuple[str, int, int]], rows: int
+) -> pa.RecordBatch:
+    arrays = [_column(name, ranges, rows) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, names=list(names))
+
+
+def _column(name: str, ranges: Sequence[tuple[str, int, int]], rows: int) -> Any:
+    """Return a column that follows from where rows lie: ranges of partitions, stops exclusive."""
+    if name == ROWS_COLUMN:
+        return cast("Any", pa).nulls(rows, pa.bool_())
+    if name == _OFFSET:
+        return pa.concat_arrays([cast("Any", pa).arange(start, stop) for _, start, stop in ranges])
+    return pa.concat_arrays(
+        [cast("Any", pa).repeat(partition, stop - start) for partition, start, stop in ranges]
+    )

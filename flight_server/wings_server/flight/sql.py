@@ -1,0 +1,47 @@
+"""DoGet of SQL: from a statement to a stream of its rows."""
+
+from collections.abc import Callable, Generator
+from contextlib import closing
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from wings_core.contracts.sql import SqlBody
+from wings_core.fetch.fetcher import Cancel
+from wings_core.log import Log
+from wings_core.sql import Query
+from wings_server.flight.client_watch import ClientWatch
+from wings_server.metrics import Metrics
+
+
+def open_sql(log: Log, asked: SqlBody, allow: Callable[[str], None], cancel: Cancel) -> Query:
+    """Return a query, planned and not begun; see `Sql.open`.
+
+    Args:
+        log: What it reads.
+        asked: The statement.
+        allow: Raises where the caller may not read a topic.
+        cancel: Ends the query.
+    """
+    return log.sql.open(
+        asked.sql,
+        allow,
+        asked.parameters,
+        asked.default_namespace,
+        cancel,
+        asked.seconds_max,
+    )
+
+
+def stream_sql(
+    query: Query,
+    cancel: Cancel,
+    context: flight.ServerCallContext,
+    watch: ClientWatch,
+    metrics: Metrics,
+) -> Generator[tuple[pa.RecordBatch, bytes]]:
+    """Yield the rows of a query, without metadata."""
+    with watch.watched(context, cancel), closing(query), closing(query.batches()) as batches:
+        for batch in batches:
+            metrics.delivered("flight", batch.num_rows, batch.nbytes)
+            yield batch, b""

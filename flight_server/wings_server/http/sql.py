@@ -1,0 +1,186 @@
+"""SQL over HTTP: a statement's rows as JSON, CSV or an Arrow stream, in one bounded answer."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from wings_core.contracts.messages import JSON_BYTES_MAX
+from wings_core.contracts.sql import SqlBody
+from wings_core.csv_text import csv_head, csv_rows
+from wings_core.errors import InvalidArgument, ResourceExhausted, WingsError
+from wings_core.fetch.fetcher import Cancel
+from wings_core.json_rows import encode_rows_within
+from wings_core.log import Log
+from wings_core.schemas import FieldSpec
+from wings_core.sql import Query
+from wings_core.times import Deadline
+from wings_core.type_names import type_name
+from wings_server.flight.sql import open_sql
+from wings_server.http.authentication import principal_of
+from wings_server.http.service import HttpService
+from wings_server.http.wire import Body, JsonAnswer
+
+ARROW = "application/vnd.apache.arrow.stream"
+CSV = "text/csv"
+
+Encoder = Callable[[Query, int], bytes]
+"""Returns a query's rows, within so many bytes."""
+
+
+class SqlAnswerSchema(BaseModel):
+    """The columns of a result."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    fields: list[FieldSpec]
+
+
+class SqlAnswer(BaseModel):
+    """The rows of a statement; for the OpenAPI document alone."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    columns: SqlAnswerSchema = Field(alias="schema")
+    rows: list[dict[str, Any]] = Field(description="Objects of the columns.")
+
+
+class SqlEndpoint:
+    """The handler of statements.
+
+    Args:
+        service: Whose log they read.
+    """
+
+    def __init__(self, service: HttpService) -> None:
+        self._service = service
+        self._calls = 0
+
+    async def sql(self, request: Request) -> Response:
+        """Run one SQL statement over topics, which are its tables.
+
+        A namespace is a schema; the columns `__partition`, `__offset` and `__timestamp` come after
+        those of a topic. The answer is JSON, or by `Accept` CSV (`text/csv`) or an Arrow stream
+        (`application/vnd.apache.arrow.stream`). A result larger than an answer is refused: read it
+        over Arrow Flight.
+        """
+        service = self._service
+        with service.call():
+            with Body(service.bodies) as body:
+                raw = await body.receive(request, JSON_BYTES_MAX)
+                asked = SqlBody.parse(raw, InvalidArgument, "sql body")
+            media_type, encode = _wanted(request.headers.get("accept", ""))
+            if self._calls >= 2 * service.log.limits.sql_queries_max:
+                raise ResourceExhausted("as many SQL queries as may wait do; try again later")
+            self._calls += 1
+            try:
+                content = await self._run(request, asked, encode)
+            finally:
+                self._calls -= 1
+            answer = JsonAnswer(content, service.answers)
+            answer.headers["content-type"] = media_type
+            return answer
+
+    async def _run(self, request: Request, asked: SqlBody, encode: Encoder) -> bytes:
+        """Run a statement on a thread; a client that goes away ends it."""
+        service, principal, cancel = self._service, principal_of(request), Cancel()
+        allow = partial(service.gate.allow, principal, "sql")
+        work = partial(_encoded, service.log, asked, allow, cancel, encode)
+        with service.waiting.one(request.receive, principal) as wake:
+            running = service.state(work)
+            running.add_done_callback(lambda _: wake.set())
+            try:
+                while not running.done():
+                    await wake.wait(Deadline.never())
+            except (WingsError, asyncio.CancelledError) as error:
+                ended = error if isinstance(error, WingsError) else InvalidArgument("cancelled")
+                cancel.cancel(ended)
+                await asyncio.wait([running])
+                running.exception()
+                raise
+        found = await running
+        service.metrics.delivered("http", 0, len(found))
+        return found
+
+
+def _encoded(
+    log: Log, asked: SqlBody, allow: Callable[[str], None], cancel: Cancel, encode: Encoder
+) -> bytes:
+    with closing(open_sql(log, asked, allow, cancel)) as query:
+        return encode(query, log.limits.http_bytes_max)
+
+
+def _wanted(accept: str) -> tuple[str, Encoder]:
+    """Return the media type of the answer, the first known of those that a client accepts."""
+    for each in accept.split(","):
+        media_type = each.partition(";")[0].strip().lower()
+        if media_type in _ENCODERS:
+            return media_type, _ENCODERS[media_type]
+    return "application/json", _json
+
+
+def _json(query: Query, bytes_max: int) -> bytes:
+    fields = [
+        {"name": field.name, "type": type_name(field.type), "nullable": True}
+        for field in _fields(query.schema)
+    ]
+    head = json.dumps({"fields": fields}, ensure_ascii=False)
+    pieces = [b'{"schema": ', head.encode(), b', "rows": [']
+    between = b""
+    for batch in _within(query, bytes_max):
+        pieces += [between, encode_rows_within(batch, None).text]
+        between = b","
+        _check_size(pieces, bytes_max)
+    return b"".join([*pieces, b"]}"])
+
+
+def _csv(query: Query, bytes_max: int) -> bytes:
+    pieces = [csv_head(query.schema)]
+    for batch in _within(query, bytes_max):
+        pieces.append(csv_rows(batch))
+        _check_size(pieces, bytes_max)
+    return b"".join(pieces)
+
+
+def _arrow(query: Query, bytes_max: int) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, query.schema) as writer:
+        for batch in _within(query, bytes_max):
+            writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+_ENCODERS: dict[str, Encoder] = {"application/json": _json, CSV: _csv, ARROW: _arrow}
+
+
+def _within(query: Query, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """Yield the batches that have rows, of a result no larger than an answer."""
+    size = 0
+    for batch in query.batches():
+        size += batch.nbytes
+        if size > bytes_max:
+            raise _too_large(bytes_max)
+        if batch.num_rows:
+            yield batch
+
+
+def _check_size(pieces: list[bytes], bytes_max: int) -> None:
+    if sum(map(len, pieces)) > bytes_max:
+        raise _too_large(bytes_max)
+
+
+def _too_large(bytes_max: int) -> ResourceExhausted:
+    return ResourceExhausted(
+        f"an answer over HTTP has at most {bytes_max} bytes: add a LIMIT, or ask over Arrow Flight"
+    )
+
+
+def _fields(schema: pa.Schema) -> "list[pa.Field[Any]]":
+    return [schema.field(index) for index in range(len(schema))]

@@ -1,0 +1,318 @@
+"""SQL over topics: what a statement reads, by the client and over HTTP, and what is refused."""
+
+import asyncio
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import httpx
+import pyarrow as pa
+import pytest
+from fix_client import NewTopic
+from token_calls import ROOT, client_of, new_token
+
+import wings_client
+from wings_client import Client, InvalidSql, PermissionDenied, ResourceExhausted, TopicNotFound
+from wings_core.limits import Limits
+from wings_core.sql import engines
+from wings_server.testing import RunningServer, running_server
+
+DAY = "tenants/default/namespaces/day"
+
+
+def rows(client: Client, text: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+    table = client.sql(text, parameters).read_all()
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+@pytest.fixture
+def wings(server: RunningServer) -> Iterator[Client]:
+    """A client of the module's server; the async one has a test of its own."""
+    with wings_client.connect(server.flight) as connected:
+        yield connected
+
+
+@pytest.fixture
+def flights(wings: Client, new_topic: NewTopic) -> str:
+    """A topic of two partitions, in three commits; returns its id."""
+    topic = new_topic("origin: string", "delay: int64", "carrier: string", partition_key="origin")
+    for first in (0, 10, 20):
+        wings.push(
+            topic,
+            [
+                {"origin": "JFK" if n % 2 else "LAX", "delay": n, "carrier": f"c{n % 3}"}
+                for n in range(first, first + 10)
+            ],
+        )
+    return topic.name.rpartition("/")[2]
+
+
+def test_rows_have_the_topics_columns_and_where_they_lie(wings: Client, flights: str) -> None:
+    table = wings.sql(f'from "{flights}" where delay = 13').read_all()
+    assert table.schema.names == [
+        "origin", "delay", "carrier", "__partition", "__offset", "__timestamp",
+    ]  # fmt: skip
+    assert table.schema.field("__timestamp").type == pa.timestamp("us", "UTC")
+    ((origin, delay, carrier, partition, offset, timestamp),) = zip(
+        *(column.to_pylist() for column in table.columns), strict=True
+    )
+    assert (origin, delay, carrier, partition, offset) == ("JFK", 13, "c1", '"JFK"', 6)
+    fetched = wings.fetch(flights, "JFK", offset=6, max_messages=1, system_columns=True)
+    assert timestamp == fetched.table.column("__timestamp")[0].as_py()
+
+
+def test_statements_answer_as_duckdb_does_on_the_same_rows(
+    wings: Client, flights: str, subtests: pytest.Subtests
+) -> None:
+    everything = wings.scan(flights, system_columns=True).read_all()
+    for text in (
+        "select count(*), sum(delay), min(carrier) from t",
+        "select origin, count(*) from t group by 1 order by 1",
+        "select delay from t where carrier in ('c1', 'c2') and delay > 5 order by 1 desc limit 4",
+        "select delay from t where carrier like 'c%' or origin is null order by 1",
+        "select a.delay from t a join t b on a.delay = b.delay + 20 order by 1",
+        "select delay, lag(delay) over (order by delay) from t order by 1 limit 3",
+        "select count(*) from t where __offset between 3 and 5",
+        "select max(__offset), min(__offset) from t where __partition = '\"JFK\"'",
+        "select count(*) from t where origin = 'LAX' and __offset >= 10",
+        "select count(*) from t where __timestamp > timestamptz '2020-01-01 00:00:00Z'",
+        "select count(*) from t where __timestamp < timestamptz '2020-01-01 00:00:00Z'",
+        "with w as (select delay d from t) select sum(d) from w where d not in (1, 2)",
+        "select * exclude (__timestamp) from t union all (select 'x', 1, 'y', 'z', 2) order by 2",
+        "values (1, 'a'), (2, null)",
+    ):
+        with subtests.test(text):
+            there = duckdb.connect()
+            there.execute("SET TimeZone = 'UTC'")
+            there.register("t", everything)
+            assert rows(wings, text.replace(" t ", f' "{flights}" ').replace(
+                "from t", f'from "{flights}"')) == there.execute(text).fetchall()  # fmt: skip
+
+
+def test_parameters_stand_for_values_of_any_kind(wings: Client, flights: str) -> None:
+    text = f'select delay from "{flights}" where origin = ? and delay > $2 order by 1 limit 2'
+    assert rows(wings, text, ["JFK", 7]) == [(9,), (11,)]
+    named = f'select delay from "{flights}" where carrier = $c and delay < $n'
+    assert rows(wings, named, {"c": "c0", "n": 1}) == [(0,)]
+    assert rows(wings, "select ?, ?, ?", ["it's -- é", None, True]) == [("it's -- é", None, True)]
+    for given in ([], ["JFK"], ["JFK", 1, 2]):
+        with pytest.raises(InvalidSql):
+            wings.sql(text, given)
+
+
+def test_a_query_reads_no_more_than_it_needs(server: RunningServer, flights: str) -> None:
+    def read(text: str) -> int:
+        query = server.server.log.sql.open(
+            text.replace("from t", f'from "{flights}"'), lambda _: None
+        )
+        list(query.batches())
+        return query.count.rows
+
+    assert read("select count(*), max(__offset) from t where __partition = '\"JFK\"'") == 0
+    assert read("select delay from t where origin = 'JFK' and __offset = 7") == 1
+    assert read("select delay from t where origin in ('JFK', 'none')") == 15
+    assert read("select delay from t where __timestamp > timestamptz '2100-01-01'") == 0
+    assert read("select delay from t where origin = 'JFK' or __offset < 2") == 30
+
+
+def test_one_query_sees_one_moment_of_its_topics(
+    server: RunningServer, wings: Client, flights: str
+) -> None:
+    query = server.server.log.sql.open(f'select delay from "{flights}"', lambda _: None)
+    wings.push(flights, [{"origin": "JFK", "delay": 99, "carrier": "late"}])
+    assert sum(batch.num_rows for batch in query.batches()) == 30
+
+
+def test_namespaces_are_schemas(wings: Client) -> None:
+    wings.create_namespace(DAY)
+    wings.create_namespace("tenants/acme/namespaces/main")
+    wings.create_namespace("tenants/default/namespaces/system")
+    for number, namespace in enumerate(
+        (DAY, "tenants/acme/namespaces/main", "tenants/default/namespaces/system")
+    ):
+        wings.create_topic(f"{namespace}/topics/hours", {"n": "int64"})
+        wings.push(f"{namespace}/topics/hours", [{"n": number}])
+    text = "select (select n from day.hours), (select n from wings.day.hours), {}, {}"
+    assert rows(
+        wings,
+        text.format('(select n from "acme/main".hours)', '(select n from "/system".hours h)'),
+    ) == [(0, 0, 1, 2)]
+    assert wings.sql("select n from hours", namespace=DAY).read_all().to_pydict() == {"n": [0]}
+    for refused in ("hours", "night.hours", "main.hours", "information_schema.tables"):
+        with pytest.raises((InvalidSql, TopicNotFound, wings_client.NamespaceNotFound)):
+            wings.sql(f"select * from {refused}")
+
+
+REFUSED = (
+    "select * from read_csv('/etc/passwd')",
+    "select * from '/etc/passwd'",
+    "select * from glob('*')",
+    "select * from duckdb_settings()",
+    "select * from query('select 1')",
+    "select * from information_schema.tables",
+    "select current_setting('threads'), getenv('HOME')",
+    "select pg_sleep(1)",
+    "select repeat('x', 1000000000)",
+    "copy (select 1) to '/tmp/x'",
+    "attach '/tmp/x' as x",
+    "install httpfs",
+    "load httpfs",
+    "pragma version",
+    "set threads = 1",
+    "use wings",
+    "create macro f(x) as x",
+    "create table x as select 1",
+    "insert into x values (1)",
+    "delete from x",
+    "with x as (delete from y returning *) select * from x",
+    "call pragma_version()",
+    "explain select 1",
+    "begin",
+    "show tables",
+    "select 1; select 2",
+    "select 'a' ~ x from (select 'b' as x)",
+    "select regexp_matches('a', x) from (values ('b')) v(x)",
+    "select replace('a', 'a', 'aa')",
+    "select * from x at (version => 1)",
+    "",
+    "-- nothing",
+    "select \0",
+)
+
+
+def test_what_is_no_reading_of_topics_is_refused(wings: Client, subtests: pytest.Subtests) -> None:
+    for text in REFUSED:
+        with subtests.test(text), pytest.raises((InvalidSql, wings_client.InvalidTicket)):
+            wings.sql(text).read_all()
+
+
+def test_a_refusal_says_where(wings: Client, flights: str, http: httpx.Client) -> None:
+    for text, position in (
+        ("selec 1", 1),
+        (f'select é from "{flights}" where origin = ?', 8),
+        ("select 1, getenv('HOME')", 11),
+        ("select 'é', 'x'::int", 16),
+    ):
+        with pytest.raises(InvalidSql) as caught:
+            wings.sql(text, ["JFK"] if "?" in text else ()).read_all()
+        assert caught.value.position == position, caught.value
+    answer = http.post("/v1/sql", json={"sql": "selec 1"})
+    assert answer.status_code == 400
+    assert answer.json()["code"] == "INVALID_SQL"
+    assert "at character 1" in answer.json()["message"]
+
+
+def test_a_statement_that_fails_on_the_data_says_so(wings: Client, flights: str) -> None:
+    with pytest.raises(InvalidSql, match="Could not convert"):
+        wings.sql(f'select carrier::int from "{flights}"').read_all()
+    assert rows(wings, "select 1") == [(1,)]
+
+
+def test_http_answers_in_the_form_that_is_accepted(http: httpx.Client, flights: str) -> None:
+    body = {
+        "sql": f'select delay, carrier from "{flights}" where delay < $n order by 1',
+        "parameters": {"n": 2},
+    }
+    assert http.post("/v1/sql", json=body).json() == {
+        "schema": {
+            "fields": [
+                {"name": "delay", "type": "int64", "nullable": True},
+                {"name": "carrier", "type": "string", "nullable": True},
+            ]
+        },
+        "rows": [{"delay": 0, "carrier": "c0"}, {"delay": 1, "carrier": "c1"}],
+    }
+    csv = http.post("/v1/sql", json=body, headers={"accept": "text/csv"})
+    assert csv.headers["content-type"] == "text/csv"
+    assert csv.text == '"delay","carrier"\n0,"c0"\n1,"c1"\n'
+    arrow = "application/vnd.apache.arrow.stream"
+    stream = http.post("/v1/sql", json=body, headers={"accept": arrow})
+    assert stream.headers["content-type"] == arrow
+    with pa.ipc.open_stream(io.BytesIO(stream.content)) as reader:
+        assert reader.read_all().to_pydict() == {"delay": [0, 1], "carrier": ["c0", "c1"]}
+    refused = http.post("/v1/sql", json={**body, "extra": 1})
+    assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_ARGUMENT")
+
+
+def test_the_async_client_awaits_the_rows(server: RunningServer, flights: str) -> None:
+    async def run() -> None:
+        async with wings_client.connect_async(server.flight) as client:
+            async with client.sql(f'select delay from "{flights}" order by 1') as found:
+                assert found.schema.names == ["delay"]
+                table = await found.read_all()
+            assert table.column("delay").to_pylist() == list(range(30))
+
+    asyncio.run(run())
+
+
+def test_a_client_that_goes_away_ends_its_query(server: RunningServer, wings: Client) -> None:
+    sql = server.server.log.sql
+    reader = wings.sql("select a.i + b.i from range(10000000) a(i), range(10000000) b(i)")
+    assert sql.running == 1
+    reader.read_next_batch()
+    del reader
+    server.wait_for_calls(0)
+    assert sql.running == 0
+
+
+BOUNDS = Limits(
+    sql_memory_bytes_max=64 << 20,
+    sql_spill_bytes_max=1 << 20,
+    sql_rows_max=100_000,
+    sql_queries_max=1,
+)
+
+ENDLESS = "with recursive r as (select 1 n union all select n + 1 from r) select count(*) from r"
+
+
+def test_bounds_are_exhausted_resources(
+    subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "WAIT_SECONDS_MAX", 0.05)
+    with running_server(limits=BOUNDS) as server, wings_client.connect(server.flight) as client:
+        for what, text, seconds in (
+            ("memory", "select list(i) from range(100000000) r(i)", None),
+            ("spill", "select * from range(8000000) r(i) order by hash(i)", None),
+            ("rows", "select * from range(100001)", None),
+            ("time", "select count(*) from range(100000000) a, range(100000000) b", 0.05),
+            ("recursion", ENDLESS, 0.05),
+            ("text", f"select 1 in ({', '.join(map(str, range(60_000)))})", None),
+            ("pattern", f"select 'a' ~ '{'a' * 2000}'", None),
+        ):
+            with subtests.test(what), pytest.raises(ResourceExhausted):
+                client.sql(text, timeout=seconds).read_all()
+        with subtests.test("queries"):
+            held = client.sql(ENDLESS)
+            with pytest.raises(ResourceExhausted, match="run already"):
+                client.sql("select 1")
+            del held
+        # An engine that was interrupted is not used again.
+        server.wait_for_calls(0)
+        assert rows(client, "select 1") == [(1,)]
+
+
+def test_a_list_of_thousands_of_values_is_read(wings: Client, flights: str) -> None:
+    values = ", ".join(map(str, range(5, 20_000)))
+    assert rows(wings, f'select count(*) from "{flights}" where delay in ({values})') == [(25,)]
+
+
+def test_a_topic_is_read_by_those_with_the_right() -> None:
+    with running_server(root_token=ROOT) as server:
+        with wings_client.connect(server.flight, token=ROOT) as operator:
+            for topic in ("mine", "theirs"):
+                operator.create_topic(topic, {"n": "int64"})
+        prefix = "tenants/default/namespaces/default/topics"
+        with client_of(server.flight, ROOT) as root:
+            token = new_token(root, "analyst", f"read={prefix}/mine", f"write={prefix}/theirs")
+        with wings_client.connect(server.flight, token=token) as client:
+            assert rows(client, "select count(*) from mine") == [(0,)]
+            for text in (
+                "select * from theirs",
+                "select * from mine where n in (select n from theirs)",
+                "with mine as (select 1 n) select * from theirs",
+                "select * from nothing",
+                'select * from "acme/theirs".nothing',
+            ):
+                with pytest.raises(PermissionDenied):
+                    client.sql(text)
