@@ -263,6 +263,10 @@ BOUNDS = Limits(
     sql_queries_max=1,
 )
 
+SPILLING = """select max(s) from (
+    select sum(i) over (order by hash(i)) as s from range(4000000) r(i)
+)"""
+
 ENDLESS = "with recursive r as (select 1 n union all select n + 1 from r) select count(*) from r"
 
 
@@ -273,7 +277,7 @@ def test_bounds_are_exhausted_resources(
     with running_server(limits=BOUNDS) as server, wings_client.connect(server.flight) as client:
         for what, text, seconds in (
             ("memory", "select list(i) from range(100000000) r(i)", None),
-            ("spill", "select * from range(8000000) r(i) order by hash(i)", None),
+            ("spill", SPILLING, None),
             ("rows", "select * from range(100001)", None),
             ("time", "select count(*) from range(100000000) a, range(100000000) b", 0.05),
             ("recursion", ENDLESS, 0.05),
