@@ -333,6 +333,7 @@ import os, signal, sys
 from fix_metadata import A, batch_of
 from wings_core.metadata.judge import Judge
 from wings_core.metadata.postgres import PostgresMetadata, commit, connections
+from wings_core.model import FlushId
 from wings_core.names import DEFAULT_NAMESPACE
 
 def pause_once_in(owner, name):
@@ -349,9 +350,10 @@ connections.IDLE_IN_TRANSACTION_SECONDS_MAX = 1
 with PostgresMetadata(sys.argv[1], schema=sys.argv[2]) as metadata:
     topic = metadata.admin.get_topic(DEFAULT_NAMESPACE.topic("orders"))
     # With all locks of a commit: before its first write was sent, and before its last was.
-    for owner, name in ((Judge, "judge"), (commit, "write_stages")):
+    # Of a flush of a service, which takes several exchanges.
+    for number, (owner, name) in enumerate(((Judge, "judge"), (commit, "write_stages"))):
         pause_once_in(owner, name)
-        metadata.registry.commit([batch_of(topic, {A: 1})])
+        metadata.registry.commit([batch_of(topic, {A: 1})], FlushId("writer", number))
 """
 
 

@@ -70,6 +70,7 @@ SELECT pg_backend_pid(),
     set_config('tcp_user_timeout', %s, false),
     set_config('default_transaction_isolation', 'read committed', false),
     set_config('jit', 'off', false),
+    set_config('plan_cache_mode', 'force_generic_plan', false),
     set_config('enable_seqscan', 'off', false),
     set_config('enable_bitmapscan', 'off', false),
     set_config('enable_hashjoin', 'off', false),
@@ -78,7 +79,8 @@ SELECT pg_backend_pid(),
     set_config('default_transaction_read_only', %s, false)
 """
 """Every statement is written for one plan, a walk along indexes. Without the other plans a table
-that has no statistics yet, or wrong ones, does not lead the planner astray.
+that has no statistics yet, or wrong ones, does not lead the planner astray; and what was
+planned once is not planned again for other values.
 
 By the settings of TCP, which do nothing on a Unix socket, the server learns that the machine of a
 node is gone as soon as a node learns it of the server's, and ends its transaction.

@@ -61,6 +61,7 @@ AND EXISTS (
 _DECIDE = "INSERT INTO outcomes (id, committed, decided_at) VALUES (%s, %s, now())"
 
 T = TypeVar("T")
+A = TypeVar("A", bound="_Attempt[Any] | _Call")
 
 _logger = logging.getLogger(__name__)
 
@@ -126,10 +127,46 @@ class PostgresDatabase:
             seconds: How long it may take in all; None: `connections.USE_SECONDS_MAX`.
         """
         del keeps_cache
+        attempt = self._run(lambda: _Attempt(self.node, work, notification), seconds)
+        if committed is not None:
+            committed(attempt.result)
+        if attempt.notified is not None:
+            self._notify(attempt.notified)
+        return attempt.result
+
+    def call(
+        self,
+        send: Callable[[Connection, str, UUID], str | None],
+        result: Callable[[str], T],
+        notification: Callable[[T], Notification | None],
+    ) -> T | None:
+        """Run a durable transaction that is one statement.
+
+        Args:
+            send: Given a connection, this node and the transaction's id, sends the statement, which
+                is a transaction of its own. It writes its outcome with its result, which this
+                returns, and notifies all nodes; or changes nothing, and this returns None.
+            result: What that stands for.
+            notification: What the statement notified nodes of.
+
+        Returns:
+            None where the statement changed nothing.
+        """
+        attempt = self._run(lambda: _Call(self.node, send), None)
+        if attempt.result is None:
+            return None
+        found = result(attempt.result)
+        notified = notification(found)
+        if notified is not None:
+            self._notify(notified)
+        return found
+
+    def _run(self, attempt_of: Callable[[], A], seconds: float | None) -> A:
+        """Return the first attempt that took effect."""
         if self._connections.read_only:
             raise Internal("metadata was opened for reading only")
         for last in self._tries(self._retry_seconds):
-            attempt = _Attempt(self.node, work, notification)
+            attempt = attempt_of()
             try:
                 with self._connections.lent(seconds) as connection:
                     attempt.run(connection)
@@ -144,11 +181,7 @@ class PostgresDatabase:
                     if last:
                         raise translated(error) from error
                     continue
-            if committed is not None:
-                committed(attempt.result)
-            if attempt.notified is not None:
-                self._notify(attempt.notified)
-            return attempt.result
+            return attempt
         raise AssertionError("the last try returns or raises")
 
     def knows_of(self, node: str, transaction: str) -> bool:
@@ -203,35 +236,43 @@ class PostgresDatabase:
         self._ahead_us = now - (asked + now_us()) // 2
         return now
 
-    def _took_effect(self, attempt: "_Attempt[Any]") -> bool:
+    def _took_effect(self, attempt: "_Attempt[Any] | _Call") -> bool:
         """Return whether an attempt was committed; in doubt, waiters are notified."""
         try:
-            return self._was_committed(attempt.id)
+            committed, stored = self._outcome(attempt.id)
         except WingsError:
             # Its notification may have come before, when it was taken for one sent here.
             if attempt.notified is not None:
                 self._notify(attempt.notified)
             raise
+        if committed:
+            attempt.recall(stored)
+        return committed
 
-    def _was_committed(self, transaction: UUID) -> bool:
+    def _outcome(self, transaction: UUID) -> tuple[bool, str | None]:
         """Return whether a transaction was committed, after which it cannot be any more.
+
+        Returns:
+            That, and the result of one that was a call.
 
         Raises:
             Unavailable: The outcome could not be determined in time (fact `in_doubt`).
         """
 
-        def ask(connection: Connection) -> bool:
+        def ask(connection: Connection) -> tuple[bool, str | None]:
             try:
                 connection.execute(f"{_DECIDE} ON CONFLICT DO NOTHING", (transaction, False))
             except psycopg.errors.UndefinedTable:
                 # It was to make the table. Should it still come to that, the next try waits for it:
                 # by a lock that all of them take.
-                return False
+                return False, None
             row = connection.execute(
-                "SELECT committed FROM outcomes WHERE id = %s", (transaction,)
+                # A migration may not have come to that column: it returns nothing.
+                "SELECT committed, to_jsonb(outcomes) ->> 'result' FROM outcomes WHERE id = %s",
+                (transaction,),
             ).fetchone()
             assert row is not None, "outcomes are kept for longer than they are asked for"
-            return bool(row[0])
+            return bool(row[0]), row[1]
 
         reason: WingsError | None = None
         for _ in self._tries(OUTCOME_SECONDS_MAX):
@@ -263,7 +304,7 @@ class PostgresDatabase:
 
 
 class _Attempt(Generic[T]):
-    """One try at a transaction."""
+    """One try at a transaction, which decides its outcome within it."""
 
     result: T
     notified: Notification | None
@@ -280,6 +321,9 @@ class _Attempt(Generic[T]):
         self._node = node
         self._work = work
         self._notification = notification
+
+    def recall(self, stored: str | None) -> None:
+        """Do nothing: the result was known before COMMIT was sent."""
 
     def run(self, connection: Connection) -> None:
         """Run and commit it; where this raises, `in_doubt` tells whether it may be committed."""
@@ -307,6 +351,36 @@ class _Attempt(Generic[T]):
                 else:
                     _roll_back(connection)
             raise
+
+
+class _Call:
+    """One try at a transaction that is one statement."""
+
+    def __init__(self, node: str, send: Callable[[Connection, str, UUID], str | None]) -> None:
+        self.id = uuid4()
+        self.in_doubt = False
+        """Whether it was sent, and its outcome is not known."""
+        self.result: str | None = None
+        self.notified = Notification(everything=True)
+        """What waiters are to look at while the outcome is not known."""
+        self._node = node
+        self._send = send
+
+    def run(self, connection: Connection) -> None:
+        """Send it; where this raises, `in_doubt` tells whether it may be committed."""
+        self.in_doubt = True
+        try:
+            self.result = self._send(connection, self._node, self.id)
+            self.in_doubt = False
+        except BaseException:
+            # The server has answered, so it was refused.
+            self.in_doubt = connection.info.transaction_status != TransactionStatus.IDLE
+            raise
+
+    def recall(self, stored: str | None) -> None:
+        """Take the result that its outcome was stored with."""
+        assert stored is not None, "a call that changed nothing has no outcome"
+        self.result = stored
 
 
 def _roll_back(connection: Connection) -> None:

@@ -11,6 +11,7 @@ from typing import LiteralString
 from psycopg import sql
 
 from wings_core.errors import Internal
+from wings_core.metadata.postgres.commit_function import COMMIT_FLUSH
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import PostgresDatabase
 from wings_core.metadata.store.locks import Lock
@@ -484,6 +485,14 @@ _SCHEMAS: Sequence[LiteralString] = (
     "ALTER TABLE staged_pages ADD COLUMN schema_version INTEGER NOT NULL DEFAULT 1",
 )
 
+_ONE_CALL: Sequence[LiteralString] = (
+    """
+    -- What a transaction that is one statement returned, for one whose answer was lost.
+    ALTER TABLE outcomes ADD COLUMN result TEXT
+    """,
+    COMMIT_FLUSH,
+)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _INITIAL,
     _FLUSHES,
@@ -504,6 +513,7 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _NODES_ALONE,
     _NODE_URLS,
     _SCHEMAS,
+    _ONE_CALL,
 )
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 

@@ -18,6 +18,7 @@ from wings_core.metadata.postgres.database import RETRY_SECONDS_MAX, PostgresDat
 from wings_core.metadata.postgres.listener import Listener
 from wings_core.metadata.postgres.migrations import check_version, migrate
 from wings_core.metadata.postgres.notifications import decode_notification
+from wings_core.metadata.postgres.registry import PostgresRegistry
 from wings_core.metadata.store import DatabaseMetadata
 from wings_core.metadata.store.topic_cache import TopicCache
 from wings_core.metadata.waiters import Waiters
@@ -81,7 +82,8 @@ class PostgresMetadata(DatabaseMetadata[Connection]):
             self.close()
             raise
         # Topics are not cached: another node may change them at any time.
-        super().__init__(self._database, dialect, waiters, TopicCache(0))
+        registry = PostgresRegistry(self._database, waiters)
+        super().__init__(self._database, dialect, waiters, TopicCache(0), registry)
 
     def claim_for_service(self) -> str:
         """Take this metadata for metadata services, whose nodes know it by the id returned.

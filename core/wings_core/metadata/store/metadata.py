@@ -24,13 +24,19 @@ class DatabaseMetadata(Metadata, Generic[C]):
         dialect: The statements that are its own.
         waiters: Woken by what the database notifies of.
         topics: Topics looked up lately; of 0 where another process may change them.
+        registry: The log's index, where it is more than `DatabaseRegistry`.
     """
 
     def __init__(
-        self, database: Database[C], dialect: Dialect[C], waiters: Waiters, topics: TopicCache
+        self,
+        database: Database[C],
+        dialect: Dialect[C],
+        waiters: Waiters,
+        topics: TopicCache,
+        registry: DatabaseRegistry[C] | None = None,
     ) -> None:
         self._admin = DatabaseAdmin(database, topics)
-        self._registry = DatabaseRegistry(database, dialect, waiters)
+        self._registry = registry or DatabaseRegistry(database, dialect, waiters)
         self._stages = DatabaseStages(database, dialect)
         self._maintenance = DatabaseMaintenance(database, dialect)
         self._groups = DatabaseGroups(database)

@@ -1,0 +1,292 @@
+"""`commit_flush`, which a database keeps: a flush in one statement, which is its own transaction.
+
+It locks in the order of `store.locks`, and does what `commit.commit_batches` does in three
+exchanges, for a flush that was judged before; see `commit_call`. A function that a released
+migration made is never changed: a later migration replaces it.
+"""
+
+from typing import LiteralString
+
+COMMIT_FLUSH: LiteralString = """
+CREATE FUNCTION commit_flush(
+    node TEXT,
+    transaction UUID,
+    committed_at BIGINT,
+    -- Topics, and the kind and buckets of their locks.
+    topic_uuids TEXT[],
+    lock_kind INTEGER,
+    lock_buckets INTEGER[],
+    -- Partitions written to: the places of their topics, and what is added to each.
+    partition_topics INTEGER[],
+    partition_values TEXT[],
+    added_rows BIGINT[],
+    added_bytes BIGINT[],
+    added_pages BIGINT[],
+    last_timestamps BIGINT[],
+    expected_offsets BIGINT[], -- -1: any; NULL: any of all.
+    -- The folio of all pages, and its bytes where they are kept inline.
+    folio_name TEXT,
+    page_format SMALLINT,
+    inline_data BYTEA,
+    -- Pages: the places of their partitions, offsets counted from where these end.
+    page_partitions INTEGER[],
+    page_starts BIGINT[],
+    page_ends BIGINT[],
+    page_timestamps BIGINT[],
+    page_positions BIGINT[],
+    page_lengths BIGINT[],
+    page_first_rows BIGINT[],
+    page_slice_bytes BIGINT[],
+    page_versions INTEGER[],
+    -- Producers: the places of their topics, the sequence that is to be next and that after it.
+    producer_topics INTEGER[],
+    producer_names TEXT[],
+    first_sequences BIGINT[],
+    next_sequences BIGINT[],
+    -- Their results: the places of producers, sequences, slots; and the ranges of each.
+    result_producers INTEGER[],
+    result_sequences BIGINT[],
+    result_slots INTEGER[],
+    range_results INTEGER[],
+    range_partitions INTEGER[],
+    range_starts BIGINT[],
+    range_ends BIGINT[],
+    range_timestamps BIGINT[]
+) RETURNS TEXT LANGUAGE plpgsql AS $function$
+DECLARE
+    bucket INTEGER;
+    wanted_uuid TEXT;
+    one_id BIGINT;
+    used_topic BIGINT;
+    new_end BIGINT;
+    new_timestamp BIGINT;
+    topic_ids BIGINT[];
+    partition_ids BIGINT[];
+    new_partitions BIGINT[];
+    new_producer_topics BIGINT[];
+    new_producer_names TEXT[];
+    starts BIGINT[];
+    stored_timestamps BIGINT[];
+    stored_sequences BIGINT[];
+    new_folio BIGINT;
+    hex TEXT := replace(transaction::text, '-', '');
+    payload TEXT;
+    answer TEXT;
+BEGIN
+    FOREACH bucket IN ARRAY lock_buckets LOOP
+        PERFORM pg_advisory_xact_lock_shared(lock_kind, bucket);
+    END LOOP;
+    -- Statements of their own, which see what was deleted until the locks were had.
+    FOREACH wanted_uuid IN ARRAY topic_uuids LOOP
+        SELECT id INTO one_id FROM topics WHERE uuid = wanted_uuid AND deleted_at IS NULL;
+        topic_ids := topic_ids || one_id;
+    END LOOP;
+    IF array_position(topic_ids, NULL) IS NOT NULL THEN
+        RETURN NULL;
+    END IF;
+
+    IF cardinality(page_partitions) = 1 AND cardinality(topic_uuids) = 1
+    AND (producer_names IS NULL
+        OR cardinality(producer_names) = 1 AND cardinality(result_slots) = 1) THEN
+        -- The same as below, in one statement, for one page of one partition that is there.
+        WITH used AS (
+            UPDATE producers SET next_sequence = next_sequences[1]
+            WHERE topic_id = topic_ids[1] AND producer_id = producer_names[1]
+            AND next_sequence = first_sequences[1]
+            RETURNING topic_id, producer_id
+        ), moved AS (
+            UPDATE partitions SET next_offset = next_offset + added_rows[1],
+                bytes = bytes + added_bytes[1], pages = pages + 1,
+                last_timestamp = greatest(last_timestamp, last_timestamps[1])
+            WHERE topic_id = topic_ids[1] AND value = partition_values[1]
+            AND (expected_offsets IS NULL OR next_offset = expected_offsets[1])
+            AND (producer_names IS NULL OR EXISTS (SELECT FROM used))
+            RETURNING id, next_offset, last_timestamp
+        ), folio AS (
+            INSERT INTO folios (name, pages) SELECT folio_name, 1 FROM moved
+            ON CONFLICT (name) DO UPDATE SET pages = folios.pages + 1
+            RETURNING id
+        ), page AS (
+            INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id,
+                position, length, first_row, slice_bytes, format, schema_version)
+            SELECT moved.id, moved.next_offset - 1, moved.next_offset - added_rows[1],
+                moved.last_timestamp, folio.id, page_positions[1], page_lengths[1],
+                page_first_rows[1], page_slice_bytes[1], page_format, page_versions[1]
+            FROM moved, folio
+        ), inlined AS (
+            INSERT INTO inline_folios (folio_id, data)
+            SELECT id, inline_data FROM folio WHERE inline_data IS NOT NULL
+        ), result AS (
+            INSERT INTO producer_results
+                (committed_at, topic_id, producer_id, slot, sequence, committed)
+            SELECT commit_flush.committed_at, used.topic_id, used.producer_id, result_slots[1],
+                result_sequences[1], json_build_array(json_build_object(
+                    'partition', partition_values[1],
+                    'start_offset', moved.next_offset - added_rows[1],
+                    'end_offset', moved.next_offset - 1,
+                    'timestamp', moved.last_timestamp
+                ))::text
+            FROM used, moved
+            ON CONFLICT (topic_id, producer_id, slot) DO UPDATE SET sequence = excluded.sequence,
+                committed = excluded.committed, committed_at = excluded.committed_at
+        ), outcome AS (
+            INSERT INTO outcomes (id, committed, decided_at, result)
+            SELECT transaction, true, now(),
+                moved.next_offset - added_rows[1] || ';' || moved.last_timestamp
+            FROM moved
+        )
+        SELECT used.topic_id, moved.next_offset, moved.last_timestamp
+        INTO used_topic, new_end, new_timestamp
+        FROM (SELECT) AS one LEFT JOIN used ON true LEFT JOIN moved ON true;
+        IF new_end IS NOT NULL THEN
+            PERFORM pg_notify(current_schema(), json_build_object('node', node,
+                'transaction', hex, 'ends', json_build_object(topic_uuids[1],
+                json_build_object(partition_values[1], new_end)))::text);
+            RETURN new_end - added_rows[1] || ';' || new_timestamp;
+        END IF;
+        IF used_topic IS NOT NULL THEN
+            UPDATE producers SET next_sequence = first_sequences[1]
+            WHERE topic_id = used_topic AND producer_id = producer_names[1];
+        END IF;
+    END IF;
+
+    IF producer_names IS NOT NULL THEN
+        WITH inserted AS (
+            INSERT INTO producers (topic_id, producer_id)
+            SELECT topic_ids[wanted.topic], wanted.name
+            FROM unnest(producer_topics, producer_names) AS wanted (topic, name)
+            WHERE NOT EXISTS (
+                SELECT FROM producers AS known
+                WHERE known.topic_id = topic_ids[wanted.topic] AND known.producer_id = wanted.name
+            )
+            ORDER BY topic_ids[wanted.topic], wanted.name COLLATE "C"
+            ON CONFLICT DO NOTHING RETURNING topic_id, producer_id
+        )
+        SELECT array_agg(topic_id), array_agg(producer_id)
+        INTO new_producer_topics, new_producer_names FROM inserted;
+        SELECT array_agg(locked.next_sequence ORDER BY locked.place) INTO stored_sequences
+        FROM (
+            SELECT producers.next_sequence, wanted.place
+            FROM unnest(producer_topics, producer_names) WITH ORDINALITY
+                AS wanted (topic, name, place)
+            JOIN producers ON producers.topic_id = topic_ids[wanted.topic]
+            AND producers.producer_id = wanted.name
+            ORDER BY producers.topic_id, producers.producer_id
+            FOR UPDATE OF producers
+        ) AS locked;
+    END IF;
+
+    WITH inserted AS (
+        INSERT INTO partitions (topic_id, value)
+        SELECT topic_ids[wanted.topic], wanted.value
+        FROM unnest(partition_topics, partition_values) AS wanted (topic, value)
+        WHERE NOT EXISTS (
+            SELECT FROM partitions AS known
+            WHERE known.topic_id = topic_ids[wanted.topic] AND known.value = wanted.value
+        )
+        ORDER BY topic_ids[wanted.topic], wanted.value COLLATE "C"
+        ON CONFLICT DO NOTHING RETURNING id
+    )
+    SELECT array_agg(id) INTO new_partitions FROM inserted;
+    SELECT array_agg(locked.id ORDER BY locked.place),
+        array_agg(locked.next_offset ORDER BY locked.place),
+        array_agg(locked.last_timestamp ORDER BY locked.place)
+    INTO partition_ids, starts, stored_timestamps
+    FROM (
+        SELECT partitions.id, partitions.next_offset, partitions.last_timestamp, wanted.place
+        FROM unnest(partition_topics, partition_values) WITH ORDINALITY
+            AS wanted (topic, value, place)
+        JOIN partitions ON partitions.topic_id = topic_ids[wanted.topic]
+        AND partitions.value = wanted.value
+        ORDER BY partitions.topic_id, partitions.value
+        FOR UPDATE OF partitions
+    ) AS locked;
+
+    IF stored_sequences IS DISTINCT FROM first_sequences
+    OR expected_offsets IS NOT NULL AND EXISTS (
+        SELECT FROM unnest(starts, expected_offsets) AS compared (start, expected)
+        WHERE compared.expected >= 0 AND compared.start <> compared.expected
+    ) THEN
+        DELETE FROM partitions WHERE id = ANY(new_partitions);
+        DELETE FROM producers
+        USING unnest(new_producer_topics, new_producer_names) AS unused (topic_id, name)
+        WHERE producers.topic_id = unused.topic_id AND producers.producer_id = unused.name;
+        RETURN NULL;
+    END IF;
+
+    UPDATE partitions SET next_offset = partitions.next_offset + added.rows,
+        bytes = partitions.bytes + added.bytes, pages = partitions.pages + added.pages,
+        last_timestamp = greatest(partitions.last_timestamp, added.last_timestamp)
+    FROM unnest(partition_ids, added_rows, added_bytes, added_pages, last_timestamps)
+        AS added (id, rows, bytes, pages, last_timestamp)
+    WHERE partitions.id = added.id;
+
+    INSERT INTO folios (name, pages) VALUES (folio_name, cardinality(page_partitions))
+    ON CONFLICT (name) DO UPDATE SET pages = folios.pages + excluded.pages
+    RETURNING id INTO new_folio;
+    INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id,
+        position, length, first_row, slice_bytes, format, schema_version)
+    SELECT partition_ids[page.partition], starts[page.partition] + page.last,
+        starts[page.partition] + page.first,
+        greatest(stored_timestamps[page.partition], page.timestamp), new_folio,
+        page.position, page.length, page.first_row, page.slice_bytes, page_format, page.version
+    FROM unnest(page_partitions, page_starts, page_ends, page_timestamps, page_positions,
+        page_lengths, page_first_rows, page_slice_bytes, page_versions)
+        AS page (partition, first, last, timestamp, position, length, first_row, slice_bytes,
+        version);
+    IF inline_data IS NOT NULL THEN
+        INSERT INTO inline_folios (folio_id, data) VALUES (new_folio, inline_data);
+    END IF;
+
+    IF producer_names IS NOT NULL THEN
+        UPDATE producers SET next_sequence = wanted.next_sequence
+        FROM unnest(producer_topics, producer_names, next_sequences)
+            AS wanted (topic, name, next_sequence)
+        WHERE producers.topic_id = topic_ids[wanted.topic] AND producers.producer_id = wanted.name;
+        INSERT INTO producer_results
+            (committed_at, topic_id, producer_id, slot, sequence, committed)
+        SELECT commit_flush.committed_at, topic_ids[producer_topics[result_producers[result]]],
+            producer_names[result_producers[result]], result_slots[result],
+            result_sequences[result],
+            json_agg(json_build_object(
+                'partition', partition_values[partition],
+                'start_offset', starts[partition] + range_start,
+                'end_offset', starts[partition] + range_end,
+                'timestamp', greatest(stored_timestamps[partition], range_timestamp)
+            ) ORDER BY place)::text
+        FROM unnest(range_results, range_partitions, range_starts, range_ends, range_timestamps)
+            WITH ORDINALITY
+            AS ranges (result, partition, range_start, range_end, range_timestamp, place)
+        GROUP BY result
+        ON CONFLICT (topic_id, producer_id, slot) DO UPDATE SET sequence = excluded.sequence,
+            committed = excluded.committed, committed_at = excluded.committed_at;
+    END IF;
+
+    -- As `notifications.encode_notification` writes it.
+    IF cardinality(partition_values) <= 1000 THEN
+        SELECT json_build_object('node', node, 'transaction', hex,
+            'ends', json_object_agg(topic_uuids[topic], ends))::text INTO payload
+        FROM (
+            SELECT topic, json_object_agg(value, start + rows) AS ends
+            FROM unnest(partition_topics, partition_values, starts, added_rows)
+                AS written (topic, value, start, rows)
+            GROUP BY topic
+        ) AS of_topics;
+    END IF;
+    IF payload IS NULL OR octet_length(payload) > 7900 THEN
+        payload := json_build_object('node', node, 'transaction', hex,
+            'topics', topic_uuids)::text;
+    END IF;
+    IF octet_length(payload) > 7900 THEN
+        payload := json_build_object('node', node, 'transaction', hex,
+            'everything', true)::text;
+    END IF;
+    PERFORM pg_notify(current_schema(), payload);
+
+    answer := array_to_string(starts, ',') || ';' || array_to_string(stored_timestamps, ',', '');
+    INSERT INTO outcomes (id, committed, decided_at, result)
+    VALUES (transaction, true, now(), answer);
+    RETURN answer;
+END
+$function$
+"""

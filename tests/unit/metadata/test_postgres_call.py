@@ -1,0 +1,203 @@
+"""Flushes that are one statement: how many statements, and that they do as the exchanges do."""
+
+import contextlib
+import threading
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
+import psycopg
+import pytest
+from fix_metadata import NOON, SCHEMA, SECOND, A, B, Clock, accepted, batch_of, offsets_of
+from fix_postgres import PostgresServer, empty_schema
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wings_core.metadata.interfaces import OFFSET_MAX
+from wings_core.metadata.postgres import PostgresMetadata
+from wings_core.metadata.postgres.connections import Connection
+from wings_core.metadata.store.registry import DatabaseRegistry
+from wings_core.model import Accepted, CommitBatch, CommitResult, InlineFolio, Rejected, Topic
+from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.partitions import UNPARTITIONED, Partition
+
+NAME = DEFAULT_NAMESPACE.topic("t")
+FOLIO = "flush.inline"
+
+_numbers = count()
+
+
+@pytest.fixture
+def store(postgres: PostgresServer) -> Generator[PostgresMetadata]:
+    with (
+        empty_schema(postgres, NOON) as schema,
+        PostgresMetadata(postgres.url, schema=schema, clock=Clock()) as metadata,
+    ):
+        yield metadata
+
+
+@contextlib.contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Generator[list[str]]:
+    """Collect the statements that this process sends meanwhile."""
+    sent: list[str] = []
+    execute = psycopg.Connection.execute
+
+    def counting(self: Connection, query: str, *args: object, **kwargs: object) -> object:
+        sent.append(query)
+        return execute(self, query, *args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(psycopg.Connection, "execute", counting)
+        yield sent
+
+
+def push(metadata: PostgresMetadata, topic: Topic, **options: object) -> CommitResult:
+    folio = f"{next(_numbers)}.inline"
+    batch = batch_of(topic, {A: 1}, folio=folio, **options)  # pyright: ignore[reportArgumentType]
+    return metadata.registry.commit([batch], inline=InlineFolio(folio, b"x"))[0]
+
+
+@pytest.mark.parametrize("sequence", [None, ("p", 0)])
+@pytest.mark.parametrize("expected", [None, (UNPARTITIONED, 0)])
+def test_a_small_push_is_one_statement(
+    store: PostgresMetadata,
+    monkeypatch: pytest.MonkeyPatch,
+    sequence: tuple[str, int] | None,
+    expected: tuple[Partition, int] | None,
+) -> None:
+    topic = store.admin.create_topic(NAME, SCHEMA)
+    batch = batch_of(topic, {UNPARTITIONED: 1}, folio=FOLIO, sequence=sequence, expected=expected)
+    with counted(monkeypatch) as sent:
+        accepted(store.registry.commit([batch], inline=InlineFolio(FOLIO, b"data"))[0])
+    assert [statement.split("(")[0] for statement in sent] == ["SELECT commit_flush"]
+    assert store.registry.read_inline(FOLIO) == b"data"
+
+
+def test_a_push_to_many_partitions_of_two_topics_is_one_statement(
+    store: PostgresMetadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [
+        store.admin.create_topic(DEFAULT_NAMESPACE.topic(name), SCHEMA, "key")
+        for name in ("t", "u")
+    ]
+    keys = [Partition(f'"{number} \\\\ \\" ü"') for number in range(1_200)]
+    for number in range(2):
+        batches = [batch_of(topic, dict.fromkeys(keys, 3)) for topic in topics]
+        with counted(monkeypatch) as sent:
+            results = store.registry.commit(batches)
+        assert len(sent) == 1
+        for result in results:
+            got = [
+                (each.partition, each.start_offset, each.end_offset) for each in accepted(result)
+            ]
+            assert got == [(key, 3 * number, 3 * number + 2) for key in keys]
+    assert offsets_of(store.registry, topics[1], keys[-1]) == [(0, 2), (3, 5)]
+
+
+@pytest.mark.parametrize("wrong", [1, OFFSET_MAX, 1 << 80])
+def test_a_presumption_that_does_not_hold_leaves_nothing(
+    store: PostgresMetadata, wrong: int
+) -> None:
+    topic = store.admin.create_topic(NAME, SCHEMA, "key")
+    assert isinstance(push(store, topic, expected=(A, wrong)), Rejected)
+    assert isinstance(push(store, topic, sequence=("p", wrong)), Rejected)
+    assert store.registry.partition_states(topic.uuid) == []
+    assert store.registry.live_folios() == set()
+    # Its first sequence is still to come, once the partition is there and before.
+    for number in range(2):
+        result = push(store, topic, sequence=("p", number), expected=(A, number))
+        assert [each.start_offset for each in accepted(result)] == [number]
+    refused = push(store, topic, sequence=("p", 2), expected=(A, 0))
+    assert isinstance(refused, Rejected)
+    assert [each.start_offset for each in accepted(push(store, topic, sequence=("p", 2)))] == [2]
+    repeated = push(store, topic, sequence=("p", 1))
+    assert isinstance(repeated, Accepted)
+    assert repeated.replayed
+    assert [each.start_offset for each in repeated.committed] == [1]
+
+
+def test_pushes_of_several_nodes_to_one_partition_have_each_an_offset(
+    postgres: PostgresServer,
+) -> None:
+    """What was presumed is compared again once another transaction has let go of the row."""
+    each, numbers = 40, count()
+    with empty_schema(postgres, NOON) as schema, contextlib.ExitStack() as stack:
+        nodes = [
+            stack.enter_context(PostgresMetadata(postgres.url, schema=schema)) for _ in range(3)
+        ]
+        topic = nodes[0].admin.create_topic(NAME, SCHEMA)
+        together = threading.Barrier(len(nodes))
+
+        def run(node: PostgresMetadata) -> list[int]:
+            together.wait()
+            got: list[int] = []
+            for sequence in range(each):
+                folio = f"{next(numbers)}.inline"
+                # All of them are one producer's: each sequence is accepted once.
+                batch = batch_of(topic, {UNPARTITIONED: 1}, sequence=("p", sequence), folio=folio)
+                while True:
+                    (result,) = node.registry.commit([batch], inline=InlineFolio(folio, b"x"))
+                    if isinstance(result, Accepted):
+                        break
+                if not result.replayed:
+                    got += [result.committed[0].start_offset]
+            return got
+
+        with ThreadPoolExecutor(len(nodes)) as threads:
+            got = [offset for offsets in threads.map(run, nodes) for offset in offsets]
+        assert sorted(got) == list(range(each))
+        assert offsets_of(nodes[0].registry, topic) == [(offset, offset) for offset in range(each)]
+
+
+_BATCHES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "rows": st.dictionaries(st.sampled_from([A, B]), st.integers(1, 3), min_size=1),
+            "sequence": st.none() | st.tuples(st.sampled_from(["p", "q"]), st.integers(0, 3)),
+            "expected": st.none() | st.tuples(st.sampled_from([A, B]), st.integers(0, 4)),
+            "timestamp": st.none() | st.integers(NOON - SECOND, NOON + SECOND),
+            "stream": st.integers(0, 1),
+        }
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def test_flushes_get_by_calls_what_they_get_by_exchanges(postgres: PostgresServer) -> None:
+    names = count()
+    with empty_schema(postgres, NOON) as schema, contextlib.ExitStack() as stack:
+        metadata = stack.enter_context(PostgresMetadata(postgres.url, schema=schema, clock=Clock()))
+
+        @settings(max_examples=60, deadline=None)
+        @given(flushes=st.lists(_BATCHES, min_size=1, max_size=5))
+        def check(flushes: Sequence[Sequence[dict[str, object]]]) -> None:
+            by_call, by_exchanges = (
+                metadata.admin.create_topic(
+                    DEFAULT_NAMESPACE.topic(f"t{next(names)}"), SCHEMA, "key"
+                )
+                for _ in range(2)
+            )
+            for flush in flushes:
+                called = metadata.registry.commit(_batches(by_call, flush))
+                exchanged = DatabaseRegistry.commit(
+                    metadata.registry, _batches(by_exchanges, flush)
+                )
+                assert [_plain(each) for each in called] == [_plain(each) for each in exchanged]
+            for key in (A, B):
+                assert offsets_of(metadata.registry, by_call, key) == offsets_of(
+                    metadata.registry, by_exchanges, key
+                )
+            assert metadata.registry.partition_states(
+                by_call.uuid
+            ) == metadata.registry.partition_states(by_exchanges.uuid)
+
+        check()
+
+
+def _batches(topic: Topic, flush: Sequence[dict[str, object]]) -> list[CommitBatch]:
+    return [batch_of(topic, **options) for options in flush]  # pyright: ignore[reportArgumentType]
+
+
+def _plain(result: CommitResult) -> object:
+    return result.error.to_json() if isinstance(result, Rejected) else result
