@@ -14,9 +14,11 @@ from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.notifications import Notification
 from wings_core.metadata.store.topic_cache import TopicCache
 from wings_core.metadata.store.topics import (
+    KnownSchemas,
     find_namespace,
     find_namespaces,
     find_topic,
+    find_topic_again,
     find_topic_by_uuid,
     find_topics,
     schemas_bytes,
@@ -24,7 +26,11 @@ from wings_core.metadata.store.topics import (
 from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 from wings_core.schema_changes import SchemaChange, changed_schema
+from wings_core.storage.lru import Lru
 from wings_core.storage.parquet_file import check_segment_format
+
+SCHEMAS_BYTES_MAX = 64 << 20
+"""Bytes of earlier schemas that are remembered, as they are stored."""
 
 
 class DatabaseAdmin(Admin, Generic[C]):
@@ -38,6 +44,7 @@ class DatabaseAdmin(Admin, Generic[C]):
     def __init__(self, database: Database[C], topics: TopicCache) -> None:
         self._database = database
         self._topics = topics
+        self._schemas: KnownSchemas = Lru(SCHEMAS_BYTES_MAX)
 
     def create_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
         """Create a namespace; see `Admin.create_namespace`."""
@@ -149,7 +156,9 @@ class DatabaseAdmin(Admin, Generic[C]):
         topic = None if fresh else self._topics.get(name)
         if topic is None:
             generation = self._topics.generation
-            topic = self._database.read(lambda connection: find_topic(connection, name))
+            topic = self._database.read(
+                lambda connection: find_topic_again(connection, name, self._schemas)
+            )
             self._topics.remember(topic, generation)
         return topic
 

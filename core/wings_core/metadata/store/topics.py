@@ -1,7 +1,8 @@
 """Topics and namespaces as rows."""
 
 from collections.abc import Iterable
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal, LiteralString
 
 import pyarrow as pa
 
@@ -10,6 +11,10 @@ from wings_core.metadata.creation import taken_uuid
 from wings_core.metadata.store.database import Connection
 from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
+from wings_core.storage.lru import Lru
+
+KnownSchemas = Lru[str, tuple[bytes, tuple[pa.Schema, ...]]]
+"""By a topic's UUID: the last schema's bytes, and all schemas. The weight is in bytes as stored."""
 
 NamespaceLock = Literal["", " FOR KEY SHARE", " FOR UPDATE"]
 
@@ -60,10 +65,44 @@ def find_topic(connection: Connection, name: TopicName) -> Topic:
         NamespaceNotFound: Its namespace does not exist.
         TopicNotFound: There is none of this name in it.
     """
-    topics = _find(connection, name.namespace, " AND topics.name = %s::text", name.topic)
-    if not topics:
+    return _topic(name.namespace, *_find_row(connection, _COLUMNS, name))
+
+
+def find_topic_again(connection: Connection, name: TopicName, known: KnownSchemas) -> Topic:
+    """Return a topic, whose earlier schemas are not read where they are known.
+
+    They may be a thousand times as long as all else of it. Versions are added at the end, and none
+    is like another: so the last one says which are before it.
+
+    Args:
+        connection: To the database.
+        name: The topic's.
+        known: Of topics that were looked up; what is read is added.
+
+    Raises: as `find_topic`.
+    """
+    *row, is_first = _find_row(connection, f"{_OWN_COLUMNS}, topics.earlier_schemas IS NULL", name)
+    if is_first:
+        return _topic(name.namespace, *row)
+    uuid, schema = row[0], row[2]
+    found = known.get(uuid)
+    if found is not None and found[0] == schema:
+        *earlier, last = found[1]
+        topic = _topic(name.namespace, *row)
+        return replace(topic, schema=last, earlier_schemas=tuple(earlier))
+    row = _find_row(connection, _COLUMNS, name)
+    topic = _topic(name.namespace, *row)
+    known.put(topic.uuid, (row[2], topic.schemas), len(row[-1] or b""))
+    return topic
+
+
+def _find_row(connection: Connection, columns: LiteralString, name: TopicName) -> list[Any]:
+    """Return columns of a topic; raises as `find_topic`."""
+    which: _Which = " AND topics.name = %s::text"
+    rows = _find_rows(connection, columns, name.namespace, which, name.topic)
+    if not rows:
         raise TopicNotFound(f"there is no topic {name}")
-    return topics[0]
+    return list(rows[0])
 
 
 def find_topic_by_uuid(
@@ -137,10 +176,11 @@ def require_topic_id(connection: Connection, topic_uuid: str) -> int:
     return require_topic_ids(connection, (topic_uuid,))[topic_uuid]
 
 
-_COLUMNS = (
+_OWN_COLUMNS = (
     "topics.uuid, topics.name, topics.schema, topics.partition_key, topics.config, "
-    "topics.created_at, topics.earlier_schemas"
+    "topics.created_at"
 )
+_COLUMNS = f"{_OWN_COLUMNS}, topics.earlier_schemas"
 
 _Which = Literal[" AND topics.name = %s::text", " AND topics.name > %s::text"]
 
@@ -153,8 +193,20 @@ def _find(
     items_max: int | None = None,
 ) -> list[Topic]:
     """Return topics of a namespace, by name, seen at one moment with it."""
+    rows = _find_rows(connection, _COLUMNS, namespace, which, topic, items_max)
+    return [_topic(namespace, *row) for row in rows]
+
+
+def _find_rows(
+    connection: Connection,
+    columns: LiteralString,
+    namespace: NamespaceName,
+    which: _Which,
+    topic: str,
+    items_max: int | None = None,
+) -> list[Any]:
     rows = connection.execute(
-        f"SELECT {_COLUMNS} FROM namespaces "
+        f"SELECT {columns} FROM namespaces "
         f"LEFT JOIN topics ON topics.namespace_id = namespaces.id{which} "
         "WHERE namespaces.tenant = %s AND namespaces.name = %s "
         "ORDER BY topics.name LIMIT %s::bigint",
@@ -162,7 +214,7 @@ def _find(
     ).fetchall()
     if not rows:
         raise NamespaceNotFound(f"there is no namespace {namespace}")
-    return [_topic(namespace, *row) for row in rows if row[0] is not None]
+    return [row for row in rows if row[0] is not None]
 
 
 def _topic(
@@ -173,7 +225,7 @@ def _topic(
     partition_key: str | None,
     config: str,
     created_at: int,
-    earlier_schemas: bytes | None,
+    earlier_schemas: bytes | None = None,
 ) -> Topic:
     return Topic(
         name=TopicName(namespace, name),
