@@ -58,13 +58,15 @@ class Caster:
 
     def __init__(self, source: pa.Schema, target: pa.Schema, *, grown: bool = False) -> None:
         self._target = target
+        self._as_is = source.equals(target)
+        if self._as_is:
+            return  # Of a topic, so each name is there once.
         fields = fields_of(target)
         there = present_columns(source.names, target) if grown else len(fields)
         self._indices = [_find(source, field) for field in fields[:there]]
         if len(source) > there:
             name = next(name for name in source.names if name not in target.names[:there])
             raise _mismatch(f"column {name!r:.80} is not a column of the topic", name)
-        self._as_is = source.equals(target) and self._indices == list(range(len(target)))
 
     def cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch with the topic's schema.
@@ -135,7 +137,7 @@ def _find(source: pa.Schema, field: "ArrowField") -> int:
         raise _mismatch(f"column {field.name!r:.80} is missing", field.name, field.type)
     if len(indices) > 1:
         raise _mismatch(f"column {field.name!r:.80} is there twice", field.name, field.type)
-    actual = source.types[indices[0]]
+    actual = source.field(indices[0]).type  # `types` makes a list of all, for each column.
     if conversion(actual, field.type) is Conversion.NONE:
         hint = ""
         if _types.is_timestamp(actual) and _types.is_timestamp(field.type):
