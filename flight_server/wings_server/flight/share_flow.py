@@ -170,12 +170,14 @@ class ShareFlow:
                 again.append((turn, request))
             else:
                 turn.stream.deliver(found)
-        if again:
-            _, acquired = settle_entries(
-                self._shares, self._group, (), [request for _, request in again]
-            )
-            for (turn, _), found in zip(again, acquired, strict=True):
-                turn.stream.deliver(found)
+        if not again:
+            return
+        try:
+            acquired = self._shares.settle(self._group, (), [request for _, request in again])[1]
+        except WingsError as error:  # As above: it was moved or deleted just now.
+            acquired = [error] * len(again)
+        for (turn, _), found in zip(again, acquired, strict=True):
+            turn.stream.deliver(found)
 
 
 class ShareFlows:

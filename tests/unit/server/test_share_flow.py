@@ -23,7 +23,7 @@ from wings_core.share.model import (
     ShareConfig,
     ShareGroup,
 )
-from wings_core.share.shares import Shares
+from wings_core.share.shares import GroupMoved, Shares
 from wings_server.flight.share_flow import ShareFlow, ShareFlows, Turn
 from wings_server.flight.unread import UNREAD_BYTES_MAX, Unread
 
@@ -44,6 +44,8 @@ class Coordinated:
         self.acknowledged: list[list[str]] = []
         self.acquired: list[list[str]] = []
         self.error: WingsError | None = None
+        self.error_from = 0
+        """The number of the first call that fails with it."""
         self.found = ACQUIRED
         self.begun = threading.Event()
         self.go = threading.Event()
@@ -60,7 +62,7 @@ class Coordinated:
         self.acquired.append([request.member for request in acquires])
         self.begun.set()
         assert self.go.wait(30)
-        if self.error is not None:
+        if self.error is not None and len(self.acquired) > self.error_from:
             raise self.error
         results = [
             [AcknowledgementResult(entry, Unavailable(member)) for entry in entries]
@@ -161,6 +163,15 @@ def test_an_error_of_the_group_leaves_each_stream_to_its_worker() -> None:
     with flowing(shares) as flow:
         flow.lead(stream)
     assert stream.said == [("left", [7]), shares.error]
+
+
+def test_a_group_that_is_moved_before_what_is_tried_again_is_no_fault() -> None:
+    shares = Coordinated()
+    shares.found, shares.error, shares.error_from = NOTHING, GroupMoved("it was moved"), 1
+    stream = Stream("one", 7)
+    with flowing(shares) as flow:
+        flow.lead(stream)
+    assert stream.said == [([7], ["one"]), shares.error]
 
 
 def test_a_fault_ends_the_streams_of_its_round_and_no_other() -> None:
