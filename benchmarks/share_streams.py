@@ -154,7 +154,7 @@ def _leases(server: ServerProcess) -> Row:
         return compare(
             f"{LEASES} deliveries of 1 message: CPU of the server against one of {LEASES}",
             "ms",
-            10.0,
+            5.0,
             lambda: cpu_ms(1),
             lambda: cpu_ms(LEASES),
             runs=RUNS,

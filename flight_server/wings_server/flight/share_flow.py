@@ -170,13 +170,16 @@ class ShareFlow:
                 again.append((turn, request))
             else:
                 turn.stream.deliver(found)
-        if not again:
-            return
+        if again:
+            self._acquire_again(again)
+
+    def _acquire_again(self, wanting: Sequence[tuple[Turn, AcquireRequest]]) -> None:
+        acquired: Sequence[Acquired | WingsError]
         try:
-            acquired = self._shares.settle(self._group, (), [request for _, request in again])[1]
-        except WingsError as error:  # As above: it was moved or deleted just now.
-            acquired = [error] * len(again)
-        for (turn, _), found in zip(again, acquired, strict=True):
+            acquired = self._shares.settle(self._group, (), [request for _, request in wanting])[1]
+        except WingsError as error:  # The group was moved or deleted just now.
+            acquired = [error] * len(wanting)
+        for (turn, _), found in zip(wanting, acquired, strict=True):
             turn.stream.deliver(found)
 
 

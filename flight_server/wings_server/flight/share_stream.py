@@ -20,6 +20,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.flight as flight
 import structlog
+from pyarrow.ipc import get_record_batch_size
 
 from wings_core.batches import empty_batch
 from wings_core.contracts.share import acquired_metadata
@@ -41,6 +42,7 @@ from wings_core.errors import (
 )
 from wings_core.fetch.fetcher import Cancel
 from wings_core.log import Log
+from wings_core.share.coordinator.entries import joined
 from wings_core.share.delivery.delivery import Delivery
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import Acquired, AcquireRequest, LeasedRange
@@ -275,11 +277,15 @@ class ShareStream:
         """See `FlowStream.answer`."""
         now = time.monotonic()
         for message, found in zip(requests, errors, strict=True):
-            for entry, error in zip(message.acks, found, strict=True):
-                if error is None:
-                    done = acknowledgement_of(self._group, entry)
-                    self._holds.acknowledged(done, now)
-                    self._unread.acknowledged(done.partition, done.first)
+            done = [
+                acknowledgement_of(self._group, entry)
+                for entry, error in zip(message.acks, found, strict=True)
+                if error is None
+            ]
+            for each in done:
+                self._unread.acknowledged(each.partition, each.first)
+            for each in joined(done)[0]:
+                self._holds.acknowledged(each, now)
             self._put(self._nothing, answer_metadata(message.request, message.acks, found))
 
     def wanted(self, requests: Sequence[AcknowledgeMessage]) -> AcquireRequest | None:
@@ -307,6 +313,7 @@ class ShareStream:
                 self._leased.append(leased)
                 self._is_left = True
                 continue
+            self._begin(kept)
             for piece in _pieces(kept, self._opened.command.max_messages):
                 self._send(piece)
 
@@ -487,6 +494,7 @@ class ShareStream:
                 self._shares.deliver(self._group, self._member, ranges, self._cancel)
             ) as parts:
                 for part in parts:
+                    self._begin(part)
                     for piece in _pieces(part, self._opened.command.max_messages):
                         self._send(piece)
                         self._write_outbox()
@@ -604,10 +612,14 @@ class ShareStream:
             self._end = ShareEnd(error.code, error.message)
             self._cancel.cancel(error)
 
+    def _begin(self, part: Delivery) -> None:
+        """Count what is delivered from now on, as one, however many pieces it is sent in."""
+        self._holds.add(part.range, time.monotonic())
+        rows = part.batch.num_rows
+        self._metrics.delivered("flight", rows, get_record_batch_size(part.batch))
+
     def _send(self, piece: Delivery) -> None:
-        self._holds.add(piece.range, time.monotonic())
-        size = piece.batch.nbytes  # Which takes as long as to make the batch.
-        self._metrics.delivered("flight", piece.batch.num_rows, size)
+        size = get_record_batch_size(piece.batch)
         usage = self._admission.usage
         if usage is not None:  # Counted, and not refused: it is leased already.
             usage.hold(size)
@@ -644,10 +656,9 @@ def _pieces(part: Delivery, messages_max: int) -> Iterator[Delivery]:
         yield part
         return
     offsets = part.batch.column("__offset")
-    start = part.range.start_offset
+    whole, start = part.range, part.range.start_offset
     for row in range(0, rows, messages_max):
         after = row + messages_max
-        end = part.range.end_offset if after >= rows else offsets[after].as_py() - 1
-        covered = replace(part.range, start_offset=start, end_offset=end)
-        yield Delivery(covered, part.batch.slice(row, messages_max))
+        end = whole.end_offset if after >= rows else offsets[after].as_py() - 1
+        yield Delivery(whole.part(start, end), part.batch.slice(row, messages_max))
         start = end + 1

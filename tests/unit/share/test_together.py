@@ -7,7 +7,14 @@ from fix_metadata import A, B
 from fix_share import ShareUnderTest, entry_of
 
 from wings_core.errors import InvalidRecordState, WingsError
-from wings_core.share.model import Acquired, AcquireRequest, LeasedRange, ShareGroup
+from wings_core.share.coordinator.entries import joined
+from wings_core.share.model import (
+    Acknowledgement,
+    Acquired,
+    AcquireRequest,
+    LeasedRange,
+    ShareGroup,
+)
 
 MEMBERS = ("one", "two", "three")
 
@@ -78,6 +85,59 @@ def test_each_of_those_that_accept_at_once_is_answered_by_itself(share: ShareUnd
     assert errors == [[type(None)], [refused], [refused, refused], [type(None)]]
     (state,) = share.coordinator.describe(group)
     assert (state.lag, state.in_flight) == (9 - 4, 5)
+
+
+def test_messages_that_are_accepted_one_by_one_in_a_request_are_told_of_one_by_one(
+    share: ShareUnderTest,
+) -> None:
+    share.metadata.push(share.topic, 9)
+    group = share.group()
+    (one,), (two,), (three,) = acquired(share, group, 3)
+
+    def singly(leased: LeasedRange, *offsets: int) -> list[Acknowledgement]:
+        return [entry_of(leased, "accept", first=offset, last=offset) for offset in offsets]
+
+    def errors(member: str, asked: list[Acknowledgement]) -> list[type[WingsError] | None]:
+        results = share.coordinator.acknowledge(group, member, asked)
+        assert [result.acknowledgement for result in results] == asked
+        return [result.error and type(result.error) for result in results]
+
+    assert errors("one", singly(one, 0, 1)) == [None] * 2
+    again = share.coordinator.acknowledge(group, "one", singly(one, 1, 2))
+    for result in again:  # All or none, and why: 1 is not held any more, 2 is.
+        assert isinstance(result.error, InvalidRecordState)
+        assert (result.error.facts["first"], result.error.facts["last"]) == (1, 1)
+    assert errors("two", singly(two, 3, 4, 4, 5)) == [InvalidRecordState] * 4
+    assert errors("two", [*singly(two, 5, 4), *singly(two, 3)]) == [None] * 3
+    mixed = [*singly(three, 6, 7), entry_of(three, "release", first=8)]
+    assert errors("three", mixed) == [None] * 3
+    left = [share.acquire(group, messages_max=9), share.acquire(group, messages_max=9)]
+    assert offsets(left) == [8]
+
+
+def test_acceptances_are_joined_of_neighbours_by_one_lease_alone() -> None:
+    def entry(first: int, last: int, lease: str = "a", kind: Any = "accept") -> Acknowledgement:
+        return Acknowledgement(A, first, last, lease, kind)
+
+    asked = [
+        *(entry(0, 0), entry(1, 1), entry(2, 5), entry(6, 5)),  # The last is no range.
+        *(entry(6, 6), entry(7, 7, "b"), entry(8, 8, "b", "release"), entry(9, 9, "b")),
+        *(entry(10, 10, "b"), entry(10, 10, "b"), entry(9, 9, "b"), entry(-1, -1), entry(0, 0)),
+    ]
+    fewer, places = joined(asked)
+    assert [(each.first, each.last, each.lease, each.type) for each in fewer] == [
+        (0, 5, "a", "accept"),
+        (6, 5, "a", "accept"),
+        (6, 6, "a", "accept"),
+        (7, 7, "b", "accept"),
+        (8, 8, "b", "release"),
+        (9, 10, "b", "accept"),
+        (10, 10, "b", "accept"),
+        (9, 9, "b", "accept"),
+        (-1, -1, "a", "accept"),
+        (0, 0, "a", "accept"),
+    ]
+    assert places == [0, 0, 0, 1, 2, 3, 4, 5, 5, 6, 7, 8, 9]
 
 
 @pytest.mark.parametrize("archives", [False, True])

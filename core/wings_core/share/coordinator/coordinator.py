@@ -16,6 +16,7 @@ from wings_core.contracts.messages import MEMBER_CHARACTERS_MAX
 from wings_core.errors import (
     GroupNotFound,
     InvalidArgument,
+    InvalidRecordState,
     OffsetOutOfRange,
     StorageCorrupt,
     Unavailable,
@@ -27,7 +28,7 @@ from wings_core.model import PartitionState
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.clock import Clock, MonotonicClock
 from wings_core.share.coordinator.core import Bounds, CoordinatorCore
-from wings_core.share.coordinator.entries import not_held
+from wings_core.share.coordinator.entries import joined, not_held
 from wings_core.share.coordinator.partition_table import READ_PARTITIONS_MAX
 from wings_core.share.coordinator.ready import ReadyPartitions
 from wings_core.share.coordinator.starts import (
@@ -316,12 +317,25 @@ class Coordinator:
             else self._known_bounds(group, key[1])
             for key in asked
         }
-        errors, outcomes = self._acknowledge(group, members, asked, bounds, beside)
-        # Where retention has passed messages just now, they are acknowledged all the same.
+        fewer = {key: joined(entries) for key, entries in asked.items()}
+        of_fewer, outcomes = self._acknowledge(
+            group, members, {key: each for key, (each, _) in fewer.items()}, bounds, beside
+        )
+        errors = {key: [of_fewer[key][at] for at in places] for key, (_, places) in fewer.items()}
+        # Where retention has passed messages just now, they are acknowledged all the same. What was
+        # refused of joined ones, of which nothing was done, is told of each.
         again = {
             key: entries
             for key, entries in asked.items()
-            if any(errors[key]) and self._bounds(group, key[1]) != bounds[key[1]]
+            if any(errors[key])
+            and (
+                self._bounds(group, key[1]) != bounds[key[1]]
+                or (
+                    len(fewer[key][0]) < len(entries)
+                    and all(entry.type == "accept" for entry in entries)
+                    and isinstance(errors[key][0], InvalidRecordState)
+                )
+            )
         }
         if again:
             fresh = {key[1]: self._bounds(group, key[1]) for key in again}
@@ -554,7 +568,7 @@ class Coordinator:
         self,
         group: ShareGroup,
         members: Sequence[str],
-        asked: dict[tuple[int, Partition], list[Acknowledgement]],
+        asked: Mapping[tuple[int, Partition], Sequence[Acknowledgement]],
         bounds: Mapping[Partition, Bounds | WingsError],
         beside: Sequence[Procedure[list[LeasedRange]]] = (),
     ) -> tuple[
