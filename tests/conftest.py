@@ -58,6 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     directory.chmod(0o711)  # PostgreSQL runs as another user.
     config.stash[_directory] = directory
     os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
+    os.environ["XDG_STATE_HOME"] = str(directory / "state")  # Of commands.
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -65,6 +66,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if (directory := config.stash.get(_directory, None)) is not None:
         shutil.rmtree(directory, ignore_errors=True)
         os.environ.pop("TMPDIR", None)
+        os.environ.pop("XDG_STATE_HOME", None)
         tempfile.tempdir = None
 
 

@@ -414,7 +414,7 @@ def test_a_file_of_another_encoding_is_pushed_and_its_lines_are_named(
     assert wings("push", new_topic_id, tmp_path / "rows.jsonl", "--encoding", "ascii").status == 2
 
 
-def test_a_bad_row_keeps_what_came_before_and_nothing_of_its_batch(
+def test_a_bad_row_keeps_what_came_before_only_where_that_is_asked_for(
     wings: Wings, server: RunningServer, new_topic_id: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "rows.csv"
@@ -422,9 +422,13 @@ def test_a_bad_row_keeps_what_came_before_and_nothing_of_its_batch(
     values[900_000] = "many"
     path.write_text("a\n" + "\n".join(values) + "\n")
     wings("topic", "create", new_topic_id, "--field", "a:int64")
-    result = wings("push", new_topic_id, path)
+    whole = wings("push", new_topic_id, path)
+    problem = "line 900002: column 'a': 'many' is not a value of type int64"
+    assert (whole.status, whole.out) == (1, "")
+    assert f"{problem}; nothing was pushed" in whole.err
+    result = wings("push", new_topic_id, path, "--partial")
     assert (result.status, result.out) == (1, "")
-    assert "line 900002: column 'a': 'many' is not a value of type int64; the first " in result.err
+    assert f"{problem}; the first " in result.err
     with wings_client.connect(server.flight) as client:
         (state,) = client.partitions(new_topic_id)
     assert 0 < state.next_offset < 900_000

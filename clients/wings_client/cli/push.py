@@ -1,4 +1,4 @@
-"""`wings push`: pushes the rows of a file to a topic, batch by batch, each row once."""
+"""`wings push`: pushes the rows of files to a topic, each file whole or not at all."""
 
 import codecs
 import shlex
@@ -6,29 +6,20 @@ import sys
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import pyarrow as pa
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Column
-from rich.text import Text
 
-from wings_client import Client, Producer, Topic
+from wings_client import Client, Topic
 from wings_client.cast import present_columns
-from wings_client.cli.endpoint import DEFAULT, KEPT, EndpointOption, connected, short_name
+from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected, short_name
+from wings_client.cli.push_inputs import Input, inputs_of
+from wings_client.cli.push_stream import Aside, StreamPush
+from wings_client.cli.push_whole import WholePush
 from wings_client.cli.values import columns_text, file_options, parse_fields
 from wings_client.files import FileFormat, OpenFile, open_file
-from wings_client.files.parts import PartCheck
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, SchemaMismatch, TopicNotFound, WingsError
 from wings_core.schema_changes import is_wider
@@ -37,8 +28,13 @@ if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
 
 
-FileOption = Annotated[
-    Path, typer.Argument(metavar="FILE|-", help="What to push; - is standard input.")
+FilesOption = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE...",
+        help="What to push: files, directories, patterns like 'logs/*.csv', s3://BUCKET/KEY; - is "
+        "standard input.",
+    ),
 ]
 FormatOption = Annotated[
     FileFormat | None,
@@ -67,6 +63,22 @@ FieldOption = Annotated[
 ]
 
 
+PartialOption = Annotated[
+    bool,
+    typer.Option(
+        "--partial",
+        help="Push rows as they are read: those before a bad row stay. What comes by a pipe is "
+        "always pushed so.",
+    ),
+]
+ResumeOption = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on with pushes of the same files that were cut off within a day, and leave out "
+        "files that are in: each row goes in once.",
+    ),
+]
 EvolveOption = Annotated[
     bool,
     typer.Option(
@@ -77,26 +89,50 @@ EvolveOption = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """How files are read and pushed."""
+
+    file_format: FileFormat | None
+    delimiter: str | None
+    encoding: str | None
+    create: bool
+    evolve: bool
+    partial: bool
+    resume: bool
+    partition_key: str | None
+    fields: "Mapping[str, ArrowField]"
+
+    @property
+    def of_rows(self) -> tuple[str | None, ...]:
+        """Those that change which rows are read from a file."""
+        return (self.file_format, self.delimiter, self.encoding)
+
+
 def push(
     topic: Annotated[
         str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
     ],
-    file: FileOption,
+    files: FilesOption,
     *,
     file_format: FormatOption = None,
     delimiter: DelimiterOption = None,
     encoding: EncodingOption = None,
     create: CreateOption = False,
     evolve: EvolveOption = False,
+    partial: PartialOption = False,
+    resume: ResumeOption = False,
     partition_key: PartitionKeyOption = None,
     field: FieldOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Push the rows of a file to a topic.
+    """Push the rows of files to a topic, each file whole or not at all.
 
-    From a file, or from standard input:
+    From files, or from standard input:
 
         $ wings push flights flights-20k.json --create --partition-key origin
+
+        $ wings push flights 'flights/2026-*.parquet'
 
         $ zcat events.jsonl.gz | wings push events - --format jsonl
 
@@ -105,8 +141,14 @@ def push(
     `.bz2`), in batches: a file may be larger than memory. Columns are found by name, and cast to
     the topic's types where no value changes.
 
-    A bad row is named by its line, or by its number from 1; nothing of its batch is kept, what was
-    pushed before it stays, and the exit status is 1. Ctrl-C stops after what was sent is answered.
+    A file's rows become visible at once, when all are read. A bad row is named by its line, or by
+    its number from 1: then nothing of its file is pushed, other files are, and the exit status is
+    1. With `--partial`, and from standard input, rows are pushed as they are read; Ctrl-C stops
+    after what was sent is answered.
+
+    A push that was cut off goes on where it was, and pushes no row twice:
+
+        $ wings push flights big.csv --resume
 
     `--create` infers types from the first 16 MiB. Where later rows do not fit them, say what the
     column is: `--field zip:string`. In CSV, nothing between commas is null, `""` an empty string.
@@ -119,38 +161,125 @@ def push(
         raise typer.BadParameter("--partition-key goes with --create")
     if field and not (create or evolve):
         raise typer.BadParameter("--field goes with --create or --evolve")
+    if partial and resume:
+        raise typer.BadParameter("--resume goes with files that are pushed whole, not --partial")
     _check_text(delimiter, encoding)
-    fields = parse_fields(field or [])
-    path = _path(file)
-    with (
-        file_options(),
-        open_file(path, file_format, delimiter, encoding) as opened,
-        connected(endpoint, topic) as client,
-    ):
-        created = False
-        try:
-            described, inferred = client.topic(topic), set[str]()
-        except TopicNotFound:
-            if not create:
-                raise
-            described = _create(client, topic, _inferred(opened, fields), partition_key)
-            inferred = set(described.schema.names) - fields.keys()
-            created = True
-        if partition_key is not None and described.partition_key != partition_key:
-            raise InvalidArgument(
-                f"the topic is there already, partitioned by {described.partition_key!r:.80}, not "
-                f"by {partition_key!r:.80}"
+    options = _Options(
+        file_format,
+        delimiter,
+        encoding,
+        create,
+        evolve,
+        partial,
+        resume,
+        partition_key,
+        parse_fields(field or []),
+    )
+    with connected(endpoint, topic) as client, inputs_of(files) as inputs:
+        if not create:
+            client.topic(topic)  # An unknown one is told at once, before anything is read.
+        problems = 0
+        for each in inputs:
+            try:
+                with file_options():
+                    _push_one(client, topic, each, options)
+            except InvalidArgument as error:  # It is the file's: the others may go in.
+                if len(inputs) == 1:
+                    raise
+                problems += 1
+                typer.echo(f"wings: {each.name}: {error.message}", err=True)
+        if problems:
+            raise InvalidArgument(f"{problems} of {len(inputs)} files were not pushed")
+
+
+def _push_one(client: Client, topic: str, given: Input, options: _Options) -> None:
+    """Push one file, and print how many rows it has.
+
+    Raises:
+        WingsError: It was not pushed, or with `--partial` not all of it.
+        typer.Exit: It was interrupted.
+    """
+    if given.path is None and sys.stdin.isatty():
+        typer.echo("reading standard input; Ctrl-D ends it", err=True)
+    stream = StreamPush()
+    if not given.is_stream:
+        typer.echo(_pushed(client, topic, given, options, stream))
+        return
+    try:
+        told = Aside(lambda: _pushed(client, topic, given, options, stream)).result()
+    except KeyboardInterrupt:
+        stream.stop()
+    typer.echo(told)
+
+
+def _pushed(client: Client, topic: str, given: Input, options: _Options, stream: StreamPush) -> str:
+    """Push one file; returns what to print of it."""
+    started = time.monotonic()
+    if given.is_empty and (found := _found(client, topic, options)) is not None:
+        return f"0 rows pushed to {short_name(found.name)}: {given.name} is empty"
+    with open_file(given.path, options.file_format, options.delimiter, options.encoding) as opened:
+        described, inferred = _topic(client, topic, opened, options)
+        whole = None
+        if given.path is not None and not given.is_stream and not options.partial:
+            whole = WholePush(
+                client,
+                described,
+                given.path,
+                given.identity,
+                options.of_rows,
+                is_resumed=options.resume,
             )
-        if evolve and not created:
-            described = _evolved(client, described, opened, fields)
+            if whole.is_published:
+                name = short_name(described.name)
+                return f"{given.name} is in {name} already: {whole.rows:,} rows"
         try:
-            with _deleted_if_empty(client, described) if created else nullcontext():
-                _push(client, described, opened)
+            with nullcontext() if inferred is None else _deleted_if_empty(client, described, whole):
+                target = _target(described, opened)
+                if whole is None:
+                    rows = stream.run(client, described, opened, target)
+                else:
+                    rows = whole.run(opened, target)
         except SchemaMismatch as error:
             column = error.facts.get("column")
-            if isinstance(column, str) and column in inferred:
+            if isinstance(column, str) and inferred is not None and column in inferred:
                 raise _guessed(error, column) from None
             raise
+    seconds = time.monotonic() - started
+    counted = "1 row" if rows == 1 else f"{rows:,} rows"
+    source = f" from {given.name}" if given.is_one_of_many else ""
+    return (
+        f"{counted} pushed to {short_name(described.name)}{source} in {seconds:,.1f} s "
+        f"({rows / max(seconds, 1e-3):,.0f} rows/s)"
+    )
+
+
+def _found(client: Client, topic: str, options: _Options) -> Topic | None:
+    """Return the topic; None if there is none, and it is to be created."""
+    try:
+        return client.topic(topic)
+    except TopicNotFound:
+        if not options.create:
+            raise
+        return None
+
+
+def _topic(
+    client: Client, topic: str, opened: OpenFile, options: _Options
+) -> tuple[Topic, set[str] | None]:
+    """Return the topic for a file, and, where it was created, its columns of inferred types."""
+    described = _found(client, topic, options)
+    if described is None:
+        schema = _inferred(opened, options.fields)
+        described = _create(client, topic, schema, options.partition_key)
+        return described, set(described.schema.names) - options.fields.keys()
+    if options.partition_key not in (None, described.partition_key):
+        raise InvalidArgument(
+            f"the topic is there already, partitioned by {described.partition_key!r:.80}, not "
+            f"by {options.partition_key!r:.80}"
+        )
+    if options.evolve:
+        described = _evolved(client, described, opened, options.fields)
+    return described, None
 
 
 def _check_text(delimiter: str | None, encoding: str | None) -> None:
@@ -167,21 +296,6 @@ def _check_encoding(name: str) -> None:
             b"a".decode(name)
     except (LookupError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="--encoding") from None
-
-
-def _path(file: Path) -> Path | None:
-    """Return the path of the file; None for standard input.
-
-    Raises:
-        typer.BadParameter: There is no such file.
-    """
-    if str(file) == "-":
-        if sys.stdin.isatty():
-            typer.echo("reading standard input; Ctrl-D ends it", err=True)
-        return None
-    if not file.is_file() and not file.is_fifo():
-        raise typer.BadParameter(f"there is no file {str(file)!r}", param_hint="FILE")
-    return file
 
 
 def _inferred(file: OpenFile, fields: "Mapping[str, ArrowField]") -> pa.Schema:
@@ -243,11 +357,16 @@ def _target(topic: Topic, file: OpenFile) -> pa.Schema:
 
 
 @contextmanager
-def _deleted_if_empty(client: Client, created: Topic) -> Generator[None]:
-    """Delete the topic that was created for a file, if the block fails and it is empty."""
+def _deleted_if_empty(client: Client, created: Topic, whole: WholePush | None) -> Generator[None]:
+    """Delete the topic that was created for a file, if the block fails and it is empty.
+
+    It stays if the push may go on.
+    """
     try:
         yield
     except (WingsError, typer.Exit):
+        if whole is not None and whole.is_resumable:
+            raise
         with suppress(WingsError):  # The first error is the more specific one.
             if client.topic(created.name).uuid == created.uuid and not any(
                 state.next_offset for state in client.partitions(created)
@@ -255,139 +374,3 @@ def _deleted_if_empty(client: Client, created: Topic) -> Generator[None]:
                 client.delete_topic(created)
                 typer.echo(f"deleted {short_name(created.name)}, which is empty", err=True)
         raise
-
-
-def _push(client: Client, topic: Topic, file: OpenFile) -> None:
-    started = time.monotonic()
-    target = _target(topic, file)
-    check = PartCheck(target, topic.partition_key)
-    producer = client.producer(topic)
-    try:
-        with _shown(file, producer) as progress:
-            for part in file.rows.parts(target):
-                check.check(part)
-                producer.send(part.batch)
-                progress.update()
-            progress.wait()
-            producer.close()
-    except WingsError as error:
-        _fail(error, producer)
-    except KeyboardInterrupt:
-        _stop(producer)
-    seconds = time.monotonic() - started
-    rows = producer.rows_committed
-    counted = "1 row" if rows == 1 else f"{rows:,} rows"
-    typer.echo(
-        f"{counted} pushed to {short_name(topic.name)} in {seconds:,.1f} s "
-        f"({rows / max(seconds, 1e-3):,.0f} rows/s)"
-    )
-
-
-def _fail(error: WingsError, producer: Producer) -> NoReturn:
-    """Wait for the batches in flight, and raise the error with the count of committed rows.
-
-    Raises:
-        WingsError: Always.
-    """
-    with suppress(WingsError):  # The first error is the more specific one.
-        _close_when_answered(producer)
-    facts = {**error.facts, KEPT: _kept(producer)}
-    raise type(error)(f"{error.message}; {facts[KEPT]}", **facts) from None
-
-
-def _stop(producer: Producer) -> NoReturn:
-    """Wait for the batches in flight, and print how many rows are committed.
-
-    Raises:
-        typer.Exit: Always, with the status of an interrupt.
-    """
-    problem = ""
-    try:
-        _close_when_answered(producer)
-    except WingsError as error:
-        problem = f" ({error.message})"
-    typer.echo(f"wings: stopped{problem}; {_kept(producer)}", err=True)
-    raise typer.Exit(130)
-
-
-def _close_when_answered(producer: Producer) -> None:
-    """Wait until every batch is answered or failed, and close."""
-    # A second `close`, after an interrupted one, would not wait.
-    producer.flush()
-    producer.close()
-
-
-def _kept(producer: Producer) -> str:
-    rows, in_doubt = producer.rows_committed, producer.rows_in_doubt
-    if in_doubt:
-        before = "" if not rows else f"the first {_counted(rows)} committed, and "
-        further = "rows" if not rows else "further rows"
-        return f"{before}up to {in_doubt:,} {further} may be committed"
-    if not rows:
-        return "nothing was pushed"
-    return (
-        f"the first {_counted(rows)} committed, and nothing after {'it' if rows == 1 else 'them'}"
-    )
-
-
-def _counted(rows: int) -> str:
-    return "row is" if rows == 1 else f"{rows:,} rows are"
-
-
-class _Shown(Protocol):
-    def update(self) -> None:
-        """Update the progress."""
-        ...
-
-    def wait(self) -> None:
-        """Update the progress until every batch is answered."""
-        ...
-
-
-@contextmanager
-def _shown(file: OpenFile, producer: Producer) -> Generator[_Shown]:
-    """Show a bar with rows a second on standard error, where that is a terminal."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("pushing"),
-        BarColumn(bar_width=20),
-        # In a narrow terminal, the bar shrinks, not this.
-        _Amount(table_column=Column(no_wrap=True)),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        yield _Bar(progress, file, producer)
-
-
-class _Bar:
-    """Keeps a progress bar up to date."""
-
-    def __init__(self, progress: Progress, file: OpenFile, producer: Producer) -> None:
-        self._progress = progress
-        self._file = file
-        self._producer = producer
-        self._started = time.monotonic()
-        self._task = progress.add_task("", total=file.total, rows=0, rate=0.0)
-
-    def update(self) -> None:
-        rows = self._producer.rows_committed
-        seconds = max(time.monotonic() - self._started, 1e-3)
-        self._progress.update(
-            self._task, completed=self._file.position, rows=rows, rate=rows / seconds
-        )
-
-    def wait(self) -> None:
-        if not self._progress.disable:
-            self._producer.flush()
-            self.update()
-
-
-class _Amount(ProgressColumn):
-    """Rows, and rows a second."""
-
-    def render(self, task: "Task") -> Text:
-        """Return the text for a task."""
-        fields = task.fields
-        return Text(f"{fields['rows']:,} rows, {fields['rate']:,.0f} rows/s")

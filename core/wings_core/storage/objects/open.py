@@ -22,7 +22,8 @@ _OWNER_BYTES_MAX = 100
 
 CONNECT_SECONDS_MAX = 5.0
 
-_S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+"""Variables that name another service that speaks S3."""
 
 
 def check_url(url: str) -> str:
@@ -135,7 +136,7 @@ def _open_cloud(url: str, scheme: str, bounds: RetryBounds) -> ObjectStore:
         if scheme not in _S3:
             client = from_url(url, client_options=options, retry_config={"max_retries": 0})
             return CloudObjects(client, url, bounds)
-        if any(os.environ.get(name, "").startswith("http://") for name in _S3_ENDPOINTS):
+        if any(os.environ.get(name, "").startswith("http://") for name in S3_ENDPOINTS):
             options["allow_http"] = True  # Of a store within the network, as was asked for.
         client = S3Store.from_url(
             url,

@@ -1,0 +1,128 @@
+"""What `wings push` is given: files, directories, patterns, objects, standard input."""
+
+import glob
+import os
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import typer
+
+from wings_client.files.formats import format_by_name
+from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.storage.objects.open import S3_ENDPOINTS
+
+CLOUDS = ("s3://", "gs://", "az://")
+
+FETCH_BYTES = 8 * 1024 * 1024
+"""Size of the chunks in which an object is copied."""
+
+_PATTERN = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One file to push."""
+
+    name: str
+    path: Path | None
+    """None: standard input."""
+    is_one_of_many: bool = False
+
+    @property
+    def identity(self) -> str:
+        """What it is known by: its URI or absolute path."""
+        if self.path is None or self.name.startswith(CLOUDS):
+            return self.name
+        return str(self.path.absolute())
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it can be read once only, as it comes."""
+        return self.path is None or self.path.is_fifo()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is a file without bytes."""
+        return self.path is not None and self.path.is_file() and not self.path.stat().st_size
+
+
+@contextmanager
+def inputs_of(texts: Sequence[str]) -> Generator[list[Input]]:
+    """Yield the files that arguments name, each once, in order; those of a directory by name.
+
+    Objects of object stores are copied to this machine's disk; the copies are deleted in the end.
+
+    Raises:
+        typer.BadParameter: One names no file.
+        WingsError: An object cannot be fetched.
+    """
+    with ExitStack() as stack:
+        found: dict[str, Path | None] = {}
+        for text in texts:
+            if text == "-":
+                found["standard input"] = None
+            elif text.startswith(CLOUDS):
+                directory = Path(stack.enter_context(TemporaryDirectory(prefix="wings-push-")))
+                found[text] = _fetched(text, directory)
+            else:
+                found |= {str(path): path for path in _paths(text)}
+        is_one_of_many = len(found) > 1
+        yield [Input(name, path, is_one_of_many) for name, path in found.items()]
+
+
+def _paths(text: str) -> list[Path]:
+    path = Path(text)
+    if path.is_file() or path.is_fifo():
+        return [path]
+    if path.is_dir():
+        below = (each for each in sorted(path.rglob("*")) if _is_visible(each.relative_to(path)))
+        files = [each for each in below if each.is_file() and format_by_name(each) is not None]
+        problem = f"{text!r} has no files of a known format"
+    else:
+        # Not by `Path.glob`, which takes no absolute pattern.
+        wanted = sorted(glob.glob(text, recursive=True)) if _PATTERN & set(text) else []  # noqa: PTH207
+        files = [Path(each) for each in wanted if Path(each).is_file()]
+        problem = f"there is no file {text!r}"
+    if not files:
+        raise typer.BadParameter(problem, param_hint="FILE")
+    return files
+
+
+def _is_visible(path: Path) -> bool:
+    return not any(part.startswith((".", "_")) for part in path.parts)
+
+
+def _fetched(url: str, directory: Path) -> Path:
+    """Copy an object to a directory, with the credentials and region of the environment."""
+    try:
+        import obstore
+        from obstore import exceptions
+        from obstore.store import from_url
+    except ImportError:
+        raise InvalidArgument(
+            "files in object stores need obstore: pip install 'wings-flight[objects]'"
+        ) from None
+    scheme, _, rest = url.partition("://")
+    bucket, _, key = rest.partition("/")
+    if not bucket or not key or key.endswith("/"):
+        raise typer.BadParameter(f"{url!r} is not {scheme}://BUCKET/KEY", param_hint="FILE")
+    is_plain = any(os.environ.get(name, "").startswith("http://") for name in S3_ENDPOINTS)
+    options: Any = {"allow_http": True} if is_plain and scheme == "s3" else {}
+    path = directory / Path(key).name
+    try:
+        store: Any = from_url(f"{scheme}://{bucket}", client_options=options)
+        found = obstore.get(store, key)
+        with path.open("wb") as file:
+            for part in found.stream(min_chunk_size=FETCH_BYTES):
+                file.write(part)
+        changed_at = found.meta["last_modified"].timestamp()
+        os.utime(path, (changed_at, changed_at))  # By which `--resume` knows the object again.
+    except FileNotFoundError:
+        raise InvalidArgument(f"{url} is not there") from None
+    except (exceptions.BaseError, OSError, ValueError) as error:
+        raise Unavailable(f"{url}: {str(error).splitlines()[0]:.300}") from None
+    return path

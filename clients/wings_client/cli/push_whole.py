@@ -1,0 +1,199 @@
+"""Pushes a file whole or not at all: its rows are staged, and published in one transaction.
+
+    rows ─▶ stage (durable, not visible) ─▶ … ─▶ publish once ─▶ visible
+
+What is staged is recorded (`push_record`), so that a push that was cut off goes on after it.
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import pyarrow as pa
+import typer
+
+from wings_client import Client, Topic
+from wings_client._stage import Stage
+from wings_client.cli.endpoint import KEPT
+from wings_client.cli.push_progress import shown
+from wings_client.cli.push_record import PushRecord, delete_old_records, found_record
+from wings_client.files import OpenFile
+from wings_client.files.parts import PartCheck
+from wings_core.errors import (
+    BatchTooLarge,
+    Internal,
+    ResourceExhausted,
+    StageNotFound,
+    Unauthenticated,
+    Unavailable,
+    WingsError,
+)
+
+STAGE_BYTES = 64 * 1024 * 1024
+"""Of rows in one stage: what is read again at most, where a push goes on."""
+
+STAGE_SECONDS_MAX = 24 * 3600.0
+"""How long a stage may take: the default age at which a server deletes unpublished ones."""
+
+_PASSING = (Internal, ResourceExhausted, Unauthenticated, Unavailable)
+"""Errors of the server, after which the same push may succeed."""
+
+
+class WholePush:
+    """The push of one file through stages.
+
+    Args:
+        client: Of the server.
+        topic: The topic.
+        path: Of the file, or of its copy.
+        file: What the file is known by: its absolute path or URI.
+        options: Those that change which rows are read.
+        is_resumed: Whether to go on from the record of an earlier push, if there is one.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        topic: Topic,
+        path: Path,
+        file: str,
+        options: Sequence[str | None],
+        *,
+        is_resumed: bool,
+    ) -> None:
+        self._client = client
+        self._topic = topic
+        self._stage: Stage | None = None
+        self._is_publishing = False
+        self._record = PushRecord.begin(topic, path, file, options)
+        before = found_record(self._record)
+        if before is None:
+            return
+        if is_resumed and before.is_of_same(self._record):
+            self._record = before
+            return
+        if is_resumed:
+            typer.echo(f"{file} has changed, or is read in another way: from the start", err=True)
+        self._drop(before)
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the file is known to be in the topic already."""
+        return self._record.is_published
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether rows are staged that a push can go on from."""
+        return bool(self._record.stages)
+
+    @property
+    def rows(self) -> int:
+        """How many of the file's first rows are durable, published or not."""
+        return self._record.rows + (0 if self._stage is None else self._stage.rows)
+
+    def run(self, file: OpenFile, target: pa.Schema) -> int:
+        """Stage all rows and publish them; blocks until they are committed.
+
+        Args:
+            file: Opened, and not read yet but for its first bytes.
+            target: The columns that the file is read as.
+
+        Returns:
+            The count of rows.
+
+        Raises:
+            WingsError: A row does not fit, or the server failed: nothing is visible; the message
+                says so, and whether the push can go on.
+            typer.Exit: It was interrupted.
+        """
+        try:
+            self._write(file, target)
+            self._publish()
+        except WingsError as error:
+            self._fail(error)
+        except KeyboardInterrupt:
+            self._stop()
+        return self._record.rows
+
+    def _write(self, file: OpenFile, target: pa.Schema) -> None:
+        batches = self._batches(file, target)
+        first = next(batches, None)
+        while first is not None:
+            stage_id = f"{self._record.prefix}{len(self._record.stages)}"
+            size = 0
+            with self._client.stage(
+                self._topic, stage_id, seconds_max=STAGE_SECONDS_MAX
+            ) as self._stage:
+                while first is not None and size < STAGE_BYTES:
+                    self._stage.write(first)
+                    size += first.nbytes
+                    first = next(batches, None)
+                staged = self._stage.close()
+            self._stage = None
+            self._record = self._record.with_stage(staged.stage, staged.rows)
+            self._record.save()
+
+    def _batches(self, file: OpenFile, target: pa.Schema) -> Generator[pa.RecordBatch]:
+        """Yield the rows that are not staged yet."""
+        check = PartCheck(target, self._topic.partition_key)
+        staged = self._record.rows
+        with shown(file, lambda: self.rows) as bar:
+            for part in file.rows.parts(target):
+                check.check(part)
+                skipped = min(staged, part.batch.num_rows)
+                staged -= skipped
+                if skipped < part.batch.num_rows:
+                    yield part.batch.slice(skipped)
+                bar.update()
+
+    def _publish(self) -> None:
+        if self._record.stages:
+            self._is_publishing = True
+            self._client.publish(self._record.writer, self._record.batch, self._record.stages)
+        self._record = self._record.published()
+        self._record.save()
+        self._is_publishing = False
+        delete_old_records()
+
+    def _fail(self, error: WingsError) -> NoReturn:
+        """Raise an error of a push with what became of the rows."""
+        if isinstance(error, StageNotFound) and self._is_publishing:
+            self._record.delete()
+            raise StageNotFound(
+                "the rows that were pushed before it was cut off are gone, as servers keep them "
+                "for a day; nothing is visible: push again without --resume",
+                **error.facts,
+            ) from None
+        if isinstance(error, BatchTooLarge) and self._is_publishing:
+            error = BatchTooLarge(
+                f"{error.message}: push it with --partial, or in several files", **error.facts
+            )
+        if isinstance(error, _PASSING) and self._is_publishing:
+            kept = "it may be in already; push it with --resume, which repeats no row"
+        elif isinstance(error, _PASSING) and self._record.stages:
+            kept = f"nothing is visible; {self._how_to_go_on()}"
+        else:
+            self._drop(self._record)
+            kept = "nothing was pushed"
+        facts = {**error.facts, KEPT: kept}
+        raise type(error)(f"{error.message}; {kept}", **facts) from None
+
+    def _stop(self) -> NoReturn:
+        kept = "nothing was pushed"
+        if self._is_publishing:
+            kept = "it may be in already: --resume repeats no row"
+        elif self._record.stages:
+            kept = f"nothing is visible; {self._how_to_go_on()}"
+        typer.echo(f"wings: stopped; {kept}", err=True)
+        raise typer.Exit(130)
+
+    def _how_to_go_on(self) -> str:
+        return f"within a day, --resume goes on after the first {self._record.rows:,} rows"
+
+    def _drop(self, record: PushRecord) -> None:
+        """Delete what a push has staged, and its record."""
+        if record.stages:
+            with suppress(WingsError):  # Else the server deletes them later.
+                self._client.abort(record.writer, (), prefix=record.prefix)
+        record.delete()

@@ -1,0 +1,260 @@
+"""`wings push`: files go in whole or not at all, once each, however often they are cut off."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wings_client
+from wings_client import Client
+from wings_client.cli import main, push_whole
+from wings_core.errors import Unavailable
+from wings_server.testing import RunningServer
+
+Push = Callable[..., tuple[int, str, str]]
+
+SMALL_STAGES = """
+import sys
+from wings_client.cli import main, push_whole
+push_whole.STAGE_BYTES = 1
+main()
+"""
+
+
+@pytest.fixture
+def push(
+    server: RunningServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> Push:
+    """Calls `wings push` in this process; returns its status and what it prints."""
+    monkeypatch.setenv("WINGS_ENDPOINT", server.flight)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["wings", "push", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        status = ended.value.code
+        out, err = capsys.readouterr()
+        return status if isinstance(status, int) else 0, out, err
+
+    return call
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Generator[Client]:
+    """A client of the server."""
+    with wings_client.connect(server.flight) as opened:
+        yield opened
+
+
+@pytest.fixture
+def topic(client: Client, new_topic_id: str) -> str:
+    """A topic of one column, `n`."""
+    client.create_topic(new_topic_id, {"n": "int64"})
+    return new_topic_id
+
+
+def numbers(client: Client, topic: str) -> list[Any]:
+    return client.scan(topic).read_all()["n"].to_pylist()
+
+
+def committed(client: Client, topic: str) -> int:
+    return sum(state.next_offset for state in client.partitions(topic))
+
+
+def write_lines(path: Path, first: int, end: int) -> Path:
+    path.write_text("".join(f'{{"n": {n}}}\n' for n in range(first, end)))
+    return path
+
+
+def test_each_of_many_files_goes_in_on_its_own(
+    push: Push, client: Client, topic: str, tmp_path: Path
+) -> None:
+    below = tmp_path / "files" / "below"
+    below.mkdir(parents=True)
+    write_lines(tmp_path / "files" / "a.jsonl", 0, 2)
+    write_lines(below / "c.jsonl", 2, 4)
+    (below / "_hidden.jsonl").write_text("{}")
+    (below / "notes.txt").write_text("not rows")
+    bad = tmp_path / "files" / "b.jsonl"
+    bad.write_text('{"n": 7}\n{"n": "x"}\n')
+    status, out, err = push(topic, tmp_path / "files")
+    assert status == 1
+    assert [line.split(" in ")[0] for line in out.splitlines()] == [
+        f"2 rows pushed to {topic} from {tmp_path}/files/a.jsonl",
+        f"2 rows pushed to {topic} from {below}/c.jsonl",
+    ]
+    assert f"{bad}: line 2: " in err
+    assert "1 of 3 files were not pushed" in err
+    assert numbers(client, topic) == [0, 1, 2, 3]
+    write_lines(bad, 4, 6)
+    status, out, err = push(topic, f"{tmp_path}/**/b.json?")
+    assert (status, err) == (0, "")
+    assert numbers(client, topic) == [0, 1, 2, 3, 4, 5]
+    status, _, err = push(topic, f"{tmp_path}/none*.csv")
+    assert status == 2
+    assert "there is no file" in err
+
+
+def test_a_file_is_not_visible_before_all_of_it_is_read(
+    push: Push, client: Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push_whole, "STAGE_BYTES", 1)
+    path = tmp_path / "rows.csv"
+    path.write_text("n\n" + "1\n" * 3_000_000 + "x\n")
+    status, _, err = push(topic, path)
+    assert status == 1
+    assert "line 3000002: " in err
+    assert "nothing was pushed" in err
+    assert committed(client, topic) == 0
+    assert not list((tmp_path / "state").rglob("*.json"))
+
+
+def test_a_push_that_was_killed_goes_on_where_it_was(
+    push: Push, server: RunningServer, client: Client, topic: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    rows = 4_000_000
+    path.write_text("n\n" + "\n".join(map(str, range(rows))) + "\n")
+    state = tmp_path / "state"
+    child = subprocess.Popen(
+        [sys.executable, "-c", SMALL_STAGES, "push", topic, str(path)],
+        env={**os.environ, "WINGS_ENDPOINT": server.flight, "XDG_STATE_HOME": str(state)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    record: dict[str, Any] = {}
+    while len(record.get("stages", ())) < 2:
+        assert child.poll() is None, child.communicate()
+        for found in state.rglob("*.json"):
+            record = json.loads(found.read_text())
+    child.kill()
+    child.communicate()
+    assert committed(client, topic) == 0
+    status, out, _ = push(topic, path, "--resume")
+    assert status == 0
+    assert out.startswith(f"{rows:,} rows pushed")
+    table = client.scan(topic).read_all()
+    assert table["n"].to_pylist() == list(range(rows))
+    # Nothing that was complete was pushed again: the first stages are those of the first push.
+    (found,) = state.rglob("*.json")
+    assert json.loads(found.read_text())["batch"] == record["batch"]
+    status, out, _ = push(topic, path, "--resume")
+    assert (status, out) == (0, f"{path} is in {topic} already: {rows:,} rows\n")
+    assert committed(client, topic) == rows
+
+
+def test_a_publish_whose_answer_was_lost_is_not_repeated(
+    push: Push, client: Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", 0, 3)
+    publish = Client.publish
+
+    def lost(*arguments: Any, **named: Any) -> Any:
+        publish(*arguments, **named)
+        raise Unavailable("the connection broke")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "publish", lost)
+        status, _, err = push(topic, path)
+    assert status == 1
+    assert "it may be in already; push it with --resume" in err
+    assert push(topic, path, "--resume")[0] == 0
+    assert numbers(client, topic) == [0, 1, 2]
+
+
+def test_a_file_that_changed_is_pushed_from_the_start(
+    push: Push, client: Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", 0, 3)
+
+    def cut_off(*_: Any, **__: Any) -> Any:
+        raise Unavailable("the server is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "publish", cut_off)
+        assert push(topic, path)[0] == 1
+    write_lines(path, 10, 12)
+    status, _, err = push(topic, path, "--resume")
+    assert status == 0
+    assert "has changed" in err
+    assert numbers(client, topic) == [10, 11]
+
+
+def test_a_file_without_a_row_says_so(push: Push, topic: str, tmp_path: Path) -> None:
+    for name in ("empty.csv", "empty.jsonl", "empty.parquet", "empty"):
+        (tmp_path / name).touch()
+        status, out, _ = push(topic, tmp_path / name)
+        assert (status, out) == (0, f"0 rows pushed to {topic}: {tmp_path / name} is empty\n")
+    (tmp_path / "names.csv").write_text("n\n")
+    status, out, _ = push(topic, tmp_path / "names.csv")
+    assert (status, out.startswith(f"0 rows pushed to {topic}")) == (0, True)
+
+
+def test_an_object_of_s3_is_pushed(
+    push: Push, client: Client, topic: str, s3_url: str, tmp_path: Path
+) -> None:
+    import obstore
+    from obstore.store import S3Store
+
+    path = write_lines(tmp_path / "rows.jsonl", 0, 3)
+    bucket, _, prefix = s3_url.removeprefix("s3://").partition("/")
+    store = S3Store(bucket, client_options={"allow_http": True})
+    obstore.put(store, f"{prefix}/rows.jsonl", path.read_bytes())
+    assert push(topic, f"{s3_url}/rows.jsonl")[0] == 0
+    assert numbers(client, topic) == [0, 1, 2]
+    status, out, _ = push(topic, f"{s3_url}/rows.jsonl", "--resume")
+    assert (status, "already" in out) == (0, True)
+    assert "is not there" in push(topic, f"{s3_url}/none.jsonl")[2]
+
+
+def test_an_unknown_topic_is_told_before_anything_is_read(
+    server: RunningServer, new_topic_id: str
+) -> None:
+    child = standing(server, new_topic_id)
+    try:
+        assert child.stderr is not None
+        assert b"did you mean" in child.stderr.readline() or child.wait(60) == 1
+    finally:
+        child.kill()
+        child.communicate()
+
+
+@pytest.mark.parametrize("given", [b'{"n": 1}\n', b'{"n": 1}\n{"n": '])
+def test_ctrl_c_ends_a_push_whose_input_stands_still(
+    server: RunningServer, client: Client, topic: str, given: bytes
+) -> None:
+    child = standing(server, topic)
+    try:
+        assert child.stdin is not None
+        child.stdin.write(given)
+        child.stdin.flush()
+        assert client.fetch(topic, offset=0, timeout=60).num_rows == 1
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 130  # With its input still open.
+        assert child.stderr is not None
+        assert b"wings: stopped; " in child.stderr.read()
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def standing(server: RunningServer, topic: str) -> "subprocess.Popen[bytes]":
+    """Start a push of standard input, which stays open."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "wings_client.cli", "push", topic, "-", "--format", "jsonl"],
+        env={**os.environ, "WINGS_ENDPOINT": server.flight},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
