@@ -414,12 +414,16 @@ def test_single_rows_pushed_at_once_share_flushes(
     create_topic(http, new_topic_id, ["n: int64"])
     log = server.server.log
     flushes: list[int] = []
-    gate = threading.Event()
     commit = log.registry.commit
 
     def gated(batches: Sequence[CommitBatch], *more: Any, **named: Any) -> list[CommitResult]:
+        # All that the writers can take at once are in this flush, or wait for the next.
+        expected = min(WRITERS, PUSHES - sum(flushes)) * PENDING_BYTES
+        end = time.monotonic() + 60
+        while log.group_commit.pending_bytes < expected:
+            assert time.monotonic() < end, log.group_commit.pending_bytes
+            time.sleep(0.005)
         flushes.append(len(batches))
-        assert gate.wait(20)
         return commit(batches, *more, **named)
 
     monkeypatch.setattr(log.registry, "commit", gated)
@@ -428,11 +432,6 @@ def test_single_rows_pushed_at_once_share_flushes(
             threads.submit(push, http, {"topic": new_topic_id, "data": [{"n": n}]})
             for n in range(PUSHES)
         ]
-        # All that the writers take at once are in the flush held up, or wait for the next.
-        end = time.monotonic() + 20
-        while log.group_commit.pending_bytes < WRITERS * PENDING_BYTES and time.monotonic() < end:
-            time.sleep(0.005)
-        gate.set()
         offsets = sorted(future.result()[0]["start_offset"] for future in pushed)
     assert offsets == list(range(PUSHES))
     assert sum(flushes) == PUSHES

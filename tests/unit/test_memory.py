@@ -35,6 +35,14 @@ def begin(room: ReadRoom) -> threading.Thread:
     return thread
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No stream is idle, however busy the machine is, and none is refused for its time."""
+    monkeypatch.setattr(memory, "IDLE_SECONDS", 3600.0)
+    monkeypatch.setattr(memory, "IDLE_SECONDS_MAX", 3600.0)
+    monkeypatch.setattr(memory, "WAIT_SECONDS_MAX", 3600.0)
+
+
 def test_a_stream_holds_room_from_its_first_read_to_its_end() -> None:
     budget = MemoryBudget(64 * MIB, 64 * MIB)
     room = budget.room()

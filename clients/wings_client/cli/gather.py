@@ -48,69 +48,81 @@ EMPTY_NAME = "empty"
 """The sentinel that is no column."""
 
 
+TopicsArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="TOPIC...", help="Name, or id in the default namespace."),
+]
+PartitionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--partition",
+        metavar="V",
+        help="A partition of each topic, once for each wanted. Default: all.",
+    ),
+]
+OffsetOption = Annotated[
+    str,
+    typer.Option(
+        metavar="WHERE", help="earliest, latest, a number, or a time like 2026-11-20T12:00:00Z."
+    ),
+]
+KindChoice = Annotated[
+    KindOption,
+    typer.Option(
+        help="fetch waits where there is nothing yet, scan does not, follow goes on and on."
+    ),
+]
+TimeoutOption = Annotated[
+    int | None,
+    typer.Option(metavar="MS", min=1, help="Milliseconds to wait in all. Default: 30000."),
+]
+StallOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="MS",
+        min=1,
+        help="End when no reply comes for so many milliseconds, after the first.",
+    ),
+]
+RepliesOption = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="End with so many replies.")
+]
+SentinelOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="empty|COLUMN",
+        help="empty: a reply without messages ends it, and is not shown. A column of type "
+        "bool: a reply in which it is true of a message is the last.",
+    ),
+]
+OnErrorOption = Annotated[OnError, typer.Option(help="Whether a source that fails ends it.")]
+EndpointsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--endpoint",
+        envvar="WINGS_ENDPOINT",
+        metavar="grpc://HOST:PORT",
+        help="Where the server is; once for each, where several are asked.",
+    ),
+]
+
+
 def gather(
-    topics: Annotated[
-        list[str],
-        typer.Argument(metavar="TOPIC...", help="Name, or id in the default namespace."),
-    ],
+    topics: TopicsArgument,
     *,
-    partition: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="V", help="A partition of each topic, once for each wanted. Default: all."
-        ),
-    ] = None,
-    offset: Annotated[
-        str,
-        typer.Option(
-            metavar="WHERE", help="earliest, latest, a number, or a time like 2026-11-20T12:00:00Z."
-        ),
-    ] = "earliest",
-    kind: Annotated[
-        KindOption,
-        typer.Option(
-            help="fetch waits where there is nothing yet, scan does not, follow goes on and on."
-        ),
-    ] = KindOption.FETCH,
-    timeout: Annotated[
-        int | None,
-        typer.Option(metavar="MS", min=1, help="Milliseconds to wait in all. Default: 30000."),
-    ] = None,
-    stall_timeout: Annotated[
-        int | None,
-        typer.Option(
-            metavar="MS",
-            min=1,
-            help="End when no reply comes for so many milliseconds, after the first.",
-        ),
-    ] = None,
-    max_replies: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="End with so many replies.")
-    ] = None,
-    sentinel: Annotated[
-        str | None,
-        typer.Option(
-            metavar="empty|COLUMN",
-            help="empty: a reply without messages ends it, and is not shown. A column of type "
-            "bool: a reply in which it is true of a message is the last.",
-        ),
-    ] = None,
-    on_error: Annotated[
-        OnError, typer.Option(help="Whether a source that fails ends it.")
-    ] = OnError.END,
+    partition: PartitionsOption = None,
+    offset: OffsetOption = "earliest",
+    kind: KindChoice = KindOption.FETCH,
+    timeout: TimeoutOption = None,
+    stall_timeout: StallOption = None,
+    max_replies: RepliesOption = None,
+    sentinel: SentinelOption = None,
+    on_error: OnErrorOption = OnError.END,
     columns: ColumnsOption = None,
     predicate: FilterOption = None,
     system_columns: SystemColumnsOption = False,
     wanted_format: FormatOption = Format.TABLE,
-    endpoint: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--endpoint",
-            envvar="WINGS_ENDPOINT",
-            metavar="grpc://HOST:PORT",
-            help="Where the server is; once for each, where several are asked.",
-        ),
-    ] = None,
+    endpoint: EndpointsOption = None,
 ) -> None:
     """Send one request to many partitions, topics or servers, and show the replies as they come.
 

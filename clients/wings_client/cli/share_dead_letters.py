@@ -1,0 +1,197 @@
+"""`wings share dlq`: dead letters, shown and sent back."""
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Annotated
+
+import pyarrow as pa
+import typer
+
+from wings_client import Client, ShareGroup
+from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected, short_name
+from wings_client.cli.following import ColumnsOption, FilterOption, FormatOption
+from wings_client.cli.output import Format, check_output, write_all
+from wings_client.cli.plugins import MARKUP
+from wings_client.cli.share_options import DlqArgument
+from wings_client.cli.share_text import dlq_text, print_lines
+from wings_client.cli.tables import Column, render, terminal_width
+from wings_client.cli.values import chosen_columns
+from wings_core.errors import InvalidArgument, TopicNotFound
+
+LETTERS_MAX = 100
+"""Dead letters that `dlq show` shows by default."""
+
+LETTER_COLUMNS = [
+    "source_topic",
+    "source_partition",
+    "source_offset",
+    "share_group",
+    "delivery_count",
+    "reason",
+    "error",
+    "dead_lettered_at",
+]
+"""The columns that `dlq show` shows by default."""
+
+dlq = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=MARKUP,
+    help="Look at dead letters, and send them back.",
+)
+
+
+@dlq.command("list")
+def list_dead_letters(*, endpoint: EndpointOption = DEFAULT) -> None:
+    """List the topics of dead letters of all share groups, and how many each holds.
+
+    $ wings share dlq list
+    """
+    with connected(endpoint) as client:
+        groups = [group for group in client.share_groups() if group.config["dlq_topic"]]
+        groups.sort(key=dlq_text)
+        rows = [
+            (name, ", ".join(f"{each.name} of {short_name(each.topic)}" for each in found), count)
+            for name, found in _by_dlq(groups)
+            if (count := _letters(client, name)) is not None
+        ]
+    if not rows:
+        typer.echo("no share group has a topic of dead letters", err=True)
+        return
+    print_lines(
+        render(
+            [
+                Column("dead letters", [name for name, _, _ in rows]),
+                Column("of", [groups for _, groups, _ in rows]),
+                Column("messages", [f"{count}" for _, _, count in rows], is_number=True),
+            ],
+            terminal_width(),
+        )
+    )
+
+
+@dlq.command("show")
+def show_dead_letters(
+    dlq_topic: DlqArgument,
+    *,
+    predicate: FilterOption = None,
+    columns: ColumnsOption = None,
+    messages: Annotated[
+        bool,
+        typer.Option("--messages", help="Show the messages themselves, not what is said of them."),
+    ] = False,
+    max_messages: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Show no more than so many.")
+    ] = LETTERS_MAX,
+    wanted_format: FormatOption = Format.TABLE,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Show dead letters, the oldest first.
+
+    $ wings share dlq show orders-dead --filter "reason = 'rejected'"
+
+    $ wings share dlq show orders-dead --messages --format json
+    """
+    check_output(wanted_format)
+    with connected(endpoint, dlq_topic) as client:
+        topic = client.topic(dlq_topic)
+        _require_letters(topic.schema, topic.name)
+        wanted = chosen_columns(columns, topic.schema) or LETTER_COLUMNS
+        if messages:
+            wanted = ["source_topic", "payload"]
+        reader = client.scan(topic, columns=wanted, filter=predicate)
+        found = _first(reader, max_messages)
+        if messages:
+            for name, table in _messages(client, found):
+                typer.echo(f"messages of {short_name(name)}:", err=True)
+                write_all(table.to_batches(), table.schema, wanted_format)
+            return
+    write_all(found.to_batches(), found.schema, wanted_format)
+
+
+@dlq.command()
+def redrive(
+    dlq_topic: DlqArgument,
+    *,
+    predicate: FilterOption = None,
+    max_messages: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Look at the first so many alone. Default: all."),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="TOPIC", help="Send them there. Default: where they came from."),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="Send about so many a second. Default: without pause."),
+    ] = None,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Send dead letters back to the topics that they came from, or to another, each once.
+
+        $ wings share dlq redrive orders-dead --filter "error = 'timeout'" --rate 100
+
+    One that was sent to a topic before is not sent there again, however often this is called.
+    """
+    with connected(endpoint, dlq_topic) as client:
+        done = client.redrive(
+            dlq_topic, filter=predicate, max_messages=max_messages, to=to, rate=rate
+        )
+    rest = [
+        f"{count:,} {what}"
+        for count, what in (
+            (done.already_redriven, "were sent back before"),
+            (done.without_payload, "hold no message"),
+            (done.failed, "failed"),
+        )
+        if count
+    ]
+    typer.echo(", ".join([f"{done.redriven:,} dead letters sent back", *rest]))
+    for failure in done.failures:
+        typer.echo(failure, err=True)
+    if done.failed:
+        raise typer.Exit(1)
+
+
+def _by_dlq(groups: list[ShareGroup]) -> Iterator[tuple[str, list[ShareGroup]]]:
+    for name, found in groupby(groups, dlq_text):
+        yield name, list(found)
+
+
+def _letters(client: Client, name: str) -> int | None:
+    """Return how many dead letters a topic holds; None where it was deleted."""
+    try:
+        states = client.partitions(name)
+    except TopicNotFound:
+        return None
+    return sum(state.next_offset - state.log_start_offset for state in states)
+
+
+def _require_letters(schema: pa.Schema, name: str) -> None:
+    if not {*LETTER_COLUMNS, "payload"} <= set(schema.names):
+        raise InvalidArgument(
+            f"{name} is no topic of dead letters; `wings share dlq list` lists them"
+        )
+
+
+def _first(reader: pa.RecordBatchReader, rows_max: int) -> pa.Table:
+    batches: list[pa.RecordBatch] = []
+    left = rows_max
+    for batch in reader:
+        batches.append(batch.slice(0, left))
+        left -= batches[-1].num_rows
+        if left == 0:
+            break
+    return pa.Table.from_batches(batches, reader.schema)
+
+
+def _messages(client: Client, letters: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the messages in dead letters, by the topic that they came from."""
+    payloads: dict[str, list[bytes]] = {}
+    for letter in letters.to_pylist():
+        if letter["payload"] is not None:
+            payloads.setdefault(letter["source_topic"], []).append(letter["payload"])
+    for name, found in payloads.items():
+        schema = client.topic(name).schema
+        batches = [pa.ipc.read_record_batch(pa.py_buffer(each), schema) for each in found]
+        yield name, pa.Table.from_batches(batches, schema)
