@@ -29,6 +29,7 @@ from wings_core.queue.interfaces import Queue
 from wings_core.queue.notifications import DedupKey, MessageKind, files_of
 from wings_core.queue.sqlite import SqliteQueue
 from wings_core.queue.sqs import SqsQueue
+from wings_core.share.clock import MonotonicClock
 from wings_spark.connection import Server
 from wings_spark.ingest.share_queue import ShareQueue
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 LONG = 30.0
 
-SHARE_HELD = 4.0
+SHARE_HELD = 20.0
 """For how long the messages of a share group are held."""
 
 
@@ -107,12 +108,18 @@ def tested(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[QueueUnd
     elif request.param == "share":
         server: RunningServer = request.getfixturevalue("server")
         share = share_queue(server.flight)
+        ahead = [0.0]
+        now = staticmethod(lambda: time.monotonic() + ahead[0])
+        request.getfixturevalue("monkeypatch").setattr(MonotonicClock, "now", now)
+
+        def set_ahead(seconds: float) -> None:
+            ahead[0] += seconds
 
         def send_share(name: str) -> str:
             share.send([name])
             return name
 
-        under_test = QueueUnderTest(share, send_share, time.sleep, strict=False, held=SHARE_HELD)
+        under_test = QueueUnderTest(share, send_share, set_ahead, strict=False, held=SHARE_HELD)
     else:
         aws: Aws = request.getfixturevalue("aws")
         url = aws.create_queue(f"q-{uuid4().hex}")
