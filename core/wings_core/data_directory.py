@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Literal, Self, TextIO
 
 from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.model import STORE_MESSAGES, StoreRole
 
 FORMAT_VERSION = 1
 """The layout that this version of Wings writes, and the newest that it reads."""
@@ -41,10 +42,9 @@ _FORMAT_NEW = re.compile(r"FORMAT\.(?:[0-9a-f]+\.)?new", re.ASCII)
 _LOCK = "LOCK"
 _METADATA_LOCK = "METADATA.LOCK"
 _STORE = "STORE"
-_HOT = "HOT"
+_STORES: dict[StoreRole, str] = {"hot": "HOT", "remote": "REMOTE"}
+"""The files that say where pages go, if that is not the directory itself."""
 
-_REMOTE = "REMOTE"
-"""Where old pages go, if that is not the directory itself."""
 _FORMAT_TEXT = re.compile(r"wings data directory, format (\d{1,9})\n", re.ASCII)
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
@@ -169,58 +169,46 @@ class DataDirectory:
                 "this service holds"
             )
 
-    def hot_url(self, wanted: str | None) -> str | None:
-        """Return where new pages go: what is wanted, or what the directory was used with before.
+    def object_store(self, role: StoreRole, wanted: str | None) -> str | None:
+        """Return where pages go: what is wanted, or what the directory was used with before.
 
         Pages in an object store stay there, so a directory keeps to the one it was first used with.
 
         Args:
+            role: Which pages.
             wanted: The URL of an object store; None for that of before.
 
         Returns:
-            None where pages go into the directory's own segments.
+            None where they stay in the directory.
 
         Raises:
             InvalidArgument: It was used with another.
             Unavailable: The file system refuses.
         """
-        return self._url(_HOT, "new", wanted)
+        with _file_system_errors(self.path):
+            before = _read_line(self.path / _STORES[role])
+        if wanted is not None and before is not None and wanted != before:
+            raise InvalidArgument(
+                f"{self.path} has its {STORE_MESSAGES[role]} messages at {before}, and cannot have "
+                f"them at {wanted}"
+            )
+        return wanted or before
 
-    def keep_hot_url(self, url: str) -> None:
-        """Note where new pages go, durably, before the first of them does.
+    def keep_object_store(self, role: StoreRole, url: str) -> None:
+        """Note where pages go, durably, before the first of them does.
 
         Raises:
             InvalidArgument: Another node has just noted another place.
             Unavailable: The file system refuses.
         """
-        self._keep_url(_HOT, "new", url)
-
-    def remote_url(self, wanted: str | None) -> str | None:
-        """Return where old pages go; as `hot_url`."""
-        return self._url(_REMOTE, "old", wanted)
-
-    def keep_remote_url(self, url: str) -> None:
-        """Note where old pages go; as `keep_hot_url`."""
-        self._keep_url(_REMOTE, "old", url)
+        with _file_system_errors(self.path):
+            _create_durably(self.path, _STORES[role], f"{url}\n")
+        self.object_store(role, url)  # Another node may have been quicker, with another one.
 
     @property
     def merged(self) -> Path:
         """Where old pages go that have no object store to go to."""
         return self.path / "merged"
-
-    def _url(self, file: str, what: str, wanted: str | None) -> str | None:
-        with _file_system_errors(self.path):
-            before = _read_line(self.path / file)
-        if wanted is not None and before is not None and wanted != before:
-            raise InvalidArgument(
-                f"{self.path} has its {what} messages at {before}, and cannot have them at {wanted}"
-            )
-        return wanted or before
-
-    def _keep_url(self, file: str, what: str, url: str) -> None:
-        with _file_system_errors(self.path):
-            _create_durably(self.path, file, f"{url}\n")
-        self._url(file, what, url)  # Another node may have been quicker, with another one.
 
     def _bound_to(self) -> str | None:
         return _read_line(self.path / _STORE)

@@ -47,7 +47,7 @@ from wings_core.sql import Sql
 from wings_core.storage.disk import DiskGuard
 from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.interfaces import FolioStore
-from wings_core.storage.open import NodeUrls, Storage, open_shared_storage, open_storage
+from wings_core.storage.open import Storage, open_shared_storage, open_storage
 
 if TYPE_CHECKING:
     from wings_core.metadata.postgres import PostgresMetadata
@@ -347,7 +347,7 @@ class Log:
         """
         limits = limits or Limits()
         storage = open_shared_storage(
-            NodeUrls(metadata),
+            metadata,
             limits,
             hot_url=hot_url,
             remote_url=remote_url,

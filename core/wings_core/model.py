@@ -139,6 +139,13 @@ LOST_FOLIO = "lost"
 """The file that pages lie in, as metadata says after a repair, of which nothing is left."""
 
 
+StoreRole = Literal["hot", "remote"]
+"""What an object store of a log is for."""
+
+STORE_MESSAGES: dict[StoreRole, str] = {"hot": "new", "remote": "old"}
+"""Which messages it has."""
+
+
 class PageAddress(NamedTuple):
     """Where a page lies: bytes `[position, position + length)` of a folio or segment file."""
 

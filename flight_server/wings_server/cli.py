@@ -187,31 +187,59 @@ def serve(
 
 def check(
     data_dir: Annotated[
-        Path, typer.Argument(metavar="DATA_DIR", help="The data directory of a server.")
-    ],
+        Path | None,
+        typer.Argument(
+            metavar="[DATA_DIR]",
+            help="The data directory of a server. None: of nodes without one, with --metadata-url.",
+        ),
+    ] = None,
     metadata_url: MetadataUrlOption = None,
+    hot: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Without DATA_DIR, the object store of new messages. Default: what the nodes use.",
+        ),
+    ] = None,
+    remote: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="And that of old messages. Default: what the nodes use."),
+    ] = None,
 ) -> None:
-    """Read every message of a data directory and report what is damaged or missing.
+    """Read every message of a log and report what is damaged or missing.
 
-    Its databases are checked too: metadata, and what members of share groups have finished. Writes
-    nothing. It may run beside the directory's server.
+    Of a data directory its databases are checked too: metadata, and what members of share groups
+    have finished. Writes nothing. It may run beside the log's servers.
 
     Exit status: 0 all is right, 1 problems were found, 2 it could not be checked.
     """
+    url = metadata_url or os.environ.get("WINGS_METADATA_URL")
+    if data_dir is None and url is None:
+        raise typer.BadParameter(
+            "name the data directory, or with --metadata-url the PostgreSQL of nodes without one",
+            param_hint="DATA_DIR",
+        )
+    if data_dir is not None and (hot or remote):
+        raise typer.BadParameter("a data directory knows its own", param_hint="--hot, --remote")
     try:
-        report = _check(data_dir, metadata_url or os.environ.get("WINGS_METADATA_URL"))
+        report = _check(data_dir, url, hot, remote)
     except WingsError as error:
         sys.stderr.write(f"wings: {error.message}\n")
         raise typer.Exit(2) from None
-    typer.echo("\n".join(_report_lines(data_dir, report)))
+    typer.echo("\n".join(_report_lines(str(data_dir or "nodes"), report)))
     raise typer.Exit(0 if report.ok else 1)
 
 
-def _check(data_dir: Path, metadata_url: str | None) -> "CheckReport":
-    from wings_core.check import check_directory
+def _check(
+    data_dir: Path | None, metadata_url: str | None, hot: str | None, remote: str | None
+) -> "CheckReport":
+    from wings_core.check import check_directory, check_nodes
 
     with _progress() as progress:
-        return check_directory(data_dir, metadata_url, progress)
+        if data_dir is not None:
+            return check_directory(data_dir, metadata_url, progress)
+        assert metadata_url is not None
+        return check_nodes(metadata_url, hot, remote, progress)
 
 
 @contextmanager
@@ -231,9 +259,9 @@ def _progress() -> Generator[Callable[[int], None]]:
         yield lambda pages: progress.update(task, completed=pages)
 
 
-def _report_lines(data_dir: Path, report: "CheckReport") -> Generator[str]:
+def _report_lines(name: str, report: "CheckReport") -> Generator[str]:
     yield (
-        f"{data_dir}: {_count(report.topics, 'topic')}, {_count(report.partitions, 'partition')}, "
+        f"{name}: {_count(report.topics, 'topic')}, {_count(report.partitions, 'partition')}, "
         f"{_count(report.pages, 'page')}, {_count(report.rows, 'row')}, "
         f"{_count(report.bytes, 'byte')}, {_count(report.stages, 'stage')} not published"
     )

@@ -188,7 +188,7 @@ def test_of_nodes_that_start_at_once_with_different_places_one_has_its_way(
             if what == "metadata":
                 nodes[number].bind(f"id-{number}")
             else:
-                nodes[number].keep_hot_url(f"s3://bucket-{number}")
+                nodes[number].keep_object_store("hot", f"s3://bucket-{number}")
         except InvalidArgument as error:
             return str(error)
         return None
@@ -250,11 +250,11 @@ def test_pages_without_an_owner_are_taken_over_by_the_metadata_beside_them_alone
 
 def test_a_directory_keeps_to_the_object_store_that_it_was_first_used_with(tmp_path: Path) -> None:
     with DataDirectory.open(tmp_path) as directory:
-        assert directory.hot_url(None) is None
-        assert directory.hot_url("s3://bucket/one") == "s3://bucket/one"
-        directory.keep_hot_url("s3://bucket/one")
-        directory.keep_hot_url("s3://bucket/one")
+        assert directory.object_store("hot", None) is None
+        assert directory.object_store("hot", "s3://bucket/one") == "s3://bucket/one"
+        directory.keep_object_store("hot", "s3://bucket/one")
+        directory.keep_object_store("hot", "s3://bucket/one")
     with DataDirectory.open_read_only(tmp_path) as directory:
-        assert directory.hot_url(None) == "s3://bucket/one"
+        assert directory.object_store("hot", None) == "s3://bucket/one"
         with pytest.raises(InvalidArgument, match="at s3://bucket/one, and cannot have them at"):
-            directory.hot_url("s3://bucket/two")
+            directory.object_store("hot", "s3://bucket/two")

@@ -13,7 +13,7 @@ from wings_core.data_directory import DataDirectory, sync_directory
 from wings_core.errors import AlreadyExists, InvalidArgument, StorageCorrupt, Unavailable
 from wings_core.metadata.open import has_metadata
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.model import LOST_FOLIO
+from wings_core.model import LOST_FOLIO, STORE_MESSAGES
 from wings_core.repair.catalog import read_catalog
 from wings_core.repair.evidence import Evidence
 from wings_core.repair.log import LogRepair, read_folios, read_inline
@@ -215,7 +215,8 @@ def _readable(path: Path) -> Generator[DataDirectory]:
     with DataDirectory.open_read_only(path) as directory, ExitStack() as locks:
         if not directory.metadata.exists() and has_metadata(directory):
             raise InvalidArgument(f"{path} has its metadata in PostgreSQL, which repairs itself")
-        for url in (directory.hot_url(None), directory.remote_url(None)):
+        for role in STORE_MESSAGES:
+            url = directory.object_store(role, None)
             if url is not None:
                 raise InvalidArgument(
                     f"{path} has messages at {url}: such a directory cannot be repaired"

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Protocol
 
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
-from wings_core.model import INLINE_SUFFIX
+from wings_core.model import INLINE_SUFFIX, StoreRole
 from wings_core.storage.folio_stores import FolioStores
 from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.interfaces import FolioStore
@@ -28,9 +28,6 @@ from wings_core.storage.segment_objects import (
     SegmentObjects,
 )
 from wings_core.storage.segments import SegmentStore
-
-if TYPE_CHECKING:
-    from wings_core.metadata.postgres import PostgresMetadata
 
 START_SECONDS_MAX = 10.0
 """How long a start waits for an object store that does not answer, about."""
@@ -78,65 +75,21 @@ def retry_bounds(limits: Limits) -> RetryBounds:
 class StoreUrls(Protocol):
     """Remembers which object stores a log was first used with; a `DataDirectory` does."""
 
-    def hot_url(self, wanted: str | None) -> str | None:
-        """Return where new pages go: what is wanted, or what was used before.
+    def object_store(self, role: StoreRole, wanted: str | None) -> str | None:
+        """Return where pages go: what is wanted, or what was used before.
 
         Raises:
             InvalidArgument: Another was used before.
         """
         ...
 
-    def keep_hot_url(self, url: str) -> None:
-        """Note where new pages go, durably, before the first of them does.
+    def keep_object_store(self, role: StoreRole, url: str) -> None:
+        """Note where pages go, durably, before the first of them does.
 
         Raises:
             InvalidArgument: Another node has just noted another place.
         """
         ...
-
-    def remote_url(self, wanted: str | None) -> str | None:
-        """Return where old pages go; as `hot_url`."""
-        ...
-
-    def keep_remote_url(self, url: str) -> None:
-        """Note where old pages go; as `keep_hot_url`."""
-        ...
-
-
-class NodeUrls:
-    """The `StoreUrls` of nodes without data directories, in their metadata.
-
-    Args:
-        metadata: Theirs.
-    """
-
-    def __init__(self, metadata: "PostgresMetadata") -> None:
-        self._metadata = metadata
-
-    def hot_url(self, wanted: str | None) -> str | None:
-        """See `StoreUrls.hot_url`."""
-        return self._object_store("hot", wanted)
-
-    def keep_hot_url(self, url: str) -> None:
-        """See `StoreUrls.keep_hot_url`."""
-        self._metadata.keep_object_store("hot", url)
-
-    def remote_url(self, wanted: str | None) -> str | None:
-        """See `StoreUrls.remote_url`."""
-        return self._object_store("remote", wanted)
-
-    def keep_remote_url(self, url: str) -> None:
-        """See `StoreUrls.keep_remote_url`."""
-        self._metadata.keep_object_store("remote", url)
-
-    def _object_store(self, role: Literal["hot", "remote"], wanted: str | None) -> str | None:
-        found = self._metadata.object_store(role, wanted)
-        if wanted is not None and is_relative(wanted):
-            raise InvalidArgument(
-                f"the nodes have one {role} store, and {wanted!r} is a directory of its own for "
-                "each that starts elsewhere: name it by its whole path"
-            )
-        return found
 
 
 def open_storage(
@@ -192,13 +145,20 @@ def open_shared_storage(
     hot_url: str | None,
     remote_url: str | None,
     inline: InlineFolios,
-    store_id: Callable[[], str],
+    store_id: Callable[[], str] | None,
 ) -> Storage:
     """Open the pages of a log whose nodes keep nothing on their own disks; see `open_storage`.
 
     Raises:
-        InvalidArgument: Or it was never said which object store new pages go to.
+        InvalidArgument: Or it was never said which object store new pages go to, or a directory is
+            not named by its whole path.
     """
+    for role, url in (("hot", hot_url), ("remote", remote_url)):
+        if url is not None and is_relative(url):
+            raise InvalidArgument(
+                f"the nodes have one {role} store, and {url!r} is a directory of its own for each "
+                "that starts elsewhere: name it by its whole path"
+            )
     opened = _Opened(urls, limits, inline, store_id)
     hot = opened.open_hot(hot_url)
     if hot is None:
@@ -232,17 +192,24 @@ class _Opened:
 
     def open_hot(self, wanted: str | None) -> FolioStore | None:
         """Open the object store of new pages, if they go to one."""
-        url = self._urls.hot_url(wanted)
-        if url is None:
+        objects = self._open("hot", wanted)
+        if objects is None:
             return None
-        is_new = self._urls.hot_url(None) is None
-        objects = open_checked(url, self._limits, self._store_id, is_new=is_new)
-        self._objects["hot"] = objects
-        if self._store_id is not None:
-            self._urls.keep_hot_url(url)
         self._hot = ObjectFolioStore(objects, self._cache, grace_seconds=OBJECT_GRACE_SECONDS)
         self._others[FOLIO_SUFFIX] = self._hot
         return self._hot
+
+    def _open(self, role: StoreRole, wanted: str | None) -> ObjectStore | None:
+        """Open the object store of a role, if there is one, and note where it is."""
+        url = self._urls.object_store(role, wanted)
+        if url is None:
+            return None
+        is_new = self._urls.object_store(role, None) is None
+        objects = open_checked(url, self._limits, self._store_id, is_new=is_new)
+        self._objects[role] = objects
+        if self._store_id is not None:
+            self._urls.keep_object_store(role, url)
+        return objects
 
     def add_merged(self, objects: ObjectStore, suffix: str) -> None:
         """Have merged pages go to a store, until another is added."""
@@ -254,14 +221,9 @@ class _Opened:
         if "hot" in self._objects:
             # Not in a directory: other nodes may not see it, and it may be less durable.
             self.add_merged(self._objects["hot"], HOT_SEGMENT_SUFFIX)
-        url = self._urls.remote_url(remote_url)
-        if url is not None:
-            is_new = self._urls.remote_url(None) is None
-            objects = open_checked(url, self._limits, self._store_id, is_new=is_new)
-            self._objects["remote"] = objects
-            if self._store_id is not None:
-                self._urls.keep_remote_url(url)
-            self.add_merged(objects, SEGMENT_SUFFIX)
+        remote = self._open("remote", remote_url)
+        if remote is not None:
+            self.add_merged(remote, SEGMENT_SUFFIX)
         assert self._remote is not None
         store = FolioStores(first, self._others, self._hot)
         return Storage(store, self._cache, self._remote, store.stores, self._objects, self._inline)

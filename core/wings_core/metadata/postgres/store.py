@@ -22,6 +22,7 @@ from wings_core.metadata.postgres.registry import PostgresRegistry
 from wings_core.metadata.store import DatabaseMetadata
 from wings_core.metadata.store.topic_cache import TopicCache
 from wings_core.metadata.waiters import Waiters
+from wings_core.model import STORE_MESSAGES, StoreRole
 
 SCHEMA = "wings"
 """The schema that holds the tables, and the channel of notifications."""
@@ -102,11 +103,11 @@ class PostgresMetadata(DatabaseMetadata[Connection]):
         """
         return str(self.claim(OF_NODES, None))
 
-    def object_store(self, role: str, wanted: str | None) -> str | None:
+    def object_store(self, role: StoreRole, wanted: str | None) -> str | None:
         """Return the object store that nodes without a data directory have for a role.
 
         Args:
-            role: `hot` or `remote`.
+            role: Which messages it has.
             wanted: Its URL; None for that of before.
 
         Raises:
@@ -119,14 +120,13 @@ class PostgresMetadata(DatabaseMetadata[Connection]):
         )
         before = None if row is None else str(row[0])
         if wanted is not None and before is not None and wanted != before:
-            what = {"hot": "new", "remote": "old"}[role]
             raise InvalidArgument(
-                f"the nodes of this metadata have their {what} messages at {before}, and cannot "
-                f"have them at {wanted}"
+                f"the nodes of this metadata have their {STORE_MESSAGES[role]} messages at "
+                f"{before}, and cannot have them at {wanted}"
             )
         return wanted or before
 
-    def keep_object_store(self, role: str, url: str) -> None:
+    def keep_object_store(self, role: StoreRole, url: str) -> None:
         """Note the object store of a role, durably, for all nodes.
 
         Raises:
@@ -186,6 +186,14 @@ class PostgresMetadata(DatabaseMetadata[Connection]):
         found, claimed = self._database.read(lambda connection: _binding(connection, ""))
         _check_binding(directory, metadata or found, found, claimed)
 
+    def check_claim_for_nodes(self) -> None:
+        """Make sure that this metadata is of nodes without data directories.
+
+        Raises:
+            InvalidArgument: It belongs to something else, or to no server yet.
+        """
+        self.check_claim(OF_NODES, None)
+
     def close(self) -> None:
         """Close the connections, once calls under way have ended; later calls raise `Unavailable`.
 
@@ -217,6 +225,8 @@ def _check_binding(
         )
     if claimed == directory:
         return
+    if claimed is None:
+        raise InvalidArgument("no server has used this metadata yet")
     if claimed == OF_SERVICES:
         raise InvalidArgument(
             "this metadata is served to nodes by `wings metadata serve`: give its address, with "
