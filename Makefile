@@ -59,6 +59,8 @@ protocol: $(VENV)/.dev ## generate the code of the gRPC interfaces
 	cd core && PATH="$(CURDIR)/$(BIN):$$PATH" $(CURDIR)/$(BIN)/python -m grpc_tools.protoc \
 		--proto_path=. --python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. \
 		wings_core/protocol/v1/*.proto
+	cd core && PATH="$(CURDIR)/$(BIN):$$PATH" $(CURDIR)/$(BIN)/python -m grpc_tools.protoc \
+		--proto_path=. --python_out=. --mypy_out=quiet:. wings_core/protocol/flight_sql/*.proto
 
 lock: $(VENV)/.dev ## pin the newest versions of everything in requirements/
 	$(LOCK) pyproject.toml --extra server --extra objects --extra postgres --extra spark --extra sqs --group dev --output-file requirements/dev.txt

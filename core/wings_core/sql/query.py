@@ -101,6 +101,17 @@ class Sql:
             raise
         return query
 
+    def parameters(self, text: str) -> list[str]:
+        """Return the names of a statement's parameters, numbers in order; nothing is looked up.
+
+        Raises: as `open`, of the statement alone.
+        """
+        query = Query(self._log, self._engines, Cancel(), self._log.limits.sql_seconds_max)
+        try:
+            return query.parameters(text)
+        finally:
+            query.close()
+
     def close(self) -> None:
         """Close the engines; queries must have ended."""
         self._engines.close()
@@ -154,6 +165,13 @@ class Query:
     def _connection(self) -> duckdb.DuckDBPyConnection:
         assert self._engine is not None, "the query is not closed"
         return self._engine.connection
+
+    def parameters(self, text: str) -> list[str]:
+        """Return the names of a statement's parameters; see `Sql.parameters`."""
+        self._text = text
+        with _Translated(self):
+            found = parse(text, self._connection).parameters
+        return list(dict.fromkeys(parameter.name for parameter in found))
 
     def prepare(
         self, text: str, authorize: Authorize, parameters: Parameters, namespace: NamespaceName

@@ -24,12 +24,19 @@ MIDDLEWARE = "wings"
 
 _HEADER = "authorization"
 
+SCHEMA_HEADER = "schema"
+"""Names the schema of tables that are named without one."""
+
 
 class Caller(flight.ServerMiddleware):
     """The principal of one call."""
 
-    def __init__(self, principal: Principal, answered: str | None) -> None:
+    def __init__(
+        self, principal: Principal, answered: str | None, schema_name: str | None = None
+    ) -> None:
         self.principal = principal
+        self.schema_name = schema_name
+        """The default schema of the connection, for SQL."""
         self._answered = answered
 
     def sending_headers(self) -> dict[str, str]:  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs want lists
@@ -63,7 +70,8 @@ class Authentication(flight.ServerMiddlewareFactory):
             except WingsError as error:
                 self._failed(error.code)
                 raise
-        return Caller(principal, secret if is_handshake else None)
+        named = [str(value) for value in headers.get(SCHEMA_HEADER, ())]
+        return Caller(principal, secret if is_handshake else None, *named[:1])
 
 
 class OpenHandshake(flight.ServerAuthHandler):
@@ -81,6 +89,11 @@ class OpenHandshake(flight.ServerAuthHandler):
 def principal_of(context: flight.ServerCallContext) -> Principal:
     """Return who makes a call."""
     return cast("Caller", context.get_middleware(MIDDLEWARE)).principal
+
+
+def schema_name_of(context: flight.ServerCallContext) -> str | None:
+    """Return the default schema that a connection names for SQL, if it does."""
+    return cast("Caller", context.get_middleware(MIDDLEWARE)).schema_name
 
 
 def secret_of(headers: Sequence[Any]) -> str | None:

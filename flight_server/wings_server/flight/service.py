@@ -9,10 +9,12 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from wings_core.contracts.put import PutCommand
 from wings_core.contracts.sql import SqlTicket, parse_sql_ticket
 from wings_core.contracts.tickets import AcquireTicket, parse_ticket
 from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
@@ -20,6 +22,7 @@ from wings_core.fetch.fetcher import Cancel
 from wings_core.log import Log
 from wings_core.security.principal import Principal
 from wings_core.security.quotas import CallUsage
+from wings_server import flight_sql
 from wings_server.actions import ACTIONS
 from wings_server.descriptors import RPC_SHARE, connections_max
 from wings_server.flight import reading
@@ -29,6 +32,7 @@ from wings_server.flight.authentication import (
     Authentication,
     OpenHandshake,
     principal_of,
+    schema_name_of,
 )
 from wings_server.flight.boundary import flight_errors
 from wings_server.flight.client_watch import ClientGone, ClientWatch
@@ -41,6 +45,7 @@ from wings_server.flight.running import Running
 from wings_server.flight.share_opening import Admission
 from wings_server.flight.share_stream import ShareStreams
 from wings_server.flight.sql import open_sql, stream_sql
+from wings_server.flight_sql import FlightSql, is_flight_sql
 from wings_server.gate import Gate
 from wings_server.metrics import Metrics
 from wings_server.quotas import counted, using
@@ -80,6 +85,7 @@ class FlightService(flight.FlightServerBase):
         self._addresses = addresses
         self._metrics = metrics or Metrics()
         self._watch = ClientWatch()
+        self._flight_sql = FlightSql(log, gate)
         self._stopping = threading.Event()
         self._share_streams = ShareStreams()
         self._running = Running(log.limits.calls_running_max)
@@ -103,6 +109,8 @@ class FlightService(flight.FlightServerBase):
     ) -> flight.FlightDataStream:
         """Stream the messages that a ticket reads or acquires."""
         with flight_errors("do_get"), self._call(context) as (principal, _):
+            if is_flight_sql(ticket.ticket):
+                return self._run_flight_sql(ticket, context, principal)
             asked = parse_sql_ticket(ticket.ticket)
             if asked is not None:
                 return self._run_sql(asked, context, principal)
@@ -125,6 +133,17 @@ class FlightService(flight.FlightServerBase):
     ) -> None:
         """Commit a stream of batches, and answer each with a PutResult."""
         with flight_errors("do_put"), self._call(context) as (principal, usage):
+            if is_flight_sql(descriptor.command):
+                named = schema_name_of(context)
+                quotas = self._gate.push_quotas(principal, usage)
+
+                def pushed(command: PutCommand, answers: Any) -> None:
+                    put = Put(self._log, command, self._metrics, principal.check, quotas)
+                    put.run(reader, answers, self._stopping, reading.room_of(context))
+
+                answer = self._flight_sql.put(descriptor, reader, principal, named, pushed)
+                writer.write(pa.py_buffer(answer))
+                return
             command = parse_descriptor(descriptor)
             self._gate.allow(principal, "push", command.topic)
             quotas = self._gate.push_quotas(principal, usage)
@@ -153,6 +172,8 @@ class FlightService(flight.FlightServerBase):
     ) -> flight.FlightInfo:
         """Return the tickets that read a topic."""
         with flight_errors("get_flight_info"), self._call(context) as (principal, _):
+            if is_flight_sql(descriptor.command):
+                return self._flight_sql.info(descriptor, principal, schema_name_of(context))
             topic = parse_info_descriptor(descriptor).topic
             self._gate.allow(principal, "flight-info", topic)
             return get_info(self._log, descriptor, self._locations())
@@ -162,6 +183,10 @@ class FlightService(flight.FlightServerBase):
     ) -> flight.SchemaResult:
         """Return a topic's schema."""
         with flight_errors("get_schema"), self._call(context) as (principal, _):
+            if is_flight_sql(descriptor.command):
+                named = schema_name_of(context)
+                found = self._flight_sql.info(descriptor, principal, named)
+                return flight.SchemaResult(found.schema)
             topic = parse_info_descriptor(descriptor).topic
             self._gate.allow(principal, "schema", topic)
             return flight.SchemaResult(get_schema(self._log, descriptor))
@@ -178,13 +203,18 @@ class FlightService(flight.FlightServerBase):
         self, context: flight.ServerCallContext
     ) -> list[tuple[str, str]]:
         """Return the names of the actions and their descriptions."""
-        return [(name, action.description) for name, action in ACTIONS.items()]
+        ours = [(name, action.description) for name, action in ACTIONS.items()]
+        return [*ours, *flight_sql.ACTIONS.items()]
 
     def do_action(
         self, context: flight.ServerCallContext, action: flight.Action
     ) -> Iterator[bytes]:
         """Run an action, and yield its answer as JSON."""
         with flight_errors("do_action"), self._call(context) as (principal, _):
+            if action.type in flight_sql.ACTIONS:
+                raw, named = action.body.to_pybytes(), schema_name_of(context)
+                result = self._flight_sql.act(action.type, raw, principal, named)
+                return iter([result] if result else [])
             found = ACTIONS.get(action.type)
             if found is None:
                 raise InvalidArgument(f"there is no action {action.type!r:.80}")
@@ -249,6 +279,20 @@ class FlightService(flight.FlightServerBase):
         query = open_sql(self._log, asked, partial(self._gate.allow, principal, "sql"), cancel)
         opened = stream_sql(query, cancel, context, self._watch, self._metrics)
         chunks = self._stream(opened, principal, refuses=True)
+        return flight.GeneratorStream(query.schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
+
+    def _run_flight_sql(
+        self, ticket: flight.Ticket, context: flight.ServerCallContext, principal: Principal
+    ) -> flight.FlightDataStream:
+        cancel = Cancel()
+        opened = self._flight_sql.open(ticket.ticket, principal, cancel)
+        if isinstance(opened, pa.Table):
+            return flight.RecordBatchStream(opened)
+        query, handle = opened
+        rows = stream_sql(query, cancel, context, self._watch, self._metrics)
+        chunks = self._flight_sql.running(
+            self._stream(rows, principal, refuses=True), handle, cancel
+        )
         return flight.GeneratorStream(query.schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
 
     def _stream_get(

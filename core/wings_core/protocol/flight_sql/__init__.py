@@ -1,0 +1,1 @@
+"""The messages of Flight SQL, as `make protocol` generates them."""

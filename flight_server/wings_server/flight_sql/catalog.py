@@ -1,0 +1,288 @@
+"""The catalog as Flight SQL asks for it: one catalog, namespaces as schemas, topics as tables."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, cast
+
+import pyarrow as pa
+from google.protobuf.message import Message
+
+from wings_core.log import Log
+from wings_core.model import Topic
+from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
+from wings_core.security.principal import Principal
+from wings_core.security.rights import Right
+from wings_core.sql.names import schema_of
+from wings_core.sql.statement import CATALOG
+from wings_core.sql.topic_table import shown_columns
+from wings_server.reach import topics_in_reach
+
+TABLE = "TABLE"
+
+Rows = Sequence[tuple[Any, ...]]
+
+
+def _schema(*fields: tuple[str, pa.DataType] | tuple[str, pa.DataType, bool]) -> pa.Schema:
+    return pa.schema([cast("Any", pa).field(*field) for field in fields])
+
+
+_TEXT = pa.string()
+_CATALOGS = _schema(("catalog_name", _TEXT, False))
+_DB_SCHEMAS = _schema(("catalog_name", _TEXT), ("db_schema_name", _TEXT, False))
+_TABLES = _schema(
+    ("catalog_name", _TEXT),
+    ("db_schema_name", _TEXT),
+    ("table_name", _TEXT, False),
+    ("table_type", _TEXT, False),
+)
+_TABLE_TYPES = _schema(("table_type", _TEXT, False))
+_PRIMARY_KEYS = _schema(
+    ("catalog_name", _TEXT),
+    ("db_schema_name", _TEXT),
+    ("table_name", _TEXT, False),
+    ("column_name", _TEXT, False),
+    ("key_name", _TEXT),
+    ("key_sequence", pa.int32(), False),
+)
+_FOREIGN_KEYS = _schema(
+    *((f"{key}_{name}", _TEXT) for key in ("pk", "fk") for name in (
+        "catalog_name", "db_schema_name", "table_name", "column_name")),
+    ("key_sequence", pa.int32(), False),
+    ("fk_key_name", _TEXT),
+    ("pk_key_name", _TEXT),
+    ("update_rule", pa.uint8(), False),
+    ("delete_rule", pa.uint8(), False),
+)  # fmt: skip
+_XDBC_TYPES = _schema(
+    ("type_name", _TEXT, False),
+    ("data_type", pa.int32(), False),
+    ("column_size", pa.int32()),
+    ("literal_prefix", _TEXT),
+    ("literal_suffix", _TEXT),
+    ("create_params", pa.list_(pa.field("item", _TEXT, False))),
+    ("nullable", pa.int32(), False),
+    ("case_sensitive", pa.bool_(), False),
+    ("searchable", pa.int32(), False),
+    ("unsigned_attribute", pa.bool_()),
+    ("fixed_prec_scale", pa.bool_(), False),
+    ("auto_increment", pa.bool_()),
+    ("local_type_name", _TEXT),
+    ("minimum_scale", pa.int32()),
+    ("maximum_scale", pa.int32()),
+    ("sql_data_type", pa.int32(), False),
+    ("datetime_subcode", pa.int32()),
+    ("num_prec_radix", pa.int32()),
+    ("interval_precision", pa.int32()),
+)
+
+_TYPES: Sequence[tuple[str, int, int | None, str | None, int | None, int | None]] = (
+    # Name, number of JDBC's type, size, quote, the same without its subtype, radix.
+    ("BLOB", -3, None, "'", -3, None),
+    ("BIGINT", -5, 19, None, -5, 10),
+    ("UBIGINT", -5, 20, None, -5, 10),
+    ("BOOLEAN", -7, 1, None, -7, None),
+    ("DECIMAL", 3, 38, None, 3, 10),
+    ("INTEGER", 4, 10, None, 4, 10),
+    ("SMALLINT", 5, 5, None, 5, 10),
+    ("FLOAT", 7, 24, None, 7, 2),
+    ("DOUBLE", 8, 53, None, 8, 2),
+    ("VARCHAR", 12, None, "'", 12, None),
+    ("DATE", 91, 10, "'", 9, None),
+    ("TIME", 92, 15, "'", 9, None),
+    ("TIMESTAMP", 93, 26, "'", 9, None),
+    ("TIMESTAMP WITH TIME ZONE", 93, 32, "'", 9, None),
+)
+
+
+def table_of(command: Message, log: Log, principal: Principal) -> pa.Table | None:
+    """Return the rows that a command of the catalog asks for; None where it is no such command.
+
+    Args:
+        command: The command.
+        log: Whose topics are the tables.
+        principal: Who asks: the tables are those that it may read.
+    """
+    make = _TABLES_OF.get(type(command))
+    return None if make is None else make(command, log, principal)
+
+
+def _filled(schema: pa.Schema, rows: Rows) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    arrays = [
+        pa.array(list(values), schema.field(index).type) for index, values in enumerate(columns)
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _catalogs(command: Any, log: Log, principal: Principal) -> pa.Table:
+    del command, log, principal
+    return _filled(_CATALOGS, [(CATALOG,)])
+
+
+def _db_schemas(command: Any, log: Log, principal: Principal) -> pa.Table:
+    if not _is_ours(command):
+        return _filled(_DB_SCHEMAS, [])
+    matches = _matcher(command, "db_schema_filter_pattern")
+    names = sorted(
+        schema_of(namespace.name)
+        for namespace in log.admin.list_namespaces()
+        if principal.may_see_namespace(namespace.name)
+    )
+    return _filled(_DB_SCHEMAS, [(CATALOG, name) for name in names if matches(name)])
+
+
+def _tables(command: Any, log: Log, principal: Principal) -> pa.Table:
+    schema = _TABLES
+    if command.include_schema:
+        schema = schema.append(pa.field("table_schema", pa.binary(), False))
+    found: list[tuple[Any, ...]] = []
+    for place, topic in _wanted_topics(command, log, principal):
+        row = (CATALOG, place, topic.name.topic, TABLE)
+        found.append((*row, shown_schema(topic)) if command.include_schema else row)
+    return _filled(schema, sorted(found))
+
+
+def _wanted_topics(command: Any, log: Log, principal: Principal) -> Iterator[tuple[str, Topic]]:
+    if not _is_ours(command) or (command.table_types and TABLE not in command.table_types):
+        return
+    in_schema = _matcher(command, "db_schema_filter_pattern")
+    in_table = _matcher(command, "table_name_filter_pattern")
+    for topic in topics_in_reach(log, principal, Right.READ):
+        place = schema_of(topic.name.namespace)
+        if in_schema(place) and in_table(topic.name.topic):
+            yield place, topic
+
+
+def shown_schema(topic: Topic) -> bytes:
+    """Return the columns of a topic's table, as an IPC message."""
+    columns = shown_columns(topic)
+    fields = [pa.field(column.name, column.field.type) for column in columns]
+    return pa.schema(fields).serialize().to_pybytes()
+
+
+def _is_ours(command: Any) -> bool:
+    return not command.HasField("catalog") or command.catalog == CATALOG
+
+
+def _matcher(command: Any, name: str) -> Callable[[str], bool]:
+    """Return what tells whether a name is of a pattern, in which `%` and `_` stand for others."""
+    if not command.HasField(name):
+        return lambda _: True
+    parts = re.split(r"(\\.|[%_])", getattr(command, name))
+    wild = {"%": ".*", "_": "."}
+    pattern = "".join(
+        wild.get(part) or re.escape(part[1:] if part.startswith("\\") else part) for part in parts
+    )
+    return lambda text: re.fullmatch(pattern, text, re.DOTALL) is not None
+
+
+def _table_types(command: Any, log: Log, principal: Principal) -> pa.Table:
+    del command, log, principal
+    return _filled(_TABLE_TYPES, [(TABLE,)])
+
+
+def _no_keys(schema: pa.Schema) -> Callable[[Any, Log, Principal], pa.Table]:
+    return lambda _, __, ___: _filled(schema, [])
+
+
+def _xdbc_types(command: Any, log: Log, principal: Principal) -> pa.Table:
+    del log, principal
+    rows = [
+        (name, number, size, quote, quote, None, 1, name == "VARCHAR", 3,
+         None if radix is None else name.startswith("U"), False, None, name,
+         0 if name == "DECIMAL" else None, 38 if name == "DECIMAL" else None,
+         plain, number - 90 if plain == 9 else None, radix, None)
+        for name, number, size, quote, plain, radix in sorted(_TYPES, key=lambda row: row[1])
+        if not command.HasField("data_type") or command.data_type == number
+    ]  # fmt: skip
+    return _filled(_XDBC_TYPES, rows)
+
+
+_UNION = pa.dense_union(
+    [
+        pa.field("string_value", pa.string()),
+        pa.field("bool_value", pa.bool_()),
+        pa.field("bigint_value", pa.int64()),
+        pa.field("int32_bitmask", pa.int32()),
+        pa.field("string_list", pa.list_(pa.string())),
+        pa.field("int32_to_int32_list_map", pa.map_(pa.int32(), pa.list_(pa.int32()))),
+    ]
+)
+_STRING, _BOOL, _BIGINT, _BITMASK = 0, 1, 2, 3
+
+_INFO: Mapping[int, tuple[int, Any]] = {
+    0: (_STRING, "Wings"),
+    1: (_STRING, version("wings-flight")),
+    2: (_STRING, pa.__version__),
+    3: (_BOOL, True),  # Read only: SQL is; bulk ingest pushes.
+    4: (_BOOL, True),  # SQL.
+    5: (_BOOL, False),  # Substrait.
+    8: (_BITMASK, 0),  # Transactions.
+    9: (_BOOL, True),  # CancelQuery.
+    10: (_BOOL, True),  # Bulk ingest.
+    11: (_BOOL, False),  # Of it in transactions.
+    100: (_BITMASK, 0),
+    101: (_BITMASK, 0),
+    500: (_BOOL, False),
+    501: (_BOOL, False),
+    502: (_BOOL, False),
+    503: (_BIGINT, 1),  # Names: in any case.
+    504: (_STRING, '"'),
+    505: (_BIGINT, 1),
+    506: (_BOOL, True),  # All tables may be selected from.
+    507: (_BIGINT, 3),  # Nulls come last.
+    513: (_STRING, "\\"),
+    514: (_STRING, ""),
+    515: (_BOOL, True),
+    516: (_BOOL, True),
+    518: (_BOOL, True),
+    519: (_BOOL, False),
+    520: (_BOOL, True),
+    521: (_BOOL, True),
+    522: (_BITMASK, 3),  # GROUP BY.
+    523: (_BOOL, True),
+    524: (_BOOL, True),
+    525: (_BITMASK, 7),  # Grammar of ODBC,
+    526: (_BITMASK, 1),  # and of SQL-92: entry level.
+    527: (_BOOL, False),
+    528: (_BIGINT, 2),  # Outer joins.
+    529: (_STRING, "schema"),
+    530: (_STRING, "procedure"),
+    531: (_STRING, "catalog"),
+    532: (_BOOL, True),
+}
+"""By the numbers of `SqlInfo`: which kind of value, and the value."""
+
+
+def _sql_info(command: Any, log: Log, principal: Principal) -> pa.Table:
+    del log, principal
+    wanted = [number for number in (command.info or sorted(_INFO)) if number in _INFO]
+    children: list[list[Any]] = [[] for _ in range(_UNION.num_fields)]
+    offsets: list[int] = []
+    for number in wanted:
+        kind, value = _INFO[number]
+        offsets.append(len(children[kind]))
+        children[kind].append(value)
+    kinds = pa.array([_INFO[number][0] for number in wanted], pa.int8())
+    arrays = [pa.array(values, _UNION.field(index).type) for index, values in enumerate(children)]
+    names = [_UNION.field(index).name for index in range(_UNION.num_fields)]
+    union = cast("Any", pa).UnionArray.from_dense(
+        kinds, pa.array(offsets, pa.int32()), arrays, names
+    )
+    schema = pa.schema([pa.field("info_name", pa.uint32(), False), pa.field("value", union.type)])
+    return pa.Table.from_arrays([pa.array(wanted, pa.uint32()), union], schema=schema)
+
+
+_TABLES_OF: Mapping[type[Message], Callable[[Any, Log, Principal], pa.Table]] = {
+    pb.CommandGetCatalogs: _catalogs,
+    pb.CommandGetDbSchemas: _db_schemas,
+    pb.CommandGetTables: _tables,
+    pb.CommandGetTableTypes: _table_types,
+    pb.CommandGetSqlInfo: _sql_info,
+    pb.CommandGetXdbcTypeInfo: _xdbc_types,
+    pb.CommandGetPrimaryKeys: _no_keys(_PRIMARY_KEYS),
+    pb.CommandGetExportedKeys: _no_keys(_FOREIGN_KEYS),
+    pb.CommandGetImportedKeys: _no_keys(_FOREIGN_KEYS),
+    pb.CommandGetCrossReference: _no_keys(_FOREIGN_KEYS),
+}

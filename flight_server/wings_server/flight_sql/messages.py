@@ -1,0 +1,60 @@
+"""Messages of Flight SQL on the wire: each packed in an Any, which names its type."""
+
+from typing import Any, TypeVar, cast
+
+import pyarrow as pa
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.message import DecodeError, Message
+
+from wings_core.contracts.messages import to_bytes
+from wings_core.errors import InvalidArgument
+from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
+
+_PREFIX = "type.googleapis.com/arrow.flight.protocol.sql."
+_MARK = _PREFIX.encode()
+
+M = TypeVar("M", bound=Message)
+
+
+def is_flight_sql(raw: "bytes | pa.Buffer | None") -> bool:
+    """Tell whether a command or ticket is a message of Flight SQL, and not JSON."""
+    return to_bytes(raw)[:80].find(_MARK) in (2, 3)  # After the field's number and length.
+
+
+def unpack(raw: "bytes | pa.Buffer | None") -> Message:
+    """Return the message in an Any.
+
+    Raises:
+        InvalidArgument: It is no such message, or one that is not served.
+    """
+    packed = AnyMessage()
+    try:
+        packed.ParseFromString(to_bytes(raw))
+        name = packed.type_url.removeprefix(_PREFIX)
+        cls = cast("Any", getattr(pb, name, None))
+        if cls is None or not packed.type_url.startswith(_PREFIX):
+            raise InvalidArgument(f"Flight SQL's {name!r:.80} is not served")
+        found: Message = cls()
+        found.ParseFromString(packed.value)
+    except DecodeError:
+        raise InvalidArgument("this is no message of Flight SQL") from None
+    return found
+
+
+def unpack_as(raw: "bytes | pa.Buffer | None", cls: type[M]) -> M:
+    """Return the message of one type in an Any.
+
+    Raises:
+        InvalidArgument: It is another one.
+    """
+    found = unpack(raw)
+    if not isinstance(found, cls):
+        raise InvalidArgument(f"expected {cls.__name__}; got {type(found).__name__}")
+    return found
+
+
+def pack(message: Message) -> bytes:
+    """Return a message in an Any."""
+    packed = AnyMessage()
+    packed.Pack(message)
+    return packed.SerializeToString()

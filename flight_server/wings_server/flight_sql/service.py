@@ -1,0 +1,209 @@
+"""The calls of Flight SQL: each unpacks its message, calls one plain function, and packs."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from wings_core.contracts.put import PutCommand
+from wings_core.errors import InvalidArgument, InvalidSql, Unavailable
+from wings_core.fetch.fetcher import Cancel
+from wings_core.log import Log
+from wings_core.names import NamespaceName
+from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
+from wings_core.security.principal import Principal
+from wings_core.sql import Query
+from wings_core.sql.names import namespace_of
+from wings_server.flight_sql.catalog import table_of
+from wings_server.flight_sql.handles import Handle
+from wings_server.flight_sql.ingest import CountedRows, creation_of, ingest_topic
+from wings_server.flight_sql.messages import pack, unpack, unpack_as
+from wings_server.gate import Gate
+
+ACTIONS: Mapping[str, str] = {
+    "CreatePreparedStatement": "Flight SQL: prepare a statement.",
+    "ClosePreparedStatement": "Flight SQL: close a prepared statement.",
+    "CancelQuery": "Flight SQL: cancel a query that this process runs.",
+}
+"""The actions, and what each does."""
+
+PutRows = Callable[[PutCommand, Any], None]
+"""Pushes the rows of the call's stream; the second argument takes the answers."""
+
+
+class FlightSql:
+    """Serves Flight SQL over a log; from any thread.
+
+    Args:
+        log: The log.
+        gate: Decides what each caller may do.
+    """
+
+    def __init__(self, log: Log, gate: Gate) -> None:
+        self._log = log
+        self._gate = gate
+        self._lock = threading.Lock()
+        self._runs: dict[str, Cancel] = {}
+
+    def info(
+        self, descriptor: flight.FlightDescriptor, principal: Principal, schema_name: str | None
+    ) -> flight.FlightInfo:
+        """Return the ticket that reads what a command asks for, and its schema.
+
+        Args:
+            descriptor: With the command.
+            principal: Who asks.
+            schema_name: The connection's default schema; None: that of the default namespace.
+        """
+        command = unpack(descriptor.command)
+        table = table_of(command, self._log, principal)
+        if table is not None:
+            return _info(table.schema, descriptor, descriptor.command, table.num_rows)
+        if isinstance(command, pb.CommandStatementQuery):
+            _check_transaction(command)
+            handle = Handle(sql=command.query, namespace=_namespace(schema_name))
+        elif isinstance(command, pb.CommandPreparedStatementQuery):
+            handle = Handle.of(command.prepared_statement_handle)
+        else:
+            raise InvalidArgument(f"{type(command).__name__} is not served by GetFlightInfo")
+        schema = self._schema(handle, principal)
+        ticket = pack(pb.TicketStatementQuery(statement_handle=handle.to_bytes()))
+        return _info(schema, descriptor, ticket, -1)
+
+    def open(
+        self, ticket: "bytes | pa.Buffer", principal: Principal, cancel: Cancel
+    ) -> "tuple[Query, Handle] | pa.Table":
+        """Return the query that a ticket runs, or the rows of the catalog that it asks for."""
+        command = unpack(ticket)
+        table = table_of(command, self._log, principal)
+        if table is not None:
+            return table
+        if isinstance(command, pb.TicketStatementQuery):
+            handle = Handle.of(command.statement_handle)
+        else:
+            prepared = unpack_as(ticket, pb.CommandPreparedStatementQuery)
+            handle = Handle.of(prepared.prepared_statement_handle)
+        return self._query(handle, principal, cancel), handle
+
+    def running(
+        self,
+        chunks: Iterator[tuple[pa.RecordBatch, bytes]],
+        handle: Handle,
+        cancel: Cancel,
+    ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        """Yield chunks of a query that `CancelQuery` can end meanwhile."""
+        with self._lock:
+            self._runs[handle.run] = cancel
+        try:
+            yield from chunks
+        finally:
+            with self._lock:
+                self._runs.pop(handle.run, None)
+
+    def act(self, name: str, body: bytes, principal: Principal, schema_name: str | None) -> bytes:
+        """Run an action, one of `ACTIONS`; returns its result, empty for none."""
+        if name == "CreatePreparedStatement":
+            asked = unpack_as(body, pb.ActionCreatePreparedStatementRequest)
+            _check_transaction(asked)
+            return self._prepare(asked.query, principal, schema_name)
+        if name == "ClosePreparedStatement":
+            unpack_as(body, pb.ActionClosePreparedStatementRequest)
+            return b""
+        return self._cancel(unpack_as(body, pb.ActionCancelQueryRequest).info)
+
+    def put(
+        self,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        principal: Principal,
+        schema_name: str | None,
+        push: PutRows,
+    ) -> bytes:
+        """Bind parameters, or push rows; returns the answer.
+
+        Raises:
+            InvalidSql: A statement that would write.
+        """
+        command = unpack(descriptor.command)
+        if isinstance(command, pb.CommandPreparedStatementQuery):
+            handle = Handle.of(command.prepared_statement_handle).bound(reader.read_all())
+            answer = pb.DoPutPreparedStatementResult(prepared_statement_handle=handle.to_bytes())
+            return answer.SerializeToString()
+        if not isinstance(command, pb.CommandStatementIngest):
+            raise InvalidSql("SQL reads topics: push rows, or ingest them in bulk")
+        name = _namespace(schema_name)
+        topic = ingest_topic(command, NamespaceName.parse(name or _DEFAULT))
+        creation = creation_of(command, topic, reader.schema)
+        if creation is not None:
+            self._gate.run(principal, "create-topic", creation)
+        self._gate.allow(principal, "push", str(topic))
+        counted = CountedRows()
+        push(PutCommand(topic=str(topic)), counted)
+        return pb.DoPutUpdateResult(record_count=counted.rows).SerializeToString()
+
+    def _query(self, handle: Handle, principal: Principal, cancel: Cancel) -> Query:
+        allow = partial(self._gate.allow, principal, "sql")
+        return self._log.sql.open(
+            handle.sql, allow, handle.values, handle.default_namespace, cancel
+        )
+
+    def _schema(self, handle: Handle, principal: Principal) -> pa.Schema:
+        with closing(self._query(handle, principal, Cancel())) as query:
+            return query.schema
+
+    def _prepare(self, text: str, principal: Principal, schema_name: str | None) -> bytes:
+        handle = Handle(sql=text, namespace=_namespace(schema_name))
+        names = self._log.sql.parameters(text)
+        # Of unknown type: as texts, which SQL casts where they are compared.
+        parameters = pa.schema([pa.field(name, pa.string()) for name in names])
+        result = pb.ActionCreatePreparedStatementResult(
+            prepared_statement_handle=handle.to_bytes(),
+            parameter_schema=parameters.serialize().to_pybytes(),
+        )
+        if not names:
+            result.dataset_schema = self._schema(handle, principal).serialize().to_pybytes()
+        return pack(result)
+
+    def _cancel(self, raw: bytes) -> bytes:
+        info = flight.FlightInfo.deserialize(raw)
+        outcome = pb.ActionCancelQueryResult.CANCEL_RESULT_NOT_CANCELLABLE
+        for endpoint in info.endpoints:
+            ticket = unpack_as(endpoint.ticket.ticket, pb.TicketStatementQuery)
+            with self._lock:
+                cancel = self._runs.get(Handle.of(ticket.statement_handle).run)
+            if cancel is not None:
+                cancel.cancel(Unavailable("the query was cancelled"))
+                outcome = pb.ActionCancelQueryResult.CANCEL_RESULT_CANCELLED
+        return pack(pb.ActionCancelQueryResult(result=outcome))
+
+
+_DEFAULT = "tenants/default/namespaces/default"
+
+
+def _namespace(schema_name: str | None) -> str | None:
+    """Return the full name of the namespace that a connection names, if it does."""
+    if not schema_name:
+        return None
+    if schema_name.startswith("tenants/"):
+        return str(NamespaceName.parse(schema_name))
+    return str(namespace_of(schema_name))
+
+
+def _check_transaction(command: Any) -> None:
+    if command.HasField("transaction_id") and command.transaction_id:
+        raise InvalidArgument("there are no transactions")
+
+
+def _info(
+    schema: pa.Schema,
+    descriptor: flight.FlightDescriptor,
+    ticket: "bytes | pa.Buffer | None",
+    records: int,
+) -> flight.FlightInfo:
+    raw = ticket.to_pybytes() if isinstance(ticket, pa.Buffer) else ticket
+    endpoint = flight.FlightEndpoint(flight.Ticket(raw or b""), [])
+    return flight.FlightInfo(schema, descriptor, [endpoint], records, -1)

@@ -1,0 +1,220 @@
+"""Flight SQL with a real driver: ADBC's, and what is built on it."""
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import adbc_driver_manager
+import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
+import polars as pl
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from adbc_driver_flightsql import DatabaseOptions, dbapi
+from fix_client import NewTopic
+from token_calls import ROOT, client_of, new_token
+
+import wings_client
+from wings_client import Client, TopicNotFound
+from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
+from wings_server.flight_sql.messages import pack, unpack_as
+from wings_server.testing import RunningServer, running_server
+
+pytestmark = pytest.mark.filterwarnings("ignore:Cannot disable autocommit")
+
+
+def connected(url: str, **options: str) -> Any:
+    return dbapi.connect(url.replace("grpc://", "grpc+tcp://"), db_kwargs=options)
+
+
+@pytest.fixture
+def connection(server: RunningServer) -> Iterator[Any]:
+    with connected(server.flight) as opened:
+        yield opened
+
+
+@pytest.fixture
+def cursor(connection: Any) -> Iterator[Any]:
+    with closing(connection.cursor()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def wings(server: RunningServer) -> Iterator[Client]:
+    with wings_client.connect(server.flight) as opened:
+        yield opened
+
+
+@pytest.fixture
+def numbers(wings: Client, new_topic: NewTopic) -> str:
+    """A topic of a hundred rows; returns its id."""
+    topic = new_topic("n: int64", "text: string")
+    wings.push(topic, {"n": list(range(100)), "text": [f"t{n}" for n in range(100)]})
+    return topic.name.rpartition("/")[2]
+
+
+def test_statements_are_run(cursor: Any, numbers: str) -> None:
+    cursor.execute(f'select n, text, __offset from "{numbers}" where n < 3 order by n')
+    assert cursor.fetchall() == [(0, "t0", 0), (1, "t1", 1), (2, "t2", 2)]
+    cursor.execute(f'select count(*) as c from "{numbers}"')
+    assert cursor.fetch_arrow_table().to_pydict() == {"c": [100]}
+    assert cursor.adbc_execute_schema(f'select n from "{numbers}"') == pa.schema(
+        [("n", pa.int64())]
+    )
+
+
+def test_parameters_are_bound_to_prepared_statements(cursor: Any, numbers: str) -> None:
+    text = f'select text from "{numbers}" where n = ? or text = ?'
+    assert len(cursor.adbc_prepare(text)) == 2
+    for n in (7, 8):
+        cursor.execute(text, (n, "t9"))
+        assert sorted(cursor.fetchall()) == [(f"t{n}",), ("t9",)]
+    with pytest.raises(adbc_driver_manager.Error, match="has no value"):
+        cursor.execute(text, (7,))
+
+
+def test_partitions_are_read_by_their_tickets(cursor: Any, numbers: str) -> None:
+    partitions, schema = cursor.adbc_execute_partitions(f'select n from "{numbers}" where n < 2')
+    assert schema == pa.schema([("n", pa.int64())])
+    found: list[Any] = []
+    for partition in partitions:
+        cursor.adbc_read_partition(partition)
+        found += cursor.fetchall()
+    assert sorted(found) == [(0,), (1,)]
+
+
+def test_the_catalog_is_described(connection: Any, wings: Client, numbers: str) -> None:
+    wings.create_namespace("tenants/acme/namespaces/day")
+    wings.create_topic("tenants/acme/namespaces/day/topics/hours", {"n": "int64"})
+    found = connection.adbc_get_objects(depth="all").read_all().to_pylist()
+    assert [catalog["catalog_name"] for catalog in found] == ["wings"]
+    tables = {
+        (schema["db_schema_name"], table["table_name"]): [
+            column["column_name"] for column in table["table_columns"]
+        ]
+        for schema in found[0]["catalog_db_schemas"]
+        for table in schema["db_schema_tables"]
+    }
+    system = ["__partition", "__offset", "__timestamp"]
+    assert tables["default", numbers] == ["n", "text", *system]
+    assert tables["acme/day", "hours"] == ["n", *system]
+    named = connection.adbc_get_objects(depth="tables", table_name_filter="hou%").read_all()
+    schemas = named.to_pylist()[0]["catalog_db_schemas"]
+    assert [t["table_name"] for s in schemas for t in s["db_schema_tables"]] == ["hours"]
+    assert connection.adbc_get_table_types() == ["TABLE"]
+    assert connection.adbc_get_info()["vendor_name"] == "Wings"
+    assert connection.adbc_get_table_schema(numbers).names == ["n", "text", *system]
+
+
+def test_rows_are_ingested_in_bulk(cursor: Any, wings: Client, numbers: str) -> None:
+    made = f"{numbers}-made"
+    rows = pa.table({"n": [100, 101], "text": ["a", None]})
+    assert cursor.adbc_ingest(numbers, rows, mode="append") == 2
+    assert wings.fetch(numbers, offset=100).table.drop_columns([]).to_pydict() == rows.to_pydict()
+    assert cursor.adbc_ingest(made, rows, mode="create") == 2
+    assert wings.topic(made).partition_key is None
+    assert cursor.adbc_ingest(made, rows, mode="create_append") == 2
+    assert wings.partitions(made)[0].next_offset == 4
+    for table, data, mode in (
+        (made, rows, "create"),
+        (made, rows, "replace"),
+        ("never-made", rows, "append"),
+        (made, pa.table({"x": [1]}), "append"),
+    ):
+        with pytest.raises(adbc_driver_manager.Error):
+            cursor.adbc_ingest(table, data, mode=mode)
+    assert wings.partitions(made)[0].next_offset == 4
+    with pytest.raises(TopicNotFound):
+        wings.topic("never-made")
+
+
+def test_writes_by_sql_are_refused(cursor: Any, numbers: str) -> None:
+    for text in (f'insert into "{numbers}" values (1, null)', f'delete from "{numbers}"'):
+        with pytest.raises(adbc_driver_manager.Error, match="SQL reads topics"):
+            cursor.execute(text)
+
+
+def test_data_frames_are_read(connection: Any, numbers: str) -> None:
+    text = f'select n from "{numbers}" where n < 3 order by n'
+    assert pd.read_sql(text, connection)["n"].tolist() == [0, 1, 2]
+    assert pl.read_database(text, connection)["n"].to_list() == [0, 1, 2]
+
+
+ENDLESS = "select a.i + b.i as n from range(10000000) a(i), range(10000000) b(i)"
+
+
+def test_a_cancelled_statement_ends_on_the_server(cursor: Any, server: RunningServer) -> None:
+    cursor.execute(ENDLESS)
+    reader = cursor.fetch_record_batch()
+    reader.read_next_batch()
+    cursor.adbc_cancel()
+    with pytest.raises(OSError, match=r"(?i)cancel"):
+        deque(reader, 0)
+    server.wait_for_calls(0)
+    assert server.server.log.sql.running == 0
+
+
+def test_a_query_is_cancelled_by_its_info(client: flight.FlightClient) -> None:
+    command = pack(pb.CommandStatementQuery(query=ENDLESS))
+    info = client.get_flight_info(flight.FlightDescriptor.for_command(command))
+    body = pack(pb.ActionCancelQueryRequest(info=info.serialize()))
+
+    def cancel() -> int:
+        (result,) = client.do_action(flight.Action("CancelQuery", body))
+        return unpack_as(result.body, pb.ActionCancelQueryResult).result
+
+    assert cancel() == pb.ActionCancelQueryResult.CANCEL_RESULT_NOT_CANCELLABLE
+    reader = client.do_get(info.endpoints[0].ticket)
+    reader.read_chunk()
+    assert cancel() == pb.ActionCancelQueryResult.CANCEL_RESULT_CANCELLED
+    with pytest.raises(flight.FlightUnavailableError, match="cancelled"):
+        reader.read_all()
+
+
+def test_what_is_not_served_is_refused(client: flight.FlightClient) -> None:
+    for command in (
+        pack(pb.CommandStatementUpdate(query="select 1")),
+        pack(pb.CommandStatementQuery(query="select 1", transaction_id=b"x")),
+        b"\x0a\x40type.googleapis.com/arrow.flight.protocol.sql.CommandNothing\x12",
+        pack(pb.CommandPreparedStatementQuery(prepared_statement_handle=b"none")),
+    ):
+        descriptor = flight.FlightDescriptor.for_command(command)
+        with pytest.raises(flight.FlightServerError):
+            client.get_flight_info(descriptor)
+        with pytest.raises(flight.FlightServerError):
+            client.do_get(flight.Ticket(command))
+
+
+def test_a_connection_names_its_schema(server: RunningServer, wings: Client) -> None:
+    wings.create_namespace("tenants/default/namespaces/night")
+    wings.create_topic("tenants/default/namespaces/night/topics/hours", {"n": "int64"})
+    header = {DatabaseOptions.RPC_CALL_HEADER_PREFIX.value + "schema": "night"}
+    with connected(server.flight, **header) as opened, closing(opened.cursor()) as cursor:
+        cursor.execute("select count(*) from hours")
+        assert cursor.fetchall() == [(0,)]
+
+
+def test_a_token_sees_and_reads_what_it_may() -> None:
+    with running_server(root_token=ROOT) as server:
+        with wings_client.connect(server.flight, token=ROOT) as operator:
+            for topic in ("mine", "theirs"):
+                operator.create_topic(topic, {"n": "int64"})
+        with client_of(server.flight, ROOT) as root:
+            grant = "read=tenants/default/namespaces/default/topics/mine"
+            token = new_token(root, "analyst", grant)
+        header = {DatabaseOptions.AUTHORIZATION_HEADER.value: f"Bearer {token}"}
+        with connected(server.flight, **header) as opened, closing(opened.cursor()) as cursor:
+            found = opened.adbc_get_objects(depth="tables").read_all().to_pylist()
+            schemas = found[0]["catalog_db_schemas"]
+            assert [t["table_name"] for s in schemas for t in s["db_schema_tables"]] == ["mine"]
+            cursor.execute("select count(*) from mine")
+            assert cursor.fetchall() == [(0,)]
+            rows = pa.table({"n": [1]})
+            for refused in (
+                lambda: cursor.execute("select * from theirs"),
+                lambda: cursor.adbc_ingest("mine", rows, mode="append"),
+                lambda: cursor.adbc_ingest("another", rows, mode="create"),
+            ):
+                with pytest.raises(adbc_driver_manager.Error, match="has no right"):
+                    refused()
