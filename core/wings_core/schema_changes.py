@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 SCHEMA_VERSIONS_MAX = 1_000
 """Versions of one topic's schema; pages of each stay readable, so all are kept."""
 
+VERSIONS_BYTES_MAX = 32 << 20
+"""Bytes of the versions before the last: they come with the topic wherever that is looked up."""
+
 NO_COLUMNS = pa.schema([])
 
 

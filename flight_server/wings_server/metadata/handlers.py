@@ -26,7 +26,13 @@ from wings_core.protocol.v1 import tokens_pb2 as tokens_pb
 from wings_core.schemas import check_topic_schema
 from wings_core.share.model import ShareConfig, ShareGroup
 from wings_server.metadata.maintenance import MaintenanceHandlers
-from wings_server.metadata.paging import TOPICS_PAGE_SIZE_MAX, page, page_size_of, step
+from wings_server.metadata.paging import (
+    TOPICS_BYTES_MAX,
+    TOPICS_PAGE_SIZE_MAX,
+    page,
+    page_size_of,
+    step,
+)
 from wings_server.metadata.tokens import TokenHandlers
 
 _NO_SCHEMA = pa.schema([])
@@ -128,9 +134,16 @@ class _Admin:
             lambda topic: topic.name.topic,
             TOPICS_PAGE_SIZE_MAX,
         )
-        return admin_pb.ListTopicsResponse(
-            topics=map(messages.TOPIC.fields, found), next_page_token=token
-        )
+        response = admin_pb.ListTopicsResponse(next_page_token=token)
+        room = TOPICS_BYTES_MAX
+        for before, topic in zip([None, *found], found, strict=False):
+            encoded = messages.TOPIC.encode(topic)
+            room -= encoded.ByteSize()
+            if before is not None and room < 0:
+                response.next_page_token = BY_TEXT.token(before.name.topic)
+                break
+            response.topics.append(encoded)
+        return response
 
     def update_topic(self, request: admin_pb.UpdateTopicRequest) -> admin_pb.Topic:
         name = TopicName.parse(request.name)

@@ -9,6 +9,9 @@ from wings_core.metadata.remote.paging import PAGE_SIZE_MAX, KeyKind, ListReques
 TOPICS_PAGE_SIZE_MAX = 100
 """Topics in one answer: each comes with its schema."""
 
+TOPICS_BYTES_MAX = 16 << 20
+"""Bytes of the topics in one answer, but for a single one: each comes with all its schemas."""
+
 STEP_MAX = 10_000
 """Pages purged, and stages swept, by one call: in one transaction, which others wait for."""
 

@@ -19,6 +19,7 @@ from wings_core.errors import (
     WingsError,
 )
 from wings_core.metadata.creation import DELETED_KEPT_US
+from wings_core.metadata.store import admin
 from wings_core.model import Namespace, Node, ShardClaim, StageEntry, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.partitions import UNPARTITIONED
@@ -213,6 +214,19 @@ def test_altering_a_topic_replaces_its_configuration_alone(metadata: MetadataUnd
     assert metadata.admin.get_topic(ORDERS) == altered
     metadata.reopen()
     assert metadata.admin.get_topic(ORDERS) == altered
+
+
+def test_the_versions_of_a_schema_are_bounded_in_bytes(
+    metadata: MetadataUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created = metadata.admin.create_topic(ORDERS, SCHEMA, "key", CONFIG)
+    monkeypatch.setattr(admin, "VERSIONS_BYTES_MAX", SCHEMA.serialize().size)
+    first, second = (SchemaChange(add=pa.schema([(name, pa.int8())])) for name in ("a", "b"))
+    altered = metadata.admin.alter_schema(ORDERS, first)
+    assert altered.schemas == (*created.schemas, altered.schema)
+    with pytest.raises(InvalidSchema, match="versions"):
+        metadata.admin.alter_schema(ORDERS, second)
+    assert metadata.admin.alter_schema(ORDERS, first) == altered
 
 
 def test_altering_a_schema_makes_a_version_of_it(metadata: MetadataUnderTest) -> None:

@@ -254,6 +254,20 @@ def test_lists_come_in_pages(channel: grpc.Channel, remote: RemoteOverSqlite) ->
         assert isinstance(errors.error_of(caught.value, "here"), InvalidArgument)
 
 
+def test_a_list_of_topics_with_long_schemas_comes_in_answers_that_fit(
+    remote: RemoteOverSqlite, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [DEFAULT_NAMESPACE.topic(f"topic-{number}") for number in range(7)]
+    for name in names:
+        remote.served.admin.create_topic(name, SCHEMA)
+    request = admin_pb2.ListTopicsRequest(parent=str(DEFAULT_NAMESPACE))
+    one = AdminServiceStub(channel).ListTopics(request).topics[0].ByteSize()
+    for room, first in ((1, 1), (3 * one, 3)):
+        monkeypatch.setattr("wings_server.metadata.handlers.TOPICS_BYTES_MAX", room)
+        assert len(AdminServiceStub(channel).ListTopics(request).topics) == first
+        assert [topic.name for topic in remote.admin.list_topics(DEFAULT_NAMESPACE)] == names
+
+
 def test_a_topic_created_again_is_another_one_at_the_first_look(
     remote: RemoteOverSqlite, topic: Topic
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Generic
 
 import pyarrow as pa
 
-from wings_core.errors import NamespaceNotEmpty, NamespaceNotFound, TopicNotFound
+from wings_core.errors import InvalidSchema, NamespaceNotEmpty, NamespaceNotFound, TopicNotFound
 from wings_core.metadata.creation import chosen_uuid, existing_namespace, existing_topic
 from wings_core.metadata.interfaces import Admin
 from wings_core.metadata.judge import check_text
@@ -25,11 +25,11 @@ from wings_core.metadata.store.topics import (
 )
 from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
-from wings_core.schema_changes import SchemaChange, changed_schema
+from wings_core.schema_changes import VERSIONS_BYTES_MAX, SchemaChange, changed_schema
 from wings_core.storage.lru import Lru
 from wings_core.storage.parquet_file import check_segment_format
 
-SCHEMAS_BYTES_MAX = 64 << 20
+KNOWN_BYTES_MAX = 64 << 20
 """Bytes of earlier schemas that are remembered, as they are stored."""
 
 
@@ -44,7 +44,7 @@ class DatabaseAdmin(Admin, Generic[C]):
     def __init__(self, database: Database[C], topics: TopicCache) -> None:
         self._database = database
         self._topics = topics
-        self._schemas: KnownSchemas = Lru(SCHEMAS_BYTES_MAX)
+        self._schemas: KnownSchemas = Lru(KNOWN_BYTES_MAX)
 
     def create_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
         """Create a namespace; see `Admin.create_namespace`."""
@@ -197,13 +197,19 @@ class DatabaseAdmin(Admin, Generic[C]):
                 return topic
             changed = replace(topic, schema=schema, earlier_schemas=topic.schemas)
             check_segment_format(changed)
+            earlier = schemas_bytes(topic.schemas)
+            if len(earlier) > VERSIONS_BYTES_MAX:
+                raise InvalidSchema(
+                    f"the versions of the schema have {len(earlier)} bytes, more than "
+                    f"{VERSIONS_BYTES_MAX}"
+                )
             before = topic.schema.serialize().to_pybytes()
             altered = connection.execute(
                 "UPDATE topics SET schema = %s, earlier_schemas = %s "
                 "WHERE uuid = %s AND schema = %s AND deleted_at IS NULL RETURNING id",
                 (
                     schema.serialize().to_pybytes(),
-                    schemas_bytes(topic.schemas),
+                    earlier,
                     topic.uuid,
                     before,
                 ),
