@@ -1,13 +1,14 @@
 import math
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from arrow_strategies import FLAT_TYPES, arrow, batches
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from wings_client._rows import batch_of_columns, batch_of_rows
@@ -140,3 +141,32 @@ def test_columns_of_different_lengths_are_refused() -> None:
         batch_of_columns({"a": [1, 2]}, schema)
     with pytest.raises(SchemaMismatch, match="'c' is not a column"):
         batch_of_columns({"a": [1], "b": [1], "c": [1]}, schema)
+
+
+ZONES = st.sampled_from([None, UTC, ZoneInfo("UTC"), timezone(timedelta(0), "Z")])
+"""Of a column of times: none, and UTC as Python names it."""
+
+
+@given(zone=ZONES, times=st.lists(st.datetimes(), min_size=1), null=st.booleans())
+@example(
+    zone=UTC,
+    times=[datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)],  # noqa: DTZ001 - set below.
+    null=False,
+)
+def test_times_become_what_pyarrow_makes_of_them(
+    zone: tzinfo | None, times: list[datetime], *, null: bool
+) -> None:
+    data_type = arrow.timestamp("us", None if zone is None else "UTC")
+    values: list[datetime | None] = [each.replace(tzinfo=zone) for each in times]
+    if null:
+        values.append(None)
+    rows = batch_of_rows([{"x": value} for value in values], pa.schema([("x", data_type)]))
+    assert rows.column(0).equals(pa.array(values, type=data_type))
+
+
+def test_times_of_several_zones_are_the_moments_that_they_name() -> None:
+    noon = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    east = noon.astimezone(timezone(timedelta(hours=3)))
+    schema = pa.schema([("x", arrow.timestamp("us", "UTC"))])
+    found = batch_of_rows([{"x": noon}, {"x": east}], schema)
+    assert found.column(0).to_pylist() == [noon, noon]
