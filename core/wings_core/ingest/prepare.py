@@ -147,13 +147,16 @@ class Preparer:
         is_small = size <= self._small_bytes_max and 0 < batch.num_rows <= self._rows_max
         return size if is_small else None
 
-    def prepare(self, batch: pa.RecordBatch, options: PushOptions) -> PreparedBatch:
+    def prepare(
+        self, batch: pa.RecordBatch, options: PushOptions, *, checked: bool = False
+    ) -> PreparedBatch:
         """Check a batch and route it; encode it where it is large.
 
         Args:
             batch: Its schema has passed `batches.check_stream_schema`. Its buffers must not change
                 until its flush has ended.
             options: What the producer said about it.
+            checked: Whether `check_small` has been called with it.
 
         Raises:
             BatchTooLarge: Over the bytes, rows or partitions allowed.
@@ -168,8 +171,9 @@ class Preparer:
                 rows=batch.num_rows,
                 rows_max=self._rows_max,
             )
-        # First of all: to count the bytes of a batch with bad offsets reads beyond its buffers.
-        self._check.check(batch)
+        if not checked:
+            # Before its bytes are counted: that reads beyond the buffers of one with bad offsets.
+            self._check.check(batch)
         # Whole buffers are counted faster than the part of them that a slice refers to.
         size = batch.get_total_buffer_size()
         # A small part of large buffers is copied into a page at once: it would keep all of them.

@@ -1,5 +1,6 @@
 """Folios that metadata keeps itself: the pages of small flushes, until they are drained."""
 
+import itertools
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +47,8 @@ class InlineFolios:
         kept_bytes_max: int = KEPT_BYTES_MAX,
     ) -> None:
         self._read_inline = read_inline
+        self._writer = secrets.token_hex(8)
+        self._numbers = itertools.count()
         self._kept: Lru[str, _Folio] = Lru(kept_bytes_max)
 
     def begin(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio, list[PageAddress]]:
@@ -53,7 +56,8 @@ class InlineFolios:
 
         A caller that does not commit it calls `forget`.
         """
-        name = f"{time.time_ns():016x}-{secrets.token_hex(8)}{INLINE_SUFFIX}"
+        number = next(self._numbers)
+        name = f"{time.time_ns():016x}-{self._writer}-{number:x}{INLINE_SUFFIX}"
         # A copy: what a flush refers to belongs to its producers, and is let go of with it.
         data = b"".join([part for page in pages for part in page.parts])
         self._keep(name, _Folio(pa.py_buffer(data), written=True), len(pages))

@@ -121,8 +121,8 @@ class Put:
             for chunk in _read(reader, room):
                 if self._stream.refused is not None:
                     break
-                self._accept(reader, chunk, answers, stopping)
                 answers.give_way()
+                self._accept(reader, chunk, answers, stopping)
         finally:
             answers.finish()
         if self._batches == 0:
@@ -151,6 +151,7 @@ class Put:
             if index == 0:
                 self._use_schema(reader.schema)
             options = self._plain
+            checked = False
             if options is None or chunk.app_metadata is not None:
                 metadata = parse_batch_metadata(chunk.app_metadata)
                 options = self._options(metadata, first=index == 0)
@@ -164,6 +165,7 @@ class Put:
             elif self._repeats:
                 preparer = self._preparer
                 size = self._check_small(chunk.data)
+                checked = True
                 # Batches of two versions are not joined.
                 if size is not None and preparer is self._preparer:
                     joined = self._log.group_commit.join(
@@ -172,7 +174,8 @@ class Put:
                     if joined is not None:
                         answers.add(joined)
                         return
-            answers.add(self._submit(chunk.data, options, awaited=answers.idle))
+            prepared = self._prepare(chunk.data, options, checked=checked)
+            answers.add(self._submit(prepared, awaited=answers.idle))
         except WingsError as error:
             error.__traceback__ = None
             answers.add(Rejected(error))
@@ -181,17 +184,18 @@ class Put:
             answers.finish()
             self._stream.refused = self._stream.refused or error
 
-    def _submit(self, batch: pa.RecordBatch, options: PushOptions, *, awaited: bool) -> Pending:
-        prepared = self._prepare(batch, options)
+    def _submit(self, prepared: PreparedBatch, *, awaited: bool) -> Pending:
         if self._quotas is not None:
             self._quotas.admit(prepared)
         # A batch whose answer is next is flushed by the thread that answers; one behind others is
         # not, as that thread may be held up by a client that does not read.
         return self._log.group_commit.submit(self._stream, prepared, awaited=awaited)
 
-    def _prepare(self, batch: pa.RecordBatch, options: PushOptions) -> PreparedBatch:
+    def _prepare(
+        self, batch: pa.RecordBatch, options: PushOptions, *, checked: bool
+    ) -> PreparedBatch:
         try:
-            return self._preparer.prepare(batch, options)
+            return self._preparer.prepare(batch, options, checked=checked)
         except SchemaMismatch as error:
             self._allow_nulls(batch, error)
         return self._preparer.prepare(batch, options)
@@ -318,8 +322,10 @@ class Answers:
     def give_way(self) -> None:
         """Wait while answers are written, unless the client leaves them unread.
 
-        Were messages read meanwhile, the two threads would pass the interpreter's lock to and fro
-        with each of them, which costs more than the messages (a fifth of all CPU, measured).
+        Were batches taken in meanwhile, the two threads would pass the interpreter's lock to and
+        fro with each of them, which costs more than the batches (a fifth of all CPU, measured). And
+        a batch that comes right after an answer is flushed by the thread that wrote it, once that
+        says so, not by the flusher.
         """
         answered = self._answered
         if not self._writing.locked() or answered == self._unread_at:

@@ -50,7 +50,7 @@ def commit_batches(
     }
     if inline is not None:
         folio_ids.pop(inline.name, None)  # No other flush will refer to it.
-    connection.cache.learn(stored.topic_ids, folio_ids, changed)
+    connection.cache.learn(stored.topic_ids, folio_ids, changed, judge.producers)
     return Committed(results, ends)
 
 
@@ -107,6 +107,9 @@ class _SqliteState:
         return find_stage(self._connection, stage)
 
     def next_sequence(self, topic_id: int, producer_id: str) -> int:
+        known = self._cache.producers.get((topic_id, producer_id))
+        if known is not None:
+            return known
         row: tuple[int] | None = self._connection.execute(
             "SELECT next_sequence FROM producers WHERE topic_id = ? AND producer_id = ?",
             (topic_id, producer_id),

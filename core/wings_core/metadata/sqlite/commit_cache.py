@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from wings_core.metadata.judge import PartitionDraft
+from wings_core.metadata.judge import PartitionDraft, ProducerDraft
 from wings_core.partitions import Partition
 
 PARTITIONS_CACHED_MAX = 65_536
@@ -11,9 +11,12 @@ PARTITIONS_CACHED_MAX = 65_536
 
 FOLIOS_CACHED_MAX = 64
 
+PRODUCERS_CACHED_MAX = 65_536
+"""Producers remembered; beyond it the cache starts anew."""
+
 
 class CommitCache:
-    """Ids of topics and folios, and where partitions stand, as of the last commit.
+    """Ids of topics and folios, and where partitions and producers stand, as of the last commit.
 
     Right because one process at a time writes to a database, and every transaction of it that is
     not a commit makes the cache forget. Touched only while its thread holds the writer.
@@ -22,13 +25,18 @@ class CommitCache:
     def __init__(self) -> None:
         self.topic_ids: dict[str, int] = {}
         self.folio_ids: dict[str, int] = {}
+        self.producers: dict[tuple[int, str], int] = {}
+        """The sequence that each uses next, by topic id and producer id."""
         self.sink: Callable[[Sequence[tuple[str, Sequence[Any]]]], None] | None = None
         """Is given what was noted of a transaction once that is durable; see `notes`."""
         self._noted: list[tuple[str, Sequence[Any]]] = []
         self._partitions: dict[tuple[int, Partition], PartitionDraft] = {}
         self._learnt: (
             tuple[
-                Mapping[str, int], Mapping[str, int], Mapping[tuple[int, Partition], PartitionDraft]
+                Mapping[str, int],
+                Mapping[str, int],
+                Mapping[tuple[int, Partition], PartitionDraft],
+                Mapping[tuple[int, str], ProducerDraft],
             ]
             | None
         ) = None
@@ -52,9 +60,10 @@ class CommitCache:
         topic_ids: Mapping[str, int],
         folio_ids: Mapping[str, int],
         partitions: Mapping[tuple[int, Partition], PartitionDraft],
+        producers: Mapping[tuple[int, str], ProducerDraft],
     ) -> None:
         """Say what a transaction read and wrote, to be kept by `confirm`."""
-        self._learnt = (topic_ids, folio_ids, partitions)
+        self._learnt = (topic_ids, folio_ids, partitions, producers)
 
     def confirm(self) -> None:
         """Keep what was learnt; call it once the transaction is durable."""
@@ -63,7 +72,7 @@ class CommitCache:
             self._noted = []
         if self._learnt is None:
             return
-        topic_ids, folio_ids, partitions = self._learnt
+        topic_ids, folio_ids, partitions, producers = self._learnt
         self._learnt = None
         self.topic_ids.update(topic_ids)
         self.folio_ids.update(folio_ids)
@@ -71,7 +80,13 @@ class CommitCache:
             draft.stored_next_offset = draft.next_offset
             draft.last_page = None
         self._partitions.update(partitions)
-        if len(self._partitions) > PARTITIONS_CACHED_MAX or len(self.folio_ids) > FOLIOS_CACHED_MAX:
+        for key, producer in producers.items():
+            self.producers[key] = producer.next_sequence
+        if (
+            len(self._partitions) > PARTITIONS_CACHED_MAX
+            or len(self.folio_ids) > FOLIOS_CACHED_MAX
+            or len(self.producers) > PRODUCERS_CACHED_MAX
+        ):
             self.forget()
 
     def forget(self) -> None:
@@ -80,4 +95,5 @@ class CommitCache:
         self._learnt = None
         self.topic_ids.clear()
         self.folio_ids.clear()
+        self.producers.clear()
         self._partitions.clear()

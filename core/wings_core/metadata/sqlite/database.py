@@ -83,8 +83,9 @@ def insert_rows(
         values: The placeholders of a row, in parentheses.
         rows: Their values, in the order of the placeholders.
     """
-    whole = len(rows) - len(rows) % STATEMENT_ROWS
-    if whole:
+    whole = 0
+    if len(rows) >= STATEMENT_ROWS:
+        whole = len(rows) - len(rows) % STATEMENT_ROWS
         raw.executemany(
             f"{into} VALUES {', '.join([values] * STATEMENT_ROWS)}",
             (
@@ -92,7 +93,7 @@ def insert_rows(
                 for first in range(0, whole, STATEMENT_ROWS)
             ),
         )
-    raw.executemany(f"{into} VALUES {values}", rows[whole:])
+    raw.executemany(f"{into} VALUES {values}", rows[whole:] if whole else rows)
 
 
 class SqliteDatabase:

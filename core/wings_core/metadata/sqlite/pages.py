@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from wings_core.metadata.sqlite.database import Connection, insert_rows
 from wings_core.metadata.sqlite.notes import MOVED, PUSHED
-from wings_core.model import Location, PageFormat
+from wings_core.model import INLINE_SUFFIX, Location, PageFormat
 
 PageRow = tuple[int | None, int, int, int, int, int, int, int | None, int | None, int, int]
 """Partition's id, end, start, timestamp, folio's id, position, length; of a slice its first row and
@@ -26,6 +26,13 @@ def count_to_folios(connection: Connection, counts: Mapping[str, int]) -> dict[s
                 "UPDATE folios SET pages = pages + ? WHERE id = ?", (pages, known)
             )
             folio_ids[folio] = known
+            continue
+        if folio.endswith(INLINE_SUFFIX):  # Of this flush alone; quicker than to ask for the row.
+            inserted = connection.raw.execute(
+                "INSERT INTO folios (name, pages) VALUES (?, ?)", (folio, pages)
+            )
+            assert inserted.lastrowid is not None
+            folio_ids[folio] = inserted.lastrowid
             continue
         ((folio_ids[folio],),) = connection.raw.execute(
             "INSERT INTO folios (name, pages) VALUES (?, ?) "
