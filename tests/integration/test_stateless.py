@@ -118,6 +118,15 @@ def test_holds_are_served_to_nodes_of_the_same_metadata_alone(nodes: Nodes) -> N
     assert "the token of the cluster is needed" in str(answer)
 
 
+def test_holds_are_reached_where_they_are_served(nodes: Nodes) -> None:
+    one, other = nodes.start(holds=Address("127.0.0.2", 0)), nodes.start()
+    create_topic(one.client(), "jobs", ["n: int64"])
+    push(one.client(), "jobs", numbers(1))
+    create_group(one.client(), "jobs")  # So it serves them.
+    (only,) = Member(other.client(), "jobs").acquire()
+    assert only.offsets == [0]
+
+
 def test_holds_of_an_earlier_version_are_brought_up_to_date_by_the_node_that_is_asked(
     nodes: Nodes,
 ) -> None:

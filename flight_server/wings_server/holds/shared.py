@@ -52,5 +52,7 @@ def serve_holds(
     started.callback(service.stop, settings.drain_seconds)
     # Before that: what the others ask meanwhile is refused, and asked of the next node at once.
     started.callback(holds.close)
-    host = (settings.advertise or settings.flight).host
+    host = listen.host
+    if settings.holds is None or listen.is_wildcard:
+        host = (settings.advertise or settings.flight).host
     return holds.open_coordinator(str(Address(host, service.address.port)))
