@@ -154,6 +154,12 @@ class PostgresServer:
         """Where it listens."""
         return f"postgresql://wings:{PASSWORD}@127.0.0.1:{self.port}/postgres"
 
+    @property
+    def pid(self) -> int:
+        """Its first process, the parent of all others."""
+        assert self._process is not None
+        return self._process.pid
+
     def new_database(self) -> str:
         """Create an empty database under a name of its own, and return its address."""
         name = f"database_{next(_numbers)}"
