@@ -258,3 +258,46 @@ def standing(server: RunningServer, topic: str) -> "subprocess.Popen[bytes]":
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+
+
+def test_types_come_from_samples_of_all_of_a_file(
+    push: Push, client: Client, new_topic_id: str, tmp_path: Path
+) -> None:
+    late = tmp_path / "late.csv"
+    late.write_text('zip,"a ""b""",n\n' + '10001,"x\n""y"",1",1\n' * 1_200_000 + "SW1A,z,1.5\n")
+    status, _, err = push(new_topic_id, late, "--create")
+    assert status == 0
+    assert err == f'created {new_topic_id}: zip string, a "b" string, n double\n'
+    lines = tmp_path / "late.jsonl"
+    lines.write_text('{"a": 1, "b": "x"}\n' * 1_200_000 + '{"a": 1.5, "c": true}\n')
+    status, _, err = push(f"{new_topic_id}-2", lines, "--create")
+    assert status == 0
+    assert err == f"created {new_topic_id}-2: a double, b string, c bool\n"
+
+
+def test_a_json_column_of_strings_takes_whatever_is_there_where_that_is_said(
+    push: Push, client: Client, new_topic_id: str, tmp_path: Path
+) -> None:
+    rows = '{"Title": "Up"}, {"Title": 1408}, {"Title": null}, {"Title": 1.50}, {"Title": [1, "a"]}'
+    for name, text in (("a.json", f"[{rows}]"), ("a.jsonl", rows.replace("}, {", "}\n{"))):
+        (tmp_path / name).write_text(text)
+        topic = f"{new_topic_id}-{name.replace('.', '-')}"
+        status, _, err = push(topic, tmp_path / name, "--create")
+        assert status == 1
+        assert "Title" in err
+        assert push(topic, tmp_path / name, "--create", "--field", "Title:string")[0] == 0
+        assert push(topic, tmp_path / name)[0] == 1  # Unasked, no value becomes another.
+        assert push(topic, tmp_path / name, "--field", "Title:string")[0] == 0
+        titles = ["Up", "1408", None, "1.50", '[1, "a"]']
+        assert client.scan(topic).read_all()["Title"].to_pylist() == titles * 2
+
+
+@pytest.mark.parametrize("delimiter", [";", "|", "\t"])
+def test_what_separates_values_is_recognised(
+    push: Push, client: Client, new_topic_id: str, tmp_path: Path, delimiter: str
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"a{delimiter}b\n1,5{delimiter}x\n2,5{delimiter}y\n")
+    assert push(new_topic_id, path, "--create")[0] == 0
+    rows = client.scan(new_topic_id).read_all().to_pylist()
+    assert rows == [{"a": "1,5", "b": "x"}, {"a": "2,5", "b": "y"}]

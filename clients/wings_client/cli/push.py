@@ -20,6 +20,8 @@ from wings_client.cli.push_stream import Aside, StreamPush
 from wings_client.cli.push_whole import WholePush
 from wings_client.cli.values import columns_text, file_options, parse_fields
 from wings_client.files import FileFormat, OpenFile, open_file
+from wings_client.files.opened import RECOGNISED
+from wings_client.files.parts import HasDelimiter
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, SchemaMismatch, TopicNotFound, WingsError
 from wings_core.schema_changes import is_wider
@@ -42,7 +44,7 @@ FormatOption = Annotated[
 ]
 DelimiterOption = Annotated[
     str | None,
-    typer.Option(metavar="CHAR", help="Between CSV's values. Default: a comma; a tab in .tsv."),
+    typer.Option(metavar="CHAR", help="Between CSV's values. Default: that of the first lines."),
 ]
 EncodingOption = Annotated[
     str | None,
@@ -58,7 +60,9 @@ PartitionKeyOption = Annotated[
 FieldOption = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME:TYPE", help="With --create: the type of a column, not to be inferred."
+        metavar="NAME:TYPE",
+        help="The type of a column, not to be inferred. Of a string, in JSON: whatever is there is "
+        "kept as text.",
     ),
 ]
 
@@ -104,9 +108,16 @@ class _Options:
     fields: "Mapping[str, ArrowField]"
 
     @property
+    def texts(self) -> frozenset[str]:
+        """The columns that are to be of strings."""
+        return frozenset(
+            name for name, field in self.fields.items() if pa.types.is_string(field.type)
+        )
+
+    @property
     def of_rows(self) -> tuple[str | None, ...]:
         """Those that change which rows are read from a file."""
-        return (self.file_format, self.delimiter, self.encoding)
+        return (self.file_format, self.delimiter, self.encoding, *sorted(self.texts))
 
 
 def push(
@@ -150,8 +161,9 @@ def push(
 
         $ wings push flights big.csv --resume
 
-    `--create` infers types from the first 16 MiB. Where later rows do not fit them, say what the
-    column is: `--field zip:string`. In CSV, nothing between commas is null, `""` an empty string.
+    `--create` infers types from the first 16 MiB, and of files of lines and CSV from samples of the
+    rest. Where rows do not fit them, say what the column is: `--field zip:string`, in JSON too.
+    In CSV, nothing between commas is null, `""` an empty string.
 
     `--evolve` lets the topic's schema grow by what the file has more:
 
@@ -159,8 +171,6 @@ def push(
     """
     if partition_key is not None and not create:
         raise typer.BadParameter("--partition-key goes with --create")
-    if field and not (create or evolve):
-        raise typer.BadParameter("--field goes with --create or --evolve")
     if partial and resume:
         raise typer.BadParameter("--resume goes with files that are pushed whole, not --partial")
     _check_text(delimiter, encoding)
@@ -217,7 +227,15 @@ def _pushed(client: Client, topic: str, given: Input, options: _Options, stream:
     started = time.monotonic()
     if given.is_empty and (found := _found(client, topic, options)) is not None:
         return f"0 rows pushed to {short_name(found.name)}: {given.name} is empty"
-    with open_file(given.path, options.file_format, options.delimiter, options.encoding) as opened:
+    with open_file(
+        given.path,
+        options.file_format,
+        options.delimiter or RECOGNISED,
+        options.encoding,
+        texts=options.texts,
+    ) as opened:
+        if options.delimiter is None and isinstance(opened.rows, HasDelimiter):
+            _tell(opened.rows.delimiter)
         described, inferred = _topic(client, topic, opened, options)
         whole = None
         if given.path is not None and not given.is_stream and not options.partial:
@@ -251,6 +269,11 @@ def _pushed(client: Client, topic: str, given: Input, options: _Options, stream:
         f"{counted} pushed to {short_name(described.name)}{source} in {seconds:,.1f} s "
         f"({rows / max(seconds, 1e-3):,.0f} rows/s)"
     )
+
+
+def _tell(delimiter: str) -> None:
+    if delimiter not in (",", "\t"):
+        typer.echo(f"values are separated by {delimiter!r}", err=True)
 
 
 def _found(client: Client, topic: str, options: _Options) -> Topic | None:

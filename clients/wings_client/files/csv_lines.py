@@ -3,6 +3,8 @@
 import codecs
 import csv
 import io
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +14,12 @@ from wings_core.errors import InvalidArgument
 
 HEADER_BYTES_MAX = 1024 * 1024
 """Bytes within which the names of the columns must end."""
+
+DELIMITERS = (",", ";", "\t", "|")
+"""Those that are recognised."""
+
+DELIMITER_LINES = 20
+"""Lines after the names in which one is recognised."""
 
 CONVERT = "say which encoding it has, like --encoding latin1"
 """The hint on a file of another encoding."""
@@ -50,6 +58,24 @@ def _named(names: list[str]) -> list[str]:
                 f"columns {names.index(name) + 1} and {index + 1} are both named {name!r:.80}"
             )
     return names
+
+
+def delimiter_of(head: bytes) -> str:
+    """Return what separates values in the first lines: a comma, where nothing else does.
+
+    Another of `DELIMITERS` does if there is no comma in the names, and the first lines have as many
+    values as there are names.
+    """
+    text = head[:HEADER_BYTES_MAX].decode("utf-8-sig", "replace")
+    for delimiter in DELIMITERS[1:]:
+        lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        rows: list[list[str]] = []
+        with suppress(csv.Error):
+            rows += islice((row for row in lines if row), DELIMITER_LINES + 1)
+        is_table = len(rows) > 1 and len(rows[0]) > 1 and len({len(row) for row in rows}) == 1
+        if is_table and not any("," in name for name in rows[0]):
+            return delimiter
+    return DELIMITERS[0]
 
 
 def is_open(batch: pa.RecordBatch, tail: bytes) -> bool:

@@ -6,6 +6,7 @@ round-trip (leading zeros, more digits than a double has) are inferred as string
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow.csv
 from wings_client.files.csv_lines import CONVERT, column_names, is_open, line_of
 from wings_client.files.csv_values import CsvCaster, is_text
 from wings_client.files.parts import Part, bad_row, cast_part, resolved_type
-from wings_client.files.sections import Blank
+from wings_client.files.sections import Blank, names_end
 from wings_client.files.source import BLOCK_BYTES, HEAD_BYTES, CsvFile, Head, Source
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, SchemaMismatch
@@ -51,8 +52,8 @@ class CsvRows:
 
     def __init__(self, source: Source, delimiter: str, path: Path | None) -> None:
         self.rows: int | None = None
+        self.delimiter = delimiter
         self._source = source
-        self._delimiter = delimiter
         self._path = path
         head = source.head()
         self._names = column_names(head, delimiter)
@@ -74,7 +75,21 @@ class CsvRows:
             InvalidArgument: The file is empty.
         """
         head = self._source.head()
-        inferred = self._open_head(head, {}).schema
+        schema = self._inferred(head)
+        names = head[: names_end(head)]
+        for _, lines in self._source.samples(in_quotes=True):
+            with suppress(SchemaMismatch, InvalidArgument):  # The push names its line.
+                found = self._inferred(names + lines, is_whole=True)
+                if found.names == schema.names:
+                    schema = _common(schema, found)
+        return pa.schema(
+            [pa.field(field.name, resolved_type(field.type, pa.string())) for field in schema]
+        )
+
+    def _inferred(self, head: bytes, *, is_whole: bool = False) -> pa.Schema:
+        """Infer columns from rows after the names; without a value, they are of type null."""
+        size = len(head) if is_whole else self._head_bytes(head)
+        inferred = self._open(_head_file(head), {}, size).schema
         unreadable: dict[str, pa.DataType] = {
             field.name: pa.string()
             for field in fields_of(inferred)
@@ -82,14 +97,14 @@ class CsvRows:
         }
         if unreadable:
             file = _head_file(head)  # Read as strings, so that Arrow's error names the row.
-            self._next(self._open(file, unreadable, self._head_bytes(head)), file)
-        inexact = self._inexact(head, inferred)
-        fields: list[Any] = []
-        for field in fields_of(inferred):
-            is_inexact = field.name in inexact
-            data_type = pa.string() if is_inexact else resolved_type(field.type, pa.string())
-            fields.append(pa.field(field.name, data_type))
-        return pa.schema(fields)
+            self._next(self._open(file, unreadable, size), file)
+        inexact = self._inexact(head, size, inferred)
+        return pa.schema(
+            [
+                pa.field(field.name, pa.string() if field.name in inexact else field.type)
+                for field in fields_of(inferred)
+            ]
+        )
 
     def parts(self, schema: pa.Schema) -> Iterator[Part]:
         """Yield its rows; see `Rows.parts`."""
@@ -116,12 +131,8 @@ class CsvRows:
             rows += batch.num_rows
             batch = following
 
-    def _open_head(self, head: bytes, types: dict[str, pa.DataType]) -> Any:
-        """Open a reader of the first bytes, whose first batch has all complete rows in them."""
-        return self._open(_head_file(head), types, self._head_bytes(head))
-
     def _head_bytes(self, head: bytes) -> int:
-        """Return how many of the first bytes to read as one block."""
+        """Return how many of the first bytes to read as one block, with all complete rows."""
         # Of a block that is not the last one, Arrow leaves out the incomplete row at its end. A
         # head that ends where a pipe paused after a line has none.
         is_paused = len(head) < HEAD_BYTES and head.endswith(b"\n")
@@ -145,7 +156,7 @@ class CsvRows:
             file,
             pyarrow.csv.ReadOptions(block_size=max(1, block_bytes), use_threads=False),
             pyarrow.csv.ParseOptions(
-                delimiter=self._delimiter,
+                delimiter=self.delimiter,
                 newlines_in_values=True,
                 # Where there is one column, an empty line is a row without a value.
                 ignore_empty_lines=self.blank is Blank.EMPTY,
@@ -161,7 +172,7 @@ class CsvRows:
         except pa.ArrowInvalid as error:
             raise self._explained(error, file) from None
 
-    def _inexact(self, head: bytes, inferred: pa.Schema) -> set[str]:
+    def _inexact(self, head: bytes, size: int, inferred: pa.Schema) -> set[str]:
         """Return the columns whose numbers would not round-trip."""
         patterns = {
             field.name: _INEXACT_INTEGER if pa.types.is_integer(field.type) else _INEXACT_FLOAT
@@ -171,7 +182,7 @@ class CsvRows:
         if not patterns:
             return set()
         texts: dict[str, pa.DataType] = dict.fromkeys(patterns, pa.string())
-        batch = self._open_head(head, texts).read_next_batch()
+        batch = self._open(_head_file(head), texts, size).read_next_batch()
         return {
             name
             for index, name in enumerate(batch.schema.names)
@@ -213,7 +224,7 @@ class CsvRows:
         return f"row {row}" if line is None else f"line {line}"
 
     def _line_of(self, path: Path, row: int) -> int | None:
-        return line_of(path, self._delimiter, row, self._source.encoding)
+        return line_of(path, self.delimiter, row, self._source.encoding)
 
 
 def text_converter(
@@ -270,6 +281,23 @@ def _conversion(types: dict[str, pa.DataType]) -> Any:
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
+
+
+def _common(one: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """Return columns with types that hold the values of both: text where no narrower one does."""
+    fields: list[Any] = []
+    for mine, others in zip(fields_of(one), fields_of(other), strict=True):
+        found = mine.type
+        if pa.types.is_null(found):
+            found = others.type
+        elif not pa.types.is_null(others.type) and others.type != found:
+            is_number = all(
+                pa.types.is_integer(each) or pa.types.is_floating(each)
+                for each in (found, others.type)
+            )
+            found = pa.float64() if is_number else pa.string()
+        fields.append(pa.field(mine.name, found))
+    return pa.schema(fields)
 
 
 def _head_file(head: bytes) -> CsvFile:

@@ -105,7 +105,71 @@ class LineBlock:
         return b"[" + text.replace(b"\n", b",") + b"]", text.count(b"\n") + 1
 
 
-AnyBlock = Block | LineBlock
+@dataclass(frozen=True, slots=True)
+class TextsBlock:
+    """Rows of a block, rewritten, in their places."""
+
+    rows: list[bytes]
+    numbers: Sequence[int]
+    place: Callable[[int], str]
+
+    def array(self) -> tuple[bytes, int]:
+        """Return the rows as one JSON array, and how many there are."""
+        return b"[" + b",".join(self.rows) + b"]", len(self.rows)
+
+
+AnyBlock = Block | LineBlock | TextsBlock
+
+
+def texts_block(block: AnyBlock, names: frozenset[str]) -> TextsBlock:
+    """Return a block with text in place of all values of some columns: of numbers, their digits."""
+    rows = [_with_texts(row, names) for row in block.rows]
+    return TextsBlock(rows, block.numbers, block.place)
+
+
+def _with_texts(row: bytes, names: frozenset[str]) -> bytes:
+    """Return an object with text for the values of some names; what is no object, as it is."""
+    try:
+        text = row.decode()
+        values = _values(text)
+    except ValueError:
+        return row  # It is reported where it is decoded.
+    pieces: list[str] = []
+    place = 0
+    for name, first, end in values:
+        if name not in names or text[first] == '"' or text[first:end] == "null":
+            continue
+        pieces += [text[place:first], json.dumps(text[first:end])]
+        place = end
+    return "".join([*pieces, text[place:]]).encode()
+
+
+def _values(text: str) -> list[tuple[str, int, int]]:
+    """Return the names of an object, and where the value of each begins and ends.
+
+    Raises:
+        ValueError: It is not an object.
+    """
+    decode = json.JSONDecoder().raw_decode
+    found: list[tuple[str, int, int]] = []
+    place = _after(text, 0, "{")
+    while text[place : place + 1] != "}":
+        name, end = decode(text, place)
+        first = _after(text, end, ":")
+        _, end = decode(text, first)
+        found.append((name, first, end))
+        place = _SPACE.match(text, end).end()
+        if text[place : place + 1] == ",":
+            place = _after(text, place, ",")
+    return found
+
+
+def _after(text: str, place: int, wanted: str) -> int:
+    """Return where the next token begins after one that must be here."""
+    place = _SPACE.match(text, place).end()
+    if text[place : place + 1] != wanted:
+        raise ValueError(f"expected {wanted}")
+    return _SPACE.match(text, place + 1).end()
 
 
 class JsonRows:
@@ -114,10 +178,16 @@ class JsonRows:
     Args:
         source: Its bytes.
         by_line: Whether each line is an object; else they come in an array or one after another.
+        texts: Columns whose values are kept as text: of what is no string, its JSON.
     """
 
-    def __init__(self, source: Source, *, by_line: bool) -> None:
+    def __init__(
+        self, source: Source, *, by_line: bool, texts: frozenset[str] = frozenset()
+    ) -> None:
         self.rows: int | None = None
+        self._source = source
+        self._by_line = by_line
+        self._texts = texts
         self._blocks: Iterator[AnyBlock] = line_blocks(source) if by_line else object_blocks(source)
         self._head: list[AnyBlock] = []
 
@@ -132,13 +202,26 @@ class JsonRows:
         while size < HEAD_BYTES and (block := next(self._blocks, None)) is not None:
             self._head.append(block)
             size += sum(map(len, block.rows))
-        return infer(self._head)
+        sampled = self._source.samples(in_quotes=False) if self._by_line else []
+        lines = [LineBlock(text, first, self._source.line) for first, text in sampled]
+        blocks = [*self._head, *lines]
+        if self._texts:
+            return infer([texts_block(block, self._texts) for block in blocks])
+        return infer(blocks)
 
     def parts(self, schema: pa.Schema) -> Iterator[Part]:
         """Yield its rows; see `Rows.parts`."""
         head, self._head = self._head, []
         for block in chain(head, self._blocks):
-            yield Part(decode_block(block, schema), block.place)
+            yield Part(self._decoded(block, schema), block.place)
+
+    def _decoded(self, block: "AnyBlock", schema: pa.Schema) -> pa.RecordBatch:
+        try:
+            return decode_block(block, schema)
+        except SchemaMismatch:
+            if not self._texts:
+                raise
+            return decode_block(texts_block(block, self._texts), schema)
 
 
 def line_blocks(source: Source) -> Iterator[LineBlock]:

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
 
 
+RECOGNISED = "recognised"
+"""In place of a delimiter: the one that the first lines have."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenFile:
     """An open file of rows."""
@@ -113,15 +117,18 @@ def open_file(
     delimiter: str | None = None,
     encoding: str | None = None,
     section: Section | None = None,
+    *,
+    texts: frozenset[str] = frozenset(),
 ) -> Generator[OpenFile]:
     """Open a file to read its rows.
 
     Args:
         path: Of the file; None for standard input.
         given: Its format; None: by its name, else by its first bytes.
-        delimiter: Of CSV; None: a tab for `.tsv`, else a comma.
+        delimiter: Of CSV; None: a tab for `.tsv`, else a comma; `RECOGNISED`: by the first lines.
         encoding: Of CSV, as Python names it; None: UTF-8.
         section: The part to read, of uncompressed lines, CSV, Parquet or Arrow; None: all.
+        texts: Columns of JSON whose values are kept as text: of what is no string, its JSON.
 
     Raises:
         InvalidArgument: Its format is not known (fact `argument`: `format`), it has no encoding
@@ -137,7 +144,8 @@ def open_file(
             found = format_by_content(source.head())
         if encoding is not None and found is not FileFormat.CSV:
             raise InvalidArgument(f"goes with CSV; {name} is {found.value}", argument="encoding")
-        yield OpenFile(name, found, _rows(source, path, found, delimiter, section), source, path)
+        rows = _rows(source, path, found, delimiter, section, texts)
+        yield OpenFile(name, found, rows, source, path)
 
 
 def infer_schema(
@@ -170,6 +178,7 @@ def _rows(
     wanted: FileFormat,
     delimiter: str | None,
     section: Section | None,
+    texts: frozenset[str],
 ) -> Rows:
     # Imported here, so that a command does not import readers of other formats.
     if wanted is FileFormat.PARQUET:
@@ -181,10 +190,13 @@ def _rows(
 
         return ArrowRows(source, path, section)
     if wanted is FileFormat.CSV:
+        from wings_client.files.csv_lines import delimiter_of
         from wings_client.files.csv_rows import CsvRows
 
         is_tabbed = path is not None and ".tsv" in path.suffixes
+        if delimiter == RECOGNISED:
+            delimiter = None if is_tabbed else delimiter_of(source.head())
         return CsvRows(source, delimiter or ("\t" if is_tabbed else ","), path)
     from wings_client.files.json_rows import JsonRows
 
-    return JsonRows(source, by_line=wanted is FileFormat.JSONL)
+    return JsonRows(source, by_line=wanted is FileFormat.JSONL, texts=texts)

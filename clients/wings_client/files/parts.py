@@ -50,6 +50,13 @@ class HasRowsBefore(Protocol):
     rows_before: int
 
 
+@runtime_checkable
+class HasDelimiter(Protocol):
+    """Rows whose values are separated by a character."""
+
+    delimiter: str
+
+
 def bad_row(place: str, message: str, column: str | None = None) -> SchemaMismatch:
     """Return the error of a row of a file.
 

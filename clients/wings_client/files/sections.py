@@ -87,14 +87,14 @@ def csv_ranges(file: Readable, size: int, section: Section) -> tuple[Range, ...]
     If a quote or a lone carriage return comes early, the first section has all lines.
     """
     file.seek(0)
-    names_end = _names_end(file.read(NAMES_BYTES_MAX))
-    file.seek(names_end)
+    names = names_end(file.read(NAMES_BYTES_MAX))
+    file.seek(names)
     sample = file.read(SAMPLE_BYTES)
     if _QUOTE in sample or _LONE_RETURN.search(sample) is not None:
-        lines = (names_end if section.index == 0 else size, size)
+        lines = (names if section.index == 0 else size, size)
     else:
-        lines = _cut(file, section, names_end, size)
-    return ((0, names_end), lines)
+        lines = _cut(file, section, names, size)
+    return ((0, names), lines)
 
 
 def may_split_names(path: Path, of: Range) -> bool:
@@ -157,7 +157,7 @@ def _mark_of(head: bytes) -> bytes:
     return codecs.BOM_UTF8 if head.startswith(codecs.BOM_UTF8) else b""
 
 
-def _names_end(head: bytes) -> int:
+def names_end(head: bytes) -> int:
     """Return where the first line that is not empty ends, ignoring quotes."""
     place = len(_mark_of(head))
     for line_end in _LINE_END.finditer(head, place):

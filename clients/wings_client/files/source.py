@@ -3,6 +3,7 @@
 import codecs
 import io
 import os
+import re
 import select
 import stat
 import sys
@@ -22,7 +23,13 @@ BLOCK_BYTES = 4 * 1024 * 1024
 """Bytes read at a time; the rows of a block are pushed before the next is read."""
 
 HEAD_BYTES = 16 * 1024 * 1024
-"""Bytes from which types are inferred."""
+"""Bytes from which types are inferred, at the start of a file."""
+
+SAMPLES = 16
+"""Further places of a larger file that types are inferred from, where it can be read twice."""
+
+SAMPLE_BYTES = 512 * 1024
+"""Bytes at each of them."""
 
 QUIET_SECONDS = 0.05
 """A pipe that is quiet for this long ends the present block."""
@@ -106,6 +113,24 @@ class Source:
             return block
         self._head = b""
         return self._read(bytes_max, QUIET_SECONDS)
+
+    def samples(self, *, in_quotes: bool) -> list[tuple[int, bytes]]:
+        """Return whole lines from places all over the rest of a file, the last ones too.
+
+        Reads the file up to its end; `read` is not affected.
+
+        Args:
+            in_quotes: Whether a line end between quotes is none.
+
+        Returns:
+            The number of the first line, from 1, and lines, of each place; none of what cannot be
+            read twice, and of what the head has all of.
+        """
+        if self._path is None or not self.is_plain or self.encoding or self.size is None:
+            return []
+        if self.size <= HEAD_BYTES:
+            return []
+        return sampled_lines(self._path, self.size, in_quotes=in_quotes)
 
     def line(self, number: int) -> str:
         """Return the place of a line by its number, from 1, among those read."""
@@ -210,6 +235,41 @@ class Source:
             return True
         ready, _, _ = select.select([self._file], [], [], seconds)
         return bool(ready)
+
+
+def sampled_lines(path: Path, size: int, *, in_quotes: bool) -> list[tuple[int, bytes]]:
+    """Return lines from places all over a file; see `Source.samples`."""
+    step = (size - HEAD_BYTES) / SAMPLES
+    places = [HEAD_BYTES + int(step * index) for index in range(SAMPLES - 1)]
+    places.append(size - SAMPLE_BYTES)
+    found: list[tuple[int, bytes]] = []
+    with path.open("rb") as file:
+        place = lines = quotes = 0
+        for wanted in places:
+            while place < wanted:
+                block = file.read(min(BLOCK_BYTES, wanted - place))
+                if not block:
+                    return found
+                place += len(block)
+                lines += block.count(b"\n")
+                quotes += block.count(b'"') if in_quotes else 0
+            block = file.read(SAMPLE_BYTES)
+            first, end = whole_lines(block, is_open=quotes % 2 == 1, in_quotes=in_quotes)
+            if end > first:
+                found.append((lines + block.count(b"\n", 0, first) + 1, block[first:end]))
+            file.seek(place)
+    return found
+
+
+def whole_lines(block: bytes, *, is_open: bool, in_quotes: bool) -> tuple[int, int]:
+    """Return where the first line that begins in a block begins, and where the last one ends."""
+    ends: list[int] = []
+    for found in re.finditer(rb'[\n"]' if in_quotes else rb"\n", block):
+        if found.group() == b'"':
+            is_open = not is_open
+        elif not is_open:
+            ends.append(found.end())
+    return (ends[0], ends[-1]) if ends else (0, 0)
 
 
 class Head:

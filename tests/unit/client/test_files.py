@@ -16,7 +16,7 @@ from wings_client.files import FileFormat, infer_schema, open_file
 from wings_client.files import source as source_module
 from wings_client.files.json_rows import object_blocks
 from wings_client.files.parts import Part
-from wings_client.files.source import HEAD_BYTES, CsvFile, Source, SourceFile
+from wings_client.files.source import HEAD_BYTES, CsvFile, Source, SourceFile, whole_lines
 from wings_core.errors import InvalidArgument, SchemaMismatch
 
 json_values: Any = st.recursive(
@@ -316,6 +316,7 @@ def test_a_csv_value_far_down_that_does_not_fit_names_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source_module, "HEAD_BYTES", 1_000)
+    monkeypatch.setattr(source_module, "SAMPLE_BYTES", 0)
     plain = "id,v\n" + "".join(f"{index},{index}\n" for index in range(5_000)) + "x,1\n"
     quoted = plain.replace("7,7\n", '7,"7"\n', 1)
     for name, text in (("plain.csv", plain), ("quoted.csv", quoted)):
@@ -524,3 +525,19 @@ def test_the_position_in_a_file_moves_to_its_end(tmp_path: Path, name: str) -> N
     assert positions == sorted(set(positions)) or name.endswith("arrow")
     assert positions[0] < positions[-1]
     assert positions[-1] > path.stat().st_size * 0.9
+
+
+@given(
+    lines=st.lists(st.sampled_from(["1,2", '"a', 'b",3', '"x\ny",4', '"",5', ""]), max_size=40),
+    place=st.integers(0, 200),
+    size=st.integers(0, 60),
+)
+def test_a_sample_has_whole_rows(lines: list[str], place: int, size: int) -> None:
+    data = "".join(f"{line}\n" for line in lines).encode()
+    place = min(place, len(data))
+    block = data[place : place + size]
+    quotes = data[:place].count(b'"')
+    first, end = whole_lines(block, is_open=quotes % 2 == 1, in_quotes=True)
+    for cut in {place + first, place + end} if end > first else set[int]():
+        assert data[cut - 1 : cut] == b"\n"
+        assert data[:cut].count(b'"') % 2 == 0
