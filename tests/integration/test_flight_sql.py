@@ -102,7 +102,8 @@ def test_the_catalog_is_described(connection: Any, wings: Client, numbers: str) 
     named = connection.adbc_get_objects(depth="tables", table_name_filter="hou%").read_all()
     schemas = named.to_pylist()[0]["catalog_db_schemas"]
     assert [t["table_name"] for s in schemas for t in s["db_schema_tables"]] == ["hours"]
-    assert connection.adbc_get_table_types() == ["TABLE"]
+    assert connection.adbc_get_table_types() == ["SYSTEM TABLE", "TABLE"]
+    assert tables["system", "nodes"] == ["flight", "http", "since"]
     assert connection.adbc_get_info()["vendor_name"] == "Wings"
     assert connection.adbc_get_table_schema(numbers).names == ["n", "text", *system]
 
@@ -207,7 +208,12 @@ def test_a_token_sees_and_reads_what_it_may() -> None:
         with connected(server.flight, **header) as opened, closing(opened.cursor()) as cursor:
             found = opened.adbc_get_objects(depth="tables").read_all().to_pylist()
             schemas = found[0]["catalog_db_schemas"]
-            assert [t["table_name"] for s in schemas for t in s["db_schema_tables"]] == ["mine"]
+            assert [
+                table["table_name"]
+                for schema in schemas
+                for table in schema["db_schema_tables"]
+                if schema["db_schema_name"] != "system"
+            ] == ["mine"]
             cursor.execute("select count(*) from mine")
             assert cursor.fetchall() == [(0,)]
             rows = pa.table({"n": [1]})

@@ -320,3 +320,60 @@ def test_a_topic_is_read_by_those_with_the_right() -> None:
             ):
                 with pytest.raises(PermissionDenied):
                     client.sql(text)
+
+
+def test_system_tables_tell_what_the_actions_do(
+    wings: Client, server: RunningServer, flights: str
+) -> None:
+    name = f"tenants/default/namespaces/default/topics/{flights}"
+    assert rows(
+        wings,
+        "select partition, log_start_offset, next_offset, bytes, last_timestamp "
+        "from system.partitions where topic = ? order by 1",
+        [name],
+    ) == [
+        (f'"{state.partition}"', state.log_start_offset, state.next_offset, state.bytes,
+         state.last_timestamp)
+        for state in wings.partitions(flights)
+    ]  # fmt: skip
+    described = wings.topic(flights)
+    assert rows(
+        wings, "select uuid, partition_key from wings.system.topics where topic = ?", [name]
+    ) == [(described.uuid, "origin")]
+    wings.commit_offsets("reader", flights, {"JFK": 5})
+    assert rows(
+        wings,
+        'select consumer, partition, "offset" from system.consumers where topic = ?',
+        [name],
+    ) == [("reader", '"JFK"', 5)]
+    wings.create_share_group("workers", flights)
+    assert rows(wings, 'select "group" from system.groups where topic = ?', [name]) == [
+        ("workers",)
+    ]
+    segments = "select sum(rows) from system.segments s where topic = ?"
+    assert rows(wings, segments, [name]) == [(30,)]
+    assert rows(wings, "select flight from system.nodes") == [(server.flight,)]
+    assert rows(
+        wings,
+        f"select count(*) from \"{flights}\" f join system.topics t on t.partition_key = 'origin' "
+        "where t.topic = ?",
+        [name],
+    ) == [(30,)]
+    with pytest.raises(InvalidSql, match="no system table"):
+        wings.sql("select * from system.secrets")
+
+
+def test_system_tables_show_what_their_reader_may_see() -> None:
+    with running_server(root_token=ROOT) as server:
+        with wings_client.connect(server.flight, token=ROOT) as operator:
+            for topic in ("mine", "theirs"):
+                operator.create_topic(topic, {"n": "int64"})
+                operator.push(topic, [{"n": 1}])
+                operator.commit_offsets("reader", topic, {None: 1})
+        prefix = "tenants/default/namespaces/default/topics"
+        with client_of(server.flight, ROOT) as root:
+            token = new_token(root, "analyst", f"read={prefix}/mine")
+        with wings_client.connect(server.flight, token=token) as client:
+            for table in ("topics", "partitions", "segments", "consumers"):
+                assert rows(client, f"select topic from system.{table}") == [(f"{prefix}/mine",)]
+            assert rows(client, "select * from system.nodes") == []

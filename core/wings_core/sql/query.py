@@ -17,11 +17,13 @@ from wings_core.errors import InvalidSql, ResourceExhausted, WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.model import PartitionState, Topic
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
+from wings_core.security.principal import ANYONE, Principal
 from wings_core.sql.engines import Engine, Engines
 from wings_core.sql.failures import translated
-from wings_core.sql.names import topic_of
+from wings_core.sql.names import SYSTEM, topic_of
 from wings_core.sql.parameters import Bound, Parameters, bind
 from wings_core.sql.statement import CATALOG, Statement, TableName, parse
+from wings_core.sql.system import system_table
 from wings_core.sql.topic_table import ScanCount, TopicTable
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ class Sql:
         namespace: NamespaceName = DEFAULT_NAMESPACE,
         cancel: Cancel | None = None,
         seconds_max: float | None = None,
+        principal: Principal = ANYONE,
     ) -> "Query":
         """Parse, check and plan a statement; nothing is read yet but where its topics end.
 
@@ -80,6 +83,7 @@ class Sql:
             namespace: Of tables named without a schema.
             cancel: Ends the query.
             seconds_max: How long it may take, at most as long as any may.
+            principal: The caller, for what system tables show.
 
         Returns:
             A query, which the caller closes.
@@ -95,7 +99,7 @@ class Sql:
         seconds = limit if seconds_max is None else min(limit, seconds_max)
         query = Query(self._log, self._engines, cancel or Cancel(), seconds)
         try:
-            query.prepare(text, authorize, parameters, namespace)
+            query.prepare(text, authorize, parameters, namespace, principal)
         except BaseException:
             query.close()
             raise
@@ -174,14 +178,20 @@ class Query:
         return list(dict.fromkeys(parameter.name for parameter in found))
 
     def prepare(
-        self, text: str, authorize: Authorize, parameters: Parameters, namespace: NamespaceName
+        self,
+        text: str,
+        authorize: Authorize,
+        parameters: Parameters,
+        namespace: NamespaceName,
+        principal: Principal,
     ) -> None:
         """Plan a statement; see `Sql.open`."""
         self._text = text
         with _Translated(self):
             statement = parse(text, self._connection)
             self._bound = bind(statement, parameters)
-            self._show_tables(statement, authorize, namespace)
+            self._show_system(statement, principal)
+            self._show_topics(statement, authorize, namespace)
             self._relation = self._planned(self._bound.text)
             if self._relation is None:
                 raise InvalidSql("the statement returns no rows")
@@ -267,11 +277,21 @@ class Query:
             )
         return translated(error, self._text, self._bound)
 
-    def _show_tables(
+    def _show_system(self, statement: Statement, principal: Principal) -> None:
+        """Make views of the system tables that a statement names."""
+        for table in statement.tables:
+            if table.schema == SYSTEM:
+                name = f"__system_{table.table}"
+                rows = system_table(table.table, self._log, principal)
+                self._connection.register(name, rows)
+                self._view(table, f"FROM {quoted(name)}")
+
+    def _show_topics(
         self, statement: Statement, authorize: Authorize, namespace: NamespaceName
     ) -> None:
         """Make views of the topics that a statement names."""
-        named = [(table, topic_of(table, namespace)) for table in statement.tables]
+        tables = [table for table in statement.tables if table.schema != SYSTEM]
+        named = [(table, topic_of(table, namespace)) for table in tables]
         for name in dict.fromkeys(topic for _, topic in named):
             authorize(str(name))
         topics = {name: self._log.admin.get_topic(name) for _, name in named}

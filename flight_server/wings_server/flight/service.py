@@ -276,7 +276,8 @@ class FlightService(flight.FlightServerBase):
         self, asked: SqlTicket, context: flight.ServerCallContext, principal: Principal
     ) -> flight.FlightDataStream:
         cancel = Cancel()
-        query = open_sql(self._log, asked, partial(self._gate.allow, principal, "sql"), cancel)
+        allow = partial(self._gate.allow, principal, "sql")
+        query = open_sql(self._log, asked, allow, principal, cancel)
         opened = stream_sql(query, cancel, context, self._watch, self._metrics)
         chunks = self._stream(opened, principal, refuses=True)
         return flight.GeneratorStream(query.schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata

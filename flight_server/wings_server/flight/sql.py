@@ -9,18 +9,22 @@ import pyarrow.flight as flight
 from wings_core.contracts.sql import SqlBody
 from wings_core.fetch.fetcher import Cancel
 from wings_core.log import Log
+from wings_core.security.principal import Principal
 from wings_core.sql import Query
 from wings_server.flight.client_watch import ClientWatch
 from wings_server.metrics import Metrics
 
 
-def open_sql(log: Log, asked: SqlBody, allow: Callable[[str], None], cancel: Cancel) -> Query:
+def open_sql(
+    log: Log, asked: SqlBody, allow: Callable[[str], None], principal: Principal, cancel: Cancel
+) -> Query:
     """Return a query, planned and not begun; see `Sql.open`.
 
     Args:
         log: What it reads.
         asked: The statement.
         allow: Raises where the caller may not read a topic.
+        principal: The caller.
         cancel: Ends the query.
     """
     return log.sql.open(
@@ -30,6 +34,7 @@ def open_sql(log: Log, asked: SqlBody, allow: Callable[[str], None], cancel: Can
         asked.default_namespace,
         cancel,
         asked.seconds_max,
+        principal,
     )
 
 

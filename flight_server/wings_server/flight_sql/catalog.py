@@ -13,12 +13,14 @@ from wings_core.model import Topic
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.security.principal import Principal
 from wings_core.security.rights import Right
-from wings_core.sql.names import schema_of
+from wings_core.sql.names import SYSTEM, schema_of
 from wings_core.sql.statement import CATALOG
+from wings_core.sql.system import SYSTEM_TABLES
 from wings_core.sql.topic_table import shown_columns
 from wings_server.reach import topics_in_reach
 
 TABLE = "TABLE"
+SYSTEM_TABLE = "SYSTEM TABLE"
 
 Rows = Sequence[tuple[Any, ...]]
 
@@ -129,7 +131,8 @@ def _db_schemas(command: Any, log: Log, principal: Principal) -> pa.Table:
         for namespace in log.admin.list_namespaces()
         if principal.may_see_namespace(namespace.name)
     )
-    return _filled(_DB_SCHEMAS, [(CATALOG, name) for name in names if matches(name)])
+    shown = sorted([*names, SYSTEM])
+    return _filled(_DB_SCHEMAS, [(CATALOG, name) for name in shown if matches(name)])
 
 
 def _tables(command: Any, log: Log, principal: Principal) -> pa.Table:
@@ -140,7 +143,22 @@ def _tables(command: Any, log: Log, principal: Principal) -> pa.Table:
     for place, topic in _wanted_topics(command, log, principal):
         row = (CATALOG, place, topic.name.topic, TABLE)
         found.append((*row, shown_schema(topic)) if command.include_schema else row)
+    for name, columns in _wanted_system_tables(command):
+        row = (CATALOG, SYSTEM, name, SYSTEM_TABLE)
+        serialized = columns.serialize().to_pybytes()
+        found.append((*row, serialized) if command.include_schema else row)
     return _filled(schema, sorted(found))
+
+
+def _wanted_system_tables(command: Any) -> Iterator[tuple[str, pa.Schema]]:
+    types = command.table_types
+    if not _is_ours(command) or (types and SYSTEM_TABLE not in types):
+        return
+    if _matcher(command, "db_schema_filter_pattern")(SYSTEM):
+        matches = _matcher(command, "table_name_filter_pattern")
+        for name, table in SYSTEM_TABLES.items():
+            if matches(name):
+                yield name, table.schema
 
 
 def _wanted_topics(command: Any, log: Log, principal: Principal) -> Iterator[tuple[str, Topic]]:
@@ -179,7 +197,7 @@ def _matcher(command: Any, name: str) -> Callable[[str], bool]:
 
 def _table_types(command: Any, log: Log, principal: Principal) -> pa.Table:
     del command, log, principal
-    return _filled(_TABLE_TYPES, [(TABLE,)])
+    return _filled(_TABLE_TYPES, [(SYSTEM_TABLE,), (TABLE,)])
 
 
 def _no_keys(schema: pa.Schema) -> Callable[[Any, Log, Principal], pa.Table]:

@@ -148,7 +148,12 @@ class FlightSql:
     def _query(self, handle: Handle, principal: Principal, cancel: Cancel) -> Query:
         allow = partial(self._gate.allow, principal, "sql")
         return self._log.sql.open(
-            handle.sql, allow, handle.values, handle.default_namespace, cancel
+            handle.sql,
+            allow,
+            handle.values,
+            handle.default_namespace,
+            cancel,
+            principal=principal,
         )
 
     def _schema(self, handle: Handle, principal: Principal) -> pa.Schema:

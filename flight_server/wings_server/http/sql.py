@@ -18,7 +18,6 @@ from wings_core.csv_text import csv_head, csv_rows
 from wings_core.errors import InvalidArgument, ResourceExhausted, WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.json_rows import encode_rows_within
-from wings_core.log import Log
 from wings_core.schemas import FieldSpec
 from wings_core.sql import Query
 from wings_core.times import Deadline
@@ -92,7 +91,8 @@ class SqlEndpoint:
         """Run a statement on a thread; a client that goes away ends it."""
         service, principal, cancel = self._service, principal_of(request), Cancel()
         allow = partial(service.gate.allow, principal, "sql")
-        work = partial(_encoded, service.log, asked, allow, cancel, encode)
+        opened = partial(open_sql, service.log, asked, allow, principal, cancel)
+        work = partial(_encoded, opened, encode, service.log.limits.http_bytes_max)
         with service.waiting.one(request.receive, principal) as wake:
             running = service.state(work)
             running.add_done_callback(lambda _: wake.set())
@@ -110,11 +110,9 @@ class SqlEndpoint:
         return found
 
 
-def _encoded(
-    log: Log, asked: SqlBody, allow: Callable[[str], None], cancel: Cancel, encode: Encoder
-) -> bytes:
-    with closing(open_sql(log, asked, allow, cancel)) as query:
-        return encode(query, log.limits.http_bytes_max)
+def _encoded(opened: Callable[[], Query], encode: Encoder, bytes_max: int) -> bytes:
+    with closing(opened()) as query:
+        return encode(query, bytes_max)
 
 
 def _wanted(accept: str) -> tuple[str, Encoder]:

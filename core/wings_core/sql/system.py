@@ -1,0 +1,195 @@
+"""System tables: what metadata knows, as columns named like the fields of the answers of actions.
+
+A table shows what its reader may see: of topics, those on which it has the right that the action
+with the same answer needs; nodes, to an operator alone.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from wings_core.errors import InvalidSql, NotFound
+from wings_core.model import Topic
+from wings_core.security.principal import Principal
+from wings_core.security.rights import DATA_RIGHTS, Right
+
+if TYPE_CHECKING:
+    from wings_core.log import Log
+
+CONSUMERS_AT_ONCE = 1_000
+"""Names of consumers that metadata is asked for at a time."""
+
+_TEXT, _NUMBER, _TIME = pa.string(), pa.int64(), pa.timestamp("us", "UTC")
+
+Columns = Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    schema: pa.Schema
+    columns: "Callable[[Log, Principal], Columns]"
+
+
+def system_table(name: str, log: "Log", principal: Principal) -> pa.Table:
+    """Return the rows of a system table, as of now.
+
+    Raises:
+        InvalidSql: There is no such table.
+    """
+    table = SYSTEM_TABLES.get(name)
+    if table is None:
+        raise InvalidSql(f"there is no system table {name!r:.80}: {', '.join(SYSTEM_TABLES)}")
+    fields = [table.schema.field(index) for index in range(len(table.schema))]
+    columns = table.columns(log, principal) or [() for _ in fields]
+    arrays = [_array(values, field.type) for values, field in zip(columns, fields, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=table.schema)
+
+
+def _array(values: Sequence[Any], data_type: pa.DataType) -> Any:
+    if data_type == _TIME:
+        return pa.array(values, pa.int64()).cast(data_type)
+    return pa.array(values, data_type)
+
+
+def _topics_of(log: "Log", principal: Principal, rights: Sequence[Right]) -> Iterator[Topic]:
+    for namespace in log.admin.list_namespaces():
+        if principal.may_see_namespace(namespace.name):
+            with suppress(NotFound):  # It was deleted since.
+                for topic in log.admin.list_topics(namespace.name):
+                    if any(principal.may(right, str(topic.name)) for right in rights):
+                        yield topic
+
+
+def _turned(rows: Sequence[Sequence[Any]]) -> Columns:
+    return list(zip(*rows, strict=True))
+
+
+def _topics(log: "Log", principal: Principal) -> Columns:
+    return _turned(
+        [
+            (
+                str(topic.name),
+                topic.uuid,
+                topic.schema_version,
+                topic.partition_key,
+                json.dumps(topic.config.model_dump(mode="json")),
+                topic.created_at,
+            )
+            for topic in _topics_of(log, principal, tuple(DATA_RIGHTS))
+        ]
+    )
+
+
+def _partitions(log: "Log", principal: Principal) -> Columns:
+    # Columns from tuples, as there are many: no object is made for a row.
+    columns: list[list[Any]] = [[] for _ in SYSTEM_TABLES["partitions"].schema]
+    for topic in _topics_of(log, principal, (Right.READ,)):
+        with suppress(NotFound):
+            states = log.registry.partition_states(topic.uuid)
+            columns[0] += repeat(str(topic.name), len(states))
+            for column, values in zip(columns[1:], zip(*states, strict=True), strict=False):
+                column += values
+    return columns
+
+
+def _segments(log: "Log", principal: Principal) -> Columns:
+    rows: list[tuple[Any, ...]] = []
+    for topic in _topics_of(log, principal, (Right.READ,)):
+        with suppress(NotFound):
+            rows += [
+                (
+                    str(topic.name),
+                    state.partition,
+                    "remote" if state.remote else "hot",
+                    state.pages,
+                    state.rows,
+                    state.bytes,
+                )
+                for state in log.maintenance.tier_states(topic.uuid)
+            ]
+    return _turned(rows)
+
+
+def _consumers(log: "Log", principal: Principal) -> Columns:
+    rows: list[tuple[Any, ...]] = []
+    after: str | None = None
+    while names := log.registry.list_consumers(CONSUMERS_AT_ONCE, after=after):
+        after = names[-1]
+        for name in names:
+            rows += [
+                (name, str(entry.topic), entry.partition, entry.offset, entry.committed_at)
+                for entry in log.registry.get_offsets(name)
+                if principal.may(Right.READ, str(entry.topic))
+            ]
+    return _turned(rows)
+
+
+def _groups(log: "Log", principal: Principal) -> Columns:
+    rows: list[tuple[Any, ...]] = []
+    for namespace in log.admin.list_namespaces():
+        if principal.may_see_namespace(namespace.name):
+            with suppress(NotFound):
+                rows += [
+                    (
+                        str(group.topic.name),
+                        group.name,
+                        json.dumps(group.config.model_dump(mode="json")),
+                    )
+                    for group in log.shares.of_namespace(namespace.name)
+                    if principal.may(Right.SHARE, str(group.topic.name))
+                ]
+    return _turned(rows)
+
+
+def _nodes(log: "Log", principal: Principal) -> Columns:
+    if not principal.is_operator:
+        return []
+    return _turned([(node.flight, node.http, node.since) for node in log.live_nodes()])
+
+
+def _schema(**columns: pa.DataType) -> pa.Schema:
+    return pa.schema(cast("Any", list(columns.items())))
+
+
+SYSTEM_TABLES: Mapping[str, _Table] = {
+    "topics": _Table(
+        _schema(
+            topic=_TEXT,
+            uuid=_TEXT,
+            schema_version=_NUMBER,
+            partition_key=_TEXT,
+            config=_TEXT,
+            created_at=_TIME,
+        ),
+        _topics,
+    ),
+    "partitions": _Table(
+        _schema(
+            topic=_TEXT,
+            partition=_TEXT,
+            log_start_offset=_NUMBER,
+            next_offset=_NUMBER,
+            bytes=_NUMBER,
+            last_timestamp=_TIME,
+        ),
+        _partitions,
+    ),
+    "segments": _Table(
+        _schema(
+            topic=_TEXT, partition=_TEXT, tier=_TEXT, pages=_NUMBER, rows=_NUMBER, bytes=_NUMBER
+        ),
+        _segments,
+    ),
+    "consumers": _Table(
+        _schema(consumer=_TEXT, topic=_TEXT, partition=_TEXT, offset=_NUMBER, committed_at=_TIME),
+        _consumers,
+    ),
+    "groups": _Table(_schema(topic=_TEXT, group=_TEXT, config=_TEXT), _groups),
+    "nodes": _Table(_schema(flight=_TEXT, http=_TEXT, since=_TIME), _nodes),
+}
+"""By name; a `partition` is the value's JSON text."""
