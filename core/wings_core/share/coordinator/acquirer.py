@@ -108,11 +108,7 @@ class Acquirer:
                     yield from self._catch_up(group, self._table.get(group, partition))
                 if self._table.look(group, partition, bounds) != 0:
                     continue
-                left = replace(
-                    request,
-                    messages_max=request.messages_max - taken,
-                    rows_max=request.rows_max - taken,
-                )
+                left = _left(request, taken) if taken else request
                 ranges += yield from self.acquire_partition(
                     left, partition, bounds, batch_end, alone=not ranges
                 )
@@ -382,6 +378,13 @@ def _selected(
     if config.is_ordered:
         return state.select_next(log_end, messages_max, in_flight_max, limit, alone=alone)
     return state.select(log_end, messages_max, in_flight_max, limit, skip, alone=alone)
+
+
+def _left(request: AcquireRequest, taken: int) -> AcquireRequest:
+    """Return what is left of a request for which so many messages were taken."""
+    return replace(
+        request, messages_max=request.messages_max - taken, rows_max=request.rows_max - taken
+    )
 
 
 def _first(entry: Pick) -> int:

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, cast
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from wings_core.fetch.fetcher import Cancel
 from wings_core.fetch.selection import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD
 from wings_core.limits import Limits
 from wings_core.model import Topic
+from wings_core.partitions import Partition
 from wings_core.share.delivery.record_fetcher import RecordFetcher
 from wings_core.share.interfaces import ShareCoordinator
 from wings_core.share.model import Acknowledgement, LeasedRange, ShareGroup
@@ -24,6 +26,9 @@ SCHEMAS_MAX = 1_000
 
 REPEATED_MAX = 256
 """Rows up to which a text is repeated in Python, which takes no look-up of a kernel."""
+
+ABOUT_MAX = 256
+"""Columns of deliveries that are kept."""
 
 _TEXT, _INTEGER = pa.string(), pa.int32()
 
@@ -227,11 +232,11 @@ def _shaped(
     rows: pa.RecordBatch = batches[0] if len(batches) == 1 else arrow.concat_batches(batches)
     count = rows.num_rows
     if count <= REPEATED_MAX:
-        system = [
-            _texts(leased.partition, count),
-            _integers(leased.delivery_count, count),
-            _texts(leased.lease, count),
-        ]
+        # Only of one row they are kept: partition values may be long.
+        about = (_about if count == 1 else _about.__wrapped__)(
+            leased.partition, leased.delivery_count, count
+        )
+        system = [*about, _texts(leased.lease, count)]
     else:
         system = [
             arrow.repeat(_texts(leased.partition, 1)[0], count),
@@ -239,6 +244,12 @@ def _shaped(
             arrow.repeat(_texts(leased.lease, 1)[0], count),
         ]
     return pa.RecordBatch.from_arrays([*rows.columns, *system], schema=schema)
+
+
+@lru_cache(ABOUT_MAX)
+def _about(partition: Partition, delivery_count: int, count: int) -> "tuple[pa.Array[Any], ...]":
+    """Return the columns that most deliveries of a partition have in common."""
+    return _texts(partition, count), _integers(delivery_count, count)
 
 
 def _texts(value: str, count: int) -> "pa.Array[Any]":

@@ -90,14 +90,19 @@ class RangeMap(Generic[V]):
 
     def parts(self, first: int, last: int) -> list[Range[V]]:
         """Return what lies in `[first, last]`, cut to it, in order; gaps are left out."""
+        firsts = self._firsts
+        if not firsts:
+            return []
         found: list[Range[V]] = []
-        for index in range(max(0, bisect_right(self._firsts, first) - 1), len(self._firsts)):
-            begin = self._firsts[index]
+        rest = self._rest
+        for index in range(max(0, bisect_right(firsts, first) - 1), len(firsts)):
+            begin = firsts[index]
             if begin > last:
                 break
-            end, value = self._rest[begin]
+            end, value = rest[begin]
             if end >= first:
-                found.append((max(first, begin), min(last, end), value))
+                cut = (begin if begin > first else first, end if end < last else last, value)
+                found.append(cut)
         return found
 
     def gaps(self, first: int, last: int) -> list[tuple[int, int]]:
@@ -149,6 +154,8 @@ class RangeMap(Generic[V]):
     def remove(self, first: int, last: int) -> Change[V]:
         """Take `[first, last]` out."""
         low, high = self._overlapped(first, last)
+        if low == high:
+            return Change()
         removed = self._between(low, high)
         left, right = _rest_of(removed, first, last)
         return self._swap(low, high, removed, left + right)
@@ -169,6 +176,8 @@ class RangeMap(Generic[V]):
         return low, bisect_right(self._firsts, last, low)
 
     def _between(self, low: int, high: int) -> list[Range[V]]:
+        if low == high:
+            return []
         return [(begin, *self._rest[begin]) for begin in self._firsts[low:high]]
 
     def _swap(
@@ -180,7 +189,7 @@ class RangeMap(Generic[V]):
             del self._rest[begin]
         for begin, end, value in added:
             self._rest[begin] = (end, value)
-        self._firsts[low:high] = [begin for begin, _, _ in added]
+        self._firsts[low:high] = [begin for begin, _, _ in added] if added else ()
         return Change(removed, added)
 
 
