@@ -4,15 +4,18 @@ The real core, quorum and replicas run; time, the network, disks, dead letters a
 world's. All chance comes from one seed, so a seed that fails does so again. For a while there are
 faults: messages late, lost and out of order, replicas and coordinators that crash, restart, stop
 for a while or cannot reach each other, machines that boot anew with another clock, clocks that do
-not run alike. Then all is well, workers accept whatever they get, and everything must be finished
-soon. What must hold meanwhile is checked by `share_invariants.Observer`.
+not run alike. In every second world workers have share streams: what they ask of a coordinator at
+one time is done side by side, and asked of replicas in one message. Then all is well, workers
+accept whatever they get, and everything must be finished soon. What must hold meanwhile is checked
+by `share_invariants.Observer`.
 """
 
 import heapq
 import itertools
 import random
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +26,7 @@ from wings_core.model import Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.coordinator.core import Bounds, CoordinatorCore
+from wings_core.share.interfaces import PendingDeadLetters
 from wings_core.share.model import (
     Acknowledgement,
     AcknowledgeType,
@@ -155,6 +159,7 @@ class ReplicaNode(Node):
 @dataclass
 class CoordinatorNode(Node):
     core: CoordinatorCore = field(init=False)
+    flow: "Flow" = field(init=False)
 
 
 class Letters:
@@ -216,6 +221,8 @@ class World:
         self.coordinators = [CoordinatorNode(number, NodeClock(self)) for number in range(3)]
         for coordinator in self.coordinators:
             self.start_coordinator(coordinator)
+        self.has_streams = seed % 2 == 1
+        """Whether workers have share streams, so that what they ask for goes together."""
         self.workers = [Worker(self, f"w{number}") for number in range(4)]
 
     # Time.
@@ -284,6 +291,7 @@ class World:
         quorum = self.parts.quorum(len(self.replicas), node.clock, self.rng)
         name = self.parts.coordinator_id(node.number, node.starts)
         node.core = self.parts.core(quorum, Letters(self), node.clock, self.rng, id=name)
+        node.flow = Flow(self, node)
 
     def break_something(self) -> None:
         if self.healed:
@@ -366,6 +374,31 @@ class World:
         if self.rng.random() >= self.loss and number not in node.cut_off:
             self.after(self.delay(), arrive)
 
+    def send_all(
+        self,
+        node: CoordinatorNode,
+        number: int,
+        requests: Sequence[Request],
+        answered: Callable[[Sequence[Answer]], None],
+    ) -> None:
+        """Carry requests to a replica in one message, to be carried out in one write."""
+        replica = self.replicas[number]
+
+        def arrive() -> None:
+            if self.time < replica.paused_until:
+                self.after(replica.paused_until - self.time, arrive)
+                return
+            answers: Sequence[Answer] = [Unavailable("connection refused") for _ in requests]
+            if replica.up:
+                answers = replica.replica.perform(requests)
+                for request, answer in zip(requests, answers, strict=True):
+                    self.observer.replica_answered(replica, request, answer)
+            if self.rng.random() >= self.loss and number not in node.cut_off:
+                self.after(self.delay(), lambda: answered(answers))
+
+        if self.rng.random() >= self.loss and number not in node.cut_off:
+            self.after(self.delay(), arrive)
+
     # What coordinators do.
 
     def drive(
@@ -375,7 +408,19 @@ class World:
         done: Callable[[Any, WingsError | None], None],
     ) -> None:
         """Run a procedure at a coordinator; nothing comes of it if that crashes."""
+        if self.has_streams:
+            node.flow.offer(procedure, done)
+            return
         Running(self, node, procedure, done).resume(None)
+
+    def drive_all(
+        self,
+        node: CoordinatorNode,
+        procedures: Sequence[Procedure[Any]],
+        done: Callable[[Sequence[tuple[Any, WingsError | None]]], None],
+    ) -> None:
+        """Run procedures side by side at a coordinator, as those of a round of share streams."""
+        Together(self, node, procedures, done).resume(dict.fromkeys(range(len(procedures))))
 
     def maintain(self, node: CoordinatorNode) -> None:
         self.after(1.0, lambda: self.maintain(node))
@@ -384,7 +429,7 @@ class World:
         core = node.core
         for partition in core.table.exhausted(self.group):
             procedure = core.acquirer.archive_exhausted(self.group, partition, self.bounds)
-            self.drive(node, procedure, lambda _value, _error: None)
+            Running(self, node, procedure, lambda _value, _error: None).resume(None)
 
 
 @dataclass
@@ -432,37 +477,149 @@ class Running:
                 self.world.after(self.world.delay(), finish)
 
     def _broadcast(self, broadcast: Broadcast) -> None:
-        answers: dict[int, Answer] = {}
-        over = False
-        hurried = False
-
-        def end() -> None:
-            nonlocal over
-            if not over:
-                over = True
-                self.resume(dict(answers))
-
-        def answered(number: int, answer: Answer) -> None:
-            nonlocal hurried
-            if over:
-                return
-            answers[number] = answer
-            heard = sum(not isinstance(each, WingsError) for each in answers.values())
-            if len(answers) == len(broadcast.requests) or broadcast.enough(answers):
-                end()
-            elif heard >= broadcast.majority and not hurried:
-                hurried = True
-                self.world.after(GRACE_SECONDS, end)
-
+        asked = Asked(self.world, broadcast, self.resume)
         for number, request in broadcast.requests.items():
+            self.world.send(self.node, number, request, partial(asked.answered, number))
 
-            def hear(answer: Answer, number: int = number) -> None:
-                answered(number, answer)
 
-            self.world.send(self.node, number, request, hear)
-        self.world.after(
-            0.0 if broadcast.enough({}) or not broadcast.requests else broadcast.seconds, end
-        )
+class Asked:
+    """A broadcast under way; `ended` is called with its answers."""
+
+    def __init__(
+        self, world: World, broadcast: Broadcast, ended: Callable[[dict[int, Answer]], None]
+    ) -> None:
+        self._world = world
+        self._broadcast = broadcast
+        self._ended = ended
+        self._answers: dict[int, Answer] = {}
+        self._is_over = False
+        self._is_hurried = False
+        at_once = broadcast.enough({}) or not broadcast.requests
+        world.after(0.0 if at_once else broadcast.seconds, self._end)
+
+    def answered(self, number: int, answer: Answer) -> None:
+        """Take the answer of a replica."""
+        if self._is_over:
+            return
+        self._answers[number] = answer
+        broadcast, answers = self._broadcast, self._answers
+        heard = sum(not isinstance(each, WingsError) for each in answers.values())
+        if len(answers) == len(broadcast.requests) or broadcast.enough(answers):
+            self._end()
+        elif heard >= broadcast.majority and not self._is_hurried:
+            self._is_hurried = True
+            self._world.after(GRACE_SECONDS, self._end)
+
+    def _end(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._ended(dict(self._answers))
+
+
+class Together:
+    """Procedures side by side: each step waits for all of them, and replicas are asked once."""
+
+    def __init__(
+        self,
+        world: World,
+        node: CoordinatorNode,
+        procedures: Sequence[Procedure[Any]],
+        done: Callable[[Sequence[tuple[Any, WingsError | None]]], None],
+    ) -> None:
+        self._world = world
+        self._node = node
+        self._procedures = procedures
+        self._done = done
+        self._start = node.starts
+        self._outcomes: dict[int, tuple[Any, WingsError | None]] = {}
+
+    def resume(self, values: dict[int, Any]) -> None:
+        """Go on with those that have a value."""
+        world, node = self._world, self._node
+        if node.starts != self._start or not node.up:
+            return
+        if world.time < node.paused_until:
+            world.after(node.paused_until - world.time, lambda: self.resume(values))
+            return
+        effects: dict[int, Effect] = {}
+        for index, value in values.items():
+            try:
+                effects[index] = self._procedures[index].send(value)
+            except StopIteration as stop:
+                self._outcomes[index] = (stop.value, None)
+            except WingsError as error:
+                self._outcomes[index] = (None, error)
+        if effects:
+            self._carry_out(effects)
+        else:
+            self._done([self._outcomes[index] for index in range(len(self._procedures))])
+
+    def _carry_out(self, effects: dict[int, Effect]) -> None:
+        world = self._world
+        found: dict[int, Any] = {}
+
+        def ended(index: int, value: Any) -> None:
+            found[index] = value
+            if len(found) == len(effects):
+                self.resume(found)
+
+        bundles: dict[int, list[tuple[Asked, Request]]] = {}
+        for index, effect in effects.items():
+            tell = partial(ended, index)
+            match effect:
+                case Broadcast():
+                    asked = Asked(world, effect, tell)
+                    for number, request in effect.requests.items():
+                        bundles.setdefault(number, []).append((asked, request))
+                case Pause(seconds):
+                    world.after(seconds, partial(tell, None))
+                case FinishDeadLetters(pending):
+                    world.after(world.delay(), partial(self._finish, pending, tell))
+        for number, bundle in bundles.items():
+            requests = [request for _, request in bundle]
+            world.send_all(self._node, number, requests, partial(_hear, number, bundle))
+
+    def _finish(self, pending: PendingDeadLetters, ended: Callable[[object], None]) -> None:
+        if self._node.up and self._node.starts == self._start:
+            pending.finish()
+            ended(None)
+
+
+def _hear(number: int, bundle: Sequence[tuple[Asked, Request]], answers: Sequence[Answer]) -> None:
+    for (asked, _), answer in zip(bundle, answers, strict=True):
+        asked.answered(number, answer)
+
+
+class Flow:
+    """What the share streams of one coordinator ask for at one time, done in rounds."""
+
+    def __init__(self, world: World, node: CoordinatorNode) -> None:
+        self._world = world
+        self._node = node
+        self._start = node.starts
+        self._offered: list[tuple[Procedure[Any], Callable[[Any, WingsError | None], None]]] = []
+        self._is_working = False
+
+    def offer(
+        self, procedure: Procedure[Any], done: Callable[[Any, WingsError | None], None]
+    ) -> None:
+        """Have a procedure carried out in the next round."""
+        self._offered.append((procedure, done))
+        if not self._is_working:
+            self._is_working = True
+            self._world.after(self._world.rng.choice([0.0, 0.05]), self._round)
+
+    def _round(self) -> None:
+        offered, self._offered = self._offered, []
+
+        def done(outcomes: Sequence[tuple[Any, WingsError | None]]) -> None:
+            for (_, tell), outcome in zip(offered, outcomes, strict=True):
+                tell(*outcome)
+            self._is_working = bool(self._offered)
+            if self._offered:
+                self._round()
+
+        self._world.drive_all(self._node, [procedure for procedure, _ in offered], done)
 
 
 class Worker:
@@ -560,6 +717,12 @@ class Worker:
             for (first, last), each in zip(cuts, kinds, strict=False)
             if first <= last
         ]
+        if world.has_streams and rng.random() < 0.5:
+            entries = [
+                replace(entry, first=offset, last=offset)
+                for entry in entries
+                for offset in range(entry.first, entry.last + 1)
+            ]
         attempts = [world.observer.acknowledging(leased, entry) for entry in entries]
 
         def done(value: Any, error: WingsError | None) -> None:

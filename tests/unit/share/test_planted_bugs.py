@@ -1,16 +1,20 @@
 """The simulation is tried: each of these bugs must make it fail, and soon."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from share_simulation import MemoryStore, Parts, World
 
+from wings_core.errors import WingsError
+from wings_core.partitions import Partition
 from wings_core.share.coordinator.acquirer import Acquirer
 from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.partition_table import Bounds, TrackedPartition
 from wings_core.share.interfaces import PendingDeadLetters
 from wings_core.share.model import (
+    Acknowledgement,
     AcquireRequest,
     DeadLetter,
     Lease,
@@ -24,7 +28,7 @@ from wings_core.share.quorum.votes import Held, Verdict, Vote
 from wings_core.share.replica.interfaces import CountedRange, LeaseEntry, Outcome, Part
 from wings_core.share.replica.partition import Piece, ReplicaPartition
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.requests import ReleaseRequest
+from wings_core.share.replica.requests import Answer, ReleaseRequest, Request
 from wings_core.share.replica.store import Mark, PartitionWrite
 from wings_core.share.state.partition import SharePartition
 
@@ -186,6 +190,39 @@ class TombstoneInPart(Replica):
         return [Part(part.first, part.last, Outcome.OK) for part in parts]
 
 
+class LastOfSeveralNotDurable(Replica):
+    def _perform(self, requests: Sequence[Request]) -> list[Answer]:
+        if len(requests) == 1:
+            return super()._perform(requests)
+        answers = super()._perform(requests[:-1])
+        answers.append(self._answer(requests[-1], self._clock.now()))
+        for partition in self._touched.values():
+            partition.keep()
+        self._touched.clear()
+        self._marks_to_write.clear()
+        return answers
+
+
+class CoreThatForgetsTheLastAcceptance(CoordinatorCore):
+    def __init__(self, *arguments: Any, **keys: Any) -> None:
+        super().__init__(*arguments, **keys)
+        run = self.acknowledge.run
+
+        def run_but_the_last(
+            group: ShareGroup,
+            partition: Partition,
+            bounds: Bounds,
+            member: str,
+            asked: Sequence[Acknowledgement],
+        ) -> Procedure[list[WingsError | None]]:
+            if len(asked) == 1 or any(entry.type != "accept" for entry in asked):
+                return (yield from run(group, partition, bounds, member, asked))
+            errors = yield from run(group, partition, bounds, member, asked[:-1])
+            return [*errors, errors[-1]]
+
+        self.acknowledge.run = run_but_the_last
+
+
 BUGS = {
     "a lease is not checked": Parts(replica=LeaseNotChecked),
     "a tombstone is taken for done on a minority": Parts(quorum=TombstoneOnAMinority),
@@ -205,6 +242,10 @@ BUGS = {
     "a dead letter is not awaited": Parts(core=CoreThatAwaitsNoDeadLetter),
     "a replica that missed deliveries is believed": Parts(quorum=CountOfOneReplica),
     "a refusal is answered with OK": Parts(replica=TombstoneInPart),
+    "the last of several requests in one write is not durable": Parts(
+        replica=LastOfSeveralNotDurable
+    ),
+    "the last of several acceptances is forgotten": Parts(core=CoreThatForgetsTheLastAcceptance),
     "a coordinator's leases are those of its last start": Parts(
         coordinator_id=lambda number, start: f"c{number}"
     ),

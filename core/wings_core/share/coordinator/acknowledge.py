@@ -14,6 +14,7 @@ from wings_core.share.clock import Clock
 from wings_core.share.coordinator.entries import (
     Entry,
     entries_of,
+    joined,
     not_held,
     not_released,
     not_tried,
@@ -61,6 +62,25 @@ class Acknowledge:
         asked: Sequence[Acknowledgement],
     ) -> Procedure[list[WingsError | None]]:
         """Acknowledge messages of a loaded partition; returns an error or None for each entry."""
+        fewer, places = joined(asked)
+        errors = yield from self._run(group, partition, bounds, member, fewer)
+        if (
+            len(fewer) < len(asked)
+            and isinstance(errors[0], InvalidRecordState)
+            and all(entry.type == "accept" for entry in asked)
+        ):
+            # Nothing was done: looked at one by one, the refusal tells of the message.
+            return (yield from self._run(group, partition, bounds, member, asked))
+        return [errors[place] for place in places]
+
+    def _run(
+        self,
+        group: ShareGroup,
+        partition: Partition,
+        bounds: Bounds,
+        member: str,
+        asked: Sequence[Acknowledgement],
+    ) -> Procedure[list[WingsError | None]]:
         checked = entries_of(asked, member, bounds.start)
         if isinstance(checked, WingsError):
             return [checked] * len(asked)

@@ -16,7 +16,6 @@ from wings_core.contracts.messages import MEMBER_CHARACTERS_MAX
 from wings_core.errors import (
     GroupNotFound,
     InvalidArgument,
-    InvalidRecordState,
     OffsetOutOfRange,
     StorageCorrupt,
     Unavailable,
@@ -28,7 +27,7 @@ from wings_core.model import PartitionState
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.clock import Clock, MonotonicClock
 from wings_core.share.coordinator.core import Bounds, CoordinatorCore
-from wings_core.share.coordinator.entries import joined, not_held
+from wings_core.share.coordinator.entries import not_held
 from wings_core.share.coordinator.partition_table import READ_PARTITIONS_MAX
 from wings_core.share.coordinator.ready import ReadyPartitions
 from wings_core.share.coordinator.starts import (
@@ -317,25 +316,12 @@ class Coordinator:
             else self._known_bounds(group, key[1])
             for key in asked
         }
-        fewer = {key: joined(entries) for key, entries in asked.items()}
-        of_fewer, outcomes = self._acknowledge(
-            group, members, {key: each for key, (each, _) in fewer.items()}, bounds, beside
-        )
-        errors = {key: [of_fewer[key][at] for at in places] for key, (_, places) in fewer.items()}
-        # Where retention has passed messages just now, they are acknowledged all the same. What was
-        # refused of joined ones, of which nothing was done, is told of each.
+        errors, outcomes = self._acknowledge(group, members, asked, bounds, beside)
+        # Where retention has passed messages just now, they are acknowledged all the same.
         again = {
             key: entries
             for key, entries in asked.items()
-            if any(errors[key])
-            and (
-                self._bounds(group, key[1]) != bounds[key[1]]
-                or (
-                    len(fewer[key][0]) < len(entries)
-                    and all(entry.type == "accept" for entry in entries)
-                    and isinstance(errors[key][0], InvalidRecordState)
-                )
-            )
+            if any(errors[key]) and self._bounds(group, key[1]) != bounds[key[1]]
         }
         if again:
             fresh = {key[1]: self._bounds(group, key[1]) for key in again}
