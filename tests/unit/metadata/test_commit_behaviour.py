@@ -88,6 +88,22 @@ def test_a_wide_batch_is_committed_whole(metadata: MetadataUnderTest) -> None:
     assert {state.next_offset for state in states} == {2}
 
 
+@pytest.mark.parametrize("count", [49, 50, 51, 101])
+def test_each_partition_of_a_batch_gets_its_rows_however_many_there_are(
+    metadata: MetadataUnderTest, count: int
+) -> None:
+    # SQLite inserts fifty by one statement, and what is left one by one.
+    topic = metadata.create_topic("key")
+    partitions = {Partition(f'"{number:05}"'): 1 + number for number in range(count)}
+    metadata.registry.commit([batch_of(topic, partitions)])
+    for state in metadata.registry.partition_states(topic.uuid):
+        rows = partitions.pop(state.partition)
+        located = metadata.registry.locate(topic.uuid, state.partition, 0, rows)
+        (page,) = located.locations
+        assert (page.start_offset, page.end_offset, state.next_offset) == (0, rows - 1, rows)
+    assert not partitions
+
+
 def test_a_wide_batch_goes_on_where_partitions_stood_before_a_restart(
     metadata: MetadataUnderTest,
 ) -> None:
