@@ -48,6 +48,7 @@ from wings_core.storage.disk import DiskGuard
 from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.open import Storage, open_shared_storage, open_storage
+from wings_core.tables import Catalog, Tables, open_catalog
 
 if TYPE_CHECKING:
     from wings_core.metadata.postgres import PostgresMetadata
@@ -88,6 +89,8 @@ class Log:
         many: The way out of many partitions as one stream.
         shares: Share groups.
         sql: Runs SQL over the topics.
+        table_states: What metadata keeps of tables; None: nothing.
+        tables: Commits segments to the tables of topics; None: topics cannot be tables here.
         limits: The bounds in force.
         maintainer: Moves what is old, and drops what is kept no longer.
         reclaimer: Frees the disk space of what nothing refers to any more.
@@ -102,6 +105,7 @@ class Log:
         open_coordinator: OpenCoordinator | None = None,
         drain_holder: str | None = None,
         disk: DiskGuard | None = None,
+        open_tables: Callable[[str], Catalog | None] | None = None,
     ) -> None:
         store = storage.store
         self.disk = disk
@@ -156,6 +160,11 @@ class Log:
             versions=self.versions,
         )
         self.sql = Sql(self)
+        self.tables: Tables | None = None
+        catalog = None if open_tables is None else open_tables(storage.remote.objects.url)
+        self.table_states = metadata.tables
+        if metadata.tables is not None and catalog is not None:
+            self.tables = Tables(metadata, metadata.tables, catalog, storage.remote.objects)
         try:
             self.shares = _open_shares(metadata.groups, self, open_coordinator)
         except BaseException:
@@ -168,6 +177,7 @@ class Log:
             tiering,
             drain=None if self.drain is None else self.drain.run,
             finished=partial(finished_by_all, metadata.groups, self.shares.describe),
+            tables=self.tables,
         )
 
     @classmethod
@@ -181,6 +191,9 @@ class Log:
         hold_replicas: Sequence[str] = (),
         remote_url: str | None = None,
         access: "PeerAccess | None" = None,
+        *,
+        with_tables: bool = False,
+        iceberg_catalog: str | None = None,
     ) -> Self:
         """Open the log of a data directory that the caller has locked.
 
@@ -194,6 +207,9 @@ class Log:
                 in the data directory.
             remote_url: The one that old pages go to.
             access: What is presented to replicas of holds.
+            with_tables: Whether topics may be tables; else those that are wait.
+            iceberg_catalog: The URL of a REST catalog of the tables of topics; None: the metadata's
+                PostgreSQL, or `iceberg.sqlite` in the directory.
 
         Raises:
             Internal: Its metadata cannot be opened.
@@ -217,6 +233,8 @@ class Log:
                 remote_url,
                 access,
                 disk,
+                with_tables=with_tables,
+                iceberg_catalog=iceberg_catalog,
             )
             opened.pop_all()
         return log
@@ -233,6 +251,9 @@ class Log:
         remote_url: str | None,
         access: "PeerAccess | None",
         disk: DiskGuard,
+        *,
+        with_tables: bool,
+        iceberg_catalog: str | None,
     ) -> Self:
         metadata = open_metadata(directory, metadata_url)
         try:
@@ -254,7 +275,22 @@ class Log:
         if hold_replicas:
             open_coordinator = partial(open_remote, hold_replicas, access)
         # The only process of this metadata: after a crash it drains at once.
-        return cls(metadata, storage, limits, on_flush, open_coordinator, "embedded", disk)
+        tables = partial(
+            open_catalog,
+            sqlite=str(directory.path.absolute() / "iceberg.sqlite"),
+            postgres=metadata_url,
+            rest=iceberg_catalog,
+        )
+        return cls(
+            metadata,
+            storage,
+            limits,
+            on_flush,
+            open_coordinator,
+            "embedded",
+            disk,
+            tables if with_tables else None,
+        )
 
     @classmethod
     def join(
@@ -399,6 +435,8 @@ class Log:
 
     def _close_parts(self) -> None:
         self.sql.close()
+        if self.tables is not None:
+            self.tables.close()
         self.group_commit.close()
         if self.drain is not None:
             self.drain.close()

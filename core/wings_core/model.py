@@ -61,10 +61,22 @@ class TopicConfig(BaseModel):
         "whose types Parquet has.",
     )
 
+    table: Literal["iceberg"] | None = Field(
+        default=None,
+        description="Whether the topic's segments, as Parquet files, are an Iceberg table too. "
+        "Null: they are not.",
+    )
+    table_commit_ms: int = Field(
+        default=60_000,
+        ge=0,
+        description="Milliseconds between two snapshots of the table, at least.",
+    )
+
     @property
     def merged_format(self) -> "PageFormat":
         """The format of pages that are merged."""
-        return PageFormat.PARQUET if self.segment_format == "parquet" else PageFormat.SEGMENT
+        is_parquet = self.segment_format == "parquet" or self.table is not None
+        return PageFormat.PARQUET if is_parquet else PageFormat.SEGMENT
 
 
 @dataclass(frozen=True, slots=True)

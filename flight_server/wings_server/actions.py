@@ -36,8 +36,9 @@ from wings_core.contracts.actions import (
     describe_topic,
 )
 from wings_core.contracts.shards import describe_counts, describe_pruned, describe_shards
+from wings_core.errors import InvalidArgument
 from wings_core.log import Log
-from wings_core.model import Topic
+from wings_core.model import Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.partitions import partition_of
 from wings_server.action import Actions, Json
@@ -50,6 +51,7 @@ ACTIONS = Actions()
 @ACTIONS.add("create-topic", CreateTopic)
 def create_topic(log: Log, body: CreateTopic) -> Json:
     """Create a topic with an Arrow schema; returns its description."""
+    _check_table(log, body.config)
     topic = log.admin.create_topic(
         TopicName.parse(body.topic),
         body.arrow_schema(),
@@ -63,7 +65,11 @@ def create_topic(log: Log, body: CreateTopic) -> Json:
 @ACTIONS.add("describe-topic", TopicBody)
 def describe(log: Log, body: TopicBody) -> Json:
     """Return a topic's description."""
-    return describe_topic(_topic(log, body.topic))
+    topic = _topic(log, body.topic)
+    description = describe_topic(topic)
+    if topic.config.table is not None and log.tables is not None:
+        description["table"] = asdict(log.tables.status(topic))
+    return description
 
 
 @ACTIONS.add("alter-topic", AlterTopic)
@@ -74,9 +80,18 @@ def alter_topic(log: Log, body: AlterTopic) -> Json:
     if body.changes is not None:
         topic = log.admin.alter_schema(name, body.changes.change())
     if body.config is not None:
+        _check_table(log, body.config)
         topic = log.admin.alter_topic(name, body.config, None if topic is None else topic.uuid)
     assert topic is not None
     return describe_topic(topic)
+
+
+def _check_table(log: Log, config: TopicConfig | None) -> None:
+    if config is not None and config.table is not None and log.tables is None:
+        raise InvalidArgument(
+            "topics cannot be tables here: that takes the extra `iceberg`, and a server with its "
+            "own data directory"
+        )
 
 
 @ACTIONS.add("delete-topic", TopicBody)

@@ -85,6 +85,14 @@ def serve(
             "Default: that of before, at first where new messages go.",
         ),
     ] = None,
+    iceberg_catalog: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="REST catalog for the tables of topics. Default: one in the metadata's "
+            "PostgreSQL, or in the data directory.",
+        ),
+    ] = None,
     flight: Annotated[
         str | None,
         typer.Option(
@@ -163,6 +171,7 @@ def serve(
         "hold_replicas": hold_replicas,
         "holds": holds,
         "remote": remote,
+        "iceberg_catalog": iceberg_catalog,
         "flight": flight,
         "advertise": advertise,
         "http": http,

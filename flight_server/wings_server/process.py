@@ -214,6 +214,8 @@ def _open_log(settings: Settings, started: ExitStack, metrics: Metrics, tls: Tls
             replicas,
             settings.remote,
             access,
+            with_tables=True,
+            iceberg_catalog=settings.iceberg_catalog,
         )
     if settings.metadata_url is not None:
         raise InvalidArgument("metadata is at a service or in PostgreSQL: give one of the two")

@@ -172,6 +172,11 @@ class Settings(BaseSettings):
         description="Object store that old messages move to; none given: that of before, at first "
         "the data directory.",
     )
+    iceberg_catalog: str | None = Field(
+        default=None,
+        description="URL of a REST catalog for the tables of topics; none given: one in the "
+        "metadata's PostgreSQL, or in the data directory.",
+    )
     processes: int = Field(
         default=1,
         ge=1,

@@ -10,21 +10,26 @@ with much to do nor one whose store is slow keeps the others from being maintain
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from wings_core.errors import NotFound, OffsetOutOfRange, Unavailable, WingsError
 from wings_core.maintain import leases
 from wings_core.maintain.leases import HeldLease, LeaseKeeper
 from wings_core.maintain.report import MaintenanceReport
-from wings_core.maintain.retention import is_due, retain
+from wings_core.maintain.retention import EXPIRE_PAGES, due_pages, expire, is_due, retain
 from wings_core.maintain.tiering import Tiering
 from wings_core.maintain.worker_pool import WORKERS, PartitionTask, WorkerPool
 from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry
 from wings_core.metadata.maintenance import Finished, Maintenance
 from wings_core.model import PartitionState, Topic
 from wings_core.partitions import Partition
+from wings_core.storage.parquet_file import is_table_file
 from wings_core.times import now_us
+
+if TYPE_CHECKING:
+    from wings_core.tables import Tables
 
 TURN_SECONDS = 60.0
 """A partition begins nothing more after this; what is left is due again after the others."""
@@ -49,6 +54,7 @@ class Maintainer:
         drain: Moves what is inline to storage, before a pass that is asked for; None: nothing is.
         finished: Returns what all share groups of a topic have finished, by partition; None: share
             groups are not asked.
+        tables: Commits segments to the tables of topics; None: topics are no tables.
     """
 
     def __init__(
@@ -60,7 +66,9 @@ class Maintainer:
         clock: Callable[[], int] = now_us,
         drain: Callable[[], object] | None = None,
         finished: Callable[[Topic], Mapping[Partition, Finished]] | None = None,
+        tables: "Tables | None" = None,
     ) -> None:
+        self._tables = tables
         self._drain = drain
         self._finished = finished
         self._admin: Admin = metadata.admin
@@ -101,7 +109,10 @@ class Maintainer:
                 self._drain()  # Until then it is not due.
             except WingsError as error:
                 _logger.warning("could not move small pushes to storage: %s", error)
-        return self._pass(self._topics() if topic is None else (topic,), progress, patient=True)
+        report = self._pass(self._topics() if topic is None else (topic,), progress, patient=True)
+        if topic is None and self._tables is not None:
+            self._tables.forget_deleted()
+        return report
 
     def close(self) -> None:
         """Stop after the steps under way; what is left is done after the next start."""
@@ -118,6 +129,8 @@ class Maintainer:
         while not self._closing.wait(self._seconds):
             try:
                 self._pass(self._topics(), None, patient=False)
+                if self._tables is not None:
+                    self._tables.forget_deleted()
             except WingsError as error:
                 if not self._closing.is_set():
                     _logger.warning("could not look for what to maintain: %s", error)
@@ -143,8 +156,11 @@ class Maintainer:
         pool = WorkerPool(self._workers, self._run_task, progress, patient=patient)
         began = time.monotonic()
         failures = 0
+        tables: list[Topic] = []
         try:
             for topic in topics:
+                if topic.config.table is not None:
+                    tables.append(topic)
                 finished: Mapping[Partition, Finished] = {}
                 if topic.config.retention_on_acceptance and not failures:
                     try:
@@ -160,6 +176,7 @@ class Maintainer:
             report = pool.collect()
             report.passes = 1
             report.failures += failures
+            self._commit_tables(tables, report, every=patient)
             report.seconds = time.monotonic() - began
             with self._changed:
                 self.total.add(report)
@@ -249,11 +266,53 @@ class Maintainer:
         # Looked at again: the lease's last holder may have done it.
         state = self._registry.partition_state(topic.uuid, partition)
         if is_due(self._registry, topic, state, self._clock(), task.finished):
-            retain(self._maintenance, topic, state, task.finished, task.report, held.proceed)
+            if topic.config.table is None:
+                retain(self._maintenance, topic, state, task.finished, task.report, held.proceed)
+            elif self._tables is not None:
+                self._retain_table(self._tables, task, state)
             state = self._registry.partition_state(topic.uuid, partition)
         tiering = self._tiering_of(topic)
         if tiering is not None:
             task.unfinished = tiering.tier(topic, state, held, task.report, until)
+
+    def _retain_table(self, tables: "Tables", task: PartitionTask, state: PartitionState) -> None:
+        """Drop what a partition of a table keeps no longer: whole files, once out of the table."""
+        topic = task.topic
+        found = self._registry.locate(
+            topic.uuid, state.partition, state.log_start_offset, EXPIRE_PAGES
+        ).locations
+        count = due_pages(topic, state, found, self._clock(), task.finished)
+        folios = [page.address.folio for page in found]
+        while 0 < count < len(folios) and folios[count] == folios[count - 1]:
+            count -= 1
+        gone = {folio for folio in folios[:count] if is_table_file(folio)}
+        if count and tables.release(topic, gone):
+            expire(self._maintenance, topic, state, task.finished, task.report, count)
+
+    def _commit_tables(
+        self, topics: Sequence[Topic], report: MaintenanceReport, *, every: bool
+    ) -> None:
+        """Commit segments to the tables of topics; a table that fails keeps no other from it.
+
+        Args:
+            topics: Some are tables.
+            report: Failures are counted to it.
+            every: Whether also to those that were committed to lately.
+        """
+        tables = self._tables
+        for topic in topics if tables is not None else ():
+            assert tables is not None
+            try:
+                if every or tables.is_due(topic):
+                    tables.commit(topic)
+            except NotFound:
+                continue
+            except WingsError as error:
+                report.failures += 1
+                _logger.warning("could not commit to the table of %s: %s", topic.name, error)
+            except Exception:
+                report.failures += 1
+                _logger.exception("could not commit to the table of %s", topic.name)
 
     def _claim(self, name: str, patient: bool) -> bool:
         """Take a partition for this thread; False where another works on it.

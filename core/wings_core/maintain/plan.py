@@ -13,6 +13,7 @@ from itertools import chain, pairwise
 
 from wings_core.metadata.maintenance import REPLACED_MAX
 from wings_core.model import Location, PageAddress, PageFormat
+from wings_core.storage.parquet_file import is_table_file
 
 MERGED_ROWS = 65_536
 """Rows of a merged page, about: those of a batch on the wire."""
@@ -33,6 +34,9 @@ SEGMENT_BYTES_MAX = 1024 * 1024 * 1024
 SEGMENT_PAGES_MAX = 100_000
 """Pages that become one segment, at most, beside those that were merged before."""
 
+TABLE_PAGES_MAX = 10_000
+"""Of a table, whose segments take the place of all their pages at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Due:
@@ -51,6 +55,8 @@ def find_due(
     after_us: int,
     segment_bytes: int,
     damaged: Container[PageAddress] = (),
+    *,
+    is_table: bool = False,
 ) -> Due:
     """Return the next pages of a partition that become a segment.
 
@@ -66,8 +72,12 @@ def find_due(
         after_us: In microseconds.
         segment_bytes: Enough for a segment, in stored bytes; `SEGMENT_BYTES_MAX` always are.
         damaged: Where pages lie that cannot be read.
+        is_table: Whether segments are files of a table. Then others are written anew, and those
+            move as wholes.
     """
     segment_bytes = min(segment_bytes, SEGMENT_BYTES_MAX)
+    pages_max = TABLE_PAGES_MAX if is_table else SEGMENT_PAGES_MAX
+    before = ""
     small = _SmallPages(offset, min(MERGED_BYTES, segment_bytes))
     fresh: list[Location] = []
     size = 0
@@ -80,16 +90,21 @@ def find_due(
             if not fresh:
                 small.keep(location)
             enough = bool(fresh)
-        elif not location.format.is_merged:
+        elif not location.format.is_merged or (
+            is_table and not is_table_file(location.address.folio)
+        ):
             fresh.append(location)
             size += location.bytes
-            enough = size >= segment_bytes or len(fresh) >= SEGMENT_PAGES_MAX
+            enough = size >= segment_bytes or len(fresh) >= pages_max
         elif fresh:
             enough = True
-        elif is_final(location, following, segment_bytes):
+        elif is_final(location, following, segment_bytes) or (
+            is_table and before == location.address.folio
+        ):
             small.keep(location)
         else:
             small.add(location)
+        before = location.address.folio
         if enough:
             break
     if not fresh or (not enough and fresh[0].earliest_timestamp > now - 2 * after_us):

@@ -1,12 +1,12 @@
 """Retention: messages go by whole pages that are too old, too many, or finished by all groups."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from wings_core.maintain.report import MaintenanceReport
 from wings_core.metadata.expiry import expired_pages
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.metadata.maintenance import Finished, Maintenance
-from wings_core.model import PartitionState, Topic
+from wings_core.model import Location, PartitionState, Topic
 
 EXPIRE_PAGES = 1_000
 """Pages dropped in one metadata transaction, so that pushes never wait long for it."""
@@ -37,10 +37,25 @@ def is_due(
     if config.retention_ms is None and not may_be_too_many and not may_be_finished:
         return False
     located = registry.locate(topic.uuid, state.partition, state.log_start_offset, 1)
-    before = None if config.retention_ms is None else now - config.retention_ms * 1_000
-    first = [(page.timestamp, page.end_offset, page.bytes) for page in located.locations[:1]]
-    kept = config.retention_bytes
-    return expired_pages(first, state.bytes, before, kept, finished_before) > 0
+    return due_pages(topic, state, located.locations[:1], now, finished) > 0
+
+
+def due_pages(
+    topic: Topic,
+    state: PartitionState,
+    pages: Sequence[Location],
+    now: int,
+    finished: Finished | None,
+) -> int:
+    """Return how many of a partition's first pages may be kept no longer; see `is_due`."""
+    config = topic.config
+    return expired_pages(
+        [(page.timestamp, page.end_offset, page.bytes) for page in pages],
+        state.bytes,
+        None if config.retention_ms is None else now - config.retention_ms * 1_000,
+        config.retention_bytes,
+        0 if finished is None else finished.before,
+    )
 
 
 def retain(
@@ -61,19 +76,30 @@ def retain(
         report: What was dropped is counted to it.
         proceed: Asked before each further step.
     """
-    config = topic.config
-    age_ms = config.retention_ms
-    while True:
-        expired = maintenance.expire(
-            topic.uuid,
-            state.partition,
-            age_us=None if age_ms is None else age_ms * 1_000,
-            bytes_kept=config.retention_bytes,
-            finished=finished,
-            pages_max=EXPIRE_PAGES,
-        )
-        report.pages_expired += expired.pages
-        report.rows_expired += expired.rows
-        report.bytes_expired += expired.bytes
-        if expired.pages < EXPIRE_PAGES or not proceed():
+    while expire(maintenance, topic, state, finished, report, EXPIRE_PAGES) == EXPIRE_PAGES:
+        if not proceed():
             return
+
+
+def expire(
+    maintenance: Maintenance,
+    topic: Topic,
+    state: PartitionState,
+    finished: Finished | None,
+    report: MaintenanceReport,
+    pages_max: int,
+) -> int:
+    """Drop the first pages that a partition keeps no longer; return how many; see `retain`."""
+    age_ms = topic.config.retention_ms
+    expired = maintenance.expire(
+        topic.uuid,
+        state.partition,
+        age_us=None if age_ms is None else age_ms * 1_000,
+        bytes_kept=topic.config.retention_bytes,
+        finished=finished,
+        pages_max=pages_max,
+    )
+    report.pages_expired += expired.pages
+    report.rows_expired += expired.rows
+    report.bytes_expired += expired.bytes
+    return expired.pages

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ from wings_core.schema_versions import SchemaVersions
 from wings_core.storage.codecs import MERGES, MergedFile, Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.lru import Lru
+from wings_core.storage.parquet_file import is_table_file
 from wings_core.storage.segment_objects import SegmentObjects
 from wings_core.times import now_us
 
@@ -43,6 +45,9 @@ DAMAGED_MAX = 65_536
 
 DAMAGED_PER_TURN_MAX = 100
 """Damaged pages that are passed over in one turn of a partition; the next one ends it."""
+
+TABLE_AFTER_MS = 3_600_000
+"""The age at which messages of a table move, where their topic does not say, in milliseconds."""
 
 COMMIT_SECONDS_MAX = 600.0
 """A segment that was begun longer ago is abandoned: the reclaimer may delete it soon."""
@@ -96,7 +101,7 @@ class Tiering:
         self._clock = clock
         self._has_room = has_room
         self._versions = versions
-        self._final_offsets: Lru[tuple[str, Partition], int] = Lru(FINAL_OFFSETS_MAX)
+        self._final_offsets: Lru[tuple[str, Partition, str | None], int] = Lru(FINAL_OFFSETS_MAX)
         self._damaged: Lru[PageAddress, bool] = Lru(DAMAGED_MAX)
         """Pages that could not be read; they stay where they are until the next start."""
         self._compressing = threading.Lock()
@@ -108,6 +113,8 @@ class Tiering:
     def after_ms(self, topic: Topic) -> int | None:
         """Return the age at which a topic's messages move, in milliseconds; None: never."""
         configured = topic.config.tier_after_ms
+        if configured is None and topic.config.table is not None:
+            return TABLE_AFTER_MS
         return self._after_ms_default if configured is None else configured
 
     def due(self, topic: Topic, state: PartitionState) -> tuple[Location, ...]:
@@ -115,7 +122,7 @@ class Tiering:
         after_ms = self.after_ms(topic)
         if after_ms is None or not self._has_room():
             return ()
-        key = (topic.uuid, state.partition)
+        key = (topic.uuid, state.partition, topic.config.table)
         offset = max(state.log_start_offset, self._final_offsets.get(key) or 0)
         found = find_due(
             self._locations(topic, state.partition, offset, state.next_offset),
@@ -124,6 +131,7 @@ class Tiering:
             after_ms * 1_000,
             topic.config.segment_bytes,
             self._damaged,
+            is_table=topic.config.table is not None,
         )
         self._final_offsets.put(key, found.final_offset)
         return found.pages
@@ -225,13 +233,16 @@ class Tiering:
                 raise
             _logger.warning("a segment of %s is no Parquet file: %s", topic.name, error)
             segment = self._merge(topic, partition, pages, held, PageFormat.SEGMENT)
+            for page in () if segment is None else chain(*(new for _, new in segment[2])):
+                self._damaged.put(page.address, True)  # Nor written anew for a table.
         if segment is None:
             return False
         name, writer, written = segment
         self._remote.objects.put(name, writer.finish())
         report.segments += 1
         report.segment_bytes += writer.length
-        for old, new in _transactions(written):
+        at_once = topic.config.table is not None and is_table_file(name)
+        for old, new in _whole(written) if at_once else _transactions(written):
             if time.monotonic() > until or not held.proceed():
                 return False
             if not self._maintenance.replace(topic.uuid, partition, old, new, held.lease):
@@ -257,7 +268,8 @@ class Tiering:
             StorageCorrupt: A page is damaged.
         """
         codec = MERGES[format_]
-        name = self._remote.name(topic.uuid, pages[0].start_offset, codec.suffix)
+        of_table = topic.config.table is not None and format_ is PageFormat.PARQUET
+        name = self._remote.name(topic.uuid, pages[0].start_offset, codec.suffix, of_table=of_table)
         writer = codec.begin_file(topic, _about(topic, partition, pages))
         written: list[_Replacement] = []
         for old, rows in self._groups(topic, pages, writer.schema):
@@ -329,7 +341,16 @@ def _about(topic: Topic, partition: Partition, pages: Sequence[Location]) -> dic
         "wings.topic_uuid": topic.uuid,
         "wings.partition": partition,
         "wings.start_offset": str(pages[0].start_offset),
+        "wings.schema_version": str(topic.schema_version),
     }
+
+
+def _whole(written: "Sequence[_Replacement]") -> "Iterator[_Replacement]":
+    """Yield what is replaced where all of a segment, or nothing, is to be the log's."""
+    yield (
+        [page for old, _ in written for page in old],
+        [page for _, new in written for page in new],
+    )
 
 
 def _transactions(written: "Sequence[_Replacement]") -> "Iterator[_Replacement]":

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from wings_core.arrow_types import children, fields_of
-from wings_core.errors import StorageCorrupt
+from wings_core.errors import InvalidSchema, StorageCorrupt
 from wings_core.model import PageFormat, Topic
 from wings_core.storage.parquet_types import file_type, to_file, with_id
 from wings_core.storage.segment_file import segment_schema
@@ -57,6 +57,15 @@ _checksum = xxhash.xxh3_64_intdigest
 
 
 PARQUET_SUFFIX = ".parquet"
+
+
+TABLE_MARK = "-table"
+"""In the name of a file that was written for its topic's table: all of it or none is the log's."""
+
+
+def is_table_file(folio: str) -> bool:
+    """Tell whether a file of pages was written for its topic's table."""
+    return is_parquet(folio) and f"{TABLE_MARK}." in folio
 
 
 def is_parquet(folio: str) -> bool:
@@ -104,8 +113,21 @@ def check_segment_format(topic: Topic) -> Topic:
         InvalidSchema: It has not; fact `column`.
     """
     if topic.config.merged_format is PageFormat.PARQUET:
-        file_fields(topic)
+        for field in file_fields(topic):
+            if topic.config.table is not None:
+                _check_table_type(field.type, field.name)
     return topic
+
+
+def _check_table_type(data_type: pa.DataType, column: str) -> None:
+    nanoseconds = pa.types.is_temporal(data_type) and "ns" in str(data_type)
+    if data_type == pa.uint64() or nanoseconds or pa.types.is_decimal256(data_type):
+        raise InvalidSchema(
+            f"column {column!r:.80}: an Iceberg table has no type for {data_type!s:.80}",
+            column=column,
+        )
+    for child in children(data_type):
+        _check_table_type(child.type, column)
 
 
 def _ids_inside(field: "ArrowField", ids: Callable[[], int]) -> tuple[int, ...]:

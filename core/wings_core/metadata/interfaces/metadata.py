@@ -10,6 +10,7 @@ from wings_core.metadata.interfaces.shards import Shards
 from wings_core.metadata.interfaces.stages import Stages
 from wings_core.metadata.interfaces.tokens import Tokens
 from wings_core.metadata.maintenance import Maintenance
+from wings_core.metadata.tables import TableStates
 
 
 class Metadata(Protocol):
@@ -53,6 +54,11 @@ class Metadata(Protocol):
     @property
     def maintenance(self) -> Maintenance:
         """Retention, merged pages and leases."""
+        ...
+
+    @property
+    def tables(self) -> TableStates | None:
+        """The files of topics that are tables; None where no topic can be one."""
         ...
 
     def close(self) -> None:

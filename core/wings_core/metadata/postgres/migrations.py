@@ -493,6 +493,31 @@ _ONE_CALL: Sequence[LiteralString] = (
     COMMIT_FLUSH,
 )
 
+_TABLES: Sequence[LiteralString] = (
+    """
+    -- Topics that are tables, deleted ones too until their table is dropped.
+    CREATE TABLE topic_tables (
+        topic_uuid TEXT PRIMARY KEY,
+        identifier TEXT NOT NULL,
+        committed BIGINT NOT NULL -- The number of the last commit that is known to be made.
+    )
+    """,
+    """
+    -- The files of tables: which commit adds each, and which removes it.
+    CREATE TABLE table_segments (
+        topic_uuid TEXT NOT NULL,
+        folio TEXT NOT NULL,
+        partition TEXT NOT NULL,
+        end_offset BIGINT NOT NULL,
+        rows BIGINT NOT NULL,
+        added BIGINT NOT NULL,
+        removed BIGINT,
+        PRIMARY KEY (topic_uuid, folio)
+    )
+    """,
+    "CREATE INDEX table_segments_folio ON table_segments (folio)",
+)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _INITIAL,
     _FLUSHES,
@@ -514,6 +539,7 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _NODE_URLS,
     _SCHEMAS,
     _ONE_CALL,
+    _TABLES,
 )
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 

@@ -76,6 +76,11 @@ class RemoteMetadata(Metadata):
         return self._stages
 
     @property
+    def tables(self) -> None:
+        """Topics are no tables here: a service does not say what their files are."""
+        return
+
+    @property
     def maintenance(self) -> RemoteMaintenance:
         """Retention, merged pages and leases."""
         return self._maintenance

@@ -527,6 +527,31 @@ _SCHEMAS = (
     "ALTER TABLE staged_pages ADD COLUMN schema_version INTEGER NOT NULL DEFAULT 1",
 )
 
+_TABLES: Sequence[str] = (
+    """
+    -- Topics that are tables, deleted ones too until their table is dropped.
+    CREATE TABLE topic_tables (
+        topic_uuid TEXT PRIMARY KEY,
+        identifier TEXT NOT NULL,
+        committed INTEGER NOT NULL -- The number of the last commit that is known to be made.
+    ) STRICT
+    """,
+    """
+    -- The files of tables: which commit adds each, and which removes it.
+    CREATE TABLE table_segments (
+        topic_uuid TEXT NOT NULL,
+        folio TEXT NOT NULL,
+        partition TEXT NOT NULL,
+        end_offset INTEGER NOT NULL,
+        rows INTEGER NOT NULL,
+        added INTEGER NOT NULL,
+        removed INTEGER,
+        PRIMARY KEY (topic_uuid, folio)
+    ) STRICT
+    """,
+    "CREATE INDEX table_segments_folio ON table_segments (folio)",
+)
+
 MIGRATIONS: Sequence[Sequence[str]] = (
     _INITIAL,
     _STAGES,
@@ -548,6 +573,7 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     _QUOTAS,
     _NODE_URLS,
     _SCHEMAS,
+    _TABLES,
 )
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 

@@ -11,6 +11,7 @@ from wings_core.metadata.store.nodes import DatabaseNodes
 from wings_core.metadata.store.registry import DatabaseRegistry
 from wings_core.metadata.store.shards import DatabaseShards
 from wings_core.metadata.store.stages import DatabaseStages
+from wings_core.metadata.store.tables import DatabaseTables
 from wings_core.metadata.store.tokens import DatabaseTokens
 from wings_core.metadata.store.topic_cache import TopicCache
 from wings_core.metadata.waiters import Waiters
@@ -43,6 +44,7 @@ class DatabaseMetadata(Metadata, Generic[C]):
         self._shards = DatabaseShards(database, dialect)
         self._nodes = DatabaseNodes(database)
         self._tokens = DatabaseTokens(database)
+        self._tables = DatabaseTables(database)
 
     @property
     def admin(self) -> DatabaseAdmin[C]:
@@ -83,6 +85,11 @@ class DatabaseMetadata(Metadata, Generic[C]):
     def tokens(self) -> DatabaseTokens[C]:
         """The tokens that principals present."""
         return self._tokens
+
+    @property
+    def tables(self) -> DatabaseTables[C]:
+        """The files of topics that are tables."""
+        return self._tables
 
     def __enter__(self) -> Self:
         """Return itself."""

@@ -1,0 +1,336 @@
+"""Iceberg tables by pyiceberg: created, evolved, committed to; all that talks to a catalog."""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
+from wings_core.model import Topic
+from wings_core.storage.parquet_file import file_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NAME = "wings"
+"""Of the catalog."""
+
+COMMIT = "wings.commit"
+"""In a snapshot's summary: the number of the commit."""
+
+TOPIC_UUID = "wings.topic_uuid"
+"""In a table's properties."""
+
+SNAPSHOTS_KEPT_SECONDS = 1_800.0
+"""Older snapshots are expired: shorter than segments that nothing refers to are kept."""
+
+_PROPERTIES = {
+    "format-version": "2",
+    # Another node's commit is no reason to add the same files once more.
+    "commit.retry.num-retries": "0",
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "10",
+    "write.parquet.compression-codec": "zstd",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileToAdd:
+    """A segment that becomes a file of a table."""
+
+    path: str
+    """Its URL."""
+    size: int
+    metadata: pq.FileMetaData
+    topic: Topic
+    """At the version that it is written in."""
+
+
+class ConflictError(Exception):
+    """Another node committed meanwhile."""
+
+
+class Catalog:
+    """The tables of one catalog; methods block for as long as it takes.
+
+    All methods raise:
+        Unavailable: The catalog, or its storage, cannot be reached, or fails; what was begun may
+            have been done.
+
+    Args:
+        open_: Opens pyiceberg's catalog.
+        warehouse: The URL that tables lie below.
+    """
+
+    def __init__(self, open_: Callable[[], Any], warehouse: str) -> None:
+        self._open = open_
+        self.warehouse = warehouse.rstrip("/")
+
+    @cached_property
+    def catalog(self) -> Any:
+        """Pyiceberg's."""
+        return self._open()
+
+    def table(self, topic: Topic) -> Any:
+        """Return the table of a topic, which is created, and gets the topic's schema.
+
+        A table of another topic of the same name is dropped.
+        """
+        from pyiceberg.exceptions import NoSuchTableError
+
+        with _errors("find the table"):
+            identifier = identifier_of(topic)
+            try:
+                table = self.catalog.load_table(identifier)
+            except NoSuchTableError:
+                return _evolved(self._create(topic), topic)
+            if table.properties.get(TOPIC_UUID) != topic.uuid:
+                if TOPIC_UUID not in table.properties:
+                    raise InvalidArgument(
+                        f"the catalog has a table {'.'.join(identifier)} that is no topic's"
+                    )
+                self.catalog.drop_table(identifier)
+                table = self._create(topic)
+            return _evolved(table, topic)
+
+    def _create(self, topic: Topic) -> Any:
+        identifier = identifier_of(topic)
+        for depth in range(1, len(identifier)):
+            self.catalog.create_namespace_if_not_exists(identifier[:depth])
+        first = topic.at(1)
+        # A location of its own: metadata of a table of the same name is never mistaken for it.
+        return self.catalog.create_table(
+            identifier,
+            schema=iceberg_schema(first),
+            location=f"{self.warehouse}/tables/{topic.uuid}",
+            properties={**_PROPERTIES, TOPIC_UUID: topic.uuid},
+        )
+
+    def drop(self, identifier: str, topic_uuid: str) -> None:
+        """Drop the table of a topic that was deleted; none where it is another's, or gone."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        with _errors("drop the table"):
+            try:
+                table = self.catalog.load_table(tuple(identifier.split(".")))
+            except NoSuchTableError:
+                return
+            if table.properties.get(TOPIC_UUID) == topic_uuid:
+                self.catalog.drop_table(tuple(identifier.split(".")))
+
+    def commit(
+        self, table: Any, number: int, add: Sequence[FileToAdd], remove: Sequence[str]
+    ) -> None:
+        """Add and remove files by one snapshot.
+
+        Args:
+            table: As it was when it was seen that this commit was not made yet.
+            number: Of the commit.
+            add: Files that are not in it.
+            remove: URLs of files that are.
+
+        Raises:
+            ConflictError: The table has changed since.
+        """
+        from pyiceberg.exceptions import CommitFailedException
+
+        with _errors("commit to the table"):
+            try:
+                gone = [_file for _file in _files(table) if _file.file_path in set(remove)]
+                with table.transaction() as transaction:
+                    update = transaction.update_snapshot(snapshot_properties={COMMIT: str(number)})
+                    producer = update.overwrite() if gone or not add else update.merge_append()
+                    with producer as snapshot:
+                        for each in add:
+                            snapshot.append_data_file(_data_file(table, each))
+                        for each in gone:
+                            snapshot.delete_data_file(each)
+            except CommitFailedException as error:
+                raise ConflictError(str(error)) from None
+
+    def expire(self, table: Any) -> None:
+        """Expire old snapshots, and delete the files that only those have."""
+        with _errors("expire snapshots of the table"):
+            before = datetime.now(UTC) - timedelta(seconds=SNAPSHOTS_KEPT_SECONDS)
+            current = table.current_snapshot()
+            old = [
+                snapshot
+                for snapshot in table.snapshots()
+                if snapshot.timestamp_ms < before.timestamp() * 1_000 and snapshot != current
+            ]
+            if not old:
+                return
+            candidates = _manifests(table, old)
+            update = table.maintenance.expire_snapshots()
+            update.by_ids([snapshot.snapshot_id for snapshot in old]).commit()
+            table.refresh()
+            for path in candidates - _manifests(table, table.snapshots()):
+                table.io.delete(path)
+
+
+def identifier_of(topic: Topic) -> tuple[str, ...]:
+    """Return the names of a topic's table: namespace and topic, of other tenants theirs first."""
+    name = topic.name
+    names = (name.namespace.namespace, name.topic)
+    return names if name.namespace.tenant == "default" else (name.namespace.tenant, *names)
+
+
+def commit_of(table: Any) -> int:
+    """Return the number of the last commit, 0 for none; snapshots of others are passed over."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        number = (snapshot.summary or {}).get(COMMIT)
+        if number is not None:
+            return int(number)
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.snapshot_by_id(parent)
+    return 0
+
+
+def paths_of(table: Any) -> set[str]:
+    """Return the URLs of a table's files."""
+    with _errors("list the files of the table"):
+        return {each.file_path for each in _files(table)}
+
+
+def iceberg_schema(topic: Topic) -> Any:
+    """Return a topic's schema as Iceberg has it, with the ids of its files."""
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+    return pyarrow_to_schema(pa.schema(file_fields(topic)))
+
+
+def _evolved(table: Any, topic: Topic) -> Any:
+    """Bring a table to a topic's schema, version by version, as ids are given in that order."""
+    for version in range(1, topic.schema_version + 1):
+        wanted = iceberg_schema(topic.at(version))
+        known = {field.name: field for field in table.schema().fields}
+        changes = [field for field in wanted.fields if _differs(field, known.get(field.name))]
+        if not changes:
+            continue
+        with table.update_schema() as update:
+            for field in changes:
+                if field.name not in known:
+                    update.add_column((field.name,), field.field_type)
+                    continue
+                if str(field.field_type) != str(known[field.name].field_type):
+                    update.update_column((field.name,), field.field_type)
+                if known[field.name].required and not field.required:
+                    update.update_column((field.name,), required=False)
+        table.refresh()
+    ids = {field.name: field.field_id for field in table.schema().fields}
+    expected = {field.name: field.field_id for field in iceberg_schema(topic).fields}
+    if ids != expected:
+        raise Internal(f"the table of {topic.name} has other field ids than its files: {ids}")
+    return table
+
+
+def _differs(field: Any, known: Any) -> bool:
+    """Tell whether a field is not there, or narrower: a table may be of a later version."""
+    if known is None:
+        return True
+    if known.required and not field.required:
+        return True
+    return str(known.field_type) != str(field.field_type) and _is_wider(field, known)
+
+
+def _is_wider(field: Any, known: Any) -> bool:
+    pair = (str(known.field_type), str(field.field_type))
+    if pair in {("int", "long"), ("float", "double")}:
+        return True
+    precision = getattr(known.field_type, "precision", None)
+    return precision is not None and precision < getattr(field.field_type, "precision", 0)
+
+
+def _data_file(table: Any, file: FileToAdd) -> Any:
+    from pyiceberg.io.pyarrow import (
+        compute_statistics_plan,
+        data_file_statistics_from_parquet_metadata,
+        parquet_path_to_id_mapping,
+    )
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    schema = iceberg_schema(file.topic)
+    statistics = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=file.metadata,
+        stats_columns=compute_statistics_plan(schema, table.properties),
+        parquet_column_mapping=parquet_path_to_id_mapping(schema),
+    )
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=file.path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        file_size_in_bytes=file.size,
+        sort_order_id=None,
+        spec_id=table.metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
+def _files(table: Any) -> "Iterable[Any]":
+    return [task.file for task in table.scan().plan_files()]
+
+
+def _manifests(table: Any, snapshots: "Iterable[Any]") -> set[str]:
+    """Return the manifests and their lists that snapshots refer to."""
+    found: set[str] = set()
+    for snapshot in snapshots:
+        found.add(snapshot.manifest_list)
+        found |= {manifest.manifest_path for manifest in snapshot.manifests(table.io)}
+    return found
+
+
+@contextmanager
+def _errors(what: str) -> Generator[None]:
+    """Translate what pyiceberg, its file systems and its databases raise."""
+    try:
+        yield
+    except (WingsError, ConflictError, AssertionError):
+        raise
+    except Exception as error:
+        raise Unavailable(f"could not {what}: {type(error).__name__}: {error!s:.300}") from error
+
+
+def open_catalog(
+    warehouse: str,
+    *,
+    sqlite: str | None = None,
+    postgres: str | None = None,
+    rest: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Catalog | None:
+    """Return the catalog of a log; None where pyiceberg is not installed.
+
+    It is opened when it is first used.
+
+    Args:
+        warehouse: The URL of the store of merged segments.
+        sqlite: The file of pyiceberg's SQL catalog.
+        postgres: The URL of the PostgreSQL database that has it instead.
+        rest: The URL of a REST catalog, instead of these.
+        properties: Further ones of the catalog.
+    """
+    try:
+        from pyiceberg.catalog import load_catalog
+    except ImportError:
+        return None
+    options = {"warehouse": warehouse, **(properties or {})}
+    if rest is not None:
+        options |= {"type": "rest", "uri": rest}
+    elif postgres is not None:
+        scheme, _, place = postgres.partition("://")
+        del scheme
+        options |= {"type": "sql", "uri": f"postgresql+psycopg://{place}"}
+    else:
+        options |= {"type": "sql", "uri": f"sqlite:///{sqlite}"}
+    return Catalog(lambda: load_catalog(NAME, **options), warehouse)

@@ -1,0 +1,260 @@
+"""Topics that are Iceberg tables: any engine reads the same rows as Wings, each of them once."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from flight_calls import act, error_of, numbers, push, ticket_of
+
+from wings_core.check import check_directory
+from wings_core.errors import Unavailable
+from wings_core.limits import Limits
+from wings_core.metadata.store.tables import DatabaseTables
+from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.tables import Tables
+from wings_core.tables.catalog import Catalog, commit_of
+from wings_server.testing import RunningServer, running_server
+
+TABLE = {"tier_after_ms": 0, "table": "iceberg", "segment_bytes": 1}
+LIMITS = Limits(maintenance_seconds=100_000)
+FIELDS = [{"name": "n", "type": "int64"}]
+
+
+def create(client: flight.FlightClient, config: Any = TABLE, fields: Any = FIELDS) -> None:
+    act(client, "create-topic", topic="t", schema={"fields": fields}, config=config)
+
+
+def tables_of(server: RunningServer) -> Tables:
+    tables = server.server.log.tables
+    assert tables is not None
+    return tables
+
+
+def table_of(server: RunningServer) -> Any:
+    return tables_of(server).catalog.catalog.load_table(("default", "t"))
+
+
+def table_rows(server: RunningServer) -> pa.Table:
+    return table_of(server).scan().to_arrow().sort_by("__offset")
+
+
+def wings_rows(client: flight.FlightClient) -> pa.Table:
+    return client.do_get(ticket_of(kind="scan", topic="t", system_columns=True)).read_all()
+
+
+def assert_same(server: RunningServer, client: flight.FlightClient) -> None:
+    """All rows of Wings are in the table, once, cell by cell, with their offsets and times."""
+    wings, table = wings_rows(client), table_rows(server)
+    assert table.to_pylist() == [
+        {name: row[name] for name in table.column_names} for row in wings.to_pylist()
+    ]
+
+
+def test_a_table_has_the_rows_of_its_topic(tmp_path: Path) -> None:
+    with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
+        create(client)
+        push(client, "t", numbers(1, 2, 3))
+        act(client, "maintain", topic="t")
+        assert_same(server, client)
+        push(client, "t", numbers(4, 5))
+        described = act(client, "describe-topic", topic="t")["table"]
+        assert (described["identifier"], described["rows"], described["lag_rows"]) == (
+            "default.t",
+            3,
+            2,
+        )
+        act(client, "maintain", topic="t")
+        assert_same(server, client)
+        described = act(client, "describe-topic", topic="t")["table"]
+        assert (described["rows"], described["lag_rows"], described["lag_ms"]) == (5, 0, 0)
+        assert described["snapshot_id"] == table_of(server).current_snapshot().snapshot_id
+    assert check_directory(tmp_path).ok
+
+
+def test_small_segments_are_replaced_in_the_table_as_wholes(tmp_path: Path) -> None:
+    with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
+        create(client, {"tier_after_ms": 0, "table": "iceberg"})
+        for start in range(0, 400, 8):
+            push(client, "t", numbers(*range(start, start + 8)))
+            act(client, "maintain", topic="t")
+            if start % 100 == 0:
+                assert_same(server, client)
+        assert_same(server, client)
+        assert 1 < len(list(table_of(server).scan().plan_files())) < 50
+        assert len(list(tmp_path.rglob("*.metadata.json"))) <= 11
+    assert check_directory(tmp_path).ok
+
+
+@pytest.mark.parametrize("before", [{}, {"segment_format": "parquet"}])
+def test_older_segments_are_written_anew_for_the_table(
+    tmp_path: Path, before: dict[str, Any]
+) -> None:
+    with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
+        create(client, {"tier_after_ms": 0, **before})
+        for start in (0, 10, 20):
+            push(client, "t", numbers(*range(start, start + 10)))
+            act(client, "maintain", topic="t")
+        act(client, "alter-topic", topic="t", config=TABLE)
+        act(client, "maintain", topic="t")
+        assert_same(server, client)
+        assert act(client, "describe-topic", topic="t")["table"]["lag_rows"] == 0
+
+
+def test_the_table_follows_the_schema(tmp_path: Path) -> None:
+    fields = [
+        {"name": "n", "type": "int32", "nullable": False},
+        {"name": "at", "type": "timestamp[ms, tz=Europe/Berlin]"},
+        {"name": "place", "type": "struct<x: int16, tags: list<item: string>>"},
+        {"name": "price", "type": "decimal128(9, 2)"},
+    ]
+    with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
+        create(client, fields=fields)
+        batch = pa.RecordBatch.from_pylist(
+            [{"n": 1, "at": None, "place": {"x": 2, "tags": ["a", None]}, "price": None}],
+            schema=scan_schema(client),
+        )
+        push(client, "t", batch)
+        act(client, "maintain", topic="t")
+        change = {
+            "add": [
+                {"name": "more", "type": "map<string, struct<y: int8>>"},
+                {"name": "last", "type": "string"},
+            ],
+            "widen": [{"name": "n", "type": "int64"}],
+            "nullable": ["n"],
+        }
+        act(client, "alter-topic", topic="t", schema=change)
+        # pyiceberg reads a null map as an empty one.
+        rows = [{"n": None, "more": [("k", {"y": 3})], "last": "z"}, {"n": 1 << 40, "more": []}]
+        push(client, "t", pa.RecordBatch.from_pylist(rows, schema=scan_schema(client)))
+        act(client, "maintain", topic="t")
+        table = table_rows(server)
+        assert_same(server, client)
+        names = ["n", "at", "place", "price", "__offset", "__timestamp", "more", "last"]
+        assert table.column_names == names
+        assert table.column("n").to_pylist() == [1, None, 1 << 40]
+        with pytest.raises(pa.ArrowException) as caught:
+            act(client, "alter-topic", topic="t", schema={"add": [{"name": "u", "type": "uint64"}]})
+        assert error_of(caught.value)["column"] == "u"
+
+
+def scan_schema(client: flight.FlightClient) -> pa.Schema:
+    return client.do_get(ticket_of(kind="scan", topic="t")).schema
+
+
+STEPS = [
+    (owner, name, after)
+    for owner, name in (
+        (DatabaseTables, "plan"),
+        (Catalog, "commit"),
+        (DatabaseTables, "confirm"),
+    )
+    for after in (False, True)
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "after"), STEPS)
+def test_after_a_crash_at_any_step_no_row_is_missing_and_none_is_there_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, after: bool
+) -> None:
+    """A call that fails after it was done is also a commit whose answer was lost."""
+    with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
+        create(client)
+        push(client, "t", numbers(1, 2))
+        act(client, "maintain", topic="t")
+        push(client, "t", numbers(3))
+        whole = getattr(owner, name)
+
+        def crash(*args: Any, **kwargs: Any) -> None:
+            if after:
+                whole(*args, **kwargs)
+            raise Unavailable("it crashed")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, crash)
+            assert act(client, "maintain", topic="t")["failures"] == 1
+    with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
+        push(client, "t", numbers(4))
+        act(client, "maintain", topic="t")
+        assert wings_rows(client).column("n").to_pylist() == [1, 2, 3, 4]
+        assert_same(server, client)
+        act(client, "maintain", topic="t")
+        assert_same(server, client)
+
+
+def test_of_two_nodes_that_make_a_commit_at_once_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first lost its lease unnoticed, and the second has made the commit meanwhile."""
+    commit = Catalog.commit
+
+    def made_twice(catalog: Catalog, table: Any, *args: Any) -> None:
+        again = catalog.catalog.load_table(("default", "t"))
+        commit(catalog, again, *args)
+        commit(catalog, table, *args)
+
+    with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
+        create(client)
+        for number in range(3):
+            push(client, "t", numbers(number))
+            with monkeypatch.context() as patch:
+                patch.setattr(Catalog, "commit", made_twice)
+                act(client, "maintain", topic="t")
+            assert_same(server, client)
+            assert commit_of(table_of(server)) == number + 1
+
+
+def test_retention_takes_rows_out_of_the_table_before_their_files_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
+        create(client)
+        for number in range(4):
+            push(client, "t", numbers(number))
+            act(client, "maintain", topic="t")
+        act(client, "alter-topic", topic="t", config={**TABLE, "retention_bytes": 1})
+
+        def away(*_: object) -> None:
+            raise Unavailable("the catalog is away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Catalog, "commit", away)
+            assert act(client, "maintain", topic="t")["failures"] >= 1
+        assert wings_rows(client).num_rows == 4, "kept while the table may have them"
+        act(client, "maintain", topic="t")
+        assert wings_rows(client).column("n").to_pylist() == [3]
+        assert_same(server, client)
+
+
+def test_the_table_of_a_deleted_topic_is_dropped(tmp_path: Path) -> None:
+    with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
+        create(client)
+        push(client, "t", numbers(1))
+        act(client, "maintain")
+        act(client, "delete-topic", topic="t")
+        create(client, fields=[{"name": "s", "type": "string"}])
+        push(client, "t", pa.record_batch({"s": ["new"]}))
+        act(client, "maintain")
+        assert table_rows(server).column("s").to_pylist() == ["new"]
+        act(client, "delete-topic", topic="t")
+        act(client, "maintain")
+        assert tables_of(server).catalog.catalog.list_tables("default") == []
+
+
+def test_a_table_that_metadata_has_forgotten_is_taken_over_as_it_is(tmp_path: Path) -> None:
+    """Metadata was repaired, or restored from an earlier copy."""
+    with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
+        create(client)
+        for number in range(3):
+            push(client, "t", numbers(number))
+            act(client, "maintain", topic="t")
+        log = server.server.log
+        topic = log.admin.list_topics(DEFAULT_NAMESPACE)[0]
+        states = log.table_states
+        assert states is not None
+        states.forget(topic.uuid)
+        push(client, "t", numbers(3))
+        act(client, "maintain", topic="t")
+        assert_same(server, client)
