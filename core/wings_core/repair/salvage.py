@@ -20,8 +20,8 @@ from wings_core.repair.database_file import SCHEMA_PAGE, DatabaseFile
 from wings_core.repair.records import Record, Trees, Value
 from wings_core.repair.shapes import Index, Key, Row, Shape, read_shapes
 
-NOT_SALVAGED = {"migrations", "fences", "leases", "nodes"}
-"""Made anew, or of processes that have ended."""
+NOT_SALVAGED = {"migrations", "fences", "leases", "nodes", "topic_tables", "table_segments"}
+"""Made anew, of processes that have ended, or told by a catalog."""
 
 NEVER_FROM_ORPHANS = {"tokens", "token_changes"}
 """A page that no tree leads to may be one of before: a token that was revoked stays revoked."""

@@ -534,7 +534,7 @@ _TABLES: Sequence[str] = (
         topic_uuid TEXT PRIMARY KEY,
         identifier TEXT NOT NULL,
         committed INTEGER NOT NULL -- The number of the last commit that is known to be made.
-    ) STRICT
+    ) STRICT, WITHOUT ROWID
     """,
     """
     -- The files of tables: which commit adds each, and which removes it.
@@ -547,7 +547,7 @@ _TABLES: Sequence[str] = (
         added INTEGER NOT NULL,
         removed INTEGER,
         PRIMARY KEY (topic_uuid, folio)
-    ) STRICT
+    ) STRICT, WITHOUT ROWID
     """,
     "CREATE INDEX table_segments_folio ON table_segments (folio)",
 )
