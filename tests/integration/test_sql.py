@@ -10,6 +10,7 @@ import httpx
 import pyarrow as pa
 import pytest
 from fix_client import NewTopic
+from fix_server import Trim
 from token_calls import ROOT, client_of, new_token
 
 import wings_client
@@ -377,3 +378,28 @@ def test_system_tables_show_what_their_reader_may_see() -> None:
             for table in ("topics", "partitions", "segments", "consumers"):
                 assert rows(client, f"select topic from system.{table}") == [(f"{prefix}/mine",)]
             assert rows(client, "select * from system.nodes") == []
+
+
+def test_many_partitions_are_read_as_few_are(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic("k: int64", "n: int64", partition_key="k")
+    wings.push(topic, [{"k": n % 200, "n": n} for n in range(1_000)])
+    name = topic.name.rpartition("/")[2]
+    for where, count in (("true", 1_000), ("k < 100", 500), ("k in (3, 5)", 10)):
+        ((found, total, offsets, partitions, timed),) = rows(
+            wings,
+            f"select count(*), sum(n - k - 200 * __offset), max(__offset), "
+            f'sum(__partition::int - k), count(__timestamp) from "{name}" where {where}',
+        )
+        assert (found, total, offsets, partitions, timed) == (count, 0, 4, 0, count)
+
+
+def test_what_retention_has_taken_is_skipped(
+    server: RunningServer, wings: Client, new_topic: NewTopic, trim: Trim
+) -> None:
+    topic = new_topic()
+    for n in range(4):
+        wings.push(topic, [{"n": n}])
+    name = topic.name.rpartition("/")[2]
+    query = server.server.log.sql.open(f'select n from "{name}"', lambda _: None)
+    trim(topic, 2)
+    assert [row for batch in query.batches() for row in batch.column(0).to_pylist()] == [2, 3]

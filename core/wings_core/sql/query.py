@@ -34,6 +34,9 @@ _HARMLESS = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogExcep
 
 _EXPLAIN = "EXPLAIN "
 
+_MAIN = "main"
+"""The schema of names without one."""
+
 INTERRUPT_SECONDS = 0.02
 """Between two interrupts of a query that is to end: one before it runs has no effect."""
 
@@ -144,6 +147,9 @@ class Query:
         self._schema: pa.Schema | None = None
         self._usable = True
         """Whether its engine may be lent again: nothing was begun there that did not end."""
+        self._made: list[str] = []
+        """What drops what was made in the engine, in the order in which it was made."""
+        self._registered: list[str] = []
         self._closing = threading.Lock()
         self._ended = threading.Event()
         self._engine: Engine | None = engines.borrow(cancel)
@@ -258,8 +264,19 @@ class Query:
             ended.set()
             if threading.current_thread() is not self._watch:
                 self._watch.join()
-            usable = self._usable and _swept(engine.connection)
+            usable = self._usable and self._sweep(engine.connection)
             self._engines.put_back(engine, usable=usable)
+
+    def _sweep(self, connection: duckdb.DuckDBPyConnection) -> bool:
+        """Remove what the query has made in its engine; returns whether all is gone."""
+        try:
+            if self._made:
+                connection.execute("; ".join(reversed(self._made)))
+            for name in self._registered:
+                connection.unregister(name)
+        except (duckdb.Error, RuntimeError):
+            return False
+        return True
 
     def failed(self, error: BaseException) -> WingsError:
         """Return the error that tells why a step of the query failed."""
@@ -283,7 +300,7 @@ class Query:
             if table.schema == SYSTEM:
                 name = f"__system_{table.table}"
                 rows = system_table(table.table, self._log, principal)
-                self._connection.register(name, rows)
+                self._register(name, rows)
                 self._view(table, f"FROM {quoted(name)}")
 
     def _show_topics(
@@ -299,16 +316,25 @@ class Query:
         for index, (table, name) in enumerate(named):
             topic = topics[name]
             shown = TopicTable(self._log, topic, states[topic.uuid], self._cancel, self.count)
-            self._connection.register(f"__scan{index}", shown)
+            self._register(f"__scan{index}", shown)
             columns = ", ".join(
                 f"{quoted(column.scanned_as)} AS {quoted(column.name)}" for column in shown.columns
             )
             self._view(table, f"SELECT {columns} FROM __scan{index}")
 
     def _view(self, table: TableName, query: str) -> None:
-        place = f"{CATALOG}.{quoted(table.schema or 'main')}"
-        self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {place}")
-        self._connection.execute(f"CREATE VIEW {place}.{quoted(table.table)} AS {query}")
+        schema = f"{CATALOG}.{quoted(table.schema or _MAIN)}"
+        view = f"{schema}.{quoted(table.table)}"
+        create = f"CREATE VIEW {view} AS {query}"
+        if table.schema:
+            create = f"CREATE SCHEMA IF NOT EXISTS {schema}; {create}"
+            self._made.append(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+        self._made.append(f"DROP VIEW IF EXISTS {view}")
+        self._connection.execute(create)
+
+    def _register(self, name: str, rows: Any) -> None:
+        self._registered.append(name)
+        self._connection.register(name, rows)
 
 
 class _Translated:
@@ -344,28 +370,6 @@ def _states(log: "Log", topics: Sequence[Topic]) -> Mapping[str, Sequence[Partit
         if len(topics) < 2 or found == before:
             break
     return found
-
-
-def _swept(connection: duckdb.DuckDBPyConnection) -> bool:
-    """Remove what a query has left in an engine; returns whether all is gone."""
-    try:
-        schemas = connection.execute(
-            f"SELECT schema_name FROM duckdb_schemas() WHERE database_name = '{CATALOG}' "
-            "AND NOT internal AND schema_name <> 'main'"
-        ).fetchall()
-        for (name,) in schemas:
-            connection.execute(f"DROP SCHEMA {CATALOG}.{quoted(name)} CASCADE")
-        views = connection.execute(
-            "SELECT database_name, view_name FROM duckdb_views() WHERE NOT internal"
-        ).fetchall()
-        for database, name in views:
-            if database == CATALOG:
-                connection.execute(f"DROP VIEW {CATALOG}.main.{quoted(name)}")
-            else:
-                connection.unregister(name)
-    except (duckdb.Error, RuntimeError):
-        return False
-    return True
 
 
 def _interrupt_at_end(

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from wings_core.arrow_types import fields_of
-from wings_core.errors import InvalidArgument, WingsError
-from wings_core.fetch.fetcher import Cancel
+from wings_core.errors import InvalidArgument, OffsetOutOfRange, WingsError
+from wings_core.fetch.fetcher import Cancel, Cursor
 from wings_core.fetch.filter import unreadable
-from wings_core.fetch.many import ManyChunk, ManyRead, PartitionCursor, Rotation
+from wings_core.fetch.many import ManyRead, PartitionCursor, Rotation
 from wings_core.fetch.selection import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD, Selection
 from wings_core.model import PartitionState, Topic
 from wings_core.partitions import Partition, partition_of
@@ -36,6 +36,13 @@ TIMES_LOOKED_UP_MAX = 1024
 
 MADE_UP_ROWS = 1 << 20
 """Rows of a batch that no page is read for."""
+
+
+FEW_PARTITIONS = 64
+"""So many are read one after another; more are mixed, so that a page of many is read once."""
+
+_Range = tuple[str, int, int]
+"""Rows of a partition: the first offset, and the end, exclusive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +164,37 @@ class TopicTable(ds.Dataset):
             return
         # With no column of its own a topic has none to leave out.
         columns = [column.name for column in stored] or [self.topic.schema.names[0]]
-        selection = Selection.of(self.topic, columns, system_columns=with_times, many=True)
+        few = len(cursors) <= FEW_PARTITIONS
+        selection = Selection.of(self.topic, columns, system_columns=with_times, many=not few)
+        read = self._read_each if few else self._read_many
+        for rows, ranges in read(selection, cursors):
+            self._count.rows += rows.num_rows
+            yield _shaped(rows, ranges, stored, made_up, with_times)
+
+    def _read_each(
+        self, selection: Selection, cursors: Sequence[PartitionCursor]
+    ) -> Iterator[tuple[pa.RecordBatch, Sequence[_Range]]]:
+        """Yield the rows of one partition after another: a tenth of the cost of mixed ones."""
+        for each in cursors:
+            cursor = Cursor(self.topic, each.partition, each.offset, selection)
+            while cursor.offset < each.stop:
+                try:
+                    for chunks in self._log.fetcher.scan(cursor, each.stop, self._cancel):
+                        for chunk in chunks:
+                            self._count.bytes += chunk.bytes
+                            end = chunk.end_offset + 1
+                            yield chunk.batch, [(each.partition, chunk.start_offset, end)]
+                except OffsetOutOfRange as error:
+                    # What retention takes meanwhile is skipped.
+                    cursor.offset = max(cursor.offset + 1, int(error.log_start_offset))
+
+    def _read_many(
+        self, selection: Selection, cursors: Sequence[PartitionCursor]
+    ) -> Iterator[tuple[pa.RecordBatch, Sequence[_Range]]]:
         many = ManyRead(self.topic, selection, None, Rotation(cursors))
         for chunk in self._log.many.scan(many, self._cancel):
-            self._count.rows += chunk.looked_at
             self._count.bytes += chunk.bytes
-            yield _shaped(chunk, stored, made_up, with_times)
+            yield chunk.batch, [(name, start, end + 1) for name, start, end, _ in chunk.ranges]
 
     def _cursors(self, bounds: Bounds) -> list[PartitionCursor]:
         """Return the ranges of partitions whose rows may pass."""
@@ -230,27 +262,30 @@ def _partitions_of(topic: Topic, keys: Sequence[Any]) -> frozenset[str] | None:
 
 
 def _shaped(
-    chunk: ManyChunk, stored: Sequence[ShownColumn], made_up: Sequence[str], with_times: bool
+    rows: pa.RecordBatch,
+    ranges: Sequence[_Range],
+    stored: Sequence[ShownColumn],
+    made_up: Sequence[str],
+    with_times: bool,
 ) -> pa.RecordBatch:
-    """Return a chunk's columns as they are shown, and those that say where its rows lie."""
+    """Return the columns of rows as they are shown, and those that say where the rows lie."""
     arrays: list[Any] = []
     names: list[str] = []
-    for column, array in zip(stored, chunk.batch.columns, strict=False):
+    for column, array in zip(stored, rows.columns, strict=False):
         arrays.append(array if array.type == column.field.type else array.cast(column.field.type))
         names.append(column.scanned_as)
-    ranges = [(partition, start, end + 1) for partition, start, end, _ in chunk.ranges]
     for name in made_up:
-        arrays.append(_column(name, ranges, chunk.batch.num_rows))
+        arrays.append(_column(name, ranges, rows.num_rows))
         names.append(name)
     if with_times:
-        arrays.append(chunk.batch.columns[-1])
+        arrays.append(rows.columns[-1])
         names.append(_TIMESTAMP)
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
 def _made_up(cursors: Sequence[PartitionCursor], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of partitions as far as metadata tells of them; no page is read."""
-    ranges: list[tuple[str, int, int]] = []
+    ranges: list[_Range] = []
     rows = 0
     for cursor in cursors:
         start = cursor.offset
@@ -266,14 +301,12 @@ def _made_up(cursors: Sequence[PartitionCursor], names: Sequence[str]) -> Iterat
         yield _made_up_batch(names, ranges, rows)
 
 
-def _made_up_batch(
-    names: Sequence[str], ranges: Sequence[tuple[str, int, int]], rows: int
-) -> pa.RecordBatch:
+def _made_up_batch(names: Sequence[str], ranges: Sequence[_Range], rows: int) -> pa.RecordBatch:
     arrays = [_column(name, ranges, rows) for name in names]
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
-def _column(name: str, ranges: Sequence[tuple[str, int, int]], rows: int) -> Any:
+def _column(name: str, ranges: Sequence[_Range], rows: int) -> Any:
     """Return a column that follows from where rows lie: ranges of partitions, stops exclusive."""
     if name == ROWS_COLUMN:
         return cast("Any", pa).nulls(rows, pa.bool_())
