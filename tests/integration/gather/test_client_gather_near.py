@@ -22,7 +22,18 @@ from scripted_responders import (
 
 import wings_client
 from wings_client import Client
-from wings_client.gather import Gather, GatherReason, Request
+from wings_client.gather import Gather, GatherReason, Request, _source, _sources
+
+SLOW_MS = 600
+"""A reply so late is not prompt, and comes after the caller has left its stream to a thread."""
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the caller take its time before threads read in its place: the machine may be busy."""
+    monkeypatch.setattr(_source, "PROMPT_SECONDS", 0.2)
+    for name in ("PROMPT_SECONDS", "PACE_SECONDS", "PACE_SECONDS_MAX", "CALLER_SECONDS"):
+        monkeypatch.setattr(_sources, name, 0.2)
 
 
 @pytest.fixture
@@ -85,7 +96,7 @@ def test_the_first_reply_is_read_by_the_caller_and_nobody_else(
 def test_a_stream_that_the_caller_gave_up_is_gone_on_with_where_it_stopped(
     server: Responder, client: Client
 ) -> None:
-    request = near_script((0, 3), (60, 4), (60, 2), kind="fetch", max_messages=50)
+    request = near_script((0, 3), (SLOW_MS, 4), (60, 2), kind="fetch", max_messages=50)
     gather = client.gather([request])
     found = [(reply.start_offset, reply.end_offset) for reply in gather]
     assert found == [(0, 2), (3, 6), (7, 8)]
@@ -197,7 +208,7 @@ def test_a_server_that_died_is_no_responders() -> None:
 
 
 def test_a_slow_reply_leaves_the_next_to_threads(server: Responder, client: Client) -> None:
-    list(client.gather([near_script((50, 1))]))
+    list(client.gather([near_script((SLOW_MS, 1))]))
     server.tickets.clear()
     list(client.gather([near_script((0, 1), kind="fetch")]))
     assert not of_caller(server)
@@ -221,7 +232,7 @@ def test_a_node_whose_first_reply_is_late_counts_as_good() -> None:
         with wings_client.connect(endpoints, timeout=5.0) as client:
             used = client.endpoint
             learn(client, one if one.endpoint == used else other)
-            one.delay = other.delay = 0.05
+            one.delay = other.delay = SLOW_MS / 1000
             assert len(list(client.gather([near_script((0, 1), kind="fetch")]))) == 1
             assert client.endpoint == used
 
