@@ -9,6 +9,7 @@ import base64
 import binascii
 import json
 import re
+from collections.abc import Sequence
 from json.encoder import encode_basestring
 from typing import Any, NewType, cast
 
@@ -76,6 +77,20 @@ def partition_of(value: object, key_type: pa.DataType | None) -> Partition:
     if problem is not None:
         raise PartitionTypeMismatch(f"partition value {value!r:.80}: {problem}")
     return _bounded(_canonical(value))
+
+
+def partitions_of(values: Sequence[object], key_type: pa.DataType | None) -> list[Partition]:
+    """Turn values from outside into partitions, as `partition_of` does one by one.
+
+    Raises: as `partition_of`, of the first value that is none.
+    """
+    kinds = set(map(type, values))
+    if key_type is not None and kinds == {int} and pa.types.is_integer(key_type):
+        numbers = cast("Sequence[int]", values)
+        # What holds of the least and the greatest holds of all.
+        if _problem(min(numbers), key_type) is None and _problem(max(numbers), key_type) is None:
+            return cast("list[Partition]", list(map(str, numbers)))
+    return [partition_of(value, key_type) for value in values]
 
 
 def any_partition_value(key_type: pa.DataType | None) -> JsonScalar:

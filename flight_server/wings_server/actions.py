@@ -5,6 +5,8 @@ function's docstring is what Flight's ListActions and the OpenAPI document say o
 """
 
 from dataclasses import asdict
+from itertools import groupby, repeat
+from operator import attrgetter
 
 from wings_core.contracts.actions import (
     AlterTopic,
@@ -40,7 +42,7 @@ from wings_core.errors import InvalidArgument
 from wings_core.log import Log
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
-from wings_core.partitions import partition_of
+from wings_core.partitions import Partition, partition_of, partitions_of
 from wings_server.action import Actions, Json
 from wings_server.share_actions import SHARE_ACTIONS
 from wings_server.token_actions import TOKEN_ACTIONS
@@ -156,10 +158,11 @@ def commit_offsets(log: Log, body: CommitOffsets) -> Json:
     """Store a named consumer's next offsets, all entries or none."""
     names = dict.fromkeys(entry.topic for entry in body.offsets)
     topics = {name: _topic(log, name) for name in names}
-    offsets = [
-        (topic := topics[entry.topic], partition_of(entry.partition, topic.key_type), entry.offset)
-        for entry in body.offsets
-    ]
+    offsets: list[tuple[Topic, Partition, int]] = []
+    for name, entries in groupby(body.offsets, attrgetter("topic")):  # Most are of one topic.
+        topic, found = topics[name], list(entries)
+        partitions = partitions_of([entry.partition for entry in found], topic.key_type)
+        offsets += zip(repeat(topic), partitions, (entry.offset for entry in found), strict=False)
     log.registry.commit_offsets(body.consumer, offsets)
     return body.to_json()
 

@@ -16,7 +16,9 @@ from flight_calls import Json, act, chunks, create_topic, error_of, push, ticket
 from many_calls import get_many, read_many
 
 from wings_core.contracts.tickets import ReadTicket, parse_ticket
+from wings_core.errors import TopicNotFound
 from wings_core.fetch.fetcher import Cancel
+from wings_core.fetch.many import reader
 from wings_core.limits import Limits
 from wings_core.partitions import Partition
 from wings_server.flight.do_get import open_get
@@ -78,6 +80,62 @@ def test_a_scan_of_all_partitions_is_one_stream(client: flight.FlightClient, top
     assert (answer.end, answer.next_offsets) == ("end_offset", {1: 2, 2: 3, 3: 1})
     assert answer.log_end_offsets == {1: 2, 2: 3, 3: 1}
     assert len(answer.batches) == 1, "small partitions share a chunk"
+
+
+@pytest.fixture
+def turns(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have turns of 300 partitions; the names of the threads that look up their pages."""
+    monkeypatch.setattr(reader, "POSITIONS_MAX", 300)
+    looked_up: list[str] = []
+    registry = server.server.log.registry
+    locate = registry.locate_slices
+
+    def noted(*arguments: Any) -> Any:
+        looked_up.append(threading.current_thread().name)
+        return locate(*arguments)
+
+    monkeypatch.setattr(registry, "locate_slices", noted)
+    return looked_up
+
+
+def test_a_scan_looks_up_its_next_turn_while_it_sends_one(
+    client: flight.FlightClient, topic: str, turns: list[str]
+) -> None:
+    rows = {key: [key, -key] for key in range(1_000)}
+    push(client, topic, keyed(rows))
+    push(client, topic, keyed(rows))
+    got = get_many(client, topic=topic, kind="scan", partitions="all")
+    assert got.column("n") == {key: values * 2 for key, values in rows.items()}
+    # The last turn is of few partitions: a thread would take longer.
+    assert [name == "wings-look-ahead" for name in turns] == [False, True, True, False]
+
+
+def test_a_look_ahead_that_fails_ends_the_scan_after_what_stands_before_it(
+    server: RunningServer, client: flight.FlightClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "POSITIONS_MAX", 300)
+    registry = server.server.log.registry
+    locate = registry.locate_slices
+
+    def failing(*arguments: Any) -> Any:
+        if threading.current_thread().name == "wings-look-ahead":
+            raise TopicNotFound("the topic was deleted")
+        return locate(*arguments)
+
+    monkeypatch.setattr(registry, "locate_slices", failing)
+    push(client, topic, keyed({key: [key] for key in range(1_000)}))
+    stream = client.do_get(ticket_of(topic=topic, kind="scan", partitions="all"))
+    came: list[int] = []
+
+    def read() -> None:
+        for chunk in chunks(stream):
+            assert chunk.data is not None
+            came.append(chunk.data.num_rows)
+
+    with pytest.raises(flight.FlightError) as caught:
+        read()
+    assert error_of(caught.value)["code"] == "TOPIC_NOT_FOUND"
+    assert sum(came) == 300
 
 
 def test_entries_say_what_is_read_of_each(client: flight.FlightClient, topic: str) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +17,7 @@ from wings_core.errors import (
     PartitionNotAllowed,
     PartitionRequired,
     PartitionTypeMismatch,
+    WingsError,
 )
 from wings_core.partitions import (
     UNPARTITIONED,
@@ -27,6 +29,7 @@ from wings_core.partitions import (
     partition_of_value,
     partition_sort_key,
     partition_value,
+    partitions_of,
     partitions_of_keys,
 )
 
@@ -121,6 +124,26 @@ def test_an_object_a_list_or_a_float_is_of_no_keys_kind(
 def test_nothing_is_converted(value: object, data_type: pa.DataType) -> None:
     with pytest.raises(PartitionTypeMismatch):
         partition_of(value, data_type)
+
+
+values = st.integers(-(2**70), 2**70) | st.integers(-3, 3) | st.none() | st.booleans() | texts
+
+
+@given(
+    st.lists(values, max_size=3) | st.lists(st.integers(-300, 300)),
+    st.sampled_from([*KEY_TYPES, None]),
+)
+def test_many_values_are_judged_as_one_is(
+    given_values: list[object], data_type: pa.DataType | None
+) -> None:
+    def outcome(call: Callable[[], list[Partition]]) -> object:
+        try:
+            return call()
+        except WingsError as error:
+            return type(error), str(error)
+
+    one_by_one = outcome(lambda: [partition_of(value, data_type) for value in given_values])
+    assert outcome(lambda: partitions_of(given_values, data_type)) == one_by_one
 
 
 @each("data_type", KEY_TYPES)

@@ -20,7 +20,7 @@ from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.log import Log
 from wings_core.model import Topic
-from wings_core.partitions import Partition, partition_of
+from wings_core.partitions import Partition, partitions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,8 @@ def open_many(log: Log, topic: Topic, ticket: ReadTicket, state: FetchState | No
     )
     wanted = named_partitions(topic, ticket.partitions)
     key_type = topic.key_type
-    positions = {partition_of(value, key_type): offset for value, offset in ticket.positions}
+    at = partitions_of([value for value, _ in ticket.positions], key_type)
+    positions = dict(zip(at, (offset for _, offset in ticket.positions), strict=True))
     many = ManyRead(topic, selection, wanted, Rotation())
     entries = () if ticket.partitions == ALL else ticket.partitions
     # What is born after the request came is read from its first message, whatever these say.
@@ -118,7 +119,8 @@ def _begin(
     assert ticket.partitions is not None
     states = log.many.states(many.topic, many.wanted)
     end_offset = ticket.end_offset if isinstance(ticket, ScanTicket) else None
-    for cursor in cursors_of(
-        log.fetcher, many.topic, states, ticket.partitions, ticket.offset, end_offset, positions
-    ):
-        many.rotation.add(cursor)
+    many.rotation.add_all(
+        cursors_of(
+            log.fetcher, many.topic, states, ticket.partitions, ticket.offset, end_offset, positions
+        )
+    )

@@ -9,7 +9,7 @@ from wings_core.fetch.fetcher import Fetcher
 from wings_core.fetch.many.reader import below_start
 from wings_core.fetch.many.rotation import PartitionCursor
 from wings_core.model import PartitionState, Topic
-from wings_core.partitions import UNPARTITIONED, Partition, partition_of
+from wings_core.partitions import UNPARTITIONED, Partition, partitions_of
 
 _NO_POSITIONS: Mapping[Partition, int] = MappingProxyType({})
 
@@ -24,8 +24,7 @@ def named_partitions(topic: Topic, partitions: Partitions) -> list[Partition] | 
     """
     if partitions == ALL:
         return [UNPARTITIONED] if topic.partition_key is None else None
-    key_type = topic.key_type
-    return [partition_of(entry.partition, key_type) for entry in partitions]
+    return partitions_of([entry.partition for entry in partitions], topic.key_type)
 
 
 def cursors_of(

@@ -6,12 +6,13 @@ tells: a wake-up costs for the partitions that were written to, however many are
 
 import random
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from wings_core.errors import OffsetOutOfRange, SchemaMismatch, WingsError
 from wings_core.fetch.engines import Allowance, FilterTimedOut
 from wings_core.fetch.fetcher import LOCATE_ROWS_MAX, MOVES_MAX, UNLIMITED, Cancel
+from wings_core.fetch.many.ahead import AHEAD_PARTITIONS_MIN, LookAhead
 from wings_core.fetch.many.chunks import ManyChunk, ManyChunks, PieceFailed
 from wings_core.fetch.many.pieces import plan_of
 from wings_core.fetch.many.rotation import PartitionCursor, Rotation
@@ -52,6 +53,8 @@ class ManyRead:
     """How many rows its filter has looked at."""
     allowance: Allowance | None = None
     """How long the filter may take for a chunk."""
+    ahead: LookAhead | None = None
+    """Where the pages of a scan's next turn are looked for already."""
 
 
 class ManyReader:
@@ -121,11 +124,15 @@ class ManyReader:
         Raises: as `read`.
         """
         read.allowance = Allowance(cancel=cancel)
-        while read.rotation.ready:
-            for chunk in self._turn(read, UNLIMITED, UNLIMITED):
-                if chunk.batch.num_rows:
-                    yield chunk
-                cancel.check()
+        try:
+            while read.rotation.ready:
+                for chunk in self._turn(read, UNLIMITED, UNLIMITED, looks_ahead=True):
+                    if chunk.batch.num_rows:
+                        yield chunk
+                    cancel.check()
+        finally:
+            if read.ahead is not None:
+                read.ahead.end()
 
     def read(self, read: ManyRead, state: FetchState, cancel: Cancel) -> Iterator[ManyChunk]:
         """Yield chunks until the request has enough or its deadline passes; within `watched`.
@@ -207,23 +214,30 @@ class ManyReader:
             if follows:
                 self._hear(read)
 
-    def _turn(self, read: ManyRead, looked_at_max: int, rows_max: int) -> Iterator[ManyChunk]:
+    def _turn(
+        self, read: ManyRead, looked_at_max: int, rows_max: int, *, looks_ahead: bool = False
+    ) -> Iterator[ManyChunk]:
         """Read the partitions whose turn it is.
 
         Args:
             read: What is read.
             looked_at_max: The most rows read of all of them together.
             rows_max: The most rows delivered.
+            looks_ahead: Whether the pages of the next turn are looked for meanwhile.
         """
         rotation = read.rotation
-        rows = min(looked_at_max, LOCATE_ROWS_MAX)
-        each = max(1, rows // rotation.ready)
-        if rows == LOCATE_ROWS_MAX:
-            each = max(each, TURN_ROWS_MIN)
-        cursors = rotation.turn(each, rows, POSITIONS_MAX)
-        located = self._registry.locate_slices(
-            read.topic.uuid, [(cursor.partition, cursor.offset) for cursor in cursors], each
-        )
+        ahead, read.ahead = read.ahead, None
+        if ahead is not None and rotation.begins_with(ahead.cursors):
+            cursors, each, located = ahead.cursors, ahead.each, ahead.located()
+        else:
+            rows = min(looked_at_max, LOCATE_ROWS_MAX)
+            each = max(1, rows // rotation.ready)
+            if rows == LOCATE_ROWS_MAX:
+                each = max(each, TURN_ROWS_MIN)
+            cursors = rotation.turn(each, rows, POSITIONS_MAX)
+            located = self._locate(read.topic, cursors, each)
+        if looks_ahead:
+            read.ahead = self._look_ahead(read, len(located), each)
         before = [cursor.offset for cursor in cursors]
         try:
             _look(cursors, located)
@@ -234,6 +248,20 @@ class ManyReader:
                 raise with_partition(failed.error, failed.cursor.partition) from None
         finally:
             rotation.rotate(len(located), before)
+
+    def _locate(self, topic: Topic, cursors: Sequence[PartitionCursor], each: int) -> ManyLocated:
+        """Find the pages of the next rows of partitions, so many rows of each at most."""
+        positions = [(cursor.partition, cursor.offset) for cursor in cursors]
+        return self._registry.locate_slices(topic.uuid, positions, each)
+
+    def _look_ahead(self, read: ManyRead, cursors: int, each: int) -> LookAhead | None:
+        """Begin to look for the pages of the turn after that of the first so many partitions."""
+        following = read.rotation.turn(each, LOCATE_ROWS_MAX, POSITIONS_MAX, after=cursors)
+        if len(following) < AHEAD_PARTITIONS_MIN:
+            return None
+        with suppress(RuntimeError):  # Without a thread, it is looked for when its turn comes.
+            return LookAhead(following, each, lambda: self._locate(read.topic, following, each))
+        return None
 
     def _shared_turn(self, read: ManyRead) -> Iterator[ManyChunk]:
         """Yield what followers share who stand where this one does: few partitions, few bytes."""

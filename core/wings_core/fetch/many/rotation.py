@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import is_
 
 from wings_core.partitions import Partition
 
@@ -44,8 +45,7 @@ class Rotation:
     def __init__(self, cursors: Iterable[PartitionCursor] = ()) -> None:
         self._cursors: dict[Partition, PartitionCursor] = {}
         self._ready: deque[PartitionCursor] = deque()
-        for cursor in cursors:
-            self.add(cursor)
+        self.add_all(cursors)
 
     @property
     def cursors(self) -> Iterable[PartitionCursor]:
@@ -63,9 +63,17 @@ class Rotation:
 
     def add(self, cursor: PartitionCursor) -> None:
         """Add a partition."""
-        assert cursor.partition not in self._cursors
-        self._cursors[cursor.partition] = cursor
-        self._queue(cursor)
+        self.add_all((cursor,))
+
+    def add_all(self, cursors: Iterable[PartitionCursor]) -> None:
+        """Add partitions."""
+        known, ready = self._cursors, self._ready
+        for cursor in cursors:
+            assert cursor.partition not in known
+            known[cursor.partition] = cursor
+            if cursor.offset < cursor.stop:
+                cursor.queued = True
+                ready.append(cursor)
 
     def extend(self, cursor: PartitionCursor, log_end: int) -> None:
         """Record that a partition's log ends at an offset, and read on to there."""
@@ -81,17 +89,27 @@ class Rotation:
         """Begin with another partition: so many of those with rows go to the back."""
         self._ready.rotate(-cursors)
 
-    def turn(self, rows_each: int, rows_max: int, cursors_max: int) -> Sequence[PartitionCursor]:
+    def begins_with(self, cursors: Sequence[PartitionCursor]) -> bool:
+        """Tell whether these are the partitions whose turn is next, or the first of them."""
+        if len(cursors) > len(self._ready):
+            return False
+        return all(map(is_, cursors, self._ready))
+
+    def turn(
+        self, rows_each: int, rows_max: int, cursors_max: int, *, after: int = 0
+    ) -> Sequence[PartitionCursor]:
         """Return the partitions whose turn it is, one at least where one has rows.
 
         Args:
             rows_each: How many rows of each are read in a turn, at most `rows_max`.
             rows_max: The most rows of all of them together.
             cursors_max: The most partitions.
+            after: So many of those with rows have their turn before.
         """
         taken: list[PartitionCursor] = []
-        for cursor in islice(self._ready, cursors_max):
-            rows_max -= min(rows_each, cursor.stop - cursor.offset)
+        for cursor in islice(self._ready, after, after + cursors_max):
+            rows = cursor.stop - cursor.offset
+            rows_max -= rows if rows < rows_each else rows_each
             if rows_max < 0:
                 break
             taken.append(cursor)

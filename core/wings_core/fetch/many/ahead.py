@@ -1,0 +1,56 @@
+"""Looks ahead: a thread finds the pages of a scan's next turn while those of this one are sent."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+from wings_core.fetch.many.rotation import PartitionCursor
+from wings_core.metadata.located import ManyLocated
+
+AHEAD_PARTITIONS_MIN = 256
+"""The least partitions of a turn that is looked up ahead: fewer take less than a thread's start."""
+
+
+class LookAhead:
+    """A look-up of the next turn, which its thread has begun.
+
+    Args:
+        cursors: The partitions of that turn, none of which is read meanwhile.
+        each: The most rows of each.
+        locate: Finds their pages.
+
+    Raises:
+        RuntimeError: No thread can be started.
+    """
+
+    def __init__(
+        self, cursors: Sequence[PartitionCursor], each: int, locate: Callable[[], ManyLocated]
+    ) -> None:
+        self.cursors = cursors
+        self.each = each
+        self._locate = locate
+        self._found: ManyLocated | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="wings-look-ahead", daemon=True)
+        self._thread.start()
+
+    def located(self) -> ManyLocated:
+        """Return what was found; blocks until it is known.
+
+        Raises:
+            WingsError: What the look-up failed with.
+        """
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._found is not None
+        return self._found
+
+    def end(self) -> None:
+        """Wait until the look-up is over, whatever it finds."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._found = self._locate()
+        except BaseException as error:  # noqa: BLE001 - raised where it is asked for.
+            self._error = error
