@@ -159,6 +159,23 @@ def test_a_closed_standard_output_is_no_crash(server: RunningServer, topic: str)
     assert (child.returncode, child.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("wanted", ["table", "json"])
+def test_a_reader_that_has_enough_is_no_error(
+    server: RunningServer, new_topic_id: str, wanted: str
+) -> None:
+    with wings_client.connect(server.flight) as client:
+        client.create_topic(new_topic_id, {"n": "int64"})
+        client.push(new_topic_id, {"n": list(range(30_000))})
+    arguments = ["--offset", "0", "--max-messages", "30000", "--format", wanted]
+    with start(server, "fetch", new_topic_id, *arguments) as child:
+        assert child.stdout is not None
+        assert child.stdout.read(10)
+        child.stdout.close()
+        assert child.stderr is not None
+        assert child.stderr.read() == b""
+    assert child.returncode == 0
+
+
 def test_ctrl_c_ends_a_fetch_that_waits(server: RunningServer, topic: str) -> None:
     arguments = ["--partition", "new", "--offset", "0", "--timeout", "100000"]
     with start(server, "fetch", topic, *arguments) as child:

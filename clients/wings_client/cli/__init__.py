@@ -18,8 +18,9 @@ def main() -> None:
     """Run the command line, and exit with its status.
 
     An error of Wings is one line on standard error and status 1, as is output that cannot be
-    written; a closed pipe is status 1 without output. A mistake in the arguments is status 2, and
-    Ctrl-C is status 130 without output, also where SIGINT was inherited as ignored.
+    written; a reader that has enough, as in `wings fetch … | head`, is status 0. A mistake in the
+    arguments is status 2, and Ctrl-C is status 130 without output, also where SIGINT was inherited
+    as ignored.
     """
     _prepare_streams()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -37,7 +38,12 @@ def main() -> None:
         _fail(error.message)
     except BrokenPipeError:
         _forget_output()
-        sys.exit(1)
+        sys.exit(0)
+    except SystemExit as ended:
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        _forget_output()  # Typer has translated it.
+        sys.exit(0)
     except OSError as error:
         _forget_output()
         where = "" if error.filename is None else f"{error.filename}: "
