@@ -142,7 +142,14 @@ def result_to_json(batch: int, result: CommitResult | WingsError) -> bytes:
     """Return the PutResult of a batch: its offsets, its stage, or its error."""
     if isinstance(result, Accepted):
         # Formatted by hand: this runs once for each batch, and a partition is JSON already.
-        ranges = ", ".join([_range_to_json(committed) for committed in result.committed])
+        ranges = ", ".join(
+            [
+                f'{{"partition": {each.partition}, "start_offset": {each.start_offset}, '
+                f'"end_offset": {each.end_offset}, '
+                f'"timestamp": "{format_timestamp(each.timestamp)}"}}'
+                for each in result.committed
+            ]
+        )
         return f'{{"batch": {batch}, "committed": [{ranges}]}}'.encode()
     if isinstance(result, Staged):
         staged = {"stage": result.stage, "rows": result.rows, "bytes": result.bytes}
@@ -187,14 +194,6 @@ def result_from_json(raw: "bytes | pa.Buffer") -> PutResult:
         return PutResult(answer["batch"], Staged(staged["stage"], staged["rows"], staged["bytes"]))
     ranges = tuple(_range_from_json(found) for found in answer["committed"])
     return PutResult(answer["batch"], Accepted(ranges))
-
-
-def _range_to_json(committed: CommittedRange) -> str:
-    return (
-        f'{{"partition": {committed.partition}, "start_offset": {committed.start_offset}, '
-        f'"end_offset": {committed.end_offset}, '
-        f'"timestamp": "{format_timestamp(committed.timestamp)}"}}'
-    )
 
 
 def _range_from_json(found: dict[str, Any]) -> CommittedRange:

@@ -8,7 +8,12 @@ from pydantic import TypeAdapter
 
 from wings_core.metadata.judge import RESULTS_KEPT_MAX, Judge, PartitionDraft
 from wings_core.metadata.sqlite.database import Connection, insert_rows
-from wings_core.metadata.sqlite.pages import count_to_folios, insert_inline, insert_pages
+from wings_core.metadata.sqlite.pages import (
+    PageRow,
+    count_to_folios,
+    insert_inline,
+    insert_pages,
+)
 from wings_core.metadata.sqlite.stages import find_stage, write_stages
 from wings_core.metadata.stages import StageDraft
 from wings_core.metadata.store.database import Committed
@@ -229,30 +234,30 @@ def _write_pages(connection: Connection, judge: Judge) -> dict[str, int]:
     Returns:
         The ids of the folios, by name.
     """
-    counts = Counter(page.address.folio for page in judge.pages)
+    counts = Counter([page.address.folio for page in judge.pages])
     for stage in judge.stages.values():
         counts.update(page.address.folio for page, _ in stage.added)
     folio_ids = count_to_folios(connection, counts)
     formats = {folio: int(PageAddress(folio, 0, 0).pushed_format) for folio in counts}
-    insert_pages(
-        connection,
-        [
+    rows: list[PageRow] = []
+    for page in judge.pages:
+        folio, position, length = page.address
+        rows.append(
             (
                 page.partition.partition_id,
                 page.end_offset,
                 page.start_offset,
                 page.timestamp,
-                folio_ids[page.address.folio],
-                page.address.position,
-                page.address.length,
+                folio_ids[folio],
+                position,
+                length,
                 page.first_row,
                 page.slice_bytes,
-                formats[page.address.folio],
+                formats[folio],
                 page.schema_version,
             )
-            for page in judge.pages
-        ],
-    )
+        )
+    insert_pages(connection, rows)
     return folio_ids
 
 
