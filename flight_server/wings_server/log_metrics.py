@@ -19,6 +19,7 @@ from wings_core.partitions import Partition
 from wings_core.share.counts import GroupCounts
 from wings_core.share.model import ShareGroup, SharePartitionState
 from wings_core.storage.open import Storage
+from wings_core.tables import Tables
 
 PARTITIONS_MAX = 100
 """Partitions of a topic that have series, those with most messages, and of a consumer, by lag."""
@@ -92,6 +93,8 @@ class LogCollector:
         """Yield the families of the log, its storage, its maintenance and its groups."""
         waits = self._log.fetcher.waits
         yield CounterMetricFamily("wings_waits", "Waits for messages begun.", waits.begun)
+        if self._log.tables is not None:
+            yield from _of_tables(self._log.tables)
         yield GaugeMetricFamily("wings_waiting", "Readers waiting for messages.", waits.waiting)
         yield GaugeMetricFamily(
             "wings_pending_bytes",
@@ -200,6 +203,24 @@ def _of_tiers(standing: _Standing) -> Iterator[Metric]:
         for (topic, remote), numbers in standing.tiers.items():
             family.add_metric([str(topic), "remote" if remote else "hot"], numbers[index])
         yield family
+
+
+def _of_tables(tables: Tables) -> Iterator[Metric]:
+    statuses = tables.latest()[:SERIES_MAX]
+    rows = GaugeMetricFamily(
+        "wings_table_lag_rows",
+        "Messages that were not in a topic's table after its last commit.",
+        labels=["table"],
+    )
+    seconds = GaugeMetricFamily(
+        "wings_table_lag_seconds",
+        "Age of the oldest of them, then.",
+        labels=["table"],
+    )
+    for status in statuses:
+        rows.add_metric([status.identifier], status.lag_rows)
+        seconds.add_metric([status.identifier], status.lag_ms / 1_000)
+    yield from (rows, seconds)
 
 
 def _of_groups(groups: list[tuple[ShareGroup, list[SharePartitionState]]]) -> Iterator[Metric]:

@@ -3,9 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import httpx
+import polars as pl
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from fix_postgres import PostgresServer
 from flight_calls import act, error_of, numbers, push, ticket_of
 
 from wings_core.check import check_directory
@@ -15,9 +19,10 @@ from wings_core.metadata.store.tables import DatabaseTables
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.tables import Tables
 from wings_core.tables.catalog import Catalog, commit_of
-from wings_server.testing import RunningServer, running_server
+from wings_server.testing import RunningServer, running_server, server_process
 
 pytest.importorskip("pyiceberg")
+from pyiceberg.table import StaticTable
 
 TABLE = {"tier_after_ms": 0, "table": "iceberg", "segment_bytes": 1}
 LIMITS = Limits(maintenance_seconds=100_000)
@@ -72,7 +77,34 @@ def test_a_table_has_the_rows_of_its_topic(tmp_path: Path) -> None:
         described = act(client, "describe-topic", topic="t")["table"]
         assert (described["rows"], described["lag_rows"], described["lag_ms"]) == (5, 0, 0)
         assert described["snapshot_id"] == table_of(server).current_snapshot().snapshot_id
+        paths = [task.file.file_path for task in table_of(server).scan().plan_files()]
+        found = duckdb.sql(f"SELECT n FROM read_parquet({paths}) ORDER BY __offset")
+        assert found is not None
+        assert found.fetchall() == [(1,), (2,), (3,), (4,), (5,)]
+        push(client, "t", numbers(6))
+        assert (
+            'wings_table_lag_rows{table="default.t"} 0.0'
+            in httpx.get(f"{server.http}/metrics").text
+        )
     assert check_directory(tmp_path).ok
+
+
+def test_over_postgresql_the_catalog_is_in_it(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {"WINGS_METADATA_URL": postgres.new_database()}
+    with (
+        server_process(tmp_path, environment=environment) as server,
+        flight.FlightClient(server.flight) as client,
+    ):
+        create(client)
+        push(client, "t", numbers(1, 2, 3))
+        act(client, "maintain", topic="t")
+        location = act(client, "describe-topic", topic="t")["table"]["metadata_location"]
+        assert not (tmp_path / "iceberg.sqlite").exists()
+        monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # Its own is another package.
+        found = pl.scan_iceberg(StaticTable.from_metadata(location)).collect()
+        assert found["n"].to_list() == [1, 2, 3]
 
 
 def test_small_segments_are_replaced_in_the_table_as_wholes(tmp_path: Path) -> None:

@@ -86,8 +86,10 @@ class Tables:
         self._leases = LeaseKeeper(metadata.maintenance, LEASE_SECONDS)
         self._committed_at: dict[str, float] = {}
         """By topic, of this process, by the monotonic clock."""
+        self._latest: dict[str, TableStatus] = {}
+        """After the last commit of this process, by identifier."""
         self._lock = threading.Lock()
-        """Of the dictionary; nothing else is locked under it."""
+        """Of the two; nothing else is locked under it."""
 
     def close(self) -> None:
         """Let commits under way end."""
@@ -126,7 +128,15 @@ class Tables:
             except ConflictError as error:
                 _logger.info("another node committed to the table of %s: %s", topic.name, error)
                 return False
+            status = self.status(topic)
+            with self._lock:
+                self._latest[status.identifier] = status
             return True
+
+    def latest(self) -> list[TableStatus]:
+        """Return where tables stood after the last commits of this process."""
+        with self._lock:
+            return list(self._latest.values())
 
     def release(self, topic: Topic, folios: Collection[str]) -> bool:
         """Take segments out of a table, before retention drops them; tell whether they are out."""
@@ -149,6 +159,8 @@ class Tables:
                 if held is not None:
                     self.catalog.drop(identifier, uuid)
                     self._states.forget(uuid)
+                    with self._lock:
+                        self._latest.pop(identifier, None)
 
     def status(self, topic: Topic) -> TableStatus:
         """Return where a topic's table stands.
