@@ -16,12 +16,25 @@ from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColum
 
 from wings_core.errors import WingsError
 from wings_server.options import (
+    AdvertiseOption,
+    AllowedHostOption,
+    ClusterCaOption,
     ConfigOption,
+    DataDirOption,
     DrainSecondsOption,
+    FlightOption,
+    HoldReplicasOption,
+    HoldsOption,
+    HotOption,
+    HttpOption,
+    IcebergCatalogOption,
     InsecureOption,
     LogFormatOption,
     LogLevelOption,
+    MetadataOption,
     MetadataUrlOption,
+    ProcessesOption,
+    RemoteOption,
     TlsCertOption,
     TlsClientCaOption,
     TlsKeyOption,
@@ -36,111 +49,21 @@ FOLIOS_SHOWN_MAX = 10
 
 def serve(
     *,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Directory of messages and metadata; made if missing. Default: ./wings-data."
-        ),
-    ] = None,
+    data_dir: DataDirOption = None,
     metadata_url: MetadataUrlOption = None,
-    metadata: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Metadata service of this node (`wings metadata serve`); nodes on one machine may "
-            "share a data directory. Default: none, metadata is in the data directory.",
-        ),
-    ] = None,
-    hot: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Object store that new messages go to: s3://BUCKET/PREFIX, gs://, az://, or a "
-            "directory; credentials from the environment, files, or the machine's role. "
-            "Default: that of before, at first the data directory.",
-        ),
-    ] = None,
-    hold_replicas: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT,…",
-            help="Replicas of what workers of share groups hold (`wings holds serve`), the same "
-            "for all nodes; a majority must be up. Default: one in the data directory, or, for a "
-            "node, its metadata service.",
-        ),
-    ] = None,
-    holds: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where a node without a data directory serves what workers of share groups hold, "
-            "to the other nodes. Default: a free port of the address of Flight.",
-        ),
-    ] = None,
-    remote: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Object store that old messages move to, merged and compressed; as --hot. "
-            "Default: that of before, at first where new messages go.",
-        ),
-    ] = None,
-    iceberg_catalog: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="REST catalog for the tables of topics. Default: one in the metadata's "
-            "PostgreSQL, or in the data directory.",
-        ),
-    ] = None,
-    flight: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where Arrow Flight is served; port 0 picks a free one. Default: 127.0.0.1:7777.",
-        ),
-    ] = None,
-    advertise: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where clients reach Flight on this node; every node of the cluster tells it to "
-            "them. Port 0 is the real one. Default: where it is served.",
-        ),
-    ] = None,
-    http: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where HTTP is served; port 0 picks a free one. Default: 127.0.0.1:7780.",
-        ),
-    ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Processes that serve the log, one for each few cores. Flight is served by each, "
-            "on the port named and those after it, and HTTP by all on one port; clients find the "
-            "others by themselves. Default: 1.",
-        ),
-    ] = None,
+    metadata: MetadataOption = None,
+    hot: HotOption = None,
+    hold_replicas: HoldReplicasOption = None,
+    holds: HoldsOption = None,
+    remote: RemoteOption = None,
+    iceberg_catalog: IcebergCatalogOption = None,
+    flight: FlightOption = None,
+    advertise: AdvertiseOption = None,
+    http: HttpOption = None,
+    processes: ProcessesOption = None,
     config: ConfigOption = None,
-    cluster_ca: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Authorities, in PEM, that the metadata service and replicas of holds are checked "
-            "against: they are then called by TLS, with this server's certificate.",
-        ),
-    ] = None,
-    allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A name by which HTTP may be asked, besides those of loopback and the advertised "
-            "one; may be given many times.",
-        ),
-    ] = None,
+    cluster_ca: ClusterCaOption = None,
+    allowed_host: AllowedHostOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     tls_client_ca: TlsClientCaOption = None,

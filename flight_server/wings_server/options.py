@@ -60,3 +60,119 @@ MetadataUrlOption = Annotated[
         "PGPASSWORD, which others do not see. Default: a file in the data directory.",
     ),
 ]
+
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Directory of messages and metadata; made if missing. Default: ./wings-data."
+    ),
+]
+
+MetadataOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Metadata service of this node (`wings metadata serve`); nodes on one machine may "
+        "share a data directory. Default: none, metadata is in the data directory.",
+    ),
+]
+
+HotOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Object store that new messages go to: s3://BUCKET/PREFIX, gs://, az://, or a "
+        "directory; credentials from the environment, files, or the machine's role. "
+        "Default: that of before, at first the data directory.",
+    ),
+]
+
+HoldReplicasOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT,…",
+        help="Replicas of what workers of share groups hold (`wings holds serve`), the same "
+        "for all nodes; a majority must be up. Default: one in the data directory, or, for a "
+        "node, its metadata service.",
+    ),
+]
+
+HoldsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Where a node without a data directory serves what workers of share groups hold, "
+        "to the other nodes. Default: a free port of the address of Flight.",
+    ),
+]
+
+RemoteOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Object store that old messages move to, merged and compressed; as --hot. "
+        "Default: that of before, at first where new messages go.",
+    ),
+]
+
+IcebergCatalogOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="REST catalog for the tables of topics. Default: one in the metadata's "
+        "PostgreSQL, or in the data directory.",
+    ),
+]
+
+FlightOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Where Arrow Flight is served; port 0 picks a free one. Default: 127.0.0.1:7777.",
+    ),
+]
+
+AdvertiseOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Where clients reach Flight on this node; every node of the cluster tells it to "
+        "them. Port 0 is the real one. Default: where it is served.",
+    ),
+]
+
+HttpOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Where HTTP is served; port 0 picks a free one. Default: 127.0.0.1:7780.",
+    ),
+]
+
+ProcessesOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Processes that serve the log, one for each few cores. Flight is served by each, "
+        "on the port named and those after it, and HTTP by all on one port; clients find the "
+        "others by themselves. Default: 1.",
+    ),
+]
+
+ClusterCaOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Authorities, in PEM, that the metadata service and replicas of holds are checked "
+        "against: they are then called by TLS, with this server's certificate.",
+    ),
+]
+
+AllowedHostOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="A name by which HTTP may be asked, besides those of loopback and the advertised "
+        "one; may be given many times.",
+    ),
+]

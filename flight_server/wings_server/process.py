@@ -199,9 +199,7 @@ def _open_log(settings: Settings, started: ExitStack, metrics: Metrics, tls: Tls
     """Open the log of an embedded server, or of a node."""
     access = peer_access(settings)
     replicas = [] if settings.hold_replicas is None else parse_targets(settings.hold_replicas)
-    if settings.metadata is None and settings.is_stateless:
-        return _share_log(settings, started, metrics, tls, access, replicas)
-    if settings.metadata is None:
+    if not settings.is_node:
         directory = started.enter_context(DataDirectory.open(settings.data_dir))
         url = settings.metadata_url
         secret = None if url is None else url.get_secret_value()
@@ -217,6 +215,8 @@ def _open_log(settings: Settings, started: ExitStack, metrics: Metrics, tls: Tls
             with_tables=True,
             iceberg_catalog=settings.iceberg_catalog,
         )
+    if settings.metadata is None:
+        return _share_log(settings, started, metrics, tls, access, replicas)
     if settings.metadata_url is not None:
         raise InvalidArgument("metadata is at a service or in PostgreSQL: give one of the two")
     from wings_core.metadata.remote import RemoteMetadata

@@ -309,7 +309,7 @@ def _common(settings: Settings, started: ExitStack) -> Settings:
         "processes": 1,
         "limits": limits.model_copy(update={"memory_bytes_max": max(1, memory)}),
     }
-    if settings.metadata is None and not settings.is_stateless:
+    if not settings.is_node:
         token = SecretStr(secrets.token_hex(32))
         metadata = MetadataServer(
             MetadataSettings(
