@@ -19,6 +19,7 @@ from wings_core.contracts.tickets import ReadTicket, parse_ticket
 from wings_core.errors import TopicNotFound
 from wings_core.fetch.fetcher import Cancel
 from wings_core.fetch.many import reader
+from wings_core.fetch.many.ahead import LookAhead
 from wings_core.limits import Limits
 from wings_core.partitions import Partition
 from wings_server.flight.do_get import open_get
@@ -108,6 +109,33 @@ def test_a_scan_looks_up_its_next_turn_while_it_sends_one(
     assert got.column("n") == {key: values * 2 for key, values in rows.items()}
     # The last turn is of few partitions: a thread would take longer.
     assert [name == "wings-look-ahead" for name in turns] == [False, True, True, False]
+
+
+def test_a_commit_to_what_was_looked_up_ahead_is_delivered_too(
+    server: RunningServer, client: flight.FlightClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "POSITIONS_MAX", 300)
+    rows = {key: [key] for key in range(1_000)}
+    push(client, topic, keyed(rows))
+    is_current = cast("Any", LookAhead.is_current)
+    pushed = threading.Event()
+
+    def commit_between(ahead: LookAhead) -> bool:
+        if not pushed.is_set():
+            pushed.set()
+            push(client, topic, keyed(rows))
+        return is_current.fget(ahead)
+
+    monkeypatch.setattr(LookAhead, "is_current", property(commit_between))
+    stream = client.do_get(ticket_of(topic=topic, kind="follow", partitions="all"))
+    came: dict[Any, list[int]] = {}
+    while sum(map(len, came.values())) < 2_000:
+        batch = stream.read_chunk().data
+        assert batch is not None
+        for row in batch.to_pylist():
+            came.setdefault(row["key"], []).append(row["n"])
+    stream.cancel()
+    assert came == {key: values * 2 for key, values in rows.items()}
 
 
 def test_a_look_ahead_that_fails_ends_the_scan_after_what_stands_before_it(

@@ -1,4 +1,4 @@
-"""Looks ahead: a thread finds the pages of a scan's next turn while those of this one are sent."""
+"""Looks ahead: a thread finds the pages of the next turn while those of this one are sent."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -27,11 +27,17 @@ class LookAhead:
     ) -> None:
         self.cursors = cursors
         self.each = each
+        self._places = _places(cursors)
         self._locate = locate
         self._found: ManyLocated | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="wings-look-ahead", daemon=True)
         self._thread.start()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the partitions stand where they stood, and have no more rows than they had."""
+        return self._places == _places(self.cursors)
 
     def located(self) -> ManyLocated:
         """Return what was found; blocks until it is known.
@@ -54,3 +60,7 @@ class LookAhead:
             self._found = self._locate()
         except BaseException as error:  # noqa: BLE001 - raised where it is asked for.
             self._error = error
+
+
+def _places(cursors: Sequence[PartitionCursor]) -> list[tuple[int, int]]:
+    return [(cursor.offset, cursor.stop) for cursor in cursors]

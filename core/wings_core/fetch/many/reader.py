@@ -54,7 +54,7 @@ class ManyRead:
     allowance: Allowance | None = None
     """How long the filter may take for a chunk."""
     ahead: LookAhead | None = None
-    """Where the pages of a scan's next turn are looked for already."""
+    """Where the pages of the next turn of a scan or follow are looked for already."""
 
 
 class ManyReader:
@@ -157,22 +157,26 @@ class ManyReader:
         if state.max_messages < UNLIMITED and read.rotation.ready:
             # Or those in front would be all that is ever read by polls that take few each.
             read.rotation.skip(random.randrange(read.rotation.ready))
-        while True:
-            # Cleared before the look, so that a commit after the look is not missed.
-            cancel.wake.clear()
-            cancel.check()
-            self._hear(read)
-            follows = state.min_messages >= UNLIMITED
-            if follows:
-                yield from self._shared_turn(read)
-            for chunk in self.take(read, state, follows=follows):
-                if chunk.batch.num_rows:
-                    yield chunk
+        try:
+            while True:
+                # Cleared before the look, so that a commit after the look is not missed.
+                cancel.wake.clear()
                 cancel.check()
-            if state.full or state.enough or state.deadline.passed:
-                return
-            with self._waits.one():
-                cancel.wake.wait(state.deadline.remaining())
+                self._hear(read)
+                follows = state.min_messages >= UNLIMITED
+                if follows:
+                    yield from self._shared_turn(read)
+                for chunk in self.take(read, state, follows=follows):
+                    if chunk.batch.num_rows:
+                        yield chunk
+                    cancel.check()
+                if state.full or state.enough or state.deadline.passed:
+                    return
+                with self._waits.one():
+                    cancel.wake.wait(state.deadline.remaining())
+        finally:
+            if read.ahead is not None:
+                read.ahead.end()
 
     def take(
         self, read: ManyRead, state: FetchState, *, follows: bool = False
@@ -195,7 +199,8 @@ class ManyReader:
                 return
             # A filter that passed few rows so far looks at ever more of them at a time.
             try:
-                for chunk in self._turn(read, wanted + read.filtered_rows, wanted):
+                looked_at_max = wanted + read.filtered_rows
+                for chunk in self._turn(read, looked_at_max, wanted, looks_ahead=follows):
                     rows = chunk.batch.num_rows
                     if filtered:
                         read.filtered_rows += chunk.looked_at
@@ -227,9 +232,11 @@ class ManyReader:
         """
         rotation = read.rotation
         ahead, read.ahead = read.ahead, None
-        if ahead is not None and rotation.begins_with(ahead.cursors):
+        if ahead is not None and ahead.is_current and rotation.begins_with(ahead.cursors):
             cursors, each, located = ahead.cursors, ahead.each, ahead.located()
         else:
+            if ahead is not None:
+                ahead.end()
             rows = min(looked_at_max, LOCATE_ROWS_MAX)
             each = max(1, rows // rotation.ready)
             if rows == LOCATE_ROWS_MAX:
