@@ -910,6 +910,52 @@ def test_dead_letters_are_listed_shown_and_sent_back(wings: Wings, shared: str) 
     assert again.out == "0 dead letters sent back, 1 were sent back before\n"
 
 
+def test_a_group_is_made_in_order_and_with_times_and_altered(
+    wings: Wings, new_topic_id: str
+) -> None:
+    fields = ("--field", "k:string", "--field", "n:int64", "--field", "at:timestamp[us, tz=UTC]")
+    made = ("topic", "create", new_topic_id, *fields, "--partition-key", "k")
+    assert wings(*made).status == 0
+    group = ("billing", new_topic_id)
+    options = ("--ordering", "partition", "--deliver-at", "at", "--in-flight", 7, "--no-payload")
+    dead = f"{new_topic_id}-dead"
+    created = wings("share", "create", *group, *options, "--dlq", dead, "--from", "earliest")
+    assert created.status == 0, created.err
+    described = wings("share", "describe", *group).out
+    for line in ("ordering: partition", "deliver_at_column: at", "in_flight_max: 7"):
+        assert line in described
+    assert wings("share", "alter", *group, "--deliver-at", "n").status == 1
+    assert wings("share", "alter", *group, "--ordering", "column").status == 2
+    assert wings("share", "alter", *group, "--ordering", "none").status == 0
+    assert "ordering: none" in wings("share", "describe", *group).out
+
+    with wings_client.connect(os.environ["WINGS_ENDPOINT"]) as client:
+        client.push(new_topic_id, {"k": ["a", "a", "b"], "n": [1, 2, 3], "at": [None] * 3})
+        moved = wings("share", "seek", *group, "--to", 1, "--partition", "a")
+        assert moved.status == 0, moved.err
+        lags = {each.partition: each.lag for each in client.share_group(*group).partitions}
+        assert lags == {"a": 1, "b": 1}
+        assert wings("share", "purge", *group, "--partition", "b", "--yes").status == 0
+        lags = {each.partition: each.lag for each in client.share_group(*group).partitions}
+        assert lags == {"a": 1, "b": 0}
+
+
+def test_dead_letters_are_sent_to_another_topic_at_a_rate(wings: Wings, shared: str) -> None:
+    dead, repaired = f"{shared}-dead", f"{shared}-repaired"
+    with wings_client.connect(os.environ["WINGS_ENDPOINT"]) as client:
+        client.create_topic(repaired, client.topic(shared).schema)
+        with client.share_consumer("billing", shared, timeout=0) as consumer:
+            (delivery,) = consumer
+            consumer.reject(delivery)
+        redrive = ("share", "dlq", "redrive", dead)
+        assert wings(*redrive, "--to", f"{shared}-gone").status == 1
+        assert wings(*redrive, "--rate", 0).status == 1
+        sent = wings(*redrive, "--to", repaired, "--rate", 1_000)
+        assert (sent.status, sent.out) == (0, "3 dead letters sent back\n")
+        rows = client.fetch(repaired, offset=0).table
+        assert rows.column("n").to_pylist() == [0, 1, 2]
+
+
 def test_a_topic_is_configured_key_by_key(wings: Wings, new_topic_id: str) -> None:
     made = ("topic", "create", new_topic_id, "--field", "n:int64")
     assert wings(*made, "--set", "retention_on_acceptance").status == 2

@@ -224,6 +224,13 @@ def test_groups_are_created_changed_listed_and_deleted(wings: Client, topic: Top
     assert wings.create_share_group("billing", topic, if_not_exists=True) == created
     altered = wings.alter_share_group("billing", topic, {"lock_duration_ms": 2_000})
     assert (altered.config["delivery_limit"], altered.config["lock_duration_ms"]) == (3, 2_000)
+    # What is the default is a change too.
+    for changes in (
+        {"ordering": "partition", "delivery_limit": 7, "dlq_topic": f"{topic.name}-dead"},
+        {"ordering": "none", "delivery_limit": 5, "dlq_topic": None},
+    ):
+        config = wings.alter_share_group("billing", topic, changes).config
+        assert {key: config[key] for key in changes} == changes
     assert [group.name for group in wings.share_groups(topic)] == ["billing"]
     assert topic.name in [group.topic for group in wings.share_groups()]
     wings.delete_share_group("billing", topic)

@@ -63,6 +63,10 @@ class AlterGroup(GroupBody):
 
     config: ShareConfig
 
+    def to_bytes(self) -> bytes:
+        """Return the message as JSON, with the keys that were given, defaults among them."""
+        return dump(self.model_dump(mode="json", by_alias=True, exclude_unset=True))
+
     @model_validator(mode="after")
     def _check_start(self) -> Self:
         if "start" in self.config.model_fields_set:
