@@ -7,7 +7,7 @@ ends is fixed once for all scans of a query.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -244,7 +244,6 @@ class _Scanner:
     table: TopicTable
     projected_schema: pa.Schema
     predicate: Predicate | None
-    count: int = field(default=0)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the rows; they are read as they are asked for."""
