@@ -1,5 +1,6 @@
 """Retention in a real server: what goes, what is told, and what is under way meanwhile."""
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +21,14 @@ from flight_calls import (
     ticket_of,
 )
 
+from wings_core.contracts.tickets import AcquireTicket, parse_ticket
+from wings_core.errors import OffsetOutOfRange
+from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import Limits
+from wings_core.names import TopicName
+from wings_core.partitions import UNPARTITIONED
+from wings_server.flight.do_get import Get, open_get
+from wings_server.flight.get_many import ManyGet
 from wings_server.testing import RunningServer, running_server
 
 PAGE_ROWS = 1_000
@@ -185,3 +193,33 @@ def test_what_is_kept_stays_readable_after_a_restart(tmp_path: Any, new_topic_id
             act(client, "maintain", topic=new_topic_id)
             reader = client.do_get(ticket_of(kind="scan", topic=new_topic_id))
             assert read_answer(reader).column("n") == list(range(2 * PAGE_ROWS, 3 * PAGE_ROWS))
+
+
+@pytest.mark.parametrize("kind", ["fetch", "scan", "follow"])
+@pytest.mark.parametrize("kept_pages", [3, 0])
+def test_a_read_from_the_earliest_begins_where_retention_has_come_to_by_then(
+    server: RunningServer, new_topic_id: str, kind: str, kept_pages: int
+) -> None:
+    client, log = server.client(), server.server.log
+    create_topic(client, new_topic_id, ["n: int64"])
+    push_pages(client, new_topic_id, 10)
+    keys: Json = {"kind": kind, "topic": new_topic_id}
+    if kind != "scan":
+        keys["timeout_ms"] = 2
+
+    def opened(offset: str | int) -> Get | ManyGet:
+        ticket = parse_ticket(json.dumps(keys | {"offset": offset}).encode())
+        assert not isinstance(ticket, AcquireTicket)
+        return open_get(log, ticket)
+
+    earliest, first = opened("earliest"), opened(0)
+    uuid = log.admin.get_topic(TopicName.parse(new_topic_id)).uuid
+    size = state(client, new_topic_id)["bytes"]
+    log.maintenance.expire(
+        uuid, UNPARTITIONED, age_us=None, bytes_kept=size * kept_pages // 10, pages_max=100
+    )
+    found = [chunk.batch for some in earliest.chunks(Cancel()) for chunk in some]
+    rows = [n for batch in found for n in batch.column("n").to_pylist()]
+    assert rows == list(range((10 - kept_pages) * PAGE_ROWS, 10 * PAGE_ROWS))
+    with pytest.raises(OffsetOutOfRange):
+        list(first.chunks(Cancel()))

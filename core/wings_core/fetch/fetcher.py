@@ -89,6 +89,8 @@ class Cursor:
     """What ends its read; its filter too, while that is at work."""
     told: int | None = None
     """`OffsetRegistry.told` as of the last look."""
+    from_start: bool = False
+    """Whether it begins at the log's start, wherever retention has moved that before it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +216,9 @@ class Fetcher:
     def _read_tail(self, cursor: Cursor, state: FetchState) -> _Tail | None:
         """Read all that is committed from the cursor on; None where that is nothing, or much."""
         told = self._registry.told
-        located = self._registry.locate(
-            cursor.topic.uuid, cursor.partition, cursor.offset, LOCATE_ROWS_MAX, state.arrived_at
-        )
+        if cursor.from_start:
+            return None  # It may begin elsewhere than those that it would share with.
+        located = self.locate(cursor, LOCATE_ROWS_MAX, state.arrived_at)
         locations = located.locations
         if not locations or sum(each.bytes for each in locations) > SHARED_BYTES_MAX:
             return None
@@ -249,13 +251,7 @@ class Fetcher:
         cursor.told = None
         if located is None:
             cursor.told = self._registry.told
-            located = self._registry.locate(
-                cursor.topic.uuid,
-                cursor.partition,
-                cursor.offset,
-                min(LOCATE_ROWS_MAX, wanted),
-                state.arrived_at,
-            )
+            located = self.locate(cursor, min(LOCATE_ROWS_MAX, wanted), state.arrived_at)
         cursor.log_end_offset = located.log_end_offset
         cursor.at_end = False
         self._count_rows(cursor, state, bool(located.locations))
@@ -305,13 +301,10 @@ class Fetcher:
         cursor.cancel = cancel
         while cursor.offset < end_offset:
             cancel.check()
-            located = self._registry.locate(
-                cursor.topic.uuid,
-                cursor.partition,
-                cursor.offset,
-                min(LOCATE_ROWS_MAX, end_offset - cursor.offset),
-            )
+            located = self.locate(cursor, min(LOCATE_ROWS_MAX, end_offset - cursor.offset))
             cursor.log_end_offset = located.log_end_offset
+            if cursor.offset >= end_offset:
+                return  # Retention has passed all of it.
             assert located.locations, "a scan ends at or before the log's end"
             stop_offset = min(end_offset, located.locations[-1].end_offset + 1)
             chunks = self._read(cursor, located.locations, stop_offset, UNLIMITED, Deadline.never())
@@ -319,6 +312,31 @@ class Fetcher:
                 cursor.offset = ahead[-1].end_offset + 1
                 yield [chunk for chunk in ahead if chunk.batch.num_rows]
                 cancel.check()
+
+    def locate(self, cursor: Cursor, rows_max: int, since: float | None = None) -> Located:
+        """Return what lies at a cursor, which moves to the log's start where it is to begin there.
+
+        Args:
+            cursor: Where to look.
+            rows_max: The `messages_max` of `OffsetRegistry.locate`.
+            since: As there.
+
+        Raises:
+            OffsetOutOfRange: The cursor is below the log's start.
+            TopicNotFound: The topic was deleted.
+        """
+        while True:
+            try:
+                located = self._registry.locate(
+                    cursor.topic.uuid, cursor.partition, cursor.offset, rows_max, since
+                )
+            except OffsetOutOfRange as error:
+                if not cursor.from_start or error.log_start_offset <= cursor.offset:
+                    raise
+                cursor.offset = error.log_start_offset
+            else:
+                cursor.from_start = cursor.from_start and bool(located.locations)
+                return located
 
     def offset_for_timestamp(self, topic: Topic, partition: Partition, timestamp: int) -> int:
         """Return the offset of the first message at or after a time, else the next offset.
@@ -378,6 +396,7 @@ class Fetcher:
                     cursor.selection,
                     allowance,
                 ):
+                    cursor.from_start = False
                     offset, moves = chunk.end_offset + 1, 0
                     rows_max -= chunk.batch.num_rows
                     yield chunk

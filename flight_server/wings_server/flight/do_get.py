@@ -118,8 +118,9 @@ def _open_one(
     )
     offset = resolve_offset(log, topic, partition, ticket.offset)
     # Raises at once for an offset below the log's start, and finds what is committed at arrival.
-    located = log.registry.locate(topic.uuid, partition, offset, 1)
-    cursor = Cursor(topic, partition, offset, selection, located.log_end_offset)
+    cursor = Cursor(topic, partition, offset, selection, from_start=ticket.offset == "earliest")
+    located = log.fetcher.locate(cursor, 1)
+    cursor.log_end_offset = located.log_end_offset
     if isinstance(ticket, ScanTicket):
         end_offset = _scan_end(log, cursor, located, ticket.end_offset, arrived_at)
         return Get(log.fetcher, cursor, None, end_offset)
