@@ -101,6 +101,7 @@ class LogCollector:
             "Bytes received and not yet committed.",
             self._log.group_commit.pending_bytes,
         )
+        yield GaugeMetricFamily("wings_sql_queries", "SQL queries that run.", self._log.sql.running)
         if self._log.drain is not None:
             yield GaugeMetricFamily(
                 "wings_inline_bytes",

@@ -156,6 +156,7 @@ def test_metrics_tell_what_was_done_and_where_the_log_stands() -> None:
     assert found["wings_waits_total"] == 1
     assert found["wings_waiting"] == 0
     assert found["wings_pending_bytes"] == 0
+    assert found["wings_sql_queries"] == 0
     assert found["wings_flushes_total"] == found["wings_flush_seconds_count"] == 3
     assert found["wings_flush_batches_total"] == 3
     assert found["wings_flush_failures_total"] == 0

@@ -2,12 +2,16 @@
 
 import asyncio
 import io
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import duckdb
 import httpx
 import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from fix_client import NewTopic
 from fix_server import Trim
@@ -15,6 +19,7 @@ from token_calls import ROOT, client_of, new_token
 
 import wings_client
 from wings_client import Client, InvalidSql, PermissionDenied, ResourceExhausted, TopicNotFound
+from wings_client.cli.sql import SqlFormat
 from wings_core.limits import Limits
 from wings_core.sql import engines
 from wings_server.testing import RunningServer, running_server
@@ -403,3 +408,19 @@ def test_what_retention_has_taken_is_skipped(
     query = server.server.log.sql.open(f'select n from "{name}"', lambda _: None)
     trim(topic, 2)
     assert [row for batch in query.batches() for row in batch.column(0).to_pylist()] == [2, 3]
+
+
+def test_the_command_writes_rows_in_each_format(server: RunningServer, flights: str) -> None:
+    def run(*arguments: str) -> bytes:
+        command = [sys.executable, "-m", "wings_client.cli", "sql", "--endpoint", server.flight]
+        return subprocess.run([*command, *arguments], check=True, capture_output=True).stdout
+
+    text = f'select delay, carrier from "{flights}" where delay < ? order by 1'
+    written = {name: run(text, "-p", "2", "--format", name) for name in SqlFormat}
+    assert b"carrier" in written[SqlFormat.TABLE]
+    expected = [{"delay": 0, "carrier": "c0"}, {"delay": 1, "carrier": "c1"}]
+    assert json.loads(written[SqlFormat.JSON]) == expected
+    assert written[SqlFormat.CSV] == b'"delay","carrier"\n0,"c0"\n1,"c1"\n'
+    with pa.ipc.open_stream(io.BytesIO(written[SqlFormat.ARROW])) as reader:
+        assert reader.read_all().to_pylist() == expected
+    assert parquet.read_table(io.BytesIO(written[SqlFormat.PARQUET])).to_pylist() == expected
