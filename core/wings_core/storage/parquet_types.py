@@ -46,7 +46,7 @@ def file_type(data_type: pa.DataType, path: str, ids: Callable[[], int]) -> pa.D
         ids: Returns the next id, for each field inside a nested type.
 
     Raises:
-        InvalidSchema: Parquet has no such type; fact `column`.
+        InvalidSchema: Parquet has no such type; fact `column`, with dots where it is inside one.
     """
     if not children(data_type):
         return _flat(data_type, path)
@@ -93,7 +93,7 @@ def _flat(data_type: pa.DataType, path: str) -> pa.DataType:
         return pa.decimal128(nested.precision, nested.scale)
     raise InvalidSchema(
         f"column {path!r:.80}: a column of type {data_type!s:.80} cannot be stored as Parquet",
-        column=path.split(".", maxsplit=1)[0],
+        column=path,
     )
 
 
