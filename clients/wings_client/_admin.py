@@ -1,9 +1,7 @@
 """Topics, namespaces and offsets: the calls that are one action each."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import pyarrow as pa
+from typing import Any, cast
 
 from wings_client._follow import resolve_offset
 from wings_client._many import PartitionsValue, starts
@@ -15,7 +13,7 @@ from wings_client._model import (
     PartitionValue,
     Topic,
 )
-from wings_client._plain import plain_schema
+from wings_client._schemas import SchemaLike, schema_of
 from wings_client._transport import Transport
 from wings_core.contracts.actions import (
     ActionBody,
@@ -57,7 +55,7 @@ class AdminCalls:
     def create_topic(
         self,
         topic: str,
-        schema: pa.Schema | Fields,
+        schema: SchemaLike,
         partition_key: str | None = None,
         config: Mapping[str, Any] | None = None,
         *,
@@ -67,8 +65,11 @@ class AdminCalls:
 
         Args:
             topic: Its full name, or an id for the default namespace.
-            schema: Of its messages, or columns by name and type. Metadata is dropped; dictionary,
-                run-end, extension and view types become the plain types that they stand for.
+            schema: Of its messages: an Arrow schema, columns by name and type (Arrow's name of it,
+                or Python's, Arrow's, Polars' or pandas' own), a pydantic model, a dataclass, a
+                TypedDict or a NamedTuple, a data frame or the schema of one. Metadata is dropped;
+                dictionary, run-end, extension and view types become the plain types that they
+                stand for. What Python's annotation says is never None may not be null.
             partition_key: The column whose value says which partition a row belongs to: of an
                 integer, string, binary or bool type. None: one partition.
             config: The topic's configuration, such as `{"batch_bytes_max": 1048576}`.
@@ -79,6 +80,7 @@ class AdminCalls:
             InvalidSchema: A topic may not have this schema; fact `column`.
             AlreadyExists: The name is taken (with `if_not_exists`: by a different topic).
             NamespaceNotFound: There is no such namespace.
+            TypeError: No schema can be made of `schema`.
         """
         body = build(
             CreateTopic,
@@ -125,8 +127,8 @@ class AdminCalls:
         self,
         topic: TopicRef,
         *,
-        add: pa.Schema | Fields | None = None,
-        widen: pa.Schema | Fields | None = None,
+        add: SchemaLike | None = None,
+        widen: SchemaLike | None = None,
         nullable: Sequence[str] = (),
     ) -> Topic:
         """Let a topic's schema grow; its rows stay as they are.
@@ -155,7 +157,9 @@ class AdminCalls:
             "alter_schema",
             topic=name_of(topic),
             schema=SchemaChangeSpec(
-                add=_column_specs(add), widen=_column_specs(widen), nullable=tuple(nullable)
+                add=_column_specs(add, "add"),
+                widen=_column_specs(widen, "widen"),
+                nullable=tuple(nullable),
             ),
         )
         return Topic.from_json(self._act("alter-topic", body))
@@ -321,22 +325,34 @@ def _config(config: Mapping[str, Any]) -> TopicConfig:
     return build(TopicConfig, InvalidArgument, "config", **config)
 
 
-def _column_specs(columns: pa.Schema | Fields | None) -> tuple[ColumnSpec, ...]:
-    if isinstance(columns, pa.Schema):
-        found = schema_to_fields(plain_schema(columns))
-        return tuple(ColumnSpec(name=spec.name, type=spec.type) for spec in found)
-    return tuple(ColumnSpec(name=name, type=text) for name, text in (columns or {}).items())
+def _column_specs(columns: SchemaLike | None, argument: str) -> tuple[ColumnSpec, ...]:
+    if columns is None:
+        return ()
+    if fields := _fields(columns):
+        return tuple(ColumnSpec(name=name, type=text) for name, text in fields.items())
+    found = schema_to_fields(schema_of(columns, argument))
+    return tuple(ColumnSpec(name=spec.name, type=spec.type) for spec in found)
 
 
-def _schema_keys(schema: pa.Schema | Fields) -> dict[str, Any]:
-    if isinstance(schema, pa.Schema):
-        return {"schema_ipc": schema_to_ipc(plain_schema(schema))}
-    fields = tuple(
+def _schema_keys(schema: SchemaLike) -> dict[str, Any]:
+    fields = _fields(schema)
+    if fields is None:
+        return {"schema_ipc": schema_to_ipc(schema_of(schema))}
+    specs = tuple(
         FieldSpec(
             name=name,
             type=type_text.removesuffix(" not null"),
             nullable=not type_text.endswith(" not null"),
         )
-        for name, type_text in schema.items()
+        for name, type_text in fields.items()
     )
-    return {"schema": SchemaSpec(fields=fields)}
+    return {"schema": SchemaSpec(fields=specs)}
+
+
+def _fields(schema: SchemaLike) -> Fields | None:
+    """Return columns whose types are all text, which the server reads; None where some are not."""
+    if not isinstance(schema, Mapping):
+        return None
+    columns = cast("Mapping[object, object]", schema)
+    is_text = all(isinstance(each, str) for item in columns.items() for each in item)
+    return cast("Fields", columns) if is_text else None
