@@ -669,6 +669,97 @@ def test_values_of_parquet_that_do_not_fit_are_kept_as_text(
     assert json.loads(rows[1]["rescued"]) == {"n": 1 << 40}
 
 
+def write_columns(path: Path, columns: dict[str, list[Any]]) -> Path:
+    """Write a file of the format that its name says."""
+    table = arrow.table(columns)
+    if path.suffix == ".csv":
+        pyarrow.csv.write_csv(table, path)
+    elif path.suffix == ".parquet":
+        pyarrow.parquet.write_table(table, path)
+    elif path.suffix == ".arrow":
+        with pa.ipc.new_file(str(path), table.schema) as writer:
+            writer.write_table(table)
+    else:
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in table.to_pylist()))
+    return path
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "arrow", "jsonl"])
+def test_columns_are_found_by_name_and_missing_ones_are_null(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    new_topic_id: str,
+    tmp_path: Path,
+    ending: str,
+) -> None:
+    fields = {"n": "int32", "l": "list<item: int64>", "s": "string", "required": "bool not null"}
+    wings.create_topic(new_topic_id, fields)
+    good = write_columns(
+        tmp_path / f"a.{ending}", {"s": ["x", "y"], "required": [True, False], "n": [1, 2]}
+    )
+    bad = write_columns(tmp_path / f"b.{ending}", {"n": [3]})
+    more = write_columns(tmp_path / f"c.{ending}", {"required": [True], "x": [3]})
+    queue.send([str(good), str(bad), str(more)])
+    pipeline = start(source(limits={"max_delivery_attempts": 1}))
+    outcome = pipeline.step()
+    assert fates(outcome) == [Fate.FINISHED, Fate.DEAD, Fate.DEAD]
+    assert outcome is not None
+    assert "required" in str(outcome.files[1].error)
+    assert "'x'" in str(outcome.files[2].error)
+    assert wings.scan(new_topic_id).read_all().to_pylist() == [
+        {"n": 1, "l": None, "s": "x", "required": True},
+        {"n": 2, "l": None, "s": "y", "required": False},
+    ]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "arrow", "jsonl"])
+def test_new_columns_are_rescued_and_the_known_ones_are_filled(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    new_topic_id: str,
+    tmp_path: Path,
+    ending: str,
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64", "s": "string", "rescued": "string"})
+    columns = {"n": [1, 2, 3], "x": ["a", None, "c"], "s": ["p", "q", "r"]}
+    queue.send([str(write_columns(tmp_path / f"a.{ending}", columns))])
+    (outcome,) = start(source(files={"rescued_column": "rescued"})).drain()
+    rows = wings.scan(new_topic_id).read_all().to_pylist()
+    assert [(row["n"], row["s"]) for row in rows] == [(1, "p"), (2, "q"), (3, "r")]
+    texts = [row["rescued"] and json.loads(row["rescued"]) for row in rows]
+    assert texts[0] == {"x": "a"}
+    assert texts[1] in (None, {"x": None})  # In JSON, the row has the name.
+    assert texts[2] == {"x": "c"}
+    assert outcome.files[0].rescued in (2, 3)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "arrow", "jsonl"])
+def test_a_topic_evolves_by_the_new_columns_of_files(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    new_topic_id: str,
+    tmp_path: Path,
+    ending: str,
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64", "s": "string"})
+    first = write_columns(tmp_path / f"a.{ending}", {"n": [1], "x": [0.5]})
+    second = write_columns(tmp_path / f"b.{ending}", {"n": [2], "y": ["new"], "s": ["t"]})
+    queue.send([str(first), str(second)])
+    start(source(files={"on_new_columns": "evolve"})).drain()
+    assert wings.topic(new_topic_id).schema.names[:2] == ["n", "s"]
+    rows = wings.scan(new_topic_id).read_all().to_pylist()
+    assert sorted(rows, key=lambda row: row["n"]) == [
+        {"n": 1, "s": None, "x": 0.5, "y": None},
+        {"n": 2, "s": "t", "x": None, "y": "new"},
+    ]
+
+
 def test_a_row_with_a_line_separator_that_does_not_fit_is_one_text(
     wings: Client,
     source: MakeSource,

@@ -56,7 +56,7 @@ class CsvRows:
         self._source = source
         self._path = path
         head = source.head()
-        self._names = column_names(head, delimiter)
+        self.names = column_names(head, delimiter)
         is_cut = source.head_is_all and not head.endswith((b"\n", b"\r"))
         self._ended_head = head + b"\n" if is_cut else None
         """The whole of a short file that lacks the last line end, with one added."""
@@ -64,7 +64,7 @@ class CsvRows:
     @property
     def blank(self) -> Blank:
         """Which lines are no rows."""
-        return Blank.NONE if len(self._names) == 1 else Blank.EMPTY
+        return Blank.NONE if len(self.names) == 1 else Blank.EMPTY
 
     def schema(self) -> pa.Schema:
         """Infer columns from the first rows.
@@ -199,7 +199,7 @@ class CsvRows:
             return bad_row(self._place(int(structure[1]) - 1, file), problem)
         conversion = _CONVERSION.match(text)
         if conversion is not None:
-            name = self._names[int(conversion[1])]
+            name = self.names[int(conversion[1])]
             place = self._place(int(conversion[2]) - 1, file)
             problem = conversion[3].removeprefix("CSV conversion error to ")[:_PROBLEM_SHOWN_MAX]
             if "invalid UTF8" in problem:

@@ -131,7 +131,7 @@ def _with_texts(row: bytes, names: frozenset[str]) -> bytes:
     """Return an object with text for the values of some names; what is no object, as it is."""
     try:
         text = row.decode()
-        values = _values(text)
+        values = values_of(text)
     except ValueError:
         return row  # It is reported where it is decoded.
     pieces: list[str] = []
@@ -144,7 +144,7 @@ def _with_texts(row: bytes, names: frozenset[str]) -> bytes:
     return "".join([*pieces, text[place:]]).encode()
 
 
-def _values(text: str) -> list[tuple[str, int, int]]:
+def values_of(text: str) -> list[tuple[str, int, int]]:
     """Return the names of an object, and where the value of each begins and ends.
 
     Raises:

@@ -13,11 +13,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from wings_client.files import FileFormat
+from wings_client.files.csv_rows import CsvRows
 from wings_client.files.opened import OpenFile, open_file
-from wings_client.files.parts import PartCheck
+from wings_client.files.parts import Part, PartCheck
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.queue.claims import ClaimedFile
+from wings_spark.ingest.columns import FileColumns, OnNewColumns
 from wings_spark.ingest.fetch_file import fetched_file
 from wings_spark.ingest.fetched import FileError, read_errors
 from wings_spark.ingest.plan import FileSection
@@ -57,7 +60,7 @@ class FileReader:
     def __init__(
         self, settings: SourceSettings, schema: pa.Schema, partition_key: str | None
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._schema = schema
         self._rescued = settings.files.rescued_column
         lineage = settings.files.lineage
@@ -89,7 +92,7 @@ class FileReader:
             WingsError: S3, or this machine, can read no file now.
         """
         file = section.file
-        rows_max = self._settings.limits.rows_per_file
+        rows_max = self.settings.limits.rows_per_file
         end = None if rows_max is None else file.position + rows_max
         for first, piece in self._pieces(section, reading):
             row = first + piece.batch.num_rows
@@ -100,7 +103,7 @@ class FileReader:
             skipped = max(0, file.position - first)
             kept = piece.sliced(skipped, row if end is None else min(row, end) - first - skipped)
             reading.rows += kept.batch.num_rows
-            reading.rescued += kept.batch.num_rows if kept.texts is not None else 0
+            reading.rescued += kept.rescued
             yield self._completed(kept, file, reading.seen, first + skipped)
             if end is not None and row > end:
                 return
@@ -111,9 +114,9 @@ class FileReader:
         file = section.file
         with read_errors(file.uri), ExitStack() as stack:
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="wings-ingest-")))
-            found = stack.enter_context(fetched_file(section, directory, self._settings))
+            found = stack.enter_context(fetched_file(section, directory, self.settings))
             reading.seen = found.seen
-            files = self._settings.files
+            files = self.settings.files
             if found.path.stat().st_size == 0:
                 return
             try:
@@ -132,18 +135,40 @@ class FileReader:
                 raise FileError(error.message) from None
 
     def _converted(self, opened: OpenFile) -> Iterator[Piece]:
+        columns = self._columns(opened)
         if self._rescued is not None:
-            yield from rescued_pieces(opened, self._row_schema)
+            yield from rescued_pieces(opened, self._row_schema, columns)
             return
-        for part in opened.rows.parts(self._row_schema):
-            self._check.check(part)
-            yield Piece(part.batch)
+        for part in opened.rows.parts(self._row_schema if columns is None else columns.read):
+            rows = part.batch if columns is None else columns.completed(part.batch)[0]
+            self._check.check(Part(rows, part.place))
+            yield Piece(rows)
+
+    def _columns(self, opened: OpenFile) -> FileColumns | None:
+        """Return how a file's columns become the topic's; None for JSON, which names them by row.
+
+        Raises:
+            SchemaMismatch: They cannot.
+            NewColumnsError: The topic is to get columns.
+        """
+        on_new = self.settings.files.new_columns
+        found: pa.Schema
+        if opened.format in (FileFormat.JSON, FileFormat.JSONL):
+            if on_new is OnNewColumns.EVOLVE:
+                # Of the first rows; those of later ones are unknown names, as they are otherwise.
+                FileColumns(opened.rows.schema(), _nullable(self._row_schema), on_new)
+            return None
+        if isinstance(opened.rows, CsvRows) and on_new is not OnNewColumns.EVOLVE:
+            found = arrow.schema([(name, pa.string()) for name in opened.rows.names])
+        else:
+            found = opened.rows.schema()
+        return FileColumns(found, self._row_schema, on_new)
 
     def _completed(
         self, piece: Piece, file: ClaimedFile, version: str | None, first: int
     ) -> pa.RecordBatch:
         """Return rows with the columns that the source adds; `version` is the one that was read."""
-        lineage = self._settings.files.lineage
+        lineage = self.settings.files.lineage
         rows = piece.batch.num_rows
         columns: list[Any] = []
         for field in fields_of(self._schema):
@@ -166,6 +191,10 @@ class FileReader:
             else:
                 columns.append(piece.batch.column(field.name))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_nullable(True) for field in fields_of(schema)])
 
 
 def check_own_columns(

@@ -13,6 +13,7 @@ from wings_core.errors import InvalidArgument
 from wings_core.queue.coordinator import CoordinatorSettings
 from wings_core.queue.notifications import DedupKey, MessageKind
 from wings_spark.connection import Server
+from wings_spark.ingest.columns import OnNewColumns
 from wings_spark.ingest.places import Places, check_place
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
@@ -126,14 +127,26 @@ class FileSettings(_Section):
     is watched, or that of a SQLite queue's file."""
     rescued_column: Column | None = None
     """A string column for rows that do not fit; absent: a file with one fails."""
+    on_new_columns: OnNewColumns | None = None
+    """Columns of files that the topic does not have. Absent: `rescue` with a rescued column, else
+    `fail`."""
     lineage: Lineage = Lineage()
     region: str | None = None
     """Of S3."""
     endpoint: str | None = None
     """Of another service that speaks S3."""
 
+    @property
+    def new_columns(self) -> OnNewColumns:
+        """What happens to columns that the topic does not have."""
+        if self.on_new_columns is not None:
+            return self.on_new_columns
+        return OnNewColumns.FAIL if self.rescued_column is None else OnNewColumns.RESCUE
+
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
+        if self.on_new_columns is OnNewColumns.RESCUE and self.rescued_column is None:
+            raise problem_of("'on_new_columns' is 'rescue', which needs a 'rescued_column'")
         if self.rescued_column in self.lineage.columns:
             raise problem_of("'rescued_column' is a column of 'lineage' too")
         for place in self.allowed_prefixes or ():

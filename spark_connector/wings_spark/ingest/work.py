@@ -20,6 +20,7 @@ from wings_core.errors import BatchTooLarge, InvalidArgument, WingsError
 from wings_core.queue.claims import FileResult
 from wings_core.queue.commit import stage_prefix, writer_of
 from wings_spark.connection import Server
+from wings_spark.ingest.columns import NewColumnsError
 from wings_spark.ingest.fetched import FileError, RefusedError, SupersededError
 from wings_spark.ingest.plan import FileSection, Work
 from wings_spark.ingest.read_file import FileReader, Reading
@@ -32,6 +33,9 @@ UNMARK_SECONDS_MAX = 60.0
 """How long deletion of marks is retried while the server fails; then the file counts as failed."""
 
 UNMARK_PAUSE_SECONDS = 0.5
+
+EVOLUTIONS_MAX = 3
+"""How often a topic gets columns for one section: another task may add some at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ def _forget_begun(client: Client, writer: str, work: Work) -> None:
             time.sleep(UNMARK_PAUSE_SECONDS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Task:
     client: Client
     topic: Topic
@@ -148,7 +152,7 @@ class _Task:
             return FileResult(file.shard, error=file.problem, permanent=True)
         self._leave(self.work.mark(section, ends))
         try:
-            return self._staged(section)
+            return self._evolved(section)
         except SupersededError as error:
             if file.position == 0:
                 return FileResult(file.shard, finished=True, superseded=True)
@@ -160,6 +164,18 @@ class _Task:
         except (InvalidArgument, BatchTooLarge) as error:
             # The server rejected the rows.
             return FileResult(file.shard, error=error.message)
+
+    def _evolved(self, section: FileSection) -> FileResult:
+        """Read and stage a section; first let the topic have the columns of its file."""
+        for _ in range(EVOLUTIONS_MAX):
+            try:
+                return self._staged(section)
+            except NewColumnsError as error:
+                self.topic = self.client.alter_schema(self.topic, add=pa.schema(error.fields))
+                self.reader = FileReader(
+                    self.reader.settings, self.topic.schema, self.topic.partition_key
+                )
+        return self._failed(section, "its columns differ at each attempt to add them to the topic")
 
     def _staged(self, section: FileSection) -> FileResult:
         reading = Reading()

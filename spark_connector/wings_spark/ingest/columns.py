@@ -1,0 +1,122 @@
+"""The columns of a file beside those of its topic: found by name, missing ones null, new ones kept.
+
+of both         read as the topic's types
+of the topic    null, where they may be
+of the file     by `on_new_columns`: the file fails, they are kept as text, or the topic gets them
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
+
+from wings_core.arrow_types import fields_of
+from wings_core.errors import SchemaMismatch
+from wings_core.json_rows import encode_lines
+
+arrow: Any = pa
+pc: Any = pyarrow.compute
+
+
+class OnNewColumns(StrEnum):
+    """What happens to columns of files that the topic does not have."""
+
+    EVOLVE = "evolve"
+    """The topic's schema grows by them; needs the right `admin` on the topic."""
+    RESCUE = "rescue"
+    """Their values are kept in the rescued column, as a JSON object of each row."""
+    FAIL = "fail"
+    """The file fails."""
+
+
+class NewColumnsError(Exception):
+    """A file has columns that the topic is to get.
+
+    Args:
+        fields: The columns.
+    """
+
+    def __init__(self, fields: Sequence[Any]) -> None:
+        super().__init__(", ".join(field.name for field in fields))
+        self.fields = tuple(fields)
+
+
+class FileColumns:
+    """How the columns of one file become those of a topic.
+
+    Args:
+        found: The file's columns, those that the topic lacks of types that they are read as.
+        target: The topic's columns, but for those that the source adds.
+        on_new: What happens to columns that the topic lacks.
+
+    Attributes:
+        read: What the file is read as.
+
+    Raises:
+        SchemaMismatch: A column that must not be null is missing, or the topic lacks one.
+        NewColumnsError: The topic is to get columns.
+    """
+
+    def __init__(self, found: pa.Schema, target: pa.Schema, on_new: OnNewColumns) -> None:
+        new = [field for field in fields_of(found) if field.name not in target.names]
+        if new and on_new is OnNewColumns.EVOLVE:
+            raise NewColumnsError([field.with_nullable(True) for field in new])
+        if new and on_new is OnNewColumns.FAIL:
+            raise SchemaMismatch(
+                f"column {new[0].name!r:.80} is not a column of the topic: 'on_new_columns' can "
+                "have it added to the topic, or kept as text",
+                column=new[0].name,
+            )
+        for field in fields_of(target):
+            if field.name not in found.names and not field.nullable:
+                raise SchemaMismatch(
+                    f"column {field.name!r:.80} is missing, and must not be null in the topic",
+                    column=field.name,
+                )
+        known = [field for field in fields_of(target) if field.name in found.names]
+        self.read: pa.Schema = pa.schema([*known, *new])
+        self._target = target
+        self._new = [field.name for field in new]
+
+    @property
+    def is_as_target(self) -> bool:
+        """Whether the file has the topic's columns and no others."""
+        return self.read.equals(self._target)
+
+    def completed(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[str | None] | None]:
+        """Return rows with the topic's columns, and texts of values that have none there.
+
+        Args:
+            batch: Of `read`.
+
+        Returns:
+            The rows; for each a JSON object of its values in new columns, None where all are null;
+            None for all rows where there are no such values.
+        """
+        if self.is_as_target:
+            return batch, None
+        columns: list[Any] = [
+            batch.column(field.name)
+            if field.name in batch.schema.names
+            else arrow.nulls(batch.num_rows, field.type)
+            for field in fields_of(self._target)
+        ]
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._target)
+        if not self._new:
+            return rows, None
+        return rows, _texts(batch.select(self._new))
+
+
+def _texts(rest: Any) -> list[str | None] | None:
+    is_null: Any = None
+    for column in rest.columns:
+        nulls = column.is_null()
+        is_null = nulls if is_null is None else pc.and_(is_null, nulls)
+    empty: list[bool] = is_null.to_pylist()
+    if all(empty):
+        return None
+    # As bytes: of texts, other characters end lines too, which JSON leaves as they are.
+    lines = b"".join(encode_lines(rest)).splitlines()
+    return [None if none else line.decode() for none, line in zip(empty, lines, strict=True)]
