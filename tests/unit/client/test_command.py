@@ -144,7 +144,7 @@ def test_help_names_every_command_and_what_it_does() -> None:
     assert (result.returncode, result.stderr) == (0, "")
     shown = " ".join(result.stdout.split())
     assert "serve Serve a data directory over Arrow Flight" in shown
-    assert "check Read every message of a data directory" in shown
+    assert "check Read every message of a log" in shown
     assert "push Push the rows of files" in shown
     assert "wings COMMAND --help" in result.stdout
 
