@@ -8,7 +8,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from wings_client._model import Topic
-from wings_client._rows import Row, batch_of_columns, batch_of_rows
+from wings_client._rows import Row, batch_of_columns, batch_of_rows, mapping_of_object
 from wings_client.cast import Caster, present_columns
 from wings_core.arrow_types import fields_of
 
@@ -62,16 +62,17 @@ def to_batches(data: Data, schema: pa.Schema, cut: Cut) -> Iterator[pa.RecordBat
 
     Raises:
         SchemaMismatch: A column or value does not fit; raised when its batch is asked for.
-        TypeError: `data` is of no type that can be pushed.
+        TypeError: `data`, or an item of it, is of no type that can be pushed.
     """
-    for batch in _conform(data, schema, cut):
+    for batch in _conform(data, schema, cut, "data"):
         for piece in _pieces(batch, cut):
             if piece.num_rows:
                 yield piece
 
 
-def _conform(data: Data, schema: pa.Schema, cut: Cut) -> Iterator[pa.RecordBatch]:
+def _conform(data: Data, schema: pa.Schema, cut: Cut, argument: str) -> Iterator[pa.RecordBatch]:
     """Yield data as batches of the schema, of any size."""
+    data = _collected(data)
     if isinstance(data, pa.RecordBatch):
         yield Caster(data.schema, schema, grown=cut.grown).cast(data)
     elif isinstance(data, pa.Table):
@@ -81,7 +82,7 @@ def _conform(data: Data, schema: pa.Schema, cut: Cut) -> Iterator[pa.RecordBatch
         table = pa.Table.from_pandas(cast("Any", data), preserve_index=False)
         yield from _conform_table(table, schema, cut)
     elif hasattr(data, "__arrow_c_stream__"):
-        with pa.RecordBatchReader.from_stream(cast("Any", data)) as reader:
+        with _opened(data, argument) as reader:
             caster = Caster(reader.schema, schema, grown=cut.grown)
             for batch in reader:
                 yield caster.cast(batch)
@@ -89,20 +90,48 @@ def _conform(data: Data, schema: pa.Schema, cut: Cut) -> Iterator[pa.RecordBatch
         batch = pa.record_batch(cast("Any", data))
         yield Caster(batch.schema, schema, grown=cut.grown).cast(batch)
     elif isinstance(data, Mapping):
-        yield _of_columns(cast("Mapping[str, Sequence[Any]]", data), schema, cut)
-    elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, bytearray)):
-        yield from _conform_items(cast("Iterable[object]", data), schema, cut)
+        yield _of_columns(cast("Mapping[str, object]", data), schema, cut, argument)
+    elif (row := mapping_of_object(data)) is not None:
+        yield batch_of_rows([row], schema)
+    elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, bytearray, type)):
+        yield from _conform_items(cast("Iterable[object]", data), schema, cut, argument)
     else:
-        raise TypeError(
-            f"cannot push a {type(data).__name__}: expected a table, a batch, a reader, a data "
-            "frame, anything with the Arrow PyCapsule interface, rows as mappings, or an iterable "
-            "of these"
-        )
+        raise _not_pushed(data, argument)
+
+
+def _opened(data: Any, argument: str) -> pa.RecordBatchReader:
+    try:
+        return pa.RecordBatchReader.from_stream(data)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        if "Cannot import schema" not in str(error):
+            raise
+        raise TypeError(  # A column of pandas, Polars or Arrow.
+            f"{argument}: cannot push a {type(data).__name__}, which has no columns: expected a "
+            "table or a data frame, or a mapping of the column's name to it"
+        ) from None
+
+
+def _not_pushed(data: object, argument: str) -> TypeError:
+    name = f"class {data.__name__}" if isinstance(data, type) else type(data).__name__
+    return TypeError(
+        f"{argument}: cannot push a {name}: expected a table, a batch, a reader, a data frame, "
+        "anything with the Arrow PyCapsule interface, columns as a mapping of names to values, a "
+        "row (a pydantic model, a dataclass or a NamedTuple), or an iterable of these or of rows "
+        "as mappings"
+    )
 
 
 def _of_columns(
-    columns: Mapping[str, Sequence[Any]], schema: pa.Schema, cut: Cut
+    given: Mapping[str, object], schema: pa.Schema, cut: Cut, argument: str
 ) -> pa.RecordBatch:
+    for name, values in given.items():
+        # A str is of characters, so a row would become as many rows as it has of them.
+        if isinstance(values, (str, bytes, bytearray)) or not isinstance(values, Iterable):
+            raise TypeError(
+                f"{argument}[{name!r:.80}]: expected the values of a column, got a "
+                f"{type(values).__name__}; push one row as a list of it: [row]"
+            )
+    columns = cast("Mapping[str, Sequence[Any]]", given)
     if not cut.grown:
         return batch_of_columns(columns, schema)
     there = pa.schema(fields_of(schema)[: present_columns(list(columns), schema)])
@@ -119,24 +148,34 @@ def _conform_table(table: pa.Table, schema: pa.Schema, cut: Cut) -> Iterator[pa.
 
 
 def _conform_items(
-    items: Iterable[object], schema: pa.Schema, cut: Cut
+    items: Iterable[object], schema: pa.Schema, cut: Cut, argument: str
 ) -> Iterator[pa.RecordBatch]:
     """Yield the items of an iterable: rows, or tables and batches."""
     rows: list[Row] = []
     taken = 0
-    for item in items:
-        if isinstance(item, Mapping):
-            rows.append(cast("Row", item))
+    for index, item in enumerate(items):
+        row = _row_of(item)
+        if row is not None:
+            rows.append(row)
             if len(rows) < cut.rows_max:
                 continue
         if rows:
             yield batch_of_rows(rows, schema, taken)
             taken += len(rows)
             rows = []
-        if not isinstance(item, Mapping):
-            yield from _conform(item, schema, cut)
+        if row is None:
+            yield from _conform(item, schema, cut, f"{argument}[{index}]")
     if rows:
         yield batch_of_rows(rows, schema, taken)
+
+
+def _row_of(item: object) -> Row | None:
+    """Return a row of an iterable as a mapping; None for what is of many rows, or none."""
+    if isinstance(item, Mapping):
+        return cast("Row", item)
+    if isinstance(item, pa.RecordBatch) or hasattr(item, "__arrow_c_stream__"):
+        return None
+    return None if hasattr(item, "__arrow_c_array__") else mapping_of_object(item)
 
 
 def _pieces(batch: pa.RecordBatch, cut: Cut) -> Iterator[pa.RecordBatch]:
@@ -167,3 +206,9 @@ def _is_pandas(data: object) -> bool:
     # While another thread is still importing it, no data frame can exist.
     frame = getattr(sys.modules.get("pandas"), "DataFrame", None)
     return frame is not None and isinstance(data, frame)
+
+
+def _collected(data: Data) -> Data:
+    """Return the data frame that a lazy one of Polars stands for; all else as it is."""
+    lazy = getattr(sys.modules.get("polars"), "LazyFrame", None)
+    return cast("Any", data).collect() if lazy is not None and isinstance(data, lazy) else data

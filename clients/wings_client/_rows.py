@@ -96,24 +96,32 @@ def snapshot(row: object) -> object:
         return dict(cast("Mapping[str, object]", row))
     if isinstance(row, list):
         return tuple(cast("list[object]", row))
-    names = getattr(row, "_fields", None)
-    if isinstance(row, tuple) and names is not None:  # A named tuple.
-        return dict(zip(names, cast("tuple[object, ...]", row), strict=True))
-    if dataclasses.is_dataclass(row) or hasattr(row, "model_dump"):
-        try:
-            return dict(_mapping_of(row, (), 0))
-        except Exception:  # noqa: BLE001 - told when it is converted, as of that row.
-            return row
-    return row
+    try:
+        found = mapping_of_object(row)
+    except Exception:  # noqa: BLE001 - told when it is converted, as of that row.
+        return row
+    return row if found is None else found
+
+
+def mapping_of_object(item: Any) -> Row | None:
+    """Return a dataclass, a pydantic model or a NamedTuple as a mapping; None for all else."""
+    if isinstance(item, type):
+        return None
+    if dataclasses.is_dataclass(item):
+        return {field.name: _plain(getattr(item, field.name)) for field in dataclasses.fields(item)}
+    if (dump := getattr(item, "model_dump", None)) is not None:  # Of a pydantic model.
+        return {name: _plain(value) for name, value in dump().items()}
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        values = cast("Any", item)
+        return {name: _plain(each) for name, each in zip(values._fields, values, strict=True)}
+    return None
 
 
 def _mapping_of(item: Any, names: Sequence[str], row: int) -> Row:
     if isinstance(item, Mapping):
         return cast("Row", item)
-    if dataclasses.is_dataclass(item) and not isinstance(item, type):
-        return {field.name: _plain(getattr(item, field.name)) for field in dataclasses.fields(item)}
-    if (dump := getattr(item, "model_dump", None)) is not None:  # Of a pydantic model.
-        return dump()
+    if (found := mapping_of_object(item)) is not None:
+        return found
     if isinstance(item, Sequence) and not isinstance(item, (str, bytes, bytearray)):
         values = cast("Sequence[Any]", item)
         if len(values) == len(names):
@@ -127,12 +135,20 @@ def _mapping_of(item: Any, names: Sequence[str], row: int) -> Row:
     )
 
 
+_SCALARS = frozenset({str, int, float, bool, bytes, type(None), datetime, date})
+
+
 def _plain(value: Any) -> Any:
-    """Return a field's value; nested dataclasses, also in lists, as mappings."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
-    if isinstance(value, list):
-        return [_plain(each) for each in cast("list[Any]", value)]
+    """Return a field's value; what is nested in it, also in lists and dicts, as mappings."""
+    if type(value) in _SCALARS:
+        return value
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in cast("dict[Any, Any]", value).items()}
+    found = mapping_of_object(value)
+    if found is not None:
+        return found
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in cast("Sequence[Any]", value)]
     return value
 
 

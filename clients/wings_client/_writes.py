@@ -41,8 +41,9 @@ class WriteCalls(AdminCalls):
         Args:
             topic: The topic; a `Topic` spares the call that asks for its schema.
             data: A table, a batch, a reader, a pandas or polars data frame, anything with the Arrow
-                PyCapsule interface; a mapping of columns to values; or an iterable of tables,
-                batches or rows (mappings). Readers and iterables are read as the push goes on.
+                PyCapsule interface; a mapping of columns to values; a pydantic model, a dataclass
+                or a NamedTuple as one row; or an iterable of these or of rows as mappings. Readers
+                and iterables are read as the push goes on.
             partition: Of all rows; None: by the key column, row by row.
             timestamp: The timestamp of all rows; None: the time of commit.
             expected_offset: Commit only if this is the partition's next offset; needs a single
@@ -54,7 +55,7 @@ class WriteCalls(AdminCalls):
             OffsetMismatch: `expected_offset` is not the next one; fact `next_offset` is.
             WingsError: The error that a batch was refused with. Facts `rows_committed` and
                 `batches_committed` count what was committed before it; that stays committed.
-            TypeError: `data` is nothing that can be pushed.
+            TypeError: `data`, or an item of it, is nothing that can be pushed.
         """
         return push(
             self._transport,
