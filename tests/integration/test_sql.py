@@ -130,6 +130,14 @@ def test_one_query_sees_one_moment_of_its_topics(
     assert sum(batch.num_rows for batch in query.batches()) == 30
 
 
+def test_a_namespace_named_as_a_catalog_of_duckdb_is_a_schema(wings: Client) -> None:
+    namespace = "tenants/default/namespaces/memory"
+    wings.create_namespace(namespace)
+    wings.create_topic(f"{namespace}/topics/hours", {"n": "int64"})
+    wings.push(f"{namespace}/topics/hours", [{"n": 1}])
+    assert rows(wings, "select n from memory.hours") == [(1,)]
+
+
 def test_namespaces_are_schemas(wings: Client) -> None:
     wings.create_namespace(DAY)
     wings.create_namespace("tenants/acme/namespaces/main")
@@ -193,6 +201,13 @@ def test_what_is_no_reading_of_topics_is_refused(wings: Client, subtests: pytest
             wings.sql(text).read_all()
 
 
+def test_a_name_of_with_hides_no_view_of_duckdb(wings: Client) -> None:
+    # The Kelvin sign is a k in lower case, but not to DuckDB.
+    text = 'with "duc\u212adb_databases" as (select 1) select * from duckdb_databases'
+    with pytest.raises(TopicNotFound):
+        wings.sql(text)
+
+
 def test_a_refusal_says_where(wings: Client, flights: str, http: httpx.Client) -> None:
     for text, position in (
         ("selec 1", 1),
@@ -239,6 +254,25 @@ def test_http_answers_in_the_form_that_is_accepted(http: httpx.Client, flights: 
         assert reader.read_all().to_pydict() == {"delay": [0, 1], "carrier": ["c0", "c1"]}
     refused = http.post("/v1/sql", json={**body, "extra": 1})
     assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_ARGUMENT")
+
+
+def test_columns_of_one_name_are_told_apart_in_every_form(
+    wings: Client, http: httpx.Client
+) -> None:
+    text = "select 1 a, 2 a"
+    assert wings.sql(text).read_all().to_pylist() == [{"a": 1, "a_1": 2}]
+    assert http.post("/v1/sql", json={"sql": text}).json()["rows"] == [{"a": 1, "a_1": 2}]
+    accept = {"accept": "application/vnd.apache.arrow.stream"}
+    answer = http.post("/v1/sql", json={"sql": text}, headers=accept)
+    assert pa.ipc.open_stream(answer.content).read_all().to_pylist() == [{"a": 1, "a_1": 2}]
+
+
+def test_results_of_types_of_duckdb_alone_are_refused(wings: Client, http: httpx.Client) -> None:
+    for value in ("'a'::enum('a')", "['a'::enum('a')]", "{'x': 1::bignum}"):
+        with pytest.raises(InvalidSql, match="cast it"):
+            wings.sql(f"select {value} v")
+        assert http.post("/v1/sql", json={"sql": f"select {value} v"}).status_code == 400
+        assert rows(wings, f"select v::varchar = '' from (select {value} v)") == [(False,)]
 
 
 def test_the_async_client_awaits_the_rows(server: RunningServer, flights: str) -> None:

@@ -1,10 +1,13 @@
-"""Failures: what DuckDB says becomes an error of ours, with the place in the statement."""
+"""Failures: what DuckDB says or makes that is not ours becomes an error, with its place."""
 
 import json
 import re
 from typing import Any
 
-from wings_core.errors import Internal, ResourceExhausted, WingsError
+import pyarrow as pa
+
+from wings_core.arrow_types import fields_of
+from wings_core.errors import Internal, InvalidSql, ResourceExhausted, WingsError
 from wings_core.sql.parameters import Bound
 from wings_core.sql.statement import invalid_sql
 
@@ -50,3 +53,23 @@ def _json_in(message: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def check_types(schema: pa.Schema) -> None:
+    """Refuse results that none of the answers' forms has.
+
+    Raises:
+        InvalidSql: A column is an ENUM, or of a type of DuckDB's own, or has one within.
+    """
+    for field in fields_of(schema):
+        if _is_of_duckdb_alone(field.type):
+            raise InvalidSql(
+                f"the column {field.name!r:.80} is {field.type!s:.80}: cast it, as by ::VARCHAR"
+            )
+
+
+def _is_of_duckdb_alone(data_type: pa.DataType) -> bool:
+    if pa.types.is_dictionary(data_type) or isinstance(data_type, pa.BaseExtensionType):
+        return True
+    inner = (data_type.field(index).type for index in range(data_type.num_fields))
+    return any(map(_is_of_duckdb_alone, inner))

@@ -19,7 +19,7 @@ from wings_core.model import PartitionState, Topic
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.security.principal import ANYONE, Principal
 from wings_core.sql.engines import Engine, Engines
-from wings_core.sql.failures import translated
+from wings_core.sql.failures import check_types, translated
 from wings_core.sql.names import SYSTEM, topic_of
 from wings_core.sql.parameters import Bound, Parameters, bind
 from wings_core.sql.statement import CATALOG, Statement, TableName, parse
@@ -203,7 +203,9 @@ class Query:
                 raise InvalidSql("the statement returns no rows")
             # Of no rows, so nothing is read.
             empty = self._relation.limit(0).to_arrow_table()
-            self._schema = empty.schema.remove_metadata()
+            found: pa.Schema = empty.schema.remove_metadata()
+            check_types(found)
+            self._schema = found
 
     def _planned(self, text: str) -> duckdb.DuckDBPyRelation | None:
         try:
@@ -244,7 +246,8 @@ class Query:
                 rows += batch.num_rows
                 if rows > limit:
                     raise ResourceExhausted(f"a SQL result has at most {limit} rows")
-                yield batch
+                # DuckDB's reader gives columns of one name the same name; the schema tells them.
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
         except BaseException:
             self._usable = False
             raise

@@ -26,6 +26,9 @@ PATTERN_LENGTH_MAX = 1024
 
 CATALOG = "wings"
 
+CATALOGS = frozenset({"memory", "system"})
+"""Other catalogs, by whose names there may be a schema of ours too."""
+
 _Node = dict[str, Any]
 _NOWHERE = 2**64 - 1
 
@@ -170,9 +173,9 @@ class _Walk:
             self._refuse(node, f"{node['type'].partition('_')[0]} is refused: SQL reads topics")
         for entry in node["cte_map"]["map"]:
             self.visit(entry["value"], known)
-            known |= {str(entry["key"]).lower()}
+            known |= {_folded(entry["key"])}
         if "cte_name" in node:
-            known |= {str(node["cte_name"]).lower()}
+            known |= {_folded(node["cte_name"])}
         for key, value in node.items():
             if key != "cte_map":
                 self.visit(value, known)
@@ -197,17 +200,16 @@ class _Walk:
 
     def _table(self, node: _Node, known: frozenset[str]) -> None:
         catalog, schema, table = (
-            str(node[key]) for key in ("catalog_name", "schema_name", "table_name")
+            _folded(node[key]) for key in ("catalog_name", "schema_name", "table_name")
         )
         if node["at_clause"]:
             self._refuse(node, "AT is refused: a query sees the present")
-        if not schema and not catalog and table.lower() in known:
+        if not schema and not catalog and table in known:
             return
-        if catalog.lower() not in ("", CATALOG) or (catalog and not schema):
+        if catalog not in ("", CATALOG) or (catalog and not schema):
             self._refuse(node, f"there is no catalog {catalog!r:.80}: it is named {CATALOG!r}")
-        self.tables[TableName(schema.lower(), table.lower())] = None
-        # Besides our schema there is a catalog of that name.
-        if schema.lower() == "system" and not catalog and node["query_location"] != _NOWHERE:
+        self.tables[TableName(schema, table)] = None
+        if schema in CATALOGS and not catalog and node["query_location"] != _NOWHERE:
             self.qualified.append(node["query_location"])
 
     def _expression(self, node: _Node, known: frozenset[str]) -> None:
@@ -279,6 +281,11 @@ class _Walk:
     def _refuse(self, node: _Node, message: str) -> None:
         byte = node.get("query_location", _NOWHERE)
         raise invalid_sql(message, self.text, None if byte == _NOWHERE else byte)
+
+
+def _folded(name: object) -> str:
+    """Return a name as DuckDB compares it: letters outside of ASCII are alike in one case alone."""
+    return str(name).encode().lower().decode()
 
 
 def _constant(node: _Node) -> str | None:
