@@ -4,7 +4,7 @@ import datetime
 import decimal
 import uuid
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -85,14 +85,27 @@ class SqlRead:
         self._reading.cancel()
 
 
+class RowsRead(Protocol):
+    """What a thread can read."""
+
+    schema: pa.Schema
+
+    def batches(self) -> Generator[pa.RecordBatch]:
+        """Yield the rows."""
+        ...
+
+    def cancel(self) -> None:
+        """End the read; from any thread."""
+
+
 class SqlRows:
-    """The rows of a statement, read by a thread.
+    """The rows of a statement or a snapshot, read by a thread.
 
     Attributes:
         handover: The queue of the batches that were read.
     """
 
-    def __init__(self, read: SqlRead) -> None:
+    def __init__(self, read: RowsRead) -> None:
         self.handover: Handover[pa.RecordBatch] = Handover(BATCHES_WAITING_MAX, 1)
         self._read = read
 

@@ -14,6 +14,7 @@ from wings_client._async._streams import (
     AsyncFollow,
     AsyncManyFollow,
     AsyncScan,
+    AsyncSnapshot,
     AsyncSql,
 )
 from wings_client._async._worker import AsyncWorker
@@ -27,6 +28,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncScan",
     "AsyncShareConsumer",
+    "AsyncSnapshot",
     "AsyncSql",
     "AsyncStage",
     "AsyncWorker",

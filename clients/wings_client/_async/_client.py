@@ -20,6 +20,7 @@ from wings_client._async._streams import (
     AsyncFollow,
     AsyncManyFollow,
     AsyncScan,
+    AsyncSnapshot,
     AsyncSql,
 )
 from wings_client._async._worker import AsyncWorker
@@ -307,6 +308,32 @@ class AsyncClient:
         ticket = ticket_of_sql(text, parameters, namespace, timeout)
         read = await self._calls.run(lambda: SqlRead(self._transport, ticket))
         return AsyncSql(self._reads, read)
+
+    table = _awaited(Client.table)
+
+    @opening
+    async def snapshot(
+        self,
+        topic: TopicRef,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - the contract's word.
+        system_columns: bool = False,
+    ) -> AsyncSnapshot:
+        """Read a topic at this moment: what its table has from the files, the rest from the server.
+
+        Takes what `Client.snapshot` takes; up to two batches are read ahead.
+
+        Raises:
+            TopicNotFound: There is no such topic.
+            WingsError: Also while the rows are read.
+        """
+        read = await self._calls.run(
+            lambda: self.sync._snapshot(  # pyright: ignore[reportPrivateUsage] - of this package.
+                topic, columns=columns, filter=filter, system_columns=system_columns
+            )
+        )
+        return AsyncSnapshot(self._reads, read)
 
     scan_tickets = _awaited(Client.scan_tickets)
     locations = _awaited(Client.locations)

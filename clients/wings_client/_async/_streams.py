@@ -14,7 +14,7 @@ from wings_client._follow import Follow, ManyFollow
 from wings_client._handover import Handover, HandoverClosed
 from wings_client._model import Chunk, RangesBatch
 from wings_client._scan import ParallelScan, Part
-from wings_client._sql import SqlRead, SqlRows
+from wings_client._sql import RowsRead, SqlRows
 from wings_client._stream import Chunks
 from wings_client._transport import Transport
 from wings_client._wakeup import Wakeup
@@ -265,7 +265,7 @@ class AsyncSql(AsyncStream[pa.RecordBatch]):
         schema: The schema of the batches.
     """
 
-    def __init__(self, pool: WorkerPool, read: SqlRead) -> None:
+    def __init__(self, pool: WorkerPool, read: RowsRead) -> None:
         super().__init__(pool, "wings-sql")
         self.schema = read.schema
         self._read = read
@@ -282,6 +282,14 @@ class AsyncSql(AsyncStream[pa.RecordBatch]):
     def _end(self) -> None:
         super()._end()
         self._read.cancel()
+
+
+class AsyncSnapshot(AsyncSql):
+    """The rows of a topic at one moment; made by `AsyncClient.snapshot`.
+
+    Attributes:
+        schema: The schema of the batches.
+    """
 
 
 class AsyncScan(AsyncStream[pa.RecordBatch]):
