@@ -627,6 +627,7 @@ def test_rows_tell_where_they_come_from(
 
 BAD_JSON = b'{"n": 0, "t": "2026-01-01T00:00:00Z"}\n{"n": "x"}\n{oops\n{"n": 3}\n{"m": 4}\n'
 BAD_CSV = b"n,t\n0,2026-01-01T00:00:00Z\nx,2026-01-01T00:00:00Z\n2,never\n3,\n4,y\n"
+RAGGED = b'n,s\n\n0\n1,a\n2,a,b\n3,"x\ny"\n4\n5\n' + b"6,b\n" * 2 + b"8,c,d\n"
 
 
 @pytest.mark.parametrize(("name", "data"), [("a.jsonl", BAD_JSON), ("a.csv", BAD_CSV)])
@@ -650,6 +651,34 @@ def test_rows_that_do_not_fit_are_kept_as_text_in_their_place(
     assert [row["rescued"] is None for row in rows] == [True, False, False, True, False]
     assert '"x"' in rows[1]["rescued"]
     assert outcomes[0].files[0].rescued == 3
+
+
+@pytest.mark.parametrize("block_bytes", [10, 1_000])
+def test_ragged_rows_of_csv_are_kept_as_text_in_their_places(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    new_topic_id: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    block_bytes: int,
+) -> None:
+    monkeypatch.setattr("wings_client.files.csv_rows.BLOCK_BYTES", block_bytes)
+    columns = {"n": "int64", "s": "string", "rescued": "string", "row": "int64"}
+    wings.create_topic(new_topic_id, columns)
+    (tmp_path / "a.csv").write_bytes(RAGGED)
+    queue.send([str(tmp_path / "a.csv")])
+    files = {"rescued_column": "rescued", "lineage": {"offset": "row"}}
+    (outcome,) = start(source(files=files)).drain()
+    assert fates(outcome) == [Fate.FINISHED], outcome
+    rows = wings.scan(new_topic_id).read_all().to_pylist()
+    assert [row["row"] for row in rows] == list(range(9))
+    assert [row["n"] for row in rows] == [None, 1, None, 3, None, None, 6, 6, None]
+    assert [row["rescued"] for row in rows] == [
+        "0", None, "2,a,b", None, "4", "5", None, None, "8,c,d",
+    ]  # fmt: skip
+    assert outcome.files[0].rescued == 5
 
 
 def test_values_of_parquet_that_do_not_fit_are_kept_as_text(

@@ -5,10 +5,12 @@ round-trip (leading zeros, more digits than a double has) are inferred as string
 """
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute
@@ -41,6 +43,15 @@ _INEXACT_FLOAT = r"^\s*[+-]?(0[0-9]|[0-9]{16,}\s*$)"
 """The same, and one of more digits than a double has."""
 
 
+@dataclass(frozen=True, slots=True)
+class RaggedRow:
+    """A row that has more or fewer values than there are names."""
+
+    index: int
+    """Its place among all rows, from 0."""
+    text: str
+
+
 class CsvRows:
     """A CSV file with the names of its columns in the first line.
 
@@ -53,6 +64,8 @@ class CsvRows:
     def __init__(self, source: Source, delimiter: str, path: Path | None) -> None:
         self.rows: int | None = None
         self.delimiter = delimiter
+        self.ragged: deque[RaggedRow] | None = None
+        """Where rows of more or fewer values than there are names go; None: they are refused."""
         self._source = source
         self._path = path
         head = source.head()
@@ -160,9 +173,15 @@ class CsvRows:
                 newlines_in_values=True,
                 # Where there is one column, an empty line is a row without a value.
                 ignore_empty_lines=self.blank is Blank.EMPTY,
+                invalid_row_handler=None if self.ragged is None else self._put_aside,
             ),
             _conversion(types),
         )
+
+    def _put_aside(self, row: Any) -> Literal["skip"]:
+        assert self.ragged is not None, "else Arrow does not call this"
+        self.ragged.append(RaggedRow(row.number - 2, row.text))  # The names are row 1.
+        return "skip"
 
     def _next(self, reader: Any, file: CsvFile) -> pa.RecordBatch | None:
         try:

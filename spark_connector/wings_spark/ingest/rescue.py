@@ -5,6 +5,7 @@ a few conversions for each of them.
 """
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from wings_client.cast import Caster
-from wings_client.files.csv_rows import CsvRows, text_converter
+from wings_client.files.csv_rows import CsvRows, RaggedRow, text_converter
 from wings_client.files.formats import FileFormat
 from wings_client.files.json_rows import decode_block, line_blocks, object_blocks, values_of
 from wings_client.files.opened import OpenFile
@@ -85,20 +86,50 @@ def rescued_pieces(
     convert: Callable[[pa.RecordBatch], pa.RecordBatch]
     if file.format is FileFormat.CSV:
         assert isinstance(file.rows, CsvRows), "CSV is read so"
-        names = file.rows.schema().names
+        names = file.rows.names
         own: pa.Schema = arrow.schema([(name, pa.string()) for name in names])
         convert = text_converter(names, columns.read)
     else:
         own = file.rows.schema()
         convert = Caster(own, columns.read).cast
-    for part in file.rows.parts(own):
+    for part in _in_order(file, own, schema):
+        if isinstance(part, Piece):
+            yield part
+            continue
         yield from _halved(
-            part.batch,
-            part.batch.num_rows,
+            part,
+            part.num_rows,
             lambda batch, first, count: batch.slice(first, count),
             lambda batch: Piece(*columns.completed(convert(batch))),
             lambda batch: Piece(_nulls(schema, 1), _texts(batch)),
         )
+
+
+def _in_order(
+    file: OpenFile, own: pa.Schema, schema: pa.Schema
+) -> Iterator[pa.RecordBatch | Piece]:
+    """Yield the rows of a file as its own columns, and in their places those that have none.
+
+    These are rows of CSV that have more or fewer values than there are names.
+    """
+    ragged: deque[RaggedRow] = deque()
+    if isinstance(file.rows, CsvRows):
+        file.rows.ragged = ragged
+    place = 0
+    for part in file.rows.parts(own):
+        batch = part.batch
+        while ragged and ragged[0].index <= place + batch.num_rows:
+            before = ragged[0].index - place
+            if before:
+                yield batch.slice(0, before)
+                batch = batch.slice(before)
+            yield Piece(_nulls(schema, 1), [ragged.popleft().text])
+            place += before + 1
+        if batch.num_rows:
+            yield batch
+        place += batch.num_rows
+    for row in ragged:
+        yield Piece(_nulls(schema, 1), [row.text])
 
 
 def _halved(
