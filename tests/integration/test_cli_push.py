@@ -201,6 +201,31 @@ def test_a_file_without_a_row_says_so(push: Push, topic: str, tmp_path: Path) ->
     assert (status, out.startswith(f"0 rows pushed to {topic}")) == (0, True)
 
 
+def test_a_file_whose_name_is_no_utf_8_goes_in_once(
+    push: Push, client: Client, topic: str, tmp_path: Path
+) -> None:
+    for number, name in enumerate((b"a\xff.jsonl", b"b\xff.jsonl")):
+        write_lines(tmp_path / os.fsdecode(name), number, number + 1)
+    files = f"{tmp_path}/*.jsonl"
+    status, out, err = push(topic, files)
+    assert (status, err) == (0, "")
+    assert "a\\udcff.jsonl" in out
+    assert push(topic, files, "--resume")[0] == 0
+    assert numbers(client, topic) == [0, 1]
+
+
+def test_a_push_needs_no_home(
+    push: Push, client: Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+    assert push(topic, write_lines(tmp_path / "a.jsonl", 0, 2))[0] == 0
+    assert numbers(client, topic) == [0, 1]
+
+
 def test_an_object_of_s3_is_pushed(
     push: Push, client: Client, topic: str, s3_url: str, tmp_path: Path
 ) -> None:

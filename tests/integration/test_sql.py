@@ -323,6 +323,8 @@ def test_bounds_are_exhausted_resources(
             ("recursion", ENDLESS, 0.05),
             ("text", f"select 1 in ({', '.join(map(str, range(60_000)))})", None),
             ("pattern", f"select 'a' ~ '{'a' * 2000}'", None),
+            ("columns", f"select {', '.join(['i'] * 4_097)} from range(1) r(i)", None),
+            ("stars", f"select {', '.join(['*'] * 65)} from range(1)", None),
         ):
             with subtests.test(what), pytest.raises(ResourceExhausted):
                 client.sql(text, timeout=seconds).read_all()

@@ -71,7 +71,12 @@ def inputs_of(texts: Sequence[str]) -> Generator[list[Input]]:
             else:
                 found |= {str(path): path for path in _paths(text)}
         is_one_of_many = len(found) > 1
-        yield [Input(name, path, is_one_of_many) for name, path in found.items()]
+        yield [Input(_printable(name), path, is_one_of_many) for name, path in found.items()]
+
+
+def _printable(name: str) -> str:
+    """Return a name in which bytes that are no UTF-8 are escapes."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _paths(text: str) -> list[Path]:

@@ -21,6 +21,9 @@ from wings_client import Topic
 RECORD_DAYS_MAX = 30
 """Records that were not written for so long are deleted."""
 
+_NO_PLACE = (OSError, RuntimeError)
+"""There is no directory for records that can be written, or no home directory at all."""
+
 
 class PushRecord(BaseModel):
     """How far the push of one file into one topic is."""
@@ -57,7 +60,8 @@ class PushRecord(BaseModel):
         # One writer for each file of a machine, as servers keep the last batch of each for good.
         return cls(
             topic=topic.uuid,
-            file=file,
+            # A name that is no UTF-8 is kept, too.
+            file=file.encode("utf-8", "backslashreplace").decode(),
             size=status.st_size,
             mtime_ns=status.st_mtime_ns,
             options=tuple(options),
@@ -95,13 +99,13 @@ class PushRecord(BaseModel):
             written = place.with_suffix(f".{os.getpid()}.tmp")
             written.write_text(self.model_dump_json())
             written.replace(place)
-        except OSError:
+        except _NO_PLACE:
             return False
         return True
 
     def delete(self) -> None:
         """Delete the record."""
-        with suppress(OSError):
+        with suppress(*_NO_PLACE):
             _place(self.topic, self.file).unlink(missing_ok=True)
 
 
@@ -109,14 +113,14 @@ def found_record(begun: PushRecord) -> PushRecord | None:
     """Return the stored record of the same topic and file; None if there is none to read."""
     try:
         return PushRecord.model_validate(json.loads(_place(begun.topic, begun.file).read_text()))
-    except (OSError, ValueError, ValidationError):
+    except (*_NO_PLACE, ValueError, ValidationError):
         return None
 
 
 def delete_old_records() -> None:
     """Delete records of long ago."""
     oldest = time.time() - RECORD_DAYS_MAX * 86_400
-    with suppress(OSError):
+    with suppress(*_NO_PLACE):
         for path in _directory().iterdir():
             if path.stat().st_mtime < oldest:
                 path.unlink(missing_ok=True)

@@ -4,7 +4,7 @@ The tree also says which tables a statement names, and where its parameters stan
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -20,6 +20,12 @@ STATEMENT_BYTES_MAX = 256 * 1024
 
 TABLES_MAX = 64
 """Tables that a statement may name."""
+
+COLUMNS_MAX = 4096
+"""Entries of all SELECT lists of a statement: planning takes time by their square, unstopped."""
+
+STAR_COLUMNS = 64
+"""How many of them a `*` counts for."""
 
 PATTERN_LENGTH_MAX = 1024
 """Characters of a regular expression."""
@@ -147,6 +153,7 @@ class _Walk:
     qualified: list[int] = field(default_factory=list[int])
     concatenations: int = 0
     casts: int = 0
+    columns: int = 0
 
     def visit(self, value: object, known: frozenset[str]) -> None:
         """Visit a node and all below it; `known` are the names of WITH that it may use."""
@@ -171,6 +178,7 @@ class _Walk:
     def _query(self, node: _Node, known: frozenset[str]) -> None:
         if node["type"] not in NODES:
             self._refuse(node, f"{node['type'].partition('_')[0]} is refused: SQL reads topics")
+        self._count_columns(node.get("select_list", ()))
         for entry in node["cte_map"]["map"]:
             self.visit(entry["value"], known)
             known |= {_folded(entry["key"])}
@@ -179,6 +187,13 @@ class _Walk:
         for key, value in node.items():
             if key != "cte_map":
                 self.visit(value, known)
+
+    def _count_columns(self, entries: Sequence[_Node]) -> None:
+        self.columns += sum(STAR_COLUMNS if each["class"] == "STAR" else 1 for each in entries)
+        if self.columns > COLUMNS_MAX:
+            raise ResourceExhausted(
+                f"a statement selects at most {COLUMNS_MAX} columns, a '*' being {STAR_COLUMNS}"
+            )
 
     def _source(self, node: _Node, known: frozenset[str]) -> None:
         kind = node["type"]
