@@ -79,6 +79,10 @@ class Client(WriteCalls, ReadCalls, TableCalls, StageCalls, ShardCalls, ShareCal
         """The address of the server; of several nodes, the one in use now."""
         return self._transport.endpoint
 
+    def __repr__(self) -> str:
+        """Return the address in use."""
+        return f"Client({self.endpoint!r})"
+
     def close(self) -> None:
         """Close all that this client opened: producers flush, consumers commit, reads end.
 

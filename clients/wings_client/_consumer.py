@@ -157,6 +157,10 @@ class Consumer(Iterator[Consumed]):
         """The next offset to read, by partition value, after all that was delivered."""
         return self.engine.positions
 
+    def __repr__(self) -> str:
+        """Return its name and its topic."""
+        return f"Consumer({self.name!r}, {self.topic.name!r})"
+
     def __next__(self) -> Consumed:
         """Return the next batch; blocks until there is one.
 

@@ -1,9 +1,12 @@
 """Follow: messages as they are committed, each once, in order within a partition."""
 
 from abc import ABC
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
+
+import pyarrow as pa
 
 from wings_client._many import (
     ManyChunks,
@@ -11,9 +14,11 @@ from wings_client._many import (
     PartitionsValue,
     starts,
     where,
+    wire_partitions,
 )
 from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
 from wings_client._model import Chunk, PartitionValue, RangesBatch
+from wings_client._scan import plan
 from wings_client._stream import Chunks, Resumed
 from wings_client._transport import Transport
 from wings_core.contracts.info import InfoCommand
@@ -34,9 +39,29 @@ class Following(ABC, Iterator[T], Generic[T]):
     One thread iterates; `close` may be called from any.
     """
 
-    def __init__(self, chunks: Resumed[T]) -> None:
+    def __init__(self, chunks: Resumed[T], schema_of: Callable[[], pa.Schema]) -> None:
         self._reads = chunks
         self._iterator = iter(chunks)
+        self._schema_of = schema_of
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The schema of the batches; asked of the server once, when it is first used.
+
+        Raises:
+            WingsError: The server's refusal, or `Unavailable`.
+        """
+        return self._schema_of()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export the rows to come by Arrow's PyCapsule interface, for DuckDB, Polars and others.
+
+        What reads it waits as iterating does: without a timeout, for ever. Rows that were iterated
+        over before are not in it. It ends in an error where the topic's schema grows meanwhile.
+        """
+        batches = (cast("Chunk | RangesBatch", each).batch for each in self)
+        reader = pa.RecordBatchReader.from_batches(self.schema, batches)
+        return cast("Any", reader).__arrow_c_stream__(requested_schema)
 
     def __next__(self) -> T:
         """Return the next rows; blocks until there are some.
@@ -68,9 +93,13 @@ class Following(ABC, Iterator[T], Generic[T]):
 class Follow(Following[Chunk]):
     """Of one partition, made by `Client.follow`: yields `(batch, start_offset, end_offset)`."""
 
-    def __init__(self, chunks: Chunks) -> None:
-        super().__init__(chunks)
+    def __init__(self, chunks: Chunks, schema_of: Callable[[], pa.Schema]) -> None:
+        super().__init__(chunks, schema_of)
         self._chunks = chunks
+
+    def __repr__(self) -> str:
+        """Return where it continues."""
+        return f"Follow(next_offset={self.next_offset})"
 
     @property
     def next_offset(self) -> int:
@@ -81,9 +110,13 @@ class Follow(Following[Chunk]):
 class ManyFollow(Following[RangesBatch]):
     """Of many partitions, made by `Client.follow`: yields `(batch, ranges)`."""
 
-    def __init__(self, chunks: ManyChunks) -> None:
-        super().__init__(chunks)
+    def __init__(self, chunks: ManyChunks, schema_of: Callable[[], pa.Schema]) -> None:
+        super().__init__(chunks, schema_of)
         self._chunks = chunks
+
+    def __repr__(self) -> str:
+        """Return of how many partitions something is known."""
+        return f"ManyFollow({len(self._chunks.next_offsets)} partitions)"
 
     @property
     def next_offsets(self) -> dict[JsonScalar, int]:
@@ -114,7 +147,7 @@ def follow(
         **keys,
     )
     chunks = Chunks(transport, ticket, deadline, transport.retry.reconnect_seconds)
-    followed = Follow(chunks)
+    followed = Follow(chunks, lambda: plan(transport, topic, partition, "latest", **keys)[0])
     transport.add(followed)
     return followed
 
@@ -136,7 +169,10 @@ def follow_many(
         FollowTicket, InvalidTicket, "follow", topic=topic, **where(partitions, offset), **keys
     )
     chunks = ManyChunks(transport, ticket, deadline, transport.retry.reconnect_seconds)
-    followed = ManyFollow(chunks)
+    selection: dict[str, Any] = keys | {"partitions": wire_partitions(partitions)}
+    followed = ManyFollow(
+        chunks, lambda: plan(transport, topic, None, "latest", None, **selection)[0]
+    )
     transport.add(followed)
     return followed
 

@@ -9,6 +9,18 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 from pydantic import JsonValue
 
+from wings_client._results import (
+    arrow_array,
+    arrow_stream,
+    batch_html,
+    pandas_of,
+    polars_of,
+    schema_text,
+    table_html,
+    to_arrow,
+    to_pandas,
+    to_polars,
+)
 from wings_core.contracts.chunks import EndReason, PartitionEnd, PartitionRange
 from wings_core.model import CommittedRange as StoredRange
 from wings_core.names import TopicName
@@ -50,6 +62,16 @@ class Topic:
     created_at: datetime
     schema_version: int = 1
     """Of the schema, which is the topic's last: from 1 on, one more with each change."""
+
+    def __repr__(self) -> str:
+        """Return the name, the columns and the key."""
+        key = "" if self.partition_key is None else f", partition_key={self.partition_key!r}"
+        return f"Topic({self.name!r}, {schema_text(self.schema)}{key})"
+
+    def _repr_html_(self) -> str:
+        """Return the columns, for a notebook."""
+        key = "" if self.partition_key is None else f", partition key {self.partition_key!r}"
+        return table_html(self.schema.empty_table(), f"Topic {self.name!r}{key}")
 
     @property
     def id(self) -> str:
@@ -241,6 +263,20 @@ class Chunk(NamedTuple):
     end_offset: int
     """Inclusive. With a filter, the range includes the rows that it dropped."""
 
+    to_arrow = to_arrow
+    to_pandas = to_pandas
+    to_polars = to_polars
+    __arrow_c_array__ = arrow_array
+    __arrow_c_stream__ = arrow_stream
+
+    def __repr__(self) -> str:
+        """Return what there is of it, without the rows."""
+        return f"Chunk({self.batch.num_rows} rows, {_offsets(self.start_offset, self.end_offset)})"
+
+    def _repr_html_(self) -> str:
+        """Return the first rows, for a notebook."""
+        return batch_html("Chunk", self.batch, _offsets(self.start_offset, self.end_offset))
+
 
 class ConsumedBatch(NamedTuple):
     """Rows of one partition that a consumer delivers."""
@@ -250,6 +286,24 @@ class ConsumedBatch(NamedTuple):
     start_offset: int
     end_offset: int
     """Inclusive. With a filter, the range includes the rows that it dropped."""
+
+    to_arrow = to_arrow
+    to_pandas = to_pandas
+    to_polars = to_polars
+    __arrow_c_array__ = arrow_array
+    __arrow_c_stream__ = arrow_stream
+
+    def __repr__(self) -> str:
+        """Return what there is of it, without the rows."""
+        return f"ConsumedBatch({self.batch.num_rows} rows, {self._where})"
+
+    def _repr_html_(self) -> str:
+        """Return the first rows, for a notebook."""
+        return batch_html("ConsumedBatch", self.batch, self._where)
+
+    @property
+    def _where(self) -> str:
+        return f"partition {self.partition!r}, {_offsets(self.start_offset, self.end_offset)}"
 
     @property
     def ranges(self) -> Sequence[PartitionRange]:
@@ -268,6 +322,20 @@ class RangesBatch(NamedTuple):
     batch: pa.RecordBatch
     ranges: Sequence[PartitionRange]
     """In the order of the rows: each says how many of them are its."""
+
+    to_arrow = to_arrow
+    to_pandas = to_pandas
+    to_polars = to_polars
+    __arrow_c_array__ = arrow_array
+    __arrow_c_stream__ = arrow_stream
+
+    def __repr__(self) -> str:
+        """Return what there is of it, without the rows."""
+        return f"RangesBatch({self.batch.num_rows} rows, {_ranges(self.ranges)})"
+
+    def _repr_html_(self) -> str:
+        """Return the first rows, for a notebook."""
+        return batch_html("RangesBatch", self.batch, _ranges(self.ranges))
 
     def parts(self) -> Iterator[ConsumedBatch]:
         """Yield the rows of each range by themselves, without a copy; ranges without rows too."""
@@ -358,6 +426,41 @@ class FetchResult:
         """Return how many rows came."""
         return self.num_rows
 
+    def to_arrow(self) -> pa.Table:
+        """Return `table`."""
+        return self.table
+
+    def to_pandas(self) -> Any:
+        """Return the rows as a data frame of pandas.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return pandas_of(self.table)
+
+    def to_polars(self) -> Any:
+        """Return the rows as a data frame of Polars.
+
+        Raises:
+            ImportError: Polars is not installed.
+        """
+        return polars_of(self.table)
+
+    def __repr__(self) -> str:
+        """Return where it read, without the rows."""
+        return f"FetchResult({self._where})"
+
+    def _repr_html_(self) -> str:
+        """Return the first rows, for a notebook."""
+        return table_html(self.table, f"FetchResult: {self._where}")
+
+    @property
+    def _where(self) -> str:
+        found = _ranges([each for ranges in self.ranges for each in ranges])
+        nexts = ", ".join(f"{each.next_offset}" for each in self.partitions[:RANGES_SHOWN])
+        more = ", …" if len(self.partitions) > RANGES_SHOWN else ""
+        return f"{self.num_rows:,} rows, {found}, next offset {nexts}{more}"
+
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export the rows by the Arrow PyCapsule interface."""
         return self.table.__arrow_c_stream__(requested_schema)
@@ -365,3 +468,22 @@ class FetchResult:
 
 def _datetime(text: str) -> datetime:
     return _EPOCH + timedelta(microseconds=parse_timestamp(text))
+
+
+RANGES_SHOWN = 5
+"""Partitions that the text of a result names."""
+
+
+def _offsets(start_offset: int, end_offset: int) -> str:
+    return f"offsets {start_offset} to {end_offset}"
+
+
+def _ranges(ranges: Sequence[PartitionRange]) -> str:
+    """Return the offsets of each partition as text; the ranges of one are joined."""
+    ends: dict[JsonScalar, tuple[int, int]] = {}
+    for each in ranges:
+        start_offset = ends.get(each.partition, (each.start_offset, 0))[0]
+        ends[each.partition] = (start_offset, each.end_offset)
+    texts = [f"partition {value!r} {_offsets(*found)}" for value, found in ends.items()]
+    more = [f"{len(texts) - RANGES_SHOWN} partitions more"] if len(texts) > RANGES_SHOWN else []
+    return ", ".join(texts[:RANGES_SHOWN] + more) or "no offsets"

@@ -324,6 +324,10 @@ class Producer:
         self._window.close()
         self._fail(client_closed(self._transport.endpoint))
 
+    def __repr__(self) -> str:
+        """Return its topic and its id."""
+        return f"Producer({self.topic.name!r}, producer_id={self.producer_id!r})"
+
     def __enter__(self) -> Self:
         """Return the producer itself."""
         return self

@@ -33,6 +33,10 @@ class ShareConsumer(Iterator[Delivery]):
         # The engine's threads never hold this object, so its finalizer can end them.
         weakref.finalize(self, engine.abandon)
 
+    def __repr__(self) -> str:
+        """Return its group, topic and name."""
+        return f"ShareConsumer({self.group!r}, {self.topic!r}, member={self.member!r})"
+
     def __next__(self) -> Delivery:
         """Return the next delivery; blocks until there is one.
 

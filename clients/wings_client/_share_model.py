@@ -8,6 +8,14 @@ from typing import Any, Self, Union, cast
 import pyarrow as pa
 from pydantic import JsonValue
 
+from wings_client._results import (
+    arrow_array,
+    arrow_stream,
+    batch_html,
+    to_arrow,
+    to_pandas,
+    to_polars,
+)
 from wings_core.contracts.share import AcquiredChunk
 from wings_core.errors import InvalidArgument
 from wings_core.partitions import JsonScalar
@@ -213,9 +221,27 @@ class Delivery:
         """Return the number of rows."""
         return self.batch.num_rows
 
-    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        """Export the batch by Arrow's PyCapsule interface."""
-        return cast("Any", self.batch).__arrow_c_array__(requested_schema)
+    # Of the batch, with its system columns; `rows` is without them.
+    to_arrow = to_arrow
+    to_pandas = to_pandas
+    to_polars = to_polars
+    __arrow_c_array__ = arrow_array
+    __arrow_c_stream__ = arrow_stream
+
+    def __repr__(self) -> str:
+        """Return what there is of it, without the rows."""
+        return f"Delivery({len(self)} rows, {self._where})"
+
+    def _repr_html_(self) -> str:
+        """Return the first rows, for a notebook."""
+        return batch_html("Delivery", self.batch, self._where)
+
+    @property
+    def _where(self) -> str:
+        return (
+            f"partition {self.partition!r}, offsets {self.start_offset} to {self.end_offset}, "
+            f"delivery {self.delivery_count}"
+        )
 
     def ranges(self, rows: Rows) -> list[OffsetRange]:
         """Return the offsets of some rows as ranges, in order.

@@ -1,0 +1,148 @@
+"""Results in other tools, and as a notebook shows them, at a real server."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from wings_client import Topic, _results, connect
+from wings_server.testing import RunningServer
+
+ROWS = [{"key": "a", "n": 1}, {"key": "<b>", "n": 2}]
+SCHEMA = {"key": "string", "n": "int64"}
+
+
+def html_of(shown: Any) -> str:
+    """Return what a notebook shows."""
+    return shown._repr_html_()
+
+
+@pytest.fixture
+def results(server: RunningServer, new_topic_id: str) -> Any:
+    """By name, one result of each kind, all of the same two rows."""
+    with connect(server.flight) as client:
+        topic = client.create_topic(new_topic_id, SCHEMA)
+        client.push(topic, ROWS)
+        client.create_share_group("g", topic, {"start": "earliest"})
+        with (
+            client.follow(topic) as follow,
+            client.consumer("one", topic) as consumer,
+            client.share_consumer("g", topic) as share_consumer,
+        ):
+            yield {
+                "FetchResult": client.fetch(topic, offset=0),
+                "Chunk": next(follow),
+                "ConsumedBatch": next(consumer),
+                "Delivery": next(share_consumer),
+                "RangesBatch": _of_many(client, new_topic_id),
+            }
+
+
+def _of_many(client: Any, topic_id: str) -> Any:
+    topic = client.create_topic(f"{topic_id}-many", {"p": "int64", **SCHEMA}, "p")
+    client.push(topic, [{"p": 0, **row} for row in ROWS])
+    with client.follow(topic) as follow:
+        return next(follow)
+
+
+def test_every_result_becomes_a_table_or_a_data_frame(results: dict[str, Any]) -> None:
+    pytest.importorskip("polars")
+    pytest.importorskip("pandas")
+    for name, result in results.items():
+        for rows in (
+            result.to_arrow().to_pylist(),
+            result.to_pandas().to_dict("records"),
+            result.to_polars().to_dicts(),
+            pa.RecordBatchReader.from_stream(result).read_all().to_pylist(),
+        ):
+            assert [{"key": row["key"], "n": row["n"]} for row in rows] == ROWS, name
+
+
+def test_every_result_goes_into_another_topic(results: dict[str, Any], server: Any) -> None:
+    with connect(server.flight) as client:
+        for name in ("FetchResult", "Chunk", "ConsumedBatch"):
+            topic = client.create_topic(f"copy-of-{name.lower()}", SCHEMA)
+            client.push(topic, results[name])
+            client.push(topic, [results[name]])
+            assert client.fetch(topic, offset=0).table.to_pylist() == 2 * ROWS
+            client.delete_topic(topic)
+
+
+def test_every_result_says_what_it_is_and_a_notebook_shows_its_rows(
+    results: dict[str, Any],
+) -> None:
+    for name, result in results.items():
+        assert repr(result).startswith(f"{name}(2 rows, ")
+        assert "offsets 0 to 1" in repr(result)
+        shown = html_of(result)
+        assert "<td>string</td>" in shown, name
+        assert "&lt;b&gt;" in shown
+        assert "<b>" not in shown
+        assert "offsets 0 to 1" in shown
+
+
+def test_a_notebook_shows_few_of_many_rows(server: RunningServer, new_topic_id: str) -> None:
+    with connect(server.flight) as client:
+        topic = client.create_topic(new_topic_id, {"n": "int64"})
+        client.push(topic, {"n": range(2_000)})
+        shown = html_of(client.fetch(topic, offset=0))
+        assert "<td>9</td>" in shown
+        assert "<td>10</td>" not in shown
+        assert "1,990 more rows" in shown
+
+
+def test_what_is_opened_says_what_it_is(server: RunningServer, new_topic_id: str) -> None:
+    with connect(server.flight) as client:
+        topic = client.create_topic(new_topic_id, {"k": "string not null"}, "k")
+        name = f"tenants/default/namespaces/default/topics/{new_topic_id}"
+        assert repr(client) == f"Client({server.flight!r})"
+        assert repr(topic) == f"Topic({name!r}, k: string not null, partition_key='k')"
+        assert "<td>string not null</td>" in html_of(topic)
+        with client.producer(topic, producer_id="p") as producer:
+            assert repr(producer) == f"Producer({name!r}, producer_id='p')"
+        with client.consumer("c", topic) as consumer:
+            assert repr(consumer) == f"Consumer('c', {name!r})"
+        with client.share_consumer("g", topic, member="m") as member:
+            assert repr(member) == f"ShareConsumer('g', {name!r}, member='m')"
+        with client.follow(topic, "x") as follow:
+            assert repr(follow) == "Follow(next_offset=0)"
+        with client.follow(topic) as follow:
+            assert repr(follow) == "ManyFollow(0 partitions)"
+
+
+@pytest.fixture(params=[None, "key"])
+def topic(request: Any, server: RunningServer, new_topic_id: str) -> Topic:
+    with connect(server.flight) as client:
+        made = client.create_topic(new_topic_id, SCHEMA, request.param)
+        client.push(made, ROWS)
+        return made
+
+
+def test_other_tools_read_a_follow(server: RunningServer, topic: Topic) -> None:
+    duckdb, pl = pytest.importorskip("duckdb"), pytest.importorskip("polars")
+    with connect(server.flight) as client:
+        follow = client.follow(topic, timeout=0.5)
+        assert follow.schema == topic.schema
+        found = duckdb.sql("SELECT key, n FROM follow ORDER BY n").fetchall()
+        assert found == [("a", 1), ("<b>", 2)]
+        nothing = client.follow(topic, offset="latest", timeout=0.01, columns=["n"])
+        assert duckdb.from_arrow(nothing).sum("n").fetchall() == [(None,)]
+        frame = pl.DataFrame(client.follow(topic, timeout=0.5, filter="n = 2"))
+        assert frame.to_dicts() == ROWS[1:]
+        assert duckdb.from_arrow(client.scan(topic)).count("*").fetchall() == [(2,)]
+
+
+def test_a_tool_that_is_not_installed_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = pa.table({"n": [1]})
+    monkeypatch.setitem(__import__("sys").modules, "polars", None)
+    with pytest.raises(ImportError, match=r"to_polars.* needs polars: .*wings-flight\[polars\]"):
+        _results.polars_of(table)
+
+    def absent(name: str) -> None:
+        del name
+
+    monkeypatch.setattr(_results, "find_spec", absent)
+    with pytest.raises(ImportError, match=r"to_pandas.* needs pandas: .*wings-flight\[pandas\]"):
+        _results.pandas_of(table)
