@@ -31,6 +31,8 @@ class ColdFile:
     partition: Partition
     start_offset: int
     end_offset: int
+    schema_version: int = 1
+    """Of the topic's schema, in which it is written."""
 
 
 def paths_of(table: Any, topic_uuid: str) -> list[str]:
@@ -70,7 +72,8 @@ def open_cold_file(table: Any, path: str, topic_uuid: str) -> "OpenColdFile | No
     start_offset = int(about[b"wings.start_offset"])
     partition = Partition(about[b"wings.partition"].decode())
     end_offset = start_offset + parquet.metadata.num_rows
-    return OpenColdFile(ColdFile(path, partition, start_offset, end_offset), parquet)
+    version = int(about.get(b"wings.schema_version", b"1"))
+    return OpenColdFile(ColdFile(path, partition, start_offset, end_offset, version), parquet)
 
 
 class OpenColdFile:

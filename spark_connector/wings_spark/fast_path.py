@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from wings_spark.ranges import Range
+
 
 def read(
     spark: "SparkSession",
@@ -20,6 +22,7 @@ def read(
     *,
     columns: Sequence[str] | None = None,
     filter: str | None = None,  # noqa: A002 - the contract's word.
+    cold_files: bool = True,
     **options: Any,
 ) -> "DataFrame":
     """Return a topic as a DataFrame, as of this call.
@@ -30,6 +33,10 @@ def read(
         topic: Its full name, or an id in the default namespace.
         columns: The columns wanted, in order; None: all.
         filter: A SQL predicate over the topic's columns, evaluated on the server.
+        cold_files: Whether Spark's own reader reads what a topic's table has in files, where those
+            can be reached: of a disk, by a session on this machine. Any column may then be null. A
+            query that runs long after this call, once a file was deleted, fails. With a `filter`,
+            and where False, all is read from the server.
         options: Further options of the format `wings` for batch reads, such as `minPartitions`,
             `startingOffsets` or `token`.
 
@@ -39,9 +46,11 @@ def read(
     """
     import json
 
+    from wings_spark.cold_path import cold_part
     from wings_spark.options import ReadOptions
+    from wings_spark.ranges import pack_with_holes
     from wings_spark.read_task import TaskReader
-    from wings_spark.reader import plan
+    from wings_spark.reader import planned_ranges
     from wings_spark.subscription import Subscription
     from wings_spark.types import spark_schema
 
@@ -56,7 +65,11 @@ def read(
         subscription = Subscription.checked(client, wanted)
         schema = spark_schema(subscription.schema(wanted))
         nodes = client.locations(subscription.topics[0])
-        tasks = plan(client, subscription, wanted)
+        ranges: Sequence[Range] = planned_ranges(client, subscription, wanted)
+        cold: DataFrame | None = None
+        if cold_files:
+            cold, ranges = cold_part(spark, client, subscription.topics[0], ranges, schema, wanted)
+    tasks = pack_with_holes(ranges, wanted.min_partitions, wanted.max_records_per_partition)
     reader = TaskReader.of(wanted, schema, subscription, nodes)
 
     def read_tasks(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
@@ -66,4 +79,7 @@ def read(
 
     # One number for each task, each in a partition of its own.
     numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
-    return numbers.mapInArrow(read_tasks, schema)
+    hot = numbers.mapInArrow(read_tasks, schema)
+    if cold is None:
+        return hot
+    return cold.union(hot) if tasks else cold

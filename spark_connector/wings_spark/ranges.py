@@ -86,6 +86,20 @@ def pack(
     return [task for found in topics.values() for task in _tasks(found, wanted, rows)]
 
 
+def pack_with_holes(
+    ranges: Iterable[Range], tasks_min: int | None = None, task_rows: int | None = None
+) -> list[Task]:
+    """Pack ranges of which a partition may have several: a task has one of each; see `pack`."""
+    turns: list[list[Range]] = []
+    seen: dict[tuple[str, Partition], int] = {}
+    for each in ranges:
+        turn = seen[each.uuid, each.partition] = seen.get((each.uuid, each.partition), -1) + 1
+        if turn == len(turns):
+            turns.append([])
+        turns[turn].append(each)
+    return [task for turn in turns for task in pack(turn, tasks_min, task_rows)]
+
+
 def _tasks(ranges: Sequence[Range], wanted: int, rows: int) -> Iterator[Task]:
     """Yield the tasks of one topic, whose share it is of `wanted` tasks of `rows` rows."""
     sizes = [each.rows for each in ranges]

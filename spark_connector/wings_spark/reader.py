@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from wings_client import Client
 from wings_spark.options import ReadOptions
 from wings_spark.positions import batch_ranges, states_of_all
-from wings_spark.ranges import Task, TaskPartition, pack
+from wings_spark.ranges import Range, Task, TaskPartition, pack
 from wings_spark.read_task import TaskReader
 from wings_spark.subscription import Subscription
 from wings_spark.worker import prepare_worker
@@ -30,13 +30,18 @@ def plan(client: Client, subscription: Subscription, options: ReadOptions) -> li
             does not read.
         OffsetOutOfRange: A start is below a log's start, and `failOnDataLoss` holds.
     """
+    ranges = planned_ranges(client, subscription, options)
+    return pack(ranges, options.min_partitions, options.max_records_per_partition)
+
+
+def planned_ranges(client: Client, subscription: Subscription, options: ReadOptions) -> list[Range]:
+    """Return the ranges of a batch read, fixed by this call; raises as `plan` does."""
     subscription.check_bounds(options)
-    ranges = [
+    return [
         each
         for topic, states in states_of_all(client, subscription, options)
         for each in batch_ranges(client, topic, states, options)
     ]
-    return pack(ranges, options.min_partitions, options.max_records_per_partition)
 
 
 class WingsReader(DataSourceReader):

@@ -35,7 +35,7 @@ def main(directory: Path, endpoint: str, certificates: Path, token_file: Path) -
     }
     shown: list[Any] = []
     with local_session(settings=settings) as spark:
-        given = {
+        given: dict[str, Any] = {
             "endpoint": endpoint,
             "token": token,
             "tlsCa": str(certificates / "ca.pem"),

@@ -3,7 +3,7 @@ import json
 import platform
 import resource
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -286,7 +286,7 @@ def test_the_fast_path_reads_the_same(
     at = pa.array(range(1_000), pa.timestamp("ns", "Europe/Zurich"))
     keys = pa.array(["a", "b"] * 500)
     wings.push(topic, pa.table({"key": keys, "n": pa.array(range(1_000)), "at": at}))
-    options = {"includeSystemColumns": "true", "minPartitions": "5"}
+    options: dict[str, Any] = {"includeSystemColumns": "true", "minPartitions": "5"}
     slow = load(topic.id, **options)
     fast = wings_spark.read(spark, server.flight, topic.id, **options)
     assert fast.schema == slow.schema
