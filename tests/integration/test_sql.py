@@ -19,7 +19,7 @@ from token_calls import ROOT, client_of, new_token
 
 import wings_client
 from wings_client import Client, InvalidSql, PermissionDenied, ResourceExhausted, TopicNotFound
-from wings_client.cli.sql import SqlFormat
+from wings_client.cli.sql_run import SqlFormat
 from wings_core.limits import Limits
 from wings_core.sql import engines
 from wings_server.testing import RunningServer, running_server

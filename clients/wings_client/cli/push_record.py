@@ -17,6 +17,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from wings_client import Topic
+from wings_client.cli.state import state_directory
 
 RECORD_DAYS_MAX = 30
 """Records that were not written for so long are deleted."""
@@ -127,8 +128,7 @@ def delete_old_records() -> None:
 
 
 def _directory() -> Path:
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "wings" / "push"
+    return state_directory() / "push"
 
 
 def _place(topic: str, file: str) -> Path:

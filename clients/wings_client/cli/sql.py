@@ -1,30 +1,22 @@
-"""`wings sql`: runs one SQL statement over topics, and shows its rows."""
+"""`wings sql`: runs one SQL statement over topics, and shows its rows; or a shell for many."""
 
 import sys
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
-import pyarrow as pa
 import typer
 
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected
-from wings_client.cli.output import Format, check_output, write_all
-
-
-class SqlFormat(StrEnum):
-    """How rows are written."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    ARROW = "arrow"
-    PARQUET = "parquet"
+from wings_client.cli.output import Format, check_output
+from wings_client.cli.sql_run import SqlFormat, progress, write_rows
 
 
 def sql(
     statement: Annotated[
         str | None,
-        typer.Argument(metavar="[STATEMENT]", help="One statement; default: standard input."),
+        typer.Argument(
+            metavar="[STATEMENT]",
+            help="One statement; default: standard input, at a terminal a shell.",
+        ),
     ] = None,
     *,
     parameters: Annotated[
@@ -50,7 +42,7 @@ def sql(
     ] = SqlFormat.TABLE,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Run one SQL statement over topics, which are its tables.
+    """Run one SQL statement over topics, which are its tables; without one, a shell for many.
 
         $ wings sql "select origin, count(*) from flights group by 1 order by 2 desc limit 5"
 
@@ -58,27 +50,36 @@ def sql(
     is a schema; tables without one are of the default namespace.
 
         $ wings sql --format parquet "from flights where delay > 60" > late.parquet
+
+    In the shell a statement ends with `;` and may take several lines, Tab completes tables and
+    columns, Ctrl-C cancels a statement, and `.help` tells the rest.
+
+        $ wings sql
     """
     _check(wanted_format)
-    text = sys.stdin.read() if statement is None else statement
     seconds = None if timeout is None else timeout / 1000
-    with connected(endpoint) as client:
-        reader = client.sql(text, parameters or (), namespace=namespace, timeout=seconds)
-        write_rows(reader, wanted_format)
-
-
-def write_rows(reader: pa.RecordBatchReader, wanted: SqlFormat) -> None:
-    """Write the rows of a statement to standard output."""
-    if wanted is not SqlFormat.PARQUET:
-        write_all(reader, reader.schema, Format(wanted.value))
+    if statement is None and sys.stdin.isatty() and sys.stdout.isatty():
+        _shell(endpoint, parameters, namespace, seconds, wanted_format)
         return
-    import pyarrow.parquet as parquet
+    text = sys.stdin.read() if statement is None else statement
+    with connected(endpoint) as client, progress() as shown:
+        reader = client.sql(text, parameters or (), namespace=namespace, timeout=seconds)
+        write_rows(reader, wanted_format, shown)
 
-    sink: Any = sys.stdout.buffer
-    with parquet.ParquetWriter(pa.PythonFile(sink, "w"), reader.schema) as writer:
-        for batch in reader:
-            writer.write_batch(batch)
-    sink.flush()
+
+def _shell(
+    endpoint: str,
+    parameters: list[str] | None,
+    namespace: str | None,
+    seconds: float | None,
+    wanted: SqlFormat,
+) -> None:
+    if parameters:
+        raise typer.BadParameter("the shell takes none", param_hint="--parameter")
+    from wings_client.cli.sql_shell import Shell  # It needs prompt_toolkit, which takes a while.
+
+    with connected(endpoint) as client:
+        Shell(client, namespace, seconds, wanted).run()
 
 
 def _check(wanted: SqlFormat) -> None:

@@ -22,6 +22,30 @@ Parameters = (
 """Values of the parameters `?` and `$1`, in order, or of `$name`, by name."""
 
 
+SYSTEM = "system"
+"""The schema of the system tables."""
+
+SYSTEM_TABLES = (
+    "topics",
+    "partitions",
+    "segments",
+    "consumers",
+    "groups",
+    "nodes",
+)
+
+RESERVED = frozenset({"information_schema", "main", "pg_catalog", "system", "temp", "wings"})
+"""Schemas that mean something else to DuckDB, lower case: a namespace so named is `"/NAME"`."""
+
+
+def schema_of(namespace: NamespaceName) -> str:
+    """Return the schema that a namespace is."""
+    if namespace.tenant != DEFAULT_NAMESPACE.tenant:
+        return f"{namespace.tenant}/{namespace.namespace}"
+    name = namespace.namespace
+    return f"/{name}" if name in RESERVED else name
+
+
 class SqlBody(Message):
     """A statement."""
 

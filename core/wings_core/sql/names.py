@@ -4,22 +4,10 @@ A namespace is a schema: of the tenant `default` by its id, of another tenant `T
 and one whose id means something else to SQL, `/NAME`.
 """
 
+from wings_core.contracts.sql import RESERVED
 from wings_core.errors import InvalidName, InvalidSql
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.sql.statement import TableName
-
-SYSTEM = "system"
-"""The schema of the system tables."""
-
-RESERVED = frozenset({"information_schema", "main", "pg_catalog", "system", "temp", "wings"})
-
-
-def schema_of(namespace: NamespaceName) -> str:
-    """Return the schema that a namespace is."""
-    if namespace.tenant != DEFAULT_NAMESPACE.tenant:
-        return f"{namespace.tenant}/{namespace.namespace}"
-    name = namespace.namespace
-    return f"/{name}" if name in RESERVED else name
 
 
 def namespace_of(schema: str) -> NamespaceName:

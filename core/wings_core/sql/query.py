@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import duckdb
 import pyarrow as pa
 
+from wings_core.contracts.sql import SYSTEM
 from wings_core.errors import InvalidSql, ResourceExhausted, WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.model import PartitionState, Topic
@@ -20,7 +21,7 @@ from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.security.principal import ANYONE, Principal
 from wings_core.sql.engines import Engine, Engines
 from wings_core.sql.failures import check_types, translated
-from wings_core.sql.names import SYSTEM, topic_of
+from wings_core.sql.names import topic_of
 from wings_core.sql.parameters import Bound, Parameters, bind
 from wings_core.sql.statement import CATALOG, Statement, TableName, parse
 from wings_core.sql.system import system_table

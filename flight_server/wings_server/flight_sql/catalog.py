@@ -8,12 +8,12 @@ from typing import Any, cast
 import pyarrow as pa
 from google.protobuf.message import Message
 
+from wings_core.contracts.sql import SYSTEM, schema_of
 from wings_core.log import Log
 from wings_core.model import Topic
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.security.principal import Principal
 from wings_core.security.rights import Right
-from wings_core.sql.names import SYSTEM, schema_of
 from wings_core.sql.statement import CATALOG
 from wings_core.sql.system import SYSTEM_TABLES
 from wings_core.sql.topic_table import shown_columns

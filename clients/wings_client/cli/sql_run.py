@@ -1,0 +1,117 @@
+"""Runs a statement for a terminal or a pipe: its rows, and meanwhile how long it has taken."""
+
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+
+from wings_client.cli.output import Format, write_all
+
+QUIET_SECONDS = 1.0
+"""A statement that takes no longer shows no progress."""
+
+_SHOW_SECONDS = 0.2
+_CLEAR = "\r\x1b[K"
+
+
+class SqlFormat(StrEnum):
+    """How rows are written."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    ARROW = "arrow"
+    PARQUET = "parquet"
+
+
+class Progress:
+    """Shows on standard error, where that is a terminal, how long a statement has taken."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._began = time.monotonic()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self._began
+
+    def start(self) -> None:
+        """Begin to show it."""
+        if sys.stderr.isatty():
+            self._thread = threading.Thread(target=self._show, name="wings-progress", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Remove what is shown; more than once is as good."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def counted(
+        self, batches: Iterable[pa.RecordBatch], *, is_shown: bool
+    ) -> Generator[pa.RecordBatch]:
+        """Yield batches, counting their rows; `is_shown`: rows appear where the progress does."""
+        for batch in batches:
+            self.rows += batch.num_rows
+            if is_shown:
+                self.stop()
+            yield batch
+        self.stop()
+
+    def _show(self) -> None:
+        pause = QUIET_SECONDS
+        is_clear = True
+        while not self._ended.wait(pause):
+            pause, is_clear = _SHOW_SECONDS, False
+            sys.stderr.write(f"{_CLEAR}{self.seconds:.0f} s, {count_of(self.rows)} so far")
+            sys.stderr.flush()
+        if not is_clear:
+            sys.stderr.write(_CLEAR)
+            sys.stderr.flush()
+
+
+@contextmanager
+def progress() -> Generator[Progress]:
+    """Show the progress of a statement that runs within the block."""
+    shown = Progress()
+    shown.start()
+    try:
+        yield shown
+    finally:
+        shown.stop()
+
+
+def write_rows(reader: pa.RecordBatchReader, wanted: SqlFormat, shown: Progress) -> None:
+    """Write the rows of a statement to standard output.
+
+    Args:
+        reader: Of the rows.
+        wanted: The format.
+        shown: Counts them.
+    """
+    # A table is written at the end, when all is known of its widths.
+    is_shown = wanted is not SqlFormat.TABLE and sys.stdout.isatty()
+    batches = shown.counted(reader, is_shown=is_shown)
+    if wanted is not SqlFormat.PARQUET:
+        write_all(batches, reader.schema, Format(wanted.value))
+        return
+    import pyarrow.parquet as parquet
+
+    sink: Any = sys.stdout.buffer
+    with parquet.ParquetWriter(pa.PythonFile(sink, "w"), reader.schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    sink.flush()
+
+
+def count_of(rows: int) -> str:
+    """Return a number of rows in words."""
+    return f"{rows:,} row{'' if rows == 1 else 's'}"

@@ -1,0 +1,10 @@
+"""Where commands keep what the next one of this person goes on from."""
+
+import os
+from pathlib import Path
+
+
+def state_directory() -> Path:
+    """Return `$XDG_STATE_HOME/wings`, by default below `~/.local/state`; it may not exist."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "wings"
