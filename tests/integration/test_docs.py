@@ -45,10 +45,11 @@ def examples(page: Path) -> list[Example]:
         ("docs/share.md", 6),
         ("docs/server.md", 2),
         ("docs/schemas.md", 4),
+        ("docs/notebooks.md", 5),
     ],
 )
 def test_the_examples_of_a_page_do_what_it_says(name: str, examples_min: int) -> None:
-    for needed in ("pandas", "polars"):
+    for needed in ("duckdb", "pandas", "polars"):
         pytest.importorskip(needed)
     page = ROOT / name
     # Spark's are run by tests/spark/test_docs.py, out of docs/spark.md.

@@ -5,7 +5,17 @@ import pytest
 
 import wings_client
 
-HEAVY = {"asyncio", "duckdb", "numpy", "pandas", "pyarrow", "pydantic", "typer", "wings_server"}
+HEAVY = {
+    "asyncio",
+    "duckdb",
+    "numpy",
+    "pandas",
+    "polars",
+    "pyarrow",
+    "pydantic",
+    "typer",
+    "wings_server",
+}
 
 
 def loaded_by(code: str) -> set[str]:
