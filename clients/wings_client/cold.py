@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from wings_core.arrow_types import fields_of
 from wings_core.partitions import Partition
@@ -63,6 +62,8 @@ def cold_files(table: Any, topic_uuid: str) -> list[ColdFile]:
 
 def open_cold_file(table: Any, path: str, topic_uuid: str) -> "OpenColdFile | None":
     """Open a file of a table, by its footer; None where it is no segment of the topic."""
+    import pyarrow.parquet as pq  # Of few programs alone.
+
     source: Any = table.io.new_input(path).open()
     # The stub of this pyarrow does not know the option.
     parquet = cast("Any", pq.ParquetFile)(source, page_checksum_verification=True)
