@@ -8,7 +8,6 @@ import pyarrow as pa
 from wings_client._admin import AdminCalls, TopicRef, name_of
 from wings_client._messages import build
 from wings_client._scan import plan
-from wings_client._snapshot import SnapshotRead
 from wings_core.contracts.actions import TopicBody
 from wings_core.contracts.many import ALL
 from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, WingsError
@@ -16,6 +15,8 @@ from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, Wings
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+
+    from wings_client._snapshot import SnapshotRead
 
 CATALOG = "wings"
 """The catalog's name, in pyiceberg's own configuration too."""
@@ -111,8 +112,10 @@ class TableCalls(AdminCalls):
         columns: Sequence[str] | None = None,
         filter: str | None = None,  # noqa: A002 - the contract's word.
         system_columns: bool = False,
-    ) -> SnapshotRead:
+    ) -> "SnapshotRead":
         """Fix the moment, and return its read; see `snapshot`."""
+        from wings_client._snapshot import SnapshotRead  # Takes pyarrow.compute, slow to import.
+
         keyed = self.topic(topic if isinstance(topic, str) else topic.name)
         many: dict[str, Any] = {} if keyed.partition_key is None else {"partitions": ALL}
         schema, parts = plan(
