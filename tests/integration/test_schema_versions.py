@@ -167,6 +167,19 @@ def test_a_value_that_an_earlier_version_cannot_hold_is_refused_where_it_is_met(
     assert len(values(wings.scan(topic))) == 5
 
 
+@pytest.mark.parametrize("which", [{}, {"partitions": "all"}])
+def test_rows_before_the_offset_asked_for_may_be_what_the_version_cannot_hold(
+    wings: Client, client: flight.FlightClient, new_topic: NewTopic, which: dict[str, Any]
+) -> None:
+    topic = new_topic("a: int8")
+    wings.alter_schema(topic, widen={"a": "int16"})
+    wings.push(topic.name, {"a": [1_000, 1, 2]})
+    keys = {"kind": "scan", "topic": topic.name, "schema_version": 1, **which}
+    assert opened(client, offset=1, **keys).read_all().to_pydict() == {"a": [1, 2]}
+    with pytest.raises(flight.FlightServerError, match="cannot hold"):
+        opened(client, offset=0, **keys).read_all()
+
+
 def test_a_stream_keeps_the_schema_it_began_with(
     wings: Client, client: flight.FlightClient, new_topic: NewTopic
 ) -> None:

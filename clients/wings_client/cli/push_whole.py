@@ -9,6 +9,7 @@ from collections.abc import Generator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
+from uuid import uuid4
 
 import pyarrow as pa
 import typer
@@ -66,12 +67,14 @@ class WholePush:
         self._topic = topic
         self._stage: Stage | None = None
         self._is_publishing = False
+        self._is_resumed = False
         self._record = PushRecord.begin(topic, path, file, options)
         before = found_record(self._record)
         if before is None:
             return
         if is_resumed and before.is_of_same(self._record):
             self._record = before
+            self._is_resumed = True
             return
         if is_resumed:
             typer.echo(f"{file} has changed, or is read in another way: from the start", err=True)
@@ -120,7 +123,8 @@ class WholePush:
         batches = self._batches(file, target)
         first = next(batches, None)
         while first is not None:
-            stage_id = f"{self._record.prefix}{len(self._record.stages)}"
+            # With a random part: a push that was killed may have left a part of this stage.
+            stage_id = f"{self._record.prefix}{len(self._record.stages)}.{uuid4().hex[:8]}"
             size = 0
             with self._client.stage(
                 self._topic, stage_id, seconds_max=STAGE_SECONDS_MAX
@@ -154,6 +158,9 @@ class WholePush:
         self._record = self._record.published()
         self._record.save()
         self._is_publishing = False
+        if self._is_resumed:
+            with suppress(WingsError):  # What was cut off; else the server deletes it later.
+                self._client.abort(self._record.writer, (), prefix=self._record.prefix)
         delete_old_records()
 
     def _fail(self, error: WingsError) -> NoReturn:

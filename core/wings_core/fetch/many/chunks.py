@@ -2,8 +2,8 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby, pairwise
 from operator import add, sub
 from typing import Any, NamedTuple, cast
 
@@ -21,7 +21,7 @@ from wings_core.limits import Limits
 from wings_core.model import Topic
 from wings_core.partitions import Partition
 from wings_core.schema_versions import SchemaVersions
-from wings_core.storage.codecs import Wanted, read_pages
+from wings_core.storage.codecs import PageRows, Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 
 PartRange = tuple[Partition, int, int, int]
@@ -125,14 +125,13 @@ class ManyChunks:
     def _parts(self, topic: Topic, plan: Plan, selection: Selection) -> Iterator[_Part]:
         """Read pages one after another, and cut those that are above the wire's bounds."""
         wanted = Wanted(selection.stored_columns, timestamps=selection.system_columns)
-        locations = [piece.location for piece in plan.pieces]
         if self._versions is not None:
-            topic = self._versions.covering(topic, locations)
-        pages = read_pages(self._store, topic, locations, wanted)
+            topic = self._versions.covering(topic, [piece.location for piece in plan.pieces])
+        pages = self._pages(topic, plan.pieces, wanted)
         segment = 0
         for piece in plan.pieces:
             try:
-                rows, timestamps, size = next(pages)
+                first, (rows, timestamps, size) = next(pages)
             except (StorageCorrupt, SchemaMismatch) as error:
                 cursor = plan.cursors[plan.owners[segment]]
                 raise PieceFailed(cursor, piece, error) from error
@@ -141,14 +140,30 @@ class ManyChunks:
             if page_rows == piece.rows <= wire_rows(page_rows, size, self._limits):
                 yield _Part(rows, timestamps, size)
                 continue
-            rows = rows.slice(piece.first, piece.rows)
-            first = piece.first
+            rows = rows.slice(first, piece.rows)
             for part, part_bytes in cut_to_wire(rows, page_rows, size, self._limits):
                 times = timestamps
                 if not isinstance(times, int):
                     times = times.slice(first, part.num_rows)
                 yield _Part(part, times, part_bytes)
                 first += part.num_rows
+
+    def _pages(
+        self, topic: Topic, pieces: Sequence[Piece], wanted: Wanted
+    ) -> Iterator[tuple[int, PageRows]]:
+        """Yield for each piece the rows that were read, and the index of its first one in them."""
+        for is_cut, group in groupby(pieces, lambda piece: _is_cut(piece, topic)):
+            if not is_cut:
+                together = list(group)
+                locations = [piece.location for piece in together]
+                pages = read_pages(self._store, topic, locations, wanted)
+                yield from zip((piece.first for piece in together), pages, strict=True)
+                continue
+            for piece in group:
+                start = piece.location.start_offset + piece.first
+                part = replace(wanted, start_offset=start, stop_offset=start + piece.rows)
+                for page in read_pages(self._store, topic, [piece.location], part):
+                    yield 0, page
 
     def _runs(self, parts: Iterator[_Part], selection: Selection) -> Iterator[list[_Part]]:
         """Gather small parts into runs that fit on the wire; a large part is a run of its own."""
@@ -178,6 +193,15 @@ class ManyChunks:
             raise
         if run:
             yield run
+
+
+def _is_cut(piece: Piece, topic: Topic) -> bool:
+    """Tell whether other rows of a page must not be read with a piece of it.
+
+    An earlier version of the schema may be unable to hold them.
+    """
+    location = piece.location
+    return location.schema_version > topic.schema_version and piece.rows < location.rows
 
 
 def _is_small(rows: int, size: int, selection: Selection, limits: Limits) -> bool:
