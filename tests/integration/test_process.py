@@ -151,8 +151,8 @@ def test_what_was_received_is_acknowledged_or_refused_and_never_dropped(tmp_path
     pushed = threading.Event()
 
     def produce(client: flight.FlightClient) -> None:
-        stream = Stream(client, batch.schema, "t")
         try:
+            stream = Stream(client, batch.schema, "t")
             while True:
                 answer = stream.push(batch)
                 if "error" in answer:
