@@ -164,7 +164,7 @@ class WholePush:
         delete_old_records()
 
     def _fail(self, error: WingsError) -> NoReturn:
-        """Raise an error of a push with what became of the rows."""
+        """Raise an error of a push, with what is visible and whether it can go on."""
         if isinstance(error, StageNotFound) and self._is_publishing:
             self._record.delete()
             raise StageNotFound(

@@ -88,20 +88,27 @@ class CsvRows:
             InvalidArgument: The file is empty.
         """
         head = self._source.head()
-        schema = self._inferred(head)
+        heads = [(head, self._head_bytes(head))]
+        schema = self._inferred(*heads[0])
         names = head[: names_end(head)]
         for _, lines in self._source.samples(in_quotes=True):
+            sample = names + lines, len(names) + len(lines)
             with suppress(SchemaMismatch, InvalidArgument):  # The push names its line.
-                found = self._inferred(names + lines, is_whole=True)
+                found = self._inferred(*sample)
                 if found.names == schema.names:
                     schema = _common(schema, found)
-        return pa.schema(
-            [pa.field(field.name, resolved_type(field.type, pa.string())) for field in schema]
-        )
+                    heads.append(sample)
+        # By the types of all: an integer of many digits is exact, unless others have fractions.
+        inexact = {name for each in heads for name in self._inexact(*each, schema)}
+        fields: list[Any] = []
+        for field in fields_of(schema):
+            is_inexact = field.name in inexact
+            data_type = pa.string() if is_inexact else resolved_type(field.type, pa.string())
+            fields.append(pa.field(field.name, data_type))
+        return pa.schema(fields)
 
-    def _inferred(self, head: bytes, *, is_whole: bool = False) -> pa.Schema:
+    def _inferred(self, head: bytes, size: int) -> pa.Schema:
         """Infer columns from rows after the names; without a value, they are of type null."""
-        size = len(head) if is_whole else self._head_bytes(head)
         inferred = self._open(_head_file(head), {}, size).schema
         unreadable: dict[str, pa.DataType] = {
             field.name: pa.string()
@@ -111,13 +118,7 @@ class CsvRows:
         if unreadable:
             file = _head_file(head)  # Read as strings, so that Arrow's error names the row.
             self._next(self._open(file, unreadable, size), file)
-        inexact = self._inexact(head, size, inferred)
-        return pa.schema(
-            [
-                pa.field(field.name, pa.string() if field.name in inexact else field.type)
-                for field in fields_of(inferred)
-            ]
-        )
+        return inferred
 
     def parts(self, schema: pa.Schema) -> Iterator[Part]:
         """Yield its rows; see `Rows.parts`."""

@@ -541,3 +541,14 @@ def test_a_sample_has_whole_rows(lines: list[str], place: int, size: int) -> Non
     for cut in {place + first, place + end} if end > first else set[int]():
         assert data[cut - 1 : cut] == b"\n"
         assert data[:cut].count(b'"') % 2 == 0
+
+
+def test_no_sample_makes_a_long_integer_another_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_module, "HEAD_BYTES", 1_000)
+    monkeypatch.setattr(source_module, "SAMPLE_BYTES", 100)
+    path = write(tmp_path / "a.csv", "n\n" + "12345678901234567\n" * 80 + "0.5\n" * 5_000)
+    assert infer_schema(path, {}).types == [pa.string()]
+    path = write(tmp_path / "b.csv", "n\n" + "1234\n" * 300 + "0.5\n" * 5_000)
+    assert infer_schema(path, {}).types == [pa.float64()]
