@@ -300,8 +300,18 @@ def which(
     topic: TopicRef,
     partition: PartitionValue,
     partitions: PartitionsValue | None,
+    *,
+    is_planned: bool = False,
 ) -> PartitionsValue | None:
     """Return which of many partitions a read is of; None where it is of one.
+
+    Args:
+        calls: Look a topic up.
+        topic: That is read.
+        partition: The value that was asked for.
+        partitions: The values that were asked for.
+        is_planned: Whether a plan of all partitions will tell whether the topic has a key, so that
+            it need not be looked up.
 
     Raises:
         TopicNotFound: There is none of this name, and the partitions depend on its key.
@@ -309,6 +319,8 @@ def which(
     check_which(partition, partitions)
     if partition is not None or partitions is not None:
         return partitions
+    if is_planned and not isinstance(topic, Topic):
+        return ALL
     described = topic if isinstance(topic, Topic) else calls.topic(topic)
     return None if described.partition_key is None else ALL
 

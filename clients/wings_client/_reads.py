@@ -136,7 +136,7 @@ class ReadCalls(AdminCalls):
             offset,
             end_offset,
             parallel,
-            which(self, topic, partition, partitions),
+            which(self, topic, partition, partitions, is_planned=not system_columns),
             columns=columns,
             filter=filter,
             system_columns=system_columns,

@@ -5,7 +5,7 @@ resumes a part whose connection broke.
 """
 
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from wings_client._model import Chunk, PartitionValue, RangesBatch
 from wings_client._stream import Chunks, Resumed
 from wings_client._transport import Transport
 from wings_core.contracts.info import InfoCommand
+from wings_core.contracts.many import PartitionEntry
 from wings_core.contracts.tickets import ScanTicket, parse_ticket
 from wings_core.errors import InvalidArgument
 
@@ -101,6 +102,9 @@ def ranges(
     if partitions is not None:
         keys |= {"partitions": wire_partitions(partitions), "splits": parallel}
         schema, parts = plan(transport, topic, partition, offset, end_offset, **keys)
+        only = None if keys.get("system_columns") else _only_partition(parts)
+        if only is not None:
+            return schema, list(_cut(only, parallel, 1))
         return schema, [part._replace(clamps=offset == "earliest") for part in parts]
     schema, parts = plan(transport, topic, partition, offset, end_offset, **keys)
     return schema, [cut for part in parts for cut in _cut(part, parallel, len(parts))]
@@ -137,6 +141,26 @@ def plan(
         if isinstance(ticket, ScanTicket):
             parts.append(Part(ticket, tuple(each.uri.decode() for each in endpoint.locations)))
     return info.schema, parts
+
+
+def _only_partition(parts: list[Part]) -> Part | None:
+    """Return the parts of a topic without a key as one, of its partition; None: it has a key."""
+    entries = [entry for part in parts for entry in _entries(part)]
+    if not entries or any(entry.partition is not None for entry in entries):
+        return None
+    ticket = parts[0].ticket.model_copy(
+        update={
+            "partitions": None,
+            "offset": entries[0].offset,
+            "end_offset": entries[-1].end_offset,
+        }
+    )
+    return parts[0]._replace(ticket=ticket)
+
+
+def _entries(part: Part) -> Sequence[PartitionEntry]:
+    partitions = part.ticket.partitions
+    return partitions if isinstance(partitions, tuple) else ()
 
 
 def _cut(part: Part, parallel: int, parts_planned: int) -> Iterator[Part]:

@@ -53,6 +53,25 @@ def test_a_scan_reads_a_range(wings: Client, numbers: Topic) -> None:
     assert wings.scan(numbers, offset=ROWS - 1, end_offset=10 * ROWS).read_all().num_rows == 1
 
 
+@pytest.mark.parametrize("parallel", [1, 4])
+@pytest.mark.parametrize("system_columns", [False, True])
+def test_a_topic_without_a_key_is_one_partition_by_its_name_too(
+    wings: Client, numbers: Topic, parallel: int, *, system_columns: bool
+) -> None:
+    def read(topic: str | Topic) -> pa.Table:
+        reader = wings.scan(topic, offset=7, parallel=parallel, system_columns=system_columns)
+        return reader.read_all().sort_by("n")
+
+    assert read(numbers.name).equals(read(numbers))
+
+
+def test_a_scan_by_name_does_not_look_the_topic_up(
+    wings: Client, numbers: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Client, "topic", None)
+    assert wings.scan(numbers.name, parallel=2).read_all().num_rows == ROWS
+
+
 def test_all_partitions_come_each_by_offset(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic("key: int64", "n: int64", partition_key="key")
     for start in (0, 100):

@@ -276,7 +276,9 @@ class AsyncClient:
                 offset,
                 end_offset=end_offset,
                 parallel=parallel,
-                partitions=which(self.sync, topic, partition, partitions),
+                partitions=which(
+                    self.sync, topic, partition, partitions, is_planned=not system_columns
+                ),
                 columns=columns,
                 filter=filter,
                 system_columns=system_columns,
