@@ -115,7 +115,9 @@ def _quick_ms(http: HTTPConnection) -> float:
 def _waiting(http: HTTPConnection) -> float:
     http.request("GET", "/metrics")
     lines = http.getresponse().read().decode().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith("wings_waiting "))
+    return next(
+        float(line.split()[1]) for line in lines if line.startswith("wings_waiting_readers ")
+    )
 
 
 def _idle(server: ServerProcess, http: HTTPConnection) -> Iterator[Row]:

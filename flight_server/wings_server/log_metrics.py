@@ -1,13 +1,11 @@
 """Metrics of a log: gauges of its topics, storage and share groups, read at each scrape.
 
-A scrape is bounded: of many partitions the largest have series, and `wings_series_left_out` counts
-the others.
+A scrape is bounded: of many partitions the largest have series, the others of their topic are
+summed as `other`, and `wings_series_summed` counts them.
 """
 
-import heapq
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -20,12 +18,13 @@ from wings_core.share.counts import GroupCounts
 from wings_core.share.model import ShareGroup, SharePartitionState
 from wings_core.storage.open import Storage
 from wings_core.tables import Tables
+from wings_server.bounded_series import Series, bounded
 
 PARTITIONS_MAX = 100
-"""Partitions of a topic that have series, those with most messages, and of a consumer, by lag."""
+"""Series of the partitions of a topic, those with most messages, and of a consumer, by lag."""
 
 GROUP_PARTITIONS_MAX = 10
-"""Partitions of a share group that have series of their own, those with most lag."""
+"""Series of the partitions of a share group, those with most lag."""
 
 GROUPS_MAX = 1_000
 """The most share groups that are looked at in one scrape."""
@@ -35,8 +34,6 @@ SERIES_MAX = 10_000
 
 CONSUMERS_MAX = 1_000
 """The most named consumers whose lag is computed in one scrape."""
-
-S = TypeVar("S")
 
 
 @dataclass(slots=True)
@@ -58,25 +55,24 @@ class _Standing:
     )
     partitions: dict[TopicName, int] = field(default_factory=dict[TopicName, int])
     """How many each topic has."""
-    left_out: int = 0
 
 
 _MAINTENANCE = {
-    "passes": "Looks at all partitions, or at those of a topic.",
-    "seconds": "Time that these took.",
-    "partitions": "Partitions that something was due in.",
-    "partitions_busy": "Partitions of them that were left to another node.",
-    "pages_expired": "Pages that retention dropped.",
-    "rows_expired": "Messages that retention dropped.",
-    "bytes_expired": "Bytes of pages that retention dropped.",
-    "segments": "Segments of merged pages written to the remote store.",
-    "segment_bytes": "Bytes of segments written to the remote store.",
-    "pages_merged": "Pages that merged ones took the place of.",
-    "rows_merged": "Messages in pages that were merged.",
-    "bytes_merged": "Bytes of pages that were merged, as they were stored before.",
-    "failures": "Partitions whose maintenance failed, to be tried again.",
+    "passes": ("passes", "Looks at all partitions, or at those of a topic."),
+    "seconds": ("seconds", "Time that these took, in seconds."),
+    "partitions": ("partitions", "Partitions that something was due in."),
+    "partitions_busy": ("busy_partitions", "Partitions of them that were left to another node."),
+    "pages_expired": ("expired_pages", "Pages that retention dropped."),
+    "rows_expired": ("expired_rows", "Messages that retention dropped."),
+    "bytes_expired": ("expired_bytes", "Bytes of pages that retention dropped."),
+    "segments": ("segments", "Segments of merged pages written to the remote store."),
+    "segment_bytes": ("segment_bytes", "Bytes of segments written to the remote store."),
+    "pages_merged": ("merged_pages", "Pages that merged ones took the place of."),
+    "rows_merged": ("merged_rows", "Messages in pages that were merged."),
+    "bytes_merged": ("merged_bytes", "Bytes of pages that were merged, as stored before."),
+    "failures": ("failures", "Partitions whose maintenance failed, to be tried again."),
 }
-"""Counts of the maintainer, by the name in its report."""
+"""Counts of the maintainer, by the name in its report: the metric's name, and its help."""
 
 
 class LogCollector:
@@ -95,7 +91,9 @@ class LogCollector:
         yield CounterMetricFamily("wings_waits", "Waits for messages begun.", waits.begun)
         if self._log.tables is not None:
             yield from _of_tables(self._log.tables)
-        yield GaugeMetricFamily("wings_waiting", "Readers waiting for messages.", waits.waiting)
+        yield GaugeMetricFamily(
+            "wings_waiting_readers", "Readers waiting for messages.", waits.waiting
+        )
         yield GaugeMetricFamily(
             "wings_pending_bytes",
             "Bytes received and not yet committed.",
@@ -115,41 +113,50 @@ class LogCollector:
             )
         yield from _storage_metrics(self._log.storage)
         maintained = self._log.maintainer.total
-        for name, about in _MAINTENANCE.items():
-            yield CounterMetricFamily(f"wings_maintenance_{name}", about, getattr(maintained, name))
+        for count, (name, about) in _MAINTENANCE.items():
+            number = getattr(maintained, count)
+            yield CounterMetricFamily(f"wings_maintenance_{name}", about, number)
         yield CounterMetricFamily(
             "wings_folios_deleted",
             "Objects and segment files deleted that nothing referred to any more.",
             self._log.reclaimer.folios_deleted,
         )
+        yield from _of_machine(self._log)
         standing = self._look()
-        ends = GaugeMetricFamily(
+        ends = _bounded_gauge(
             "wings_topic_end_offset",
-            "The next offset to be assigned.",
-            labels=["topic", "partition"],
+            "The next offset to be assigned, of partitions in `other` their sum.",
+            ["topic", "partition"],
+            (
+                Series((str(topic),), partition, next_offset)
+                for (topic, partition), next_offset in standing.ends.items()
+            ),
         )
-        for (topic, partition), next_offset in standing.ends.items():
-            ends.add_metric([str(topic), partition], next_offset)
-        lags = GaugeMetricFamily(
-            "wings_consumer_lag",
+        lags = _bounded_gauge(
+            "wings_consumer_lag_messages",
             "Messages that a named consumer has not read yet.",
-            labels=["consumer", "topic", "partition"],
+            ["consumer", "topic", "partition"],
+            (
+                Series((consumer, str(topic)), partition, lag)
+                for consumer, topic, partition, lag in standing.lags
+            ),
         )
-        for consumer, topic, partition, lag in standing.lags:
-            lags.add_metric([consumer, str(topic), partition], lag)
-        partitions = GaugeMetricFamily(
-            "wings_topic_partitions", "Partitions written to.", labels=["topic"]
+        partitions = _bounded_gauge(
+            "wings_topic_partitions",
+            "Partitions written to.",
+            ["topic"],
+            (Series((), str(topic), count) for topic, count in standing.partitions.items()),
+            each_max=SERIES_MAX,
         )
-        for topic, count in standing.partitions.items():
-            partitions.add_metric([str(topic)], count)
-        yield ends
-        yield partitions
-        yield from _of_tiers(standing)
-        yield lags
+        tiers = list(_of_tiers(standing))
+        for family, _ in (ends, partitions, *tiers, lags):
+            yield family
         yield from _of_groups(standing.groups)
         yield from _of_deliveries(self._log.shares.counts)
         yield GaugeMetricFamily(
-            "wings_series_left_out", "Partitions and topics without series.", standing.left_out
+            "wings_series_summed",
+            "Partitions, and topics, that have no series of their own and are summed as `other`.",
+            sum(summed for _, summed in (ends, partitions, *tiers, lags)),
         )
 
     def _look(self) -> _Standing:
@@ -178,7 +185,7 @@ class LogCollector:
                 next_offset = standing.ends.get((entry.topic, entry.partition), 0)
                 lag = max(0, next_offset - entry.offset)
                 standing.lags.append((consumer, entry.topic, entry.partition, lag))
-        return _bounded(standing)
+        return standing
 
     def _groups(
         self, topic: Topic, most: int
@@ -191,7 +198,44 @@ class LogCollector:
                 continue  # No majority of the replicas answers; the other groups have series.
 
 
-def _of_tiers(standing: _Standing) -> Iterator[Metric]:
+def _of_machine(log: Log) -> Iterator[Metric]:
+    """Yield what the log holds of its machine, and whether that keeps it from anything."""
+    yield GaugeMetricFamily(
+        "wings_memory_held_bytes", "Memory that requests hold of their budget.", log.memory.held
+    )
+    yield GaugeMetricFamily(
+        "wings_memory_limit_bytes", "The budget of memory for requests.", log.memory.bytes_max
+    )
+    if log.disk is not None:
+        yield GaugeMetricFamily(
+            "wings_disk_free_bytes",
+            "Free bytes of the data directory's disk, when it was last looked at.",
+            log.disk.free_bytes,
+        )
+        yield GaugeMetricFamily(
+            "wings_pushes_refused",
+            "1 while pushes are refused for want of room on a disk, else 0.",
+            log.disk.refusal is not None,
+        )
+    yield GaugeMetricFamily(
+        "wings_share_damaged",
+        "1 while share groups are closed as what is held is damaged, else 0.",
+        log.shares.damage is not None,
+    )
+
+
+def _bounded_gauge(
+    name: str, about: str, labels: list[str], series: Iterable[Series], each_max: int | None = None
+) -> tuple[GaugeMetricFamily, int]:
+    """Return a gauge by the last label, and how many series of it are in a sum."""
+    kept, summed = bounded(series, each_max or PARTITIONS_MAX, SERIES_MAX)
+    family = GaugeMetricFamily(name, about, labels=labels)
+    for each in kept:
+        family.add_metric([*each.owner, each.name], each.value)
+    return family, summed
+
+
+def _of_tiers(standing: _Standing) -> Iterator[tuple[GaugeMetricFamily, int]]:
     """Yield the pages, rows and bytes of topics in each tier."""
     for index, (name, about) in enumerate(
         (
@@ -200,10 +244,16 @@ def _of_tiers(standing: _Standing) -> Iterator[Metric]:
             ("bytes", "Stored bytes of a topic's pages in a tier."),
         )
     ):
-        family = GaugeMetricFamily(f"wings_tier_{name}", about, labels=["topic", "tier"])
-        for (topic, remote), numbers in standing.tiers.items():
-            family.add_metric([str(topic), "remote" if remote else "hot"], numbers[index])
-        yield family
+        yield _bounded_gauge(
+            f"wings_tier_{name}",
+            about,
+            ["tier", "topic"],
+            (
+                Series(("remote" if remote else "hot",), str(topic), numbers[index])
+                for (topic, remote), numbers in standing.tiers.items()
+            ),
+            each_max=SERIES_MAX,
+        )
 
 
 def _of_tables(tables: Tables) -> Iterator[Metric]:
@@ -215,7 +265,7 @@ def _of_tables(tables: Tables) -> Iterator[Metric]:
     )
     seconds = GaugeMetricFamily(
         "wings_table_lag_seconds",
-        "Age of the oldest of them, then.",
+        "Age of the oldest message that was not in the table after its last commit.",
         labels=["table"],
     )
     for status in statuses:
@@ -228,29 +278,27 @@ def _of_groups(groups: list[tuple[ShareGroup, list[SharePartitionState]]]) -> It
     """Yield how far groups are: as many series as there are groups, and a few of each."""
     labels = ["group", "topic"]
     lag = GaugeMetricFamily(
-        "wings_share_lag", "Messages that a share group has not finished.", labels=labels
+        "wings_share_lag_messages", "Messages that a share group has not finished.", labels=labels
     )
     in_flight = GaugeMetricFamily(
-        "wings_share_in_flight", "Messages that members of a share group hold.", labels=labels
+        "wings_share_in_flight_messages",
+        "Messages that members of a share group hold.",
+        labels=labels,
     )
-    largest = GaugeMetricFamily(
-        "wings_share_partition_lag",
-        f"The same of the {GROUP_PARTITIONS_MAX} partitions where it is most.",
-        labels=[*labels, "partition"],
-    )
+    series: list[Series] = []
     for group, states in groups:
-        values = [group.name, str(group.topic.name)]
+        values = (group.name, str(group.topic.name))
         lag.add_metric(values, sum(state.lag for state in states))
         in_flight.add_metric(values, sum(state.in_flight for state in states))
-        for state in heapq.nlargest(GROUP_PARTITIONS_MAX, states, key=_lag):
-            largest.add_metric([*values, state.partition], state.lag)
-    yield lag
-    yield in_flight
-    yield largest
-
-
-def _lag(state: SharePartitionState) -> int:
-    return state.lag
+        series += [Series(values, state.partition, state.lag) for state in states]
+    of_partitions = GaugeMetricFamily(
+        "wings_share_partition_lag_messages",
+        "Messages that a share group has not finished, by partition.",
+        labels=[*labels, "partition"],
+    )
+    for each in bounded(series, GROUP_PARTITIONS_MAX, SERIES_MAX).series:
+        of_partitions.add_metric([*each.owner, each.name], each.value)
+    yield from (lag, in_flight, of_partitions)
 
 
 _DELIVERIES = {
@@ -263,7 +311,8 @@ _DELIVERIES = {
 
 def _of_deliveries(counts: Mapping[tuple[str, str], GroupCounts]) -> Iterator[Metric]:
     for name, about in _DELIVERIES.items():
-        family = CounterMetricFamily(f"wings_share_{name}", about, labels=["group", "topic"])
+        labels = ["group", "topic"]
+        family = CounterMetricFamily(f"wings_share_{name}_messages", about, labels=labels)
         for (topic, group), of_group in counts.items():
             family.add_metric([group, topic], getattr(of_group, name))
         yield family
@@ -292,7 +341,9 @@ def _storage_metrics(storage: Storage) -> Iterator[Metric]:
         "wings_object_bytes", "Bytes put into object stores, or read of them.", labels=labels
     )
     seconds = CounterMetricFamily(
-        "wings_object_seconds", "Time that requests to object stores took.", labels=labels
+        "wings_object_seconds",
+        "Time that requests to object stores took, in seconds.",
+        labels=labels,
     )
     for store, objects in storage.objects.items():
         for operation, count in objects.counts.snapshot().items():
@@ -301,29 +352,3 @@ def _storage_metrics(storage: Storage) -> Iterator[Metric]:
             sizes.add_metric([store, operation], count.bytes)
             seconds.add_metric([store, operation], count.seconds)
     yield from (requests, failures, sizes, seconds)
-
-
-def _bounded(standing: _Standing) -> _Standing:
-    """Return the largest of each topic and consumer, as many as one scrape may have."""
-    ends = _largest(list(standing.ends.items()), lambda each: each[0][0], lambda each: each[1])
-    lags = _largest(standing.lags, lambda each: (each[0], each[1]), lambda each: each[3])
-    tiers = list(standing.tiers.items())
-    topics = list(standing.partitions.items())
-    kept = (ends[:SERIES_MAX], lags[:SERIES_MAX], tiers[:SERIES_MAX], topics[:SERIES_MAX])
-    found = (standing.ends, standing.lags, tiers, topics)
-    left_out = sum(map(len, found)) - sum(map(len, kept))
-    return _Standing(
-        dict(kept[0]), kept[1], dict(kept[2]), standing.groups, dict(kept[3]), left_out
-    )
-
-
-def _largest(
-    series: Iterable[S], owner: Callable[[S], Hashable], size: Callable[[S], int]
-) -> list[S]:
-    """Return the `PARTITIONS_MAX` largest series of each owner."""
-    owned: dict[Hashable, list[S]] = {}
-    for each in series:
-        owned.setdefault(owner(each), []).append(each)
-    return [
-        each for found in owned.values() for each in heapq.nlargest(PARTITIONS_MAX, found, key=size)
-    ]

@@ -8,16 +8,19 @@ import itertools
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from typing import Literal, get_args
 
 from prometheus_client import (
     CONTENT_TYPE_PLAIN_0_0_4,
     CollectorRegistry,
     Counter,
+    ProcessCollector,
     generate_latest,
 )
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
+    GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
@@ -102,11 +105,21 @@ class _Flushes:
             yield CounterMetricFamily(f"wings_{name}", about, number)
         bounds = [*map(str, _FLUSH_SECONDS), "+Inf"]
         yield HistogramMetricFamily(
-            "wings_flush_seconds",
+            "wings_flush_duration_seconds",
             "Duration of group commits.",
             buckets=list(zip(bounds, below, strict=True)),
             sum_value=seconds,
         )
+
+
+class _BuildInfo:
+    """Which version serves."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield one gauge, always 1."""
+        family = GaugeMetricFamily("wings_build_info", "The version.", labels=["version"])
+        family.add_metric([version("wings-flight")], 1)
+        yield family
 
 
 class Metrics:
@@ -130,6 +143,8 @@ class Metrics:
             }
         )
         self._flushes = _Flushes()
+        self._registry.register(_BuildInfo())
+        ProcessCollector(registry=self._registry)
         self._registry.register(self._counts)
         self._registry.register(self._flushes)
 

@@ -154,24 +154,24 @@ def test_metrics_tell_what_was_done_and_where_the_log_stands() -> None:
     assert found['wings_fetch_rows_total{transport="flight"}'] == 5
     assert found['wings_errors_total{code="TOPIC_NOT_FOUND",transport="flight"}'] == 1
     assert found["wings_waits_total"] == 1
-    assert found["wings_waiting"] == 0
+    assert found["wings_waiting_readers"] == 0
     assert found["wings_pending_bytes"] == 0
     assert found["wings_sql_queries"] == 0
-    assert found["wings_flushes_total"] == found["wings_flush_seconds_count"] == 3
+    assert found["wings_flushes_total"] == found["wings_flush_duration_seconds_count"] == 3
     assert found["wings_flush_batches_total"] == 3
     assert found["wings_flush_failures_total"] == 0
     assert found[f'wings_topic_end_offset{{partition="null",topic="{full("t")}"}}'] == 5
     keyed = rf'wings_topic_end_offset{{partition="\"a\\\"b\"",topic="{full("keyed")}"}}'
     assert found[keyed] == 1
-    lag = f'wings_consumer_lag{{consumer="reader",partition="null",topic="{full("t")}"}}'
+    lag = f'wings_consumer_lag_messages{{consumer="reader",partition="null",topic="{full("t")}"}}'
     assert found[lag] == 4
-    assert found["wings_series_left_out"] == 0
+    assert found["wings_series_summed"] == 0
 
 
 def _samples_after_flushes(http: httpx.Client, flushes: int) -> dict[str, float]:
     """Wait until so many flushes are counted: each is a moment after its pushes are answered."""
     deadline = time.monotonic() + SECONDS
-    while (found := samples(http))["wings_flush_seconds_count"] < flushes:
+    while (found := samples(http))["wings_flush_duration_seconds_count"] < flushes:
         assert time.monotonic() < deadline, "flushes are not counted"
     return found
 

@@ -216,7 +216,7 @@ def test_lag_and_messages_in_flight_are_metrics(http: httpx.Client, topic: str) 
     acquire(http, topic, max_messages=2)
     text = http.get("/metrics").text
     labels = f'group="billing",topic="{full(topic)}"'
-    assert f"wings_share_lag{{{labels}}} 5.0" in text
-    assert f"wings_share_in_flight{{{labels}}} 2.0" in text
+    assert f"wings_share_lag_messages{{{labels}}} 5.0" in text
+    assert f"wings_share_in_flight_messages{{{labels}}} 2.0" in text
     of_partition = f'group="billing",partition="null",topic="{full(topic)}"'
-    assert f"wings_share_partition_lag{{{of_partition}}} 5.0" in text
+    assert f"wings_share_partition_lag_messages{{{of_partition}}} 5.0" in text

@@ -51,14 +51,17 @@ def test_many_partitions_have_few_series(tmp_path: Path) -> None:
         assert len(series) < 500
         assert len(text) < 100_000
         for group in groups:
-            assert sample(text, "wings_share_lag", group) == PARTITIONS + 2
+            assert sample(text, "wings_share_lag_messages", group) == PARTITIONS + 2
         largest = re.findall(
-            r'wings_share_partition_lag{group="group-0",partition="(\d+)".*} 2.0', text
+            r'wings_share_partition_lag_messages{group="group-0",partition="(\d+)".*} 2.0', text
         )
         assert sorted(largest) == ["1999", "7"]
         assert re.search(rf"^wings_topic_partitions{{.*}} {PARTITIONS}.0$", text, re.MULTILINE)
-        (left_out,) = re.findall(r"^wings_series_left_out (\S+)$", text, re.MULTILINE)
-        assert float(left_out) == PARTITIONS - 100
+        (summed,) = re.findall(r"^wings_series_summed (\S+)$", text, re.MULTILINE)
+        assert float(summed) == PARTITIONS - 99
+        ends = re.findall(r"^wings_topic_end_offset{.*} (\S+)$", text, re.MULTILINE)
+        assert len(ends) == 100
+        assert sum(map(float, ends)) == PARTITIONS + 2, "with those of `other`"
 
 
 def test_rejections_of_many_messages_share_flushes(tmp_path: Path) -> None:
@@ -98,9 +101,9 @@ def test_deliveries_are_counted_by_group(tmp_path: Path) -> None:
         assert member.acknowledge(again.ack("release")) == [None], "it is at the limit"
         text = scrape(server)
         counts = {
-            name: sample(text, f"wings_share_{name}_total", "billing")
+            name: sample(text, f"wings_share_{name}_messages_total", "billing")
             for name in ("delivered", "redelivered", "accepted", "dead_lettered")
         }
         assert counts == {"delivered": 13, "redelivered": 3, "accepted": 5, "dead_lettered": 5}
-        assert sample(text, "wings_share_lag", "other") == 10
-        assert 'wings_share_delivered_total{group="other"' not in text
+        assert sample(text, "wings_share_lag_messages", "other") == 10
+        assert 'wings_share_delivered_messages_total{group="other"' not in text

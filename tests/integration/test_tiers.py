@@ -780,7 +780,7 @@ def test_the_command_line_maintains_and_shows_tiers(
     assert "hot tier: 30 messages in 3 pages" in shown
     assert "remote tier: 200 messages in 1 pages" in shown
     metrics = urllib.request.urlopen(f"{server.http}/metrics").read().decode()
-    assert "wings_maintenance_pages_merged_total 20.0" in metrics
+    assert "wings_maintenance_merged_pages_total 20.0" in metrics
     assert "wings_maintenance_passes_total 1.0" in metrics
     seconds = metrics.partition("\nwings_maintenance_seconds_total ")[2].partition("\n")[0]
     assert float(seconds) > 0

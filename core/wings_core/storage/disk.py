@@ -65,6 +65,8 @@ class DiskGuard:
         self._lock = threading.Lock()
         """Nothing else is locked under it."""
         self._refusal: str | None = None
+        self.free_bytes = 0
+        """Free on the disk at the last look, less what its reserve was filled up with."""
         self._stopped = threading.Event()
         self.look()
         self._thread = threading.Thread(target=self._run, name="wings-disk", daemon=True)
@@ -95,6 +97,7 @@ class DiskGuard:
             except OSError as error:
                 _logger.warning("the disk of %s cannot be looked at: %s", self._path, error)
                 return
+            self.free_bytes = free
             self._judge(free)
 
     def close(self) -> None:

@@ -1,0 +1,116 @@
+"""`/metrics` keeps to Prometheus's conventions, as its own parser and promtool see them."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+import pytest
+from flight_calls import act, create_topic, push
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from share_calls import Member, create_group
+
+from wings_server.testing import running_server
+
+DOCUMENT = Path(__file__).parents[2] / "docs/observe.md"
+
+UNITS = {"seconds", "bytes"}
+NO_BASE_UNITS = {
+    "ms",
+    "us",
+    "milliseconds",
+    "minutes",
+    "hours",
+    "kb",
+    "mb",
+    "kib",
+    "mib",
+    "percent",
+}
+"""Words of names that are of other units."""
+
+
+@pytest.fixture(scope="module")
+def exposition(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The metrics of a server with two stores that was used in every way that they count."""
+    directory = tmp_path_factory.mktemp("metrics")
+    with running_server(directory / "data", hot=(directory / "hot").as_uri()) as server:
+        client = server.client()
+        create_topic(client, "jobs", ["key: int64", "n: int64"], "key")
+        push(client, "jobs", pa.record_batch({"key": [1, 2], "n": [1, 2]}))
+        act(
+            client,
+            "commit-offsets",
+            consumer="c",
+            offsets=[{"topic": "jobs", "partition": 1, "offset": 0}],
+        )
+        create_group(client, "jobs")
+        Member(client, "jobs").acquire()
+        httpx.get(f"{server.http}/v1/none")
+        yield httpx.get(f"{server.http}/metrics").text
+
+
+def families(text: str) -> list[Metric]:
+    return list(text_string_to_metric_families(text))
+
+
+def test_names_types_and_help_keep_to_the_conventions(exposition: str) -> None:
+    found = families(exposition)
+    assert len(found) > 40
+    assert len({family.name for family in found}) == len(found)
+    for family in found:
+        name = family.name
+        assert re.fullmatch(r"(wings|process)_[a-z0-9]+(_[a-z0-9]+)*", name), name
+        assert family.type in {"counter", "gauge", "histogram"}, name
+        assert family.documentation.endswith("."), name
+        assert not family.name.endswith(("_count", "_sum", "_bucket", "_total")), name
+        words = name.split("_")
+        assert not NO_BASE_UNITS & set(words), name
+        if UNITS & set(words) and name.startswith("wings_"):
+            assert words[-1] in UNITS, f"{name}: the unit comes last"
+        for sample in family.samples:
+            ends = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
+            assert sample.name.removeprefix(name) in ends.get(family.type, ("",)), sample.name
+
+
+def test_what_is_served_is_told(exposition: str) -> None:
+    found = {family.name: family for family in families(exposition)}
+    (build,) = found["wings_build_info"].samples
+    assert build.labels["version"]
+    for name in (
+        "process_cpu_seconds", "process_resident_memory_bytes", "wings_disk_free_bytes",
+        "wings_memory_limit_bytes",
+    ):  # fmt: skip
+        (sample,) = found[name].samples
+        assert sample.value > 0, name
+    for name in ("wings_pushes_refused", "wings_share_damaged"):
+        (sample,) = found[name].samples
+        assert sample.value == 0, name
+
+
+def test_promtool_finds_no_fault(exposition: str) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (in Debian: prometheus)")
+    done = subprocess.run(
+        [promtool, "check", "metrics"],
+        input=exposition,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_every_metric_is_documented(exposition: str) -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", DOCUMENT.read_text(), re.MULTILINE)
+    served = {
+        (name + ("_total" if family.type == "counter" else ""), family.type)
+        for family in families(exposition)
+        if not (name := family.name).endswith("_created")
+    }
+    assert set(rows) == served
