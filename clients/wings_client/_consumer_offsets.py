@@ -12,7 +12,6 @@ from typing import Literal, Protocol, TypeVar
 from wings_client._cancellation import current_cancellation
 from wings_client._consumer_reads import Consumed
 from wings_client._errors import client_closed, is_passing
-from wings_client._follow import resolve_offset
 from wings_client._many import starts
 from wings_client._model import ConsumerOffset, PartitionValue, Topic
 from wings_client._retry import Backoff
@@ -94,11 +93,6 @@ class ConsumerOffsets:
         if not committed and start != "earliest":
             committed = starts(self._transport, self._topic.name, "all", start)
             self._send(committed)
-        if partitions is not None and len(partitions) == 1 and partitions[0] not in committed:
-            # A stream of one partition begins at a number; retention may have passed 0.
-            (value,) = partitions
-            now = resolve_offset(self._transport, self._topic.name, value, "earliest")
-            committed[value] = now
         return committed
 
     def deliver(self, taken: Consumed) -> None:

@@ -64,7 +64,7 @@ class ConsumerReads:
         if partitions is None:
             self._add_many(partitions=ALL, positions=tuple(starts.items()))
         elif len(partitions) == 1:
-            self._add_one(partitions[0], starts.get(partitions[0], 0))
+            self._add_one(partitions[0], starts.get(partitions[0]))
         else:
             for first in range(0, len(partitions), ENTRIES_MAX):
                 some = partitions[first : first + ENTRIES_MAX]
@@ -117,7 +117,10 @@ class ConsumerReads:
         if isinstance(read, Chunks):
             keys |= {"partition": self._values[read], "offset": read.next_offset}
             probe: Resumed[Any] = Chunks(
-                self._transport, self._ticket(ScanTicket, keys), reconnect_seconds=seconds
+                self._transport,
+                self._ticket(ScanTicket, keys),
+                reconnect_seconds=seconds,
+                clamps=read.clamps,
             )
         else:
             keys |= read.where()
@@ -134,11 +137,13 @@ class ConsumerReads:
             probe.cancel()
             self._probe = None
 
-    def _add_one(self, partition: JsonScalar, offset: int) -> None:
-        keys = {**self._selection, "partition": partition, "offset": offset}
+    def _add_one(self, partition: JsonScalar, offset: int | None) -> None:
+        keys = {**self._selection, "partition": partition, "offset": offset or 0}
         ticket = self._ticket(FollowTicket, keys)
         seconds = self._transport.retry.reconnect_seconds
-        read = Chunks(self._transport, ticket, reconnect_seconds=seconds)
+        # A stream of one partition begins at a number; retention may have passed 0.
+        clamps = offset is None
+        read = Chunks(self._transport, ticket, reconnect_seconds=seconds, clamps=clamps)
         self._values[read] = partition
         self._reads.append(read)
 

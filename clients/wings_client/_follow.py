@@ -146,7 +146,8 @@ def follow(
         offset=resolve_offset(transport, topic, partition, offset),
         **keys,
     )
-    chunks = Chunks(transport, ticket, deadline, transport.retry.reconnect_seconds)
+    seconds = transport.retry.reconnect_seconds
+    chunks = Chunks(transport, ticket, deadline, seconds, clamps=offset == "earliest")
     followed = Follow(chunks, lambda: plan(transport, topic, partition, "latest", **keys)[0])
     transport.add(followed)
     return followed

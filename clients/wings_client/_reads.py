@@ -125,8 +125,8 @@ class ReadCalls(AdminCalls):
 
         Raises:
             TopicNotFound: There is no such topic.
-            OffsetOutOfRange: The offset is below a log's start; fact `log_start_offset`. Of many
-                partitions read from `"earliest"`, what retention takes meanwhile is skipped.
+            OffsetOutOfRange: The offset is below a log's start; fact `log_start_offset`. From
+                `"earliest"` on, what retention takes meanwhile is skipped.
             WingsError: Also while the reader is read.
         """
         return scan(
@@ -321,6 +321,8 @@ class ReadCalls(AdminCalls):
 
         Raises:
             TopicNotFound: There is no such topic; also while iterating.
+            OffsetOutOfRange: Retention has passed the place of the read; also while iterating. In
+                partitions read from `"earliest"`, what it takes is skipped.
             WingsError: Also while iterating.
         """
         keys: dict[str, Any] = {

@@ -42,12 +42,14 @@ class Part(NamedTuple):
     locations: tuple[str, ...]
     """The nodes to ask, in order; empty: the node that calls go to."""
     clamps: bool = False
-    """Of many partitions: whether what retention takes is skipped; else it is an error."""
+    """Whether what retention takes before it is read is skipped; else it is an error."""
 
     def read(self, transport: Transport) -> "Resumed[Chunk] | Resumed[RangesBatch]":
         """Return its chunks, no stream opened yet."""
         if self.ticket.partitions is None:
-            return Chunks(transport, self.ticket, locations=self.locations)
+            return Chunks(
+                transport, self.ticket, locations=self.locations, clamps=self.clamps
+            )
         chunks = ManyChunks(transport, self.ticket, locations=self.locations)
         if self.clamps:
             chunks.exact = ()
@@ -105,7 +107,7 @@ def ranges(
         only = None if keys.get("system_columns") else _only_partition(parts)
         if only is not None:
             return schema, list(_cut(only, parallel, 1))
-        return schema, [part._replace(clamps=offset == "earliest") for part in parts]
+        return schema, parts
     schema, parts = plan(transport, topic, partition, offset, end_offset, **keys)
     return schema, [cut for part in parts for cut in _cut(part, parallel, len(parts))]
 
@@ -139,7 +141,8 @@ def plan(
     for endpoint in info.endpoints:
         ticket = parse_ticket(endpoint.ticket.ticket)
         if isinstance(ticket, ScanTicket):
-            parts.append(Part(ticket, tuple(each.uri.decode() for each in endpoint.locations)))
+            locations = tuple(each.uri.decode() for each in endpoint.locations)
+            parts.append(Part(ticket, locations, clamps=offset == "earliest"))
     return info.schema, parts
 
 
@@ -179,7 +182,10 @@ def _cut(part: Part, parallel: int, parts_planned: int) -> Iterator[Part]:
             "end_offset": start_offset + rows * (index + 1) // cuts,
         }
         first = index % len(locations) if locations else 0
-        yield Part(ticket.model_copy(update=update), (*locations[first:], *locations[:first]))
+        yield part._replace(
+            ticket=ticket.model_copy(update=update),
+            locations=(*locations[first:], *locations[:first]),
+        )
 
 
 def _one_by_one(transport: Transport, parts: list[Part]) -> Generator[pa.RecordBatch]:

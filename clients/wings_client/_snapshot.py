@@ -3,7 +3,7 @@
 The ranges are fixed first; what the table has of them is read from its files, and all that was not,
 also where a file is gone meanwhile or cannot be reached, from the server. So each row comes once,
 whatever maintenance does: a row's offset never changes, and what was read is taken out of the
-ranges before it is handed out.
+ranges before it is handed out. What retention takes before it is read is skipped.
 """
 
 from collections.abc import Generator, Iterator
@@ -87,8 +87,7 @@ class SnapshotRead:
         """Yield the rows, those of files first.
 
         Raises:
-            OffsetOutOfRange: Retention took rows before they were read.
-            WingsError: Whatever else the server refuses it with.
+            WingsError: Whatever the server refuses it with.
         """
         yield from self._cold()
         yield from self._hot()

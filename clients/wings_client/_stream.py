@@ -30,7 +30,7 @@ from wings_core.contracts.chunks import (
     parse_many_metadata,
 )
 from wings_core.contracts.tickets import TIMEOUT_MS_MAX, FetchTicket, FollowTicket, ScanTicket
-from wings_core.errors import SchemaMismatch, Unavailable, WingsError
+from wings_core.errors import OffsetOutOfRange, SchemaMismatch, Unavailable, WingsError
 from wings_core.times import Deadline
 
 T = TypeVar("T")
@@ -319,9 +319,12 @@ class Chunks(Resumed[Chunk]):
         deadline: As of `Resumed`, like the others.
         reconnect_seconds: Likewise.
         locations: Likewise.
+        clamps: Whether what retention takes before it is read is skipped, as of reads from
+            `"earliest"`; else that is an error.
 
     Attributes:
         next_offset: The first offset not yet delivered.
+        clamps: As given.
     """
 
     def __init__(
@@ -331,6 +334,8 @@ class Chunks(Resumed[Chunk]):
         deadline: Deadline | None = None,
         reconnect_seconds: float | None = None,
         locations: Sequence[str] = (),
+        *,
+        clamps: bool = False,
     ) -> None:
         super().__init__(
             transport,
@@ -340,12 +345,15 @@ class Chunks(Resumed[Chunk]):
             locations=locations,
         )
         assert isinstance(ticket.offset, int)
-        self.next_offset = ticket.offset
+        self.next_offset = self._first_offset = ticket.offset
+        self.clamps = clamps
         self._ticket = ticket
         self._grows = not self._is_scan and ticket.schema_version is None
 
     def _one_stream(self) -> Iterator[Chunk]:
         ticket = self._ticket.model_copy(update={"offset": self.next_offset})
+        if isinstance(ticket, ScanTicket) and self._has_read_all(ticket):
+            return
         stream, wait = self._open(ticket)
         for chunk in stream.chunks(wait):
             # Advanced before the chunk is yielded: from then on it is delivered.
@@ -360,6 +368,22 @@ class Chunks(Resumed[Chunk]):
                 f"{stream.endpoint} read to offset {self.next_offset} of a range that ends at "
                 f"{ticket.end_offset}: its log ends at {stream.end.log_end_offset}"
             )
+
+    def _has_read_all(self, ticket: ScanTicket) -> bool:
+        """Tell whether nothing is left of a range of which there was something."""
+        end_offset = ticket.end_offset
+        return end_offset is not None and self.next_offset >= max(
+            end_offset, self._first_offset + 1
+        )
+
+    def _mends(self, error: WingsError) -> bool:
+        """Skip what retention took, where that is no error."""
+        if not self.clamps or not isinstance(error, OffsetOutOfRange):
+            return False
+        if error.log_start_offset <= self.next_offset:
+            return False
+        self.next_offset = error.log_start_offset
+        return True
 
 
 def milliseconds(seconds: float) -> int:

@@ -85,7 +85,7 @@ class TableCalls(AdminCalls):
         """Read a topic at this moment: what its table has from the files, the rest from the server.
 
         Each row that is committed now comes once, whatever is merged or committed to the table
-        meanwhile. Where there is no table, pyiceberg is missing, its files cannot be reached from
+        meanwhile, but for what retention takes before it is read. Where there is no table, pyiceberg is missing, its files cannot be reached from
         here, or there is a filter, all comes from the server, as from `scan`. Rows of one batch are
         of one partition or by partition, in order of offset; batches come in no order.
 
@@ -98,8 +98,6 @@ class TableCalls(AdminCalls):
 
         Raises:
             TopicNotFound: There is no such topic.
-            OffsetOutOfRange: While the reader is read: retention took rows of the moment before
-                they were read.
             WingsError: Also while the reader is read.
         """
         read = self._snapshot(topic, columns=columns, filter=filter, system_columns=system_columns)

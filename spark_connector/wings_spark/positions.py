@@ -52,11 +52,20 @@ def batch_ranges(client: Client, topic: Topic, states: States, options: ReadOpti
         InvalidArgument: A position is past the log's end, or of no partition.
         OffsetOutOfRange: A start is below the log's start, and `failOnDataLoss` holds.
     """
-    starts = resolve(client, topic, states, options.start(Bound("earliest")), "earliest")
+    bound = options.start(Bound("earliest"))
+    named = bound.of_topic(TopicName.parse(topic.name), topic.key_type)
+    starts = resolve(client, topic, states, bound, "earliest")
     ends = resolve(client, topic, states, options.end(Bound("latest")), "latest")
     return [
         what_is_kept(
-            Range(topic.name, topic.uuid, partition, starts[partition], ends[partition]),
+            Range(
+                topic.name,
+                topic.uuid,
+                partition,
+                starts[partition],
+                ends[partition],
+                clamps=named.get(partition, bound.default or "earliest") == "earliest",
+            ),
             state.log_start_offset,
             options,
         )

@@ -30,6 +30,9 @@ class Range:
     partition: Partition
     start_offset: int
     end_offset: int
+    clamps: bool = False
+    """Whether what retention takes before it is read is skipped, as of a batch read from
+    `earliest`; else `failOnDataLoss` decides."""
 
     @property
     def rows(self) -> int:
@@ -48,6 +51,8 @@ class Task:
     spans: tuple[tuple[Partition, int, int], ...]
     """Partition, first offset and end offset of each range, of which none is empty. Tuples, as a
     query may have a hundred thousand, which Spark pickles."""
+    clamps: bool = False
+    """As of its ranges."""
 
     @property
     def rows(self) -> int:
@@ -74,12 +79,12 @@ def pack(
 
     Returns:
         The tasks, in the order of the topics: one at least for each, and for each 10,000 of its
-        partitions.
+        partitions, and none of ranges that differ in `clamps`.
     """
-    topics: dict[str, list[Range]] = {}
+    topics: dict[tuple[str, bool], list[Range]] = {}
     for each in ranges:
         if each.rows:
-            topics.setdefault(each.uuid, []).append(each)
+            topics.setdefault((each.uuid, each.clamps), []).append(each)
     rows = sum(each.rows for found in topics.values() for each in found)
     least = tasks_min or min(os.cpu_count() or 1, rows // TASK_ROWS_MIN)
     wanted = min(TASKS_MAX, max(1, least, -(-rows // (task_rows or TASK_ROWS))))
@@ -113,7 +118,7 @@ def _tasks(ranges: Sequence[Range], wanted: int, rows: int) -> Iterator[Task]:
             )
             for index, first, end in part
         ]
-        yield Task(ranges[0].topic, ranges[0].uuid, tuple(spans))
+        yield Task(ranges[0].topic, ranges[0].uuid, tuple(spans), ranges[0].clamps)
 
 
 def share(budget: int, sizes: Sequence[int]) -> list[int]:

@@ -81,7 +81,8 @@ class TaskReader:
         """Yield the rows of a task, of each partition in order of offset.
 
         Raises:
-            OffsetOutOfRange: They, or their topic, were deleted, and `failOnDataLoss` holds.
+            OffsetOutOfRange: They, or their topic, were deleted, and `failOnDataLoss` holds; of
+                ranges from `earliest`, the topic alone.
             SchemaMismatch: A value does not fit the type that the user asked for.
         """
         prepare_worker()
@@ -130,7 +131,8 @@ class TaskReader:
                 value = error.facts.get("partition") if len(left) > 1 else next(iter(left))
                 lost = left[value][0]
                 log_start_offset = int(error.log_start_offset)
-                if self.fail_on_data_loss or log_start_offset <= lost:
+                is_loss = self.fail_on_data_loss and not task.clamps
+                if is_loss or log_start_offset <= lost:
                     partition = partition_of_value(value)
                     raise data_loss(task.topic, partition, lost, log_start_offset) from error
                 left[value] = (log_start_offset, left[value][1])

@@ -8,9 +8,11 @@ import pytest
 from arrow_strategies import arrow
 from breakable_proxy import BreakableProxy
 from fix_client import Connect, NewTopic
+from fix_server import Trim
 
 from wings_client import Client, Topic
-from wings_core.errors import InvalidArgument, InvalidFilter, TopicNotFound
+from wings_core.errors import InvalidArgument, InvalidFilter, OffsetOutOfRange, TopicNotFound
+from wings_core.partitions import UNPARTITIONED, Partition
 from wings_server.testing import RunningServer
 
 ROWS = 200_000
@@ -85,6 +87,28 @@ def test_all_partitions_come_each_by_offset(wings: Client, new_topic: NewTopic) 
         assert {row["__partition"] for row in rows} == {str(key)}
     assert table.num_rows == 120
     assert wings.scan(topic, 2).read_all()["key"].to_pylist() == [2] * 40
+
+
+@pytest.mark.parametrize("kept", [2, 0])
+@pytest.mark.parametrize("parallel", [1, 4])
+@pytest.mark.parametrize("is_keyed", [False, True])
+def test_a_scan_from_the_earliest_skips_what_retention_takes_before_it_is_read(
+    wings: Client, new_topic: NewTopic, trim: Trim, is_keyed: bool, parallel: int, kept: int
+) -> None:
+    """Of one partition as of many, also where nothing is left; from a number on it is an error."""
+    topic = new_topic("n: int64", "key: int64", partition_key="key" if is_keyed else None)
+    for number in range(4):
+        wings.push(topic, {"n": [number], "key": [7]})
+    value, partition = (7, Partition("7")) if is_keyed else (None, UNPARTITIONED)
+    reader = wings.scan(topic, value, parallel=parallel)
+    bounded = wings.scan(topic, value, end_offset=3)
+    numbered = wings.scan(topic, value, offset=0, parallel=parallel)
+    trim(topic, 4 - kept, partition)
+    assert reader.read_all()["n"].to_pylist() == [2, 3][2 - kept :]
+    assert bounded.read_all()["n"].to_pylist() == [2][2 - kept :]
+    with pytest.raises(OffsetOutOfRange) as caught:
+        numbered.read_all()
+    assert caught.value.log_start_offset == 4 - kept
 
 
 @pytest.mark.parametrize("parallel", [2, 3, 8])

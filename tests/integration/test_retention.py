@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from flight_calls import (
 
 from wings_core.contracts.tickets import AcquireTicket, parse_ticket
 from wings_core.errors import OffsetOutOfRange
+from wings_core.fetch import fetcher
 from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import Limits
 from wings_core.names import TopicName
@@ -223,3 +224,38 @@ def test_a_read_from_the_earliest_begins_where_retention_has_come_to_by_then(
     assert rows == list(range((10 - kept_pages) * PAGE_ROWS, 10 * PAGE_ROWS))
     with pytest.raises(OffsetOutOfRange):
         list(first.chunks(Cancel()))
+
+
+@pytest.mark.parametrize("kind", ["fetch", "scan", "follow"])
+def test_a_read_from_the_earliest_goes_on_behind_what_retention_takes_in_its_midst(
+    server: RunningServer, new_topic_id: str, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    client, log = server.client(), server.server.log
+    create_topic(client, new_topic_id, ["n: int64"])
+    push_pages(client, new_topic_id, 10)
+    monkeypatch.setattr(fetcher, "LOCATE_ROWS_MAX", PAGE_ROWS)
+    monkeypatch.setattr(fetcher, "READ_AHEAD_SECONDS", 0)
+    keys: Json = {"kind": kind, "topic": new_topic_id}
+    if kind != "scan":
+        keys["timeout_ms"] = 1_000
+
+    def opened(offset: str | int) -> Iterator[list[Any]]:
+        ticket = parse_ticket(json.dumps(keys | {"offset": offset}).encode())
+        assert not isinstance(ticket, AcquireTicket)
+        return iter(open_get(log, ticket).chunks(Cancel()))
+
+    def rows(chunks: Iterable[list[Any]]) -> list[int]:
+        return [n for some in chunks for each in some for n in each.batch["n"].to_pylist()]
+
+    earliest, numbered = opened("earliest"), opened(0)
+    begun = [next(earliest)]
+    next(numbered)
+    uuid = log.admin.get_topic(TopicName.parse(new_topic_id)).uuid
+    size = state(client, new_topic_id)["bytes"]
+    log.maintenance.expire(
+        uuid, UNPARTITIONED, age_us=None, bytes_kept=size * 3 // 10, pages_max=100
+    )
+    found = rows(begun), rows(earliest)
+    assert found == (list(range(PAGE_ROWS)), list(range(7 * PAGE_ROWS, 10 * PAGE_ROWS)))
+    with pytest.raises(OffsetOutOfRange):
+        list(numbered)

@@ -180,18 +180,26 @@ def test_an_available_now_trigger_does_not_wait_for_rows(
     reader.stop()
 
 
-@pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize(
+    ("start", "fail"), [(0, True), (0, False), ("earliest", True), ("earliest", False)]
+)
 def test_messages_that_go_between_planning_and_reading_are_told_or_skipped(
-    server: RunningServer, wings: Client, new_topic: NewTopic, trim: Trim, fail: bool
+    server: RunningServer,
+    wings: Client,
+    new_topic: NewTopic,
+    trim: Trim,
+    start: int | str,
+    fail: bool,
 ) -> None:
     topic = new_topic()
     wings.push(topic, {"n": [0, 1]})
     wings.push(topic, {"n": [2, 3]})
-    options = given(server, topic, failOnDataLoss=fail)
+    starts = json.dumps({topic.id: start})
+    options = given(server, topic, failOnDataLoss=fail, startingOffsets=starts)
     reader = WingsReader(ReadOptions.parse(options), WingsDataSource(options).schema())
     (part,) = reader.partitions()
     trim(topic, 2)
-    if fail:
+    if fail and start == 0:
         with pytest.raises(OffsetOutOfRange, match="messages from 0 on are gone"):
             list(reader.read(part))
     else:
@@ -206,7 +214,8 @@ def test_messages_of_some_of_many_partitions_that_go_meanwhile_are_told_or_skipp
     topic = new_topic("n: int64", "key: int64", partition_key="key")
     for first in (0, 4):
         wings.push(topic, {"n": list(range(first, first + 4)), "key": [0, 1, 2, 3]})
-    options = given(server, topic, failOnDataLoss=fail)
+    starts = json.dumps({topic.id: {str(key): 0 for key in range(4)}})
+    options = given(server, topic, failOnDataLoss=fail, startingOffsets=starts)
     reader = WingsReader(ReadOptions.parse(options), WingsDataSource(options).schema())
     (part,) = reader.partitions()
     trim(topic, 1, Partition("1"))
@@ -216,6 +225,21 @@ def test_messages_of_some_of_many_partitions_that_go_meanwhile_are_told_or_skipp
             list(reader.read(part))
     else:
         assert sorted(all_rows(reader.read(part))) == [0, 2, 4, 5, 6]
+
+
+def test_a_batch_that_begins_at_the_start_of_some_partitions_skips_what_goes_of_those(
+    server: RunningServer, wings: Client, new_topic: NewTopic, trim: Trim
+) -> None:
+    topic = new_topic("n: int64", "key: int64", partition_key="key")
+    for first in (0, 4):
+        wings.push(topic, {"n": list(range(first, first + 4)), "key": [0, 1, 2, 3]})
+    starts = json.dumps({topic.id: {"0": 0, "1": "earliest", "2": 1}})
+    options = given(server, topic, startingOffsets=starts)
+    reader = WingsReader(ReadOptions.parse(options), WingsDataSource(options).schema())
+    parts = reader.partitions()
+    trim(topic, 1, Partition("1"))
+    trim(topic, 2, Partition("3"))
+    assert sorted(row for part in parts for row in all_rows(reader.read(part))) == [0, 4, 5, 6]
 
 
 def test_a_stream_over_many_partitions_reads_each_message_once_in_packed_tasks(

@@ -95,10 +95,10 @@ def _starts(
     client: Client, topic: Topic, fixed: Sequence[JsonScalar] | None, offset: Offset
 ) -> dict[JsonScalar, int]:
     """Return the offset to begin at in each partition where that is not the log's start."""
-    if fixed is not None:
-        return {value: client.resolve_offset(topic, offset, value) for value in fixed}
     if offset == "earliest":
         return {}
+    if fixed is not None:
+        return {value: client.resolve_offset(topic, offset, value) for value in fixed}
     states = {state.partition: state for state in client.partitions(topic)}
     if isinstance(offset, int):
         return {value: max(offset, state.log_start_offset) for value, state in states.items()}

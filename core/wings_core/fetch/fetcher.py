@@ -89,8 +89,9 @@ class Cursor:
     """What ends its read; its filter too, while that is at work."""
     told: int | None = None
     """`OffsetRegistry.told` as of the last look."""
-    from_start: bool = False
-    """Whether it begins at the log's start, wherever retention has moved that before it is read."""
+    clamps: bool = False
+    """Whether what retention takes before it is read is skipped, as of reads from `"earliest"`; else
+    that is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +217,13 @@ class Fetcher:
     def _read_tail(self, cursor: Cursor, state: FetchState) -> _Tail | None:
         """Read all that is committed from the cursor on; None where that is nothing, or much."""
         told = self._registry.told
-        if cursor.from_start:
-            return None  # It may begin elsewhere than those that it would share with.
+        start_offset = cursor.offset
         located = self.locate(cursor, LOCATE_ROWS_MAX, state.arrived_at)
         locations = located.locations
         if not locations or sum(each.bytes for each in locations) > SHARED_BYTES_MAX:
             return None
+        if cursor.offset > start_offset:
+            return None  # It was moved on: it begins elsewhere than those that it would share with.
         stop_offset = locations[-1].end_offset + 1
         if stop_offset < located.log_end_offset:
             return None
@@ -229,6 +231,8 @@ class Fetcher:
             chunks = list(self._read(cursor, locations, stop_offset, UNLIMITED, state.deadline))
         except (FilterTimedOut, StorageCorrupt, SchemaMismatch):
             return None  # Read alone, a cursor is delivered what comes before.
+        if not chunks or chunks[-1].end_offset < stop_offset - 1:
+            return None  # Retention has passed some of it.
         batches = copied(chunk.batch for chunk in chunks)
         shared = [chunk._replace(batch=batch) for chunk, batch in zip(chunks, batches, strict=True)]
         return _Tail(shared, stop_offset, stop_offset - cursor.offset, told)
@@ -314,7 +318,7 @@ class Fetcher:
                 cancel.check()
 
     def locate(self, cursor: Cursor, rows_max: int, since: float | None = None) -> Located:
-        """Return what lies at a cursor, which moves to the log's start where it is to begin there.
+        """Return what lies at a cursor, which first moves to the log's start if it clamps.
 
         Args:
             cursor: Where to look.
@@ -331,11 +335,10 @@ class Fetcher:
                     cursor.topic.uuid, cursor.partition, cursor.offset, rows_max, since
                 )
             except OffsetOutOfRange as error:
-                if not cursor.from_start or error.log_start_offset <= cursor.offset:
+                if not cursor.clamps or error.log_start_offset <= cursor.offset:
                     raise
                 cursor.offset = error.log_start_offset
             else:
-                cursor.from_start = cursor.from_start and bool(located.locations)
                 return located
 
     def offset_for_timestamp(self, topic: Topic, partition: Partition, timestamp: int) -> int:
@@ -380,8 +383,25 @@ class Fetcher:
     ) -> Iterator[Chunk]:
         """Yield the chunks of what was located; see `ChunkReader.read`.
 
-        Pages that maintenance put somewhere else meanwhile are looked for again.
+        Pages that maintenance put somewhere else meanwhile are looked for again. Ends early where
+        retention has taken them and the cursor clamps: the next look moves it on.
         """
+        try:
+            yield from self._read_located(
+                cursor, locations, stop_offset, rows_max, deadline
+            )
+        except OffsetOutOfRange:
+            if not cursor.clamps:
+                raise
+
+    def _read_located(
+        self,
+        cursor: Cursor,
+        locations: Sequence[Location],
+        stop_offset: int,
+        rows_max: int,
+        deadline: Deadline,
+    ) -> Iterator[Chunk]:
         offset, moves = cursor.offset, 0
         mismatch: SchemaMismatch | None = None
         allowance = Allowance(deadline, cursor.cancel) if _filtered(cursor) else None
@@ -396,7 +416,6 @@ class Fetcher:
                     cursor.selection,
                     allowance,
                 ):
-                    cursor.from_start = False
                     offset, moves = chunk.end_offset + 1, 0
                     rows_max -= chunk.batch.num_rows
                     yield chunk

@@ -118,7 +118,7 @@ def _open_one(
     )
     offset = resolve_offset(log, topic, partition, ticket.offset)
     # Raises at once for an offset below the log's start, and finds what is committed at arrival.
-    cursor = Cursor(topic, partition, offset, selection, from_start=ticket.offset == "earliest")
+    cursor = Cursor(topic, partition, offset, selection, clamps=ticket.offset == "earliest")
     located = log.fetcher.locate(cursor, 1)
     cursor.log_end_offset = located.log_end_offset
     if isinstance(ticket, ScanTicket):
