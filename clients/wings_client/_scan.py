@@ -47,9 +47,7 @@ class Part(NamedTuple):
     def read(self, transport: Transport) -> "Resumed[Chunk] | Resumed[RangesBatch]":
         """Return its chunks, no stream opened yet."""
         if self.ticket.partitions is None:
-            return Chunks(
-                transport, self.ticket, locations=self.locations, clamps=self.clamps
-            )
+            return Chunks(transport, self.ticket, locations=self.locations, clamps=self.clamps)
         chunks = ManyChunks(transport, self.ticket, locations=self.locations)
         if self.clamps:
             chunks.exact = ()

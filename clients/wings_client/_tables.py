@@ -85,9 +85,10 @@ class TableCalls(AdminCalls):
         """Read a topic at this moment: what its table has from the files, the rest from the server.
 
         Each row that is committed now comes once, whatever is merged or committed to the table
-        meanwhile, but for what retention takes before it is read. Where there is no table, pyiceberg is missing, its files cannot be reached from
-        here, or there is a filter, all comes from the server, as from `scan`. Rows of one batch are
-        of one partition or by partition, in order of offset; batches come in no order.
+        meanwhile, but for what retention takes before it is read. Where there is no table,
+        pyiceberg is missing, its files cannot be reached from here, or there is a filter, all comes
+        from the server, as from `scan`. Rows of one batch are of one partition or by partition, in
+        order of offset; batches come in no order.
 
         Args:
             topic: The topic.

@@ -341,8 +341,9 @@ STEPS = ("commit 9", "write 1", "write 4", "swap 1", "swap 2", "swap 9")
 """Of the way of small pushes: in metadata, in a segment too, and there alone."""
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("times", [1, pytest.param(50, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "times", [1, pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])]
+)
 def test_a_crash_at_any_step_of_a_drain_loses_and_doubles_nothing(
     tmp_path: Path, times: int
 ) -> None:

@@ -141,7 +141,7 @@ def test_a_scan_that_retention_passes_ends_with_the_error_or_whole(
     create_topic(client, new_topic_id, ["n: int64"])
     batch = pa.record_batch({"n": pa.array(range(300_000), pa.int64())})
     push(client, new_topic_id, *[batch] * 20)
-    left = chunks(client.do_get(ticket_of(kind="scan", topic=new_topic_id)))
+    left = chunks(client.do_get(ticket_of(kind="scan", topic=new_topic_id, offset=0)))
     rows = rows_of(next(left))
     alter(client, new_topic_id, retention_bytes=1)
     act(client, "maintain")

@@ -92,7 +92,9 @@ def test_a_stream_that_a_crash_cut_off_leaves_a_stage_that_can_be_aborted(
             assert values(client, "a") == []
 
 
-@pytest.mark.parametrize("rounds", [10, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "rounds", [10, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])]
+)
 def test_a_publish_that_a_crash_interrupts_is_done_once_and_as_a_whole(
     servers: ForkedServers, tmp_path: Path, rounds: int
 ) -> None:

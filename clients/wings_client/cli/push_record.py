@@ -58,7 +58,7 @@ class PushRecord(BaseModel):
             options: Those that change which rows are read.
         """
         status = path.stat()
-        # One writer for each file of a machine, as servers keep the last batch of each for good.
+        # One writer for each file of a machine, as servers keep the last batch of each for long.
         return cls(
             topic=topic.uuid,
             # A name that is no UTF-8 is kept, too.

@@ -90,8 +90,8 @@ class Cursor:
     told: int | None = None
     """`OffsetRegistry.told` as of the last look."""
     clamps: bool = False
-    """Whether what retention takes before it is read is skipped, as of reads from `"earliest"`; else
-    that is an error."""
+    """Whether what retention takes before it is read is skipped, as of reads from `"earliest"`;
+    else that is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,9 +387,7 @@ class Fetcher:
         retention has taken them and the cursor clamps: the next look moves it on.
         """
         try:
-            yield from self._read_located(
-                cursor, locations, stop_offset, rows_max, deadline
-            )
+            yield from self._read_located(cursor, locations, stop_offset, rows_max, deadline)
         except OffsetOutOfRange:
             if not cursor.clamps:
                 raise

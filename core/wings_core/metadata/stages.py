@@ -6,8 +6,9 @@ that it adds; so is a stream that goes on after its stage was published, aborted
 part of it would be left over. A task that is tried again takes another id.
 
 A writer publishes batches by number, counting up, with gaps where it likes. The result of its last
-one is kept for good, so no batch is ever published twice, however late it is repeated; those before
-it are kept for a while.
+one is kept for 90 days, so that no batch is published twice, however late it is repeated within
+them; those before it are kept for a while. A writer that has published nothing for so long is
+forgotten: else each file that was ever pushed as a whole would leave a row.
 """
 
 from collections.abc import Sequence
@@ -21,10 +22,14 @@ PUBLISH_PAGES_MAX = 500_000
 
 PUBLISH_RESULTS_KEPT_MAX = 16
 """A repeated publish is answered with its first result while it is among its writer's last this
-many; the last one always is."""
+many."""
 
 PUBLISH_RESULTS_KEPT_US = 7 * 24 * 3600 * 1_000_000
 """And its successor is not older than this, in microseconds."""
+
+WRITERS_KEPT_US = 90 * 24 * 3600 * 1_000_000
+"""A writer is remembered for so long after its last publish, in microseconds: longer than any pause
+after which a pipeline is started again as it was. `wings push --resume` goes back 30 days."""
 
 ABORTED_MAX = 10_000
 """The most stages that one abort finds by the beginning of their ids."""

@@ -373,7 +373,7 @@ def test_an_old_result_is_forgotten_and_its_batch_never_published_again(
 
 
 @pytest.mark.parametrize("purged", [False, True])
-def test_a_result_is_forgotten_some_time_after_its_successor_came_and_the_last_never(
+def test_a_result_is_forgotten_some_time_after_its_successor_came_and_the_last_much_later(
     metadata: MetadataUnderTest, purged: bool
 ) -> None:
     metadata.stages.publish("w", 0, [])
@@ -387,9 +387,30 @@ def test_a_result_is_forgotten_some_time_after_its_successor_came_and_the_last_n
         purge_all(metadata, 1)
     with pytest.raises(PublishFenced):
         metadata.stages.publish("w", 0, [])
-    metadata.clock.time += 3_650 * DAY
+    metadata.clock.time += 83 * DAY - 1
     purge_all(metadata)
     assert metadata.stages.publish("w", 1, []).replayed
+    assert metadata.stages.abort("w", [], batch=1).published
+
+
+def test_a_writer_that_has_long_published_nothing_is_forgotten_and_repeats_no_row(
+    metadata: MetadataUnderTest,
+) -> None:
+    """What it staged is gone with its publish, so that a repeat finds nothing to publish."""
+    topic = metadata.create_topic()
+    for writer in ("old", "new"):
+        for batch in range(3):
+            metadata.stage(topic, f"{writer}-{batch}")
+            metadata.stages.publish(writer, batch, [f"{writer}-{batch}"])
+        metadata.clock.time += 45 * DAY
+    purge_all(metadata, 1)
+    assert metadata.stages.publish("new", 2, ["new-2"]).replayed
+    with pytest.raises(StageNotFound):
+        metadata.stages.publish("old", 2, ["old-2"])
+    assert metadata.stages.abort("old", [], batch=2).published is False
+    metadata.stage(topic, "old-0")
+    assert not metadata.stages.publish("old", 0, ["old-0"]).replayed, "it begins anew"
+    assert metadata.registry.partition_state(topic.uuid, UNPARTITIONED).next_offset == 7
 
 
 def test_a_publish_that_names_a_stage_that_is_not_there_publishes_nothing(

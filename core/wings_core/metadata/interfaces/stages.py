@@ -28,7 +28,8 @@ class Stages(Protocol):
         stages are gone then. Waiters are woken after the transaction is durable.
 
         A batch that the writer published before is answered with its first result and changes
-        nothing, whatever stages are named and whether they are there.
+        nothing, whatever stages are named and whether they are there. A writer is forgotten
+        `stages.WRITERS_KEPT_US` after its last publish: whatever it publishes then is its first.
 
         Args:
             writer: Whose batches are counted.

@@ -518,6 +518,19 @@ _TABLES: Sequence[LiteralString] = (
     "CREATE INDEX table_segments_folio ON table_segments (folio)",
 )
 
+_WRITERS: Sequence[LiteralString] = (
+    # From here on the last batch of a writer is kept for a time only; see metadata/stages.py.
+    # Nodes of the version before, which may go on meanwhile, do not set it.
+    """
+    ALTER TABLE publishes ADD COLUMN published_at BIGINT
+        DEFAULT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+    """,
+    "UPDATE publishes SET published_at = %(now)s",
+    """
+    CREATE INDEX publishes_last_by_age ON publishes (published_at) WHERE succeeded_at IS NULL
+    """,
+)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _INITIAL,
     _FLUSHES,
@@ -540,6 +553,7 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _SCHEMAS,
     _ONE_CALL,
     _TABLES,
+    _WRITERS,
 )
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 

@@ -552,6 +552,15 @@ _TABLES: Sequence[str] = (
     "CREATE INDEX table_segments_folio ON table_segments (folio)",
 )
 
+_WRITERS = (
+    # From here on the last batch of a writer is kept for a time only; see metadata/stages.py.
+    "ALTER TABLE publishes ADD COLUMN published_at INTEGER",
+    "UPDATE publishes SET published_at = :now",
+    """
+    CREATE INDEX publishes_last_by_age ON publishes (published_at) WHERE succeeded_at IS NULL
+    """,
+)
+
 MIGRATIONS: Sequence[Sequence[str]] = (
     _INITIAL,
     _STAGES,
@@ -574,6 +583,7 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     _NODE_URLS,
     _SCHEMAS,
     _TABLES,
+    _WRITERS,
 )
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 

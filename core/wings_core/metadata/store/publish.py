@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import LiteralString
 
 from pydantic import TypeAdapter
 
@@ -9,6 +10,7 @@ from wings_core.errors import InvalidArgument
 from wings_core.metadata.stages import (
     PUBLISH_RESULTS_KEPT_MAX,
     PUBLISH_RESULTS_KEPT_US,
+    WRITERS_KEPT_US,
     check_batch,
 )
 from wings_core.metadata.store.database import C, Connection, Database, Dialect
@@ -19,6 +21,23 @@ from wings_core.partitions import Partition
 
 _RANGES = TypeAdapter(list[tuple[str, Partition, int, int]])
 """The form in which results are stored: topic's name, partition, first and last offset."""
+
+_OLD_RESULTS = """
+WITH old AS MATERIALIZED (
+    SELECT writer, batch FROM publishes
+    WHERE succeeded_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED
+)
+DELETE FROM publishes WHERE (writer, batch) IN (SELECT writer, batch FROM old) RETURNING batch
+"""
+
+_LAST_RESULTS = """
+WITH old AS MATERIALIZED (
+    SELECT writer, batch FROM publishes
+    WHERE succeeded_at IS NULL AND published_at <= %s::bigint
+    LIMIT %s::bigint FOR UPDATE SKIP LOCKED
+)
+DELETE FROM publishes WHERE (writer, batch) IN (SELECT writer, batch FROM old) RETURNING batch
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +97,18 @@ def was_published(connection: Connection, writer: str, batch: int) -> bool | Non
 
 
 def purge_results(connection: Connection, rows_max: int, now: int) -> int:
-    """Delete up to so many results that are out of date; return how many."""
-    rows = connection.execute(
-        "WITH old AS MATERIALIZED (SELECT writer, batch FROM publishes "
-        "WHERE succeeded_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED) "
-        "DELETE FROM publishes WHERE (writer, batch) IN (SELECT writer, batch FROM old) "
-        "RETURNING batch",
-        (now - PUBLISH_RESULTS_KEPT_US, max(0, rows_max)),
-    ).fetchall()
-    return len(rows)
+    """Delete up to so many results that are out of date; return how many.
+
+    The last of a writer goes after those before it: they are older.
+    """
+    left = rows_max
+    old: tuple[tuple[LiteralString, int], ...] = (
+        (_OLD_RESULTS, PUBLISH_RESULTS_KEPT_US),
+        (_LAST_RESULTS, WRITERS_KEPT_US),
+    )
+    for statement, kept_us in old:
+        left -= len(connection.execute(statement, (now - kept_us, max(0, left))).fetchall())
+    return rows_max - left
 
 
 def _find_result(
@@ -122,8 +144,8 @@ def _remember(
         for found in committed
     ]
     connection.execute(
-        "INSERT INTO publishes (writer, batch, committed) VALUES (%s, %s, %s)",
-        (writer, batch, _RANGES.dump_json(ranges).decode()),
+        "INSERT INTO publishes (writer, batch, committed, published_at) VALUES (%s, %s, %s, %s)",
+        (writer, batch, _RANGES.dump_json(ranges).decode(), now),
     )
     connection.execute(
         "DELETE FROM publishes WHERE writer = %s AND batch <= "
